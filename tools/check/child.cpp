@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "check/context.h"
+#include "check/families.h"
 #include "check/host.h"
 #include "check/other_process.h"
 #include "check/probe.h"
@@ -49,8 +50,7 @@ class Child {
     introduce();
     if (has_failed("library.tables_complete") || has_failed("library.variant_agrees")) return;
     for (const auto& kind : subject_.kinds()) {
-      // These work on host memory, wherever the others work.
-      const bool on_host = family_of(kind) == "packer" || family_of(kind) == "video";
+      const bool on_host = family_of_kind(kind).on_host;
       Context context(subject_, kind, on_host ? at::Device(at::kCPU) : at::Device(job_.device), job_.quick);
       const Table& rows = table_of(family_of(kind));
       table(short_kind(kind), rows, context);

@@ -17,29 +17,6 @@ Outcome failed(std::string why) {
   return {State::failed, std::move(why)};
 }
 
-std::string family_of(std::string_view kind) {
-  kind.remove_prefix(std::min(kind.size(), kind.find('.') + 1));
-  return std::string(kind.substr(0, kind.find('/')));
-}
-
-std::string short_kind(std::string_view kind) {
-  auto variant = kind.find(':');
-  return family_of(kind) + (variant == std::string_view::npos ? "" : std::string(kind.substr(variant)));
-}
-
-std::span<const Table> tables() {
-  static const std::array all{library_table(), attention_table(), loss_table(),    optimizer_table(),
-                              packer_table(),  quantizer_table(), kernels_table(), video_table()};
-  return all;
-}
-
-const Table& table_of(std::string_view family) {
-  auto all = tables();
-  auto found = std::find_if(all.begin(), all.end(), [&](const Table& table) { return table.family == family; });
-  if (found == all.end()) throw Refused{State::failed, fmt::format("no checks for a kind of the family '{}'", family)};
-  return *found;
-}
-
 Context::Context(Subject& subject_, std::string kind_, at::Device device_, bool quick_)
     : subject(subject_), kind(std::move(kind_)), device(device_), quick(quick_),
       table_(kind.empty() ? nullptr : subject.table(kind)) {}

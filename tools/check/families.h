@@ -21,39 +21,53 @@ std::vector<Benchmark> packer_benchmarks();
 std::vector<Benchmark> quantizer_benchmarks();
 std::vector<Benchmark> kernels_benchmarks();
 
-// Ordinary shapes, without padding or other edges, in the first dtype that the plugin does: what generic checks run.
-// supports() may say no to some.
+// What the generic checks run of a family. supports() may say no to some of the trials.
+struct CheckedFamily {
+  using Trials = std::vector<Trial> (*)(Context&);
+
+  std::string_view name; // "attention"
+  Table (*table)();
+  // Ordinary shapes, without padding or other edges, in the first dtype that the plugin does.
+  Trials typical;
+  // Others whose sizes no vector divides, and larger ones, of several pieces and with shared heads. Not of every
+  // family.
+  Trials odd = nullptr, parallel = nullptr;
+  // One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.
+  Trials sweep = nullptr;
+  bool takes_any_rows = false; // the header lets rows lie at any distance
+  bool on_host = false;        // works on host memory, wherever the others work
+};
+const CheckedFamily& family_of_kind(std::string_view kind);
+
 std::vector<Trial> attention_trials(Context&);
+std::vector<Trial> attention_odd_trials(Context&);
+std::vector<Trial> attention_parallel_trials(Context&);
+std::vector<Trial> attention_sweep(Context&);
 std::vector<Trial> loss_trials(Context&);
+std::vector<Trial> loss_odd_trials(Context&);
+std::vector<Trial> loss_parallel_trials(Context&);
+std::vector<Trial> loss_sweep(Context&);
 std::vector<Trial> optimizer_trials(Context&);
+std::vector<Trial> optimizer_odd_trials(Context&);
+std::vector<Trial> optimizer_sweep(Context&);
 std::vector<Trial> packer_trials(Context&);
+std::vector<Trial> packer_parallel_trials(Context&); // so many items that two threads pack at the same time
 std::vector<Trial> packer_sets(); // ordinary ones, some of which differ in the order of their items alone
 std::vector<Trial> quantizer_trials(Context&);
+std::vector<Trial> quantizer_odd_trials(Context&);
+std::vector<Trial> quantizer_sweep(Context&);
 std::vector<Trial> kernels_trials(Context&);
+std::vector<Trial> kernels_odd_trials(Context&);
+std::vector<Trial> kernels_parallel_trials(Context&);
+std::vector<Trial> kernels_sweep(Context&);
 std::vector<Trial> video_trials(Context&);
+
+// Those of the context's family; empty where it has none.
 std::vector<Trial> typical_trials(Context&);
+std::vector<Trial> odd_trials(Context&);
+std::vector<Trial> parallel_trials(Context&);
+std::vector<Trial> sweep_trials(Context&);
 // Trials whose results have to be the same bits in every process.
 std::vector<Trial> repeatable_trials(Context&);
-
-// Others whose sizes no vector divides, and larger ones, of several pieces and with shared heads. Not of every family.
-std::vector<Trial> attention_odd_trials(Context&);
-std::vector<Trial> loss_odd_trials(Context&);
-std::vector<Trial> kernels_odd_trials(Context&);
-std::vector<Trial> optimizer_odd_trials(Context&);
-std::vector<Trial> quantizer_odd_trials(Context&);
-std::vector<Trial> odd_trials(Context&);
-std::vector<Trial> attention_parallel_trials(Context&);
-std::vector<Trial> loss_parallel_trials(Context&);
-std::vector<Trial> kernels_parallel_trials(Context&);
-std::vector<Trial> packer_parallel_trials(Context&); // so many items that two threads pack at the same time
-std::vector<Trial> parallel_trials(Context&);
-
-// One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.
-std::vector<Trial> attention_sweep(Context&);
-std::vector<Trial> loss_sweep(Context&);
-std::vector<Trial> optimizer_sweep(Context&);
-std::vector<Trial> quantizer_sweep(Context&);
-std::vector<Trial> kernels_sweep(Context&);
-std::vector<Trial> sweep_trials(Context&);
 
 } // namespace fvlm::check

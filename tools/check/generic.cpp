@@ -27,104 +27,6 @@ Outcome without(Context& context, Violation kind, const std::vector<Variation>& 
   return runs ? ok(fmt::format("{} runs", runs)) : not_applicable("no ordinary shape ran: see the rows before");
 }
 
-Outcome creates(Context& context) {
-  context.base().destroy(nullptr);
-  for (int i = 0; i < 20; ++i) {
-    Instance one(context, context.host()), other(context, context.host());
-    if (!one.get() || one.get() == other.get()) return failed("create() gave no instance of its own");
-  }
-  return ok();
-}
-
-Outcome create_refuses_sizes(Context& context) {
-  for (uint32_t size : {0u, 4u}) {
-    fvlm_instance* instance = nullptr;
-    fvlm_instance_config config{size, device_of(context.device), context.host().abi()};
-    fvlm_status status = context.base().create(&config, &instance, nullptr);
-    if (status == FVLM_OK) return failed("create() accepted a config with struct_size {}", size);
-    if (instance)
-      return failed("create() refused a config with struct_size {} and gave an instance all the same", size);
-  }
-  return ok();
-}
-
-Outcome supports_stable(Context& context) {
-  for (const Trial& trial : sweep_trials(context)) {
-    fvlm_support first = trial.supports(context);
-    std::string_view reason(first.reason, sizeof first.reason);
-    if (reason.find('\0') == std::string_view::npos) return failed("{}: the reason does not end in 0", trial.label);
-    if (first.score < 0 || first.score > highest_score)
-      return failed("{}: the score {} is not within 0 and {}", trial.label, first.score, highest_score);
-    if (first.score == 0 && !first.reason[0]) return failed("{}: no, without a reason", trial.label);
-    fvlm_support second = trial.supports(context);
-    if (first.score != second.score || reason.substr(0, reason.find('\0')) != second.reason)
-      return failed("{}: {} '{}' and then {} '{}'", trial.label, first.score, first.reason, second.score,
-                    second.reason);
-  }
-  return ok();
-}
-
-Outcome supports_agrees(Context& context) {
-  int yes = 0, no = 0, modest = 0;
-  for (const Trial& trial : sweep_trials(context)) {
-    std::string refused = refusal(context, trial);
-    Variation variation;
-    variation.despite_refusal = !refused.empty();
-    Run run = trial.run(context, variation);
-    if (refused.empty()) {
-      if (!run.done()) return failed("{}: supports() says yes, and {}", trial.label, run.trouble());
-      ++yes;
-      continue;
-    }
-    if (run.done()) {
-      double worst = 0;
-      if (auto off = disagreement(trial, run, worst); !off.empty())
-        return failed("{}: supports() says no ({}), and yet the calls return ok, with wrong numbers: {}", trial.label,
-                      refused, off);
-      ++modest;
-      continue;
-    }
-    for (const Status& status : run.statuses)
-      if (status.value != FVLM_ERROR_UNSUPPORTED && status.value != FVLM_OK)
-        return failed("{}: supports() says no ({}), and {} returned {} ({}) instead of unsupported", trial.label,
-                      refused, status.call, status.value, status_name(status.value));
-    if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);
-    ++no;
-  }
-  return ok(fmt::format("{} times yes, {} times no{}", yes, no,
-                        modest ? fmt::format(", {} times no where it works", modest) : ""));
-}
-
-// A struct of the wrong size in each place: refused as the engine's mistake, and nothing written.
-Outcome sizes_refused(Context& context, Spoil who, const char* what) {
-  for (const Trial& trial : context.typical())
-    for (uint32_t size : {0u, 4u}) {
-      Variation variation;
-      variation.spoil = who;
-      variation.spoiled_size = size;
-      Run run = trial.run(context, variation);
-      for (const Status& status : run.statuses) {
-        if (who == Spoil::arguments && (status.call == "requirements" || status.call == "prepare")) continue;
-        if (who == Spoil::call && status.call == "requirements") continue;
-        if (status.value != FVLM_ERROR_ARGUMENT)
-          return failed("{}: {} with a {} of struct_size {} returned {} ({}) instead of argument", trial.label,
-                        status.call, what, size, status.value, status_name(status.value));
-      }
-      if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);
-    }
-  return ok();
-}
-
-Outcome query_sizes_refused(Context& context) {
-  return sizes_refused(context, Spoil::query, "query");
-}
-Outcome argument_sizes_refused(Context& context) {
-  return sizes_refused(context, Spoil::arguments, "struct of arguments");
-}
-Outcome call_sizes_refused(Context& context) {
-  return sizes_refused(context, Spoil::call, "call");
-}
-
 Outcome longer_structs(Context& context) {
   for (const Trial& trial : context.typical()) {
     Run plain = trial.run(context, {});
@@ -455,18 +357,7 @@ Outcome memory_flat(Context& context) {
 
 std::vector<Check> generic_checks(const std::string& needs) {
   const char* repeat = "deterministic,pure"; // rows that compare the bits of two runs
-  std::vector<Check> rows{
-      {"creates", "create() gives an instance each time, destroy() takes it and NULL", creates},
-      {"create_refuses_sizes", "create() refuses a config with a struct_size of 0 or too small", create_refuses_sizes},
-      {"supports_stable", "supports() answers the same each time; a no has a reason", supports_stable},
-      {"supports_agrees",
-       "what supports() says yes to works; its no is refused as unsupported, writing nothing, or right",
-       supports_agrees},
-      {"query_sizes_refused", "a query with a struct_size of 0 or too small is refused as an argument",
-       query_sizes_refused},
-      {"argument_sizes_refused", "arguments with a struct_size of 0 or too small are refused", argument_sizes_refused},
-      {"call_sizes_refused", "a call with a struct_size of 0 or too small is refused", call_sizes_refused},
-  };
+  std::vector<Check> rows = interface_checks();
   append(rows, concurrency_checks(needs));
   append(rows, placement_checks(needs));
   append(rows,
@@ -526,52 +417,6 @@ std::vector<Check> generic_host_checks() {
            std::none_of(process.begin(), process.end(), [&](const Check& row) { return row.name == check.name; });
   });
   return all;
-}
-
-std::vector<Trial> typical_trials(Context& context) {
-  const std::string family = family_of(context.kind);
-  if (family == "attention") return attention_trials(context);
-  if (family == "loss") return loss_trials(context);
-  if (family == "optimizer") return optimizer_trials(context);
-  if (family == "packer") return packer_trials(context);
-  if (family == "video") return video_trials(context);
-  if (family == "quantizer") return quantizer_trials(context);
-  return kernels_trials(context);
-}
-
-std::vector<Trial> odd_trials(Context& context) {
-  const std::string family = family_of(context.kind);
-  if (family == "attention") return attention_odd_trials(context);
-  if (family == "loss") return loss_odd_trials(context);
-  if (family == "kernels") return kernels_odd_trials(context);
-  if (family == "optimizer") return optimizer_odd_trials(context);
-  if (family == "quantizer") return quantizer_odd_trials(context);
-  return {};
-}
-
-std::vector<Trial> parallel_trials(Context& context) {
-  const std::string family = family_of(context.kind);
-  if (family == "attention") return attention_parallel_trials(context);
-  if (family == "loss") return loss_parallel_trials(context);
-  if (family == "kernels") return kernels_parallel_trials(context);
-  if (family == "packer") return packer_parallel_trials(context);
-  return {};
-}
-
-std::vector<Trial> repeatable_trials(Context& context) {
-  auto trials = context.typical();
-  if (family_of(context.kind) == "packer")
-    for (const Trial& trial : packer_sets()) trials.push_back(trial);
-  return trials;
-}
-
-std::vector<Trial> sweep_trials(Context& context) {
-  const std::string family = family_of(context.kind);
-  if (family == "attention") return attention_sweep(context);
-  if (family == "loss") return loss_sweep(context);
-  if (family == "optimizer") return optimizer_sweep(context);
-  if (family == "quantizer") return quantizer_sweep(context);
-  return kernels_sweep(context);
 }
 
 } // namespace fvlm::check

@@ -8,6 +8,7 @@ namespace fvlm::check {
 std::vector<Check> generic_checks(const std::string& needs);
 
 // Parts of them, each in its own file.
+std::vector<Check> interface_checks();
 std::vector<Check> concurrency_checks(const std::string& needs);
 std::vector<Check> placement_checks(const std::string& needs);
 

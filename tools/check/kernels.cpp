@@ -34,6 +34,13 @@ const Kernel& kernel_of(int op) {
   }
 }
 
+std::vector<int> offered_ops(Context& context) {
+  std::vector<int> ops;
+  for (const TableOperation& operation : kernel_operations())
+    if (operation.is_implemented(&context.base())) ops.push_back(operation.op);
+  return ops;
+}
+
 } // namespace
 
 std::string op_name(int op) {
@@ -152,17 +159,6 @@ at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& 
   const auto work = at_least_float(gradient.scalar_type());
   return held.to(work) + gradient.to(work);
 }
-
-namespace {
-
-std::vector<int> offered_ops(Context& context) {
-  std::vector<int> ops;
-  for (const TableOperation& operation : kernel_operations())
-    if (operation.is_implemented(&context.base())) ops.push_back(operation.op);
-  return ops;
-}
-
-} // namespace
 
 std::vector<Trial> kernels_trials(Context& context) {
   std::vector<KernelCase> cases;

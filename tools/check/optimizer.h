@@ -43,4 +43,7 @@ bool takes_vectors(Context& context);
 // Which elements lie in segments.
 at::Tensor inside_segments(Context& context, OptimizerCase optimizer);
 
+// The row "far_segments".
+Outcome far_segments(Context& context);
+
 } // namespace fvlm::check

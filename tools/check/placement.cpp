@@ -1,14 +1,13 @@
 // Checks of where tensors lie: how far apart their rows and heads are, how they are aligned, what is around them.
+#include "check/families.h"
 #include "check/generic.h"
 #include "check/workbench.h"
 
 namespace fvlm::check {
 namespace {
 
-// Whether the headers of this family let rows lie at any distance.
 bool takes_any_rows(Context& context) {
-  const std::string family = family_of(context.kind);
-  return family == "attention" || family == "loss" || family == "kernels";
+  return family_of_kind(context.kind).takes_any_rows;
 }
 
 Outcome placed(Context& context, Placement placement, bool may_refuse) {

@@ -16,17 +16,10 @@ namespace {
 
 using Changes = std::map<Aspect, std::string>;
 
-// These have no sweep of their own.
-bool on_host(Context& context) {
-  return family_of(context.kind) == "packer" || family_of(context.kind) == "video";
-}
-
 std::vector<Trial> every_trial(Context& context) {
   std::vector<Trial> all = context.typical();
-  if (!on_host(context)) {
-    auto more = sweep_trials(context);
-    all.insert(all.end(), more.begin(), more.end());
-  }
+  const auto more = sweep_trials(context);
+  all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 

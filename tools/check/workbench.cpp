@@ -2,9 +2,7 @@
 
 #include "check/probe.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -12,27 +10,11 @@
 #include <ctime>
 #include <limits>
 #include <memory>
-#include <sys/mman.h>
-#include <unistd.h>
 
 namespace fvlm::check {
 namespace {
 
-constexpr int64_t guard = 256;  // bytes before and behind
-constexpr int16_t canary = -43; // 0xFFD5: NaN in every float type, and not the NaN of the poison
-
-at::ScalarType bits_of(at::ScalarType dtype) {
-  switch (c10::elementSize(dtype)) {
-  case 1:
-    return at::kByte;
-  case 2:
-    return at::kShort;
-  case 4:
-    return at::kInt;
-  default:
-    return at::kLong;
-  }
-}
+constexpr int64_t sink_guard = 256; // bytes behind an error sink
 
 double seconds_of(clockid_t clock) {
   timespec now{};
@@ -40,125 +22,7 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Bytes between two pages that are not there.
-at::Tensor bytes_between_holes(int64_t size) {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t inner = (size + 2 * guard + page - 1) / page * page, outer = inner + 2 * page;
-  void* base = mmap(nullptr, static_cast<size_t>(outer), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) throw Refused{State::failed, "no memory for guard pages"};
-  char* first = static_cast<char*>(base) + page;
-  mprotect(first, static_cast<size_t>(inner), PROT_READ | PROT_WRITE);
-  return at::from_blob(
-      first, {inner}, [base, outer](void*) { munmap(base, static_cast<size_t>(outer)); }, at::kByte);
-}
-
-// Whether rows of this placement may lie apart from each other.
-bool spreads(Placement placement) {
-  return placement == Placement::wide_rows || placement == Placement::wide_heads ||
-         placement == Placement::head_major || placement == Placement::odd_rows || placement == Placement::far_rows;
-}
-
 } // namespace
-
-fvlm_dtype dtype_of(at::ScalarType dtype) {
-  const auto bits = static_cast<uint8_t>(c10::elementSize(dtype) * 8);
-  if (dtype == at::kBFloat16) return {FVLM_BFLOAT, bits, 1};
-  if (at::isFloatingType(dtype)) return {FVLM_FLOAT, bits, 1};
-  return {static_cast<uint8_t>(dtype == at::kByte ? FVLM_UINT : FVLM_INT), bits, 1};
-}
-
-at::ScalarType scalar_type(fvlm_dtype dtype) {
-  for (auto type :
-       {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kInt, at::kLong, at::kShort, at::kChar, at::kByte}) {
-    fvlm_dtype candidate = dtype_of(type);
-    if (candidate.code == dtype.code && candidate.bits == dtype.bits && dtype.lanes == 1) return type;
-  }
-  throw Refused{State::failed,
-                fmt::format("it asks for a tensor of type code {}, {} bits, {} lanes, which the ABI does not know",
-                            dtype.code, dtype.bits, dtype.lanes)};
-}
-
-fvlm_device device_of(at::Device device) {
-  return {device.is_cuda() ? FVLM_CUDA : FVLM_CPU, device.has_index() ? device.index() : 0};
-}
-
-Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
-                 int64_t gaps)
-    : name_(std::move(name)), dtype_(dtype), shape_(shape.vec()), strides_(shape.size(), 1) {
-  const int64_t element = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t rank = static_cast<int64_t>(shape_.size());
-  for (int64_t d = rank - 2; d >= 0; --d) {
-    strides_[d] = strides_[d + 1] * std::max<int64_t>(shape_[d + 1], 1);
-    if ((placement == Placement::wide_rows || placement == Placement::wide_heads) && d == 0) strides_[d] += 16 * gaps;
-    if (placement == Placement::wide_heads && d > 0) strides_[d] += 16;
-    if (placement == Placement::odd_rows) strides_[d] += 1 + 2 * gaps;
-    if (placement == Placement::far_rows && d == 0) strides_[d] = (int64_t{1} << 30) + 16 * gaps;
-  }
-  if (placement == Placement::head_major && rank == 3) {
-    strides_[0] = std::max<int64_t>(shape_[2], 1);
-    strides_[1] = strides_[0] * std::max<int64_t>(shape_[0], 1) + 16 * gaps;
-  }
-  int64_t extent = 1; // elements from the first to the last
-  bool empty = false;
-  for (int64_t d = 0; d < rank; ++d) {
-    extent += (shape_[d] - 1) * strides_[d];
-    empty = empty || shape_[d] == 0;
-  }
-  if (empty) extent = 0;
-  const int64_t size = extent * element;
-
-  if (placement == Placement::far_rows) {
-    place_far(size);
-  } else if ((placement == Placement::page_end || placement == Placement::page_start) && device.is_cpu()) {
-    storage_ = bytes_between_holes(size);
-    offset_ = placement == Placement::page_start ? 0 : storage_.numel() - size;
-  } else {
-    storage_ = at::empty({(size + 3 * guard + element + 15) / 16 * 16}, at::TensorOptions(at::kByte).device(device));
-    const auto address = reinterpret_cast<uintptr_t>(storage_.data_ptr());
-    offset_ = guard + static_cast<int64_t>((guard - address % guard) % guard);
-    if (placement == Placement::misaligned) offset_ += element;
-  }
-  // The elements themselves are left alone where they lie together: memory counts as used once it is touched.
-  auto mark = [&](int64_t begin, int64_t end) {
-    begin = (begin + 1) / 2 * 2, end = end / 2 * 2;
-    if (begin < end) storage_.narrow(0, begin, end - begin).view(at::kShort).fill_(canary);
-  };
-  const bool dense = !spreads(placement);
-  if (placement != Placement::far_rows) mark(0, dense ? offset_ : storage_.numel());
-  if (dense) mark(offset_ + size, storage_.numel());
-  view_ = at::from_blob(static_cast<char*>(storage_.data_ptr()) + offset_, shape_, strides_,
-                        at::TensorOptions(dtype).device(device));
-  std::copy(shape_.begin(), shape_.end(), descriptor_->shape);
-  std::copy(strides_.begin(), strides_.end(), descriptor_->strides);
-  descriptor_->tensor = {empty ? nullptr : view_.data_ptr(),
-                         device_of(device),
-                         static_cast<int32_t>(rank),
-                         dtype_of(dtype),
-                         descriptor_->shape,
-                         descriptor_->strides,
-                         0};
-}
-
-// Only the pages on which rows lie are there.
-void Operand::place_far(int64_t size) {
-  const int64_t page = sysconf(_SC_PAGESIZE), element = static_cast<int64_t>(c10::elementSize(dtype_));
-  const auto whole = static_cast<size_t>((std::max<int64_t>(size, 1) + page - 1) / page * page);
-  void* base = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw Refused{State::not_applicable, "this machine gives no addresses for rows so far apart"};
-  storage_ = at::from_blob(
-      base, {1}, [base, whole](void*) { munmap(base, whole); }, at::kByte);
-  int64_t row = element; // bytes of one
-  for (size_t d = 1; d < shape_.size(); ++d) row += (shape_[d] - 1) * strides_[d] * element;
-  for (int64_t i = 0; size > 0 && i < shape_[0]; ++i) {
-    const int64_t begin = i * strides_[0] * element / page * page, end = i * strides_[0] * element + row;
-    mprotect(static_cast<char*>(base) + begin, static_cast<size_t>(end - begin), PROT_READ | PROT_WRITE);
-  }
-}
-
-at::Tensor Operand::window(const at::Tensor& storage) const {
-  return at::from_blob(static_cast<char*>(storage.data_ptr()) + offset_, shape_, strides_,
-                       at::TensorOptions(bits_of(dtype_)).device(storage.device()));
-}
 
 Workbench::Workbench(Context& context, const Variation& variation)
     : context_(context), variation_(variation), host_(variation.host ? *variation.host : context.host()),
@@ -298,7 +162,7 @@ std::vector<Sealed::Range> Workbench::sealed_but(const std::vector<Operand*>& wr
 
 // The sink's capacity is what the plugin may write; behind it lies a guard.
 std::vector<char> Workbench::empty_sink() const {
-  std::vector<char> text(variation_.error_capacity + guard, static_cast<char>(0xEE));
+  std::vector<char> text(variation_.error_capacity + sink_guard, static_cast<char>(0xEE));
   if (variation_.error_capacity > 0) text[0] = 0;
   return text;
 }
@@ -312,19 +176,21 @@ void Workbench::look_at_sink(const std::string& call, std::vector<char>& text) {
   *end = 0;
 }
 
+Operand& Workbench::place_workspace(const std::string& name, uint64_t bytes) {
+  // Between pages that are not there, where its end can be one and its beginning is aligned all the same.
+  const bool walled = variation_.placement == Placement::page_start ||
+                      (variation_.placement == Placement::page_end && bytes % 256 == 0);
+  Operand& workspace =
+      operands_.emplace_back("the workspace of " + name, at::IntArrayRef{static_cast<int64_t>(bytes)}, at::kByte,
+                             context_.device, walled ? variation_.placement : Placement::contiguous);
+  if (!variation_.bare) poison(workspace);
+  return workspace;
+}
+
 bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
                      const std::function<fvlm_status(const fvlm_call*)>& function) {
   if (workspace > 0 && name == variation_.workspace_cut) --workspace;
-  Operand* scratch = nullptr;
-  if (workspace > 0) {
-    // Between pages that are not there, where its end can be one and its beginning is aligned all the same.
-    const bool walled = variation_.placement == Placement::page_start ||
-                        (variation_.placement == Placement::page_end && workspace % 256 == 0);
-    scratch =
-        &operands_.emplace_back("the workspace of " + name, at::IntArrayRef{static_cast<int64_t>(workspace)}, at::kByte,
-                                context_.device, walled ? variation_.placement : Placement::contiguous);
-    if (!variation_.bare) poison(*scratch);
-  }
+  Operand* scratch = workspace > 0 ? &place_workspace(name, workspace) : nullptr;
   std::vector<char> text = empty_sink();
   fvlm_error error{sizeof error, variation_.error_capacity, text.data()};
   fvlm_call given{};
@@ -396,13 +262,8 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
       if (known == written_.end()) written_.emplace_back(operand->name(), operand);
     }
     if (variation_.repeat > 0) {
-      constexpr double never = std::numeric_limits<double>::infinity();
-      Timing timing{name, never, never};
-      if (variation_.before_repeat) variation_.before_repeat();
-      time(timing, once);
-      if (variation_.after_repeat) variation_.after_repeat();
+      time(name, once);
       run_.statuses.back().value = status;
-      if (timing.seconds < never) run_.timings.push_back(timing);
     }
   }
   return status == FVLM_OK;
@@ -454,7 +315,16 @@ void Workbench::watch_pieces(const std::string& call, const std::vector<Operand*
   });
 }
 
-void Workbench::time(Timing& timing, const std::function<bool()>& once) {
+void Workbench::time(const std::string& call, const std::function<bool()>& once) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  Timing timing{call, never, never};
+  if (variation_.before_repeat) variation_.before_repeat();
+  time(timing, once);
+  if (variation_.after_repeat) variation_.after_repeat();
+  if (timing.seconds < never) run_.timings.push_back(timing);
+}
+
+void Workbench::time(Timing& timing, const std::function<bool()>& once) const {
   // A call on a device only enqueues: so many are timed together, to the end of the last.
   const bool enqueues = context_.device.is_cuda();
   const int together = enqueues && !variation_.before_repeat ? 20 : 1;
@@ -550,39 +420,6 @@ Run Workbench::finish() {
   for (const auto& [name, operand] : written_) take(name, *operand);
   for (const auto& [name, operand] : aliases_) take(name, *operand);
   return std::move(run_);
-}
-
-bool Run::done() const {
-  return std::all_of(statuses.begin(), statuses.end(), [](const Status& s) { return s.value == FVLM_OK; });
-}
-
-std::string Run::trouble() const {
-  for (const auto& [kind, text] : violations)
-    if (kind == Violation::threw) return text;
-  for (const Status& status : statuses)
-    if (status.value != FVLM_OK)
-      return fmt::format("{} returned {} ({}){}{}", status.call, status.value, status_name(status.value),
-                         status.error.empty() ? "" : ": ", status.error);
-  return "";
-}
-
-const at::Tensor* Run::output(std::string_view name) const {
-  // The last of a name: an alias is taken after all calls.
-  for (auto entry = outputs.rbegin(); entry != outputs.rend(); ++entry)
-    if (entry->first == name) return &entry->second;
-  return nullptr;
-}
-
-std::optional<std::string> Run::violation(Violation kind) const {
-  for (const auto& [what, text] : violations)
-    if (what == kind) return text;
-  return std::nullopt;
-}
-
-const char* status_name(int32_t status) {
-  constexpr const char* names[] = {"ok",     "argument", "unsupported", "workspace",
-                                   "device", "memory",   "internal",    "data"};
-  return status >= 0 && status < static_cast<int32_t>(std::size(names)) ? names[status] : "no status of the ABI";
 }
 
 } // namespace fvlm::check

@@ -2,6 +2,7 @@
 // in a call that it refuses is recorded as a violation in the Run.
 #pragma once
 #include "check/context.h"
+#include "check/operand.h"
 #include "check/pages.h"
 #include "check/recorder.h"
 
@@ -9,37 +10,6 @@
 #include <deque>
 
 namespace fvlm::check {
-
-// A tensor lent to the plugin, inside a larger piece of guarded memory.
-class Operand {
- public:
-  // `gaps`: how many gaps of their smallest size lie between its rows, where the placement wants them apart.
-  Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
-          int64_t gaps = 1);
-
-  fvlm_tensor* abi() { return &descriptor_->tensor; }
-  const at::Tensor& view() const { return view_; }
-  const std::string& name() const { return name_; }
-
- private:
-  friend class Workbench;
-  at::Tensor window(const at::Tensor& storage) const; // the elements, as integers, in a copy of the storage
-  void place_far(int64_t size);
-  std::string name_;
-  at::ScalarType dtype_;
-  at::Tensor storage_; // bytes, guards included
-  at::Tensor view_;
-  int64_t offset_ = 0; // of view_, in bytes
-  std::vector<int64_t> shape_, strides_;
-  // What the plugin is handed, its shape and strides among it.
-  struct Descriptor {
-    fvlm_tensor tensor;
-    int64_t shape[8], strides[8];
-  };
-  Pages pages_{sizeof(Descriptor)};
-  Descriptor* descriptor_ = reinterpret_cast<Descriptor*>(pages_.data());
-  at::Tensor reordered_; // what it holds at a rehearsal in another order; undefined: the same numbers backwards
-};
 
 // Whether the header lets a tensor's rows lie apart from each other.
 enum class Rows { free, contiguous };
@@ -139,6 +109,7 @@ class Workbench {
   std::vector<Sealed::Range> sealed_but(const std::vector<Operand*>& writes);
   uint32_t size_of_struct(size_t true_size, Spoil who) const;
   Operand& place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows);
+  Operand& place_workspace(const std::string& name, uint64_t bytes);
   void poison(Operand& operand);
   std::vector<char> empty_sink() const;
   // Whether what a call wrote into a sink lies within its capacity and ends; cuts it off there.
@@ -151,7 +122,9 @@ class Workbench {
                 const std::vector<at::Tensor>& before);
   // Notes, at the ends of pieces, which bytes of these each of them has changed.
   void watch_pieces(const std::string& call, const std::vector<Operand*>& writes);
-  void time(Timing& timing, const std::function<bool()>& once);
+  // Repeats the call, and adds its fastest times to the run.
+  void time(const std::string& call, const std::function<bool()>& once);
+  void time(Timing& timing, const std::function<bool()>& once) const;
   void look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
                    const std::vector<at::Tensor>& before);
 
@@ -173,10 +146,5 @@ class Workbench {
 inline fvlm_tensor* abi_of(Operand* operand) {
   return operand ? operand->abi() : nullptr;
 }
-
-// The fvlm_dtype and fvlm_device of LibTorch's.
-fvlm_dtype dtype_of(at::ScalarType dtype);
-at::ScalarType scalar_type(fvlm_dtype dtype);
-fvlm_device device_of(at::Device device);
 
 } // namespace fvlm::check
