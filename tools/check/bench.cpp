@@ -2,6 +2,7 @@
 #include "check/attention.h"
 #include "check/families.h"
 #include "check/formulas.h"
+#include "check/generic.h"
 #include "check/kernels.h"
 #include "check/loss.h"
 #include "check/optimizer.h"
@@ -101,8 +102,7 @@ class Duel {
   static int64_t peak_of(const Run& run) { return std::max(run.peak, run.workspace + run.saved); }
 
   static void play(const Trial& trial, Context& context, const Variation& variation, bool alone, Side& side) {
-    Run run = trial.run(context, variation);
-    if (!run.done()) throw Refused{State::failed, trial.label + ": " + run.trouble()};
+    Run run = run_fully(context, trial, variation);
     for (const Timing& timing : run.timings) {
       Time& best = side.times[timing.call];
       double& kept = alone ? best.cpu : best.seconds;

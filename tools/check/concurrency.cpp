@@ -31,8 +31,7 @@ class Patience {
 Outcome deterministic(Context& context) {
   for (const Trial& trial : all_shapes(context)) {
     Variation forwards, backwards;
-    Run first = trial.run(context, {});
-    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
+    Run first = run_fully(context, trial);
     backwards.host = &TestHost::with_threads(2, true);
     for (int i = 0; i < 3; ++i)
       for (const Variation& variation : {forwards, backwards})
@@ -49,8 +48,7 @@ Outcome pieces_in_any_order(Context& context) {
     forwards.host = &TestHost::serial(7), backwards.host = &TestHost::serial(7, true);
     Instance one(context, *forwards.host), other(context, *backwards.host);
     forwards.instance = one.get(), backwards.instance = other.get();
-    Run first = trial.run(context, forwards);
-    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
+    Run first = run_fully(context, trial, forwards);
     if (auto differ = different_bits(first, trial.run(context, backwards)); !differ.empty())
       return failed("{}, the last piece first: {}", trial.label, differ);
   }
@@ -64,8 +62,7 @@ Outcome pieces_apart(Context& context) {
   Instance own(context, *variation.host);
   variation.instance = own.get();
   for (const Trial& trial : all_shapes(context)) {
-    Run run = trial.run(context, variation);
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_fully(context, trial, variation);
     if (auto raced = run.violation(Violation::raced)) return failed("{}: {}", trial.label, *raced);
   }
   return ok();
@@ -84,8 +81,7 @@ Outcome pieces_at_once(Context& context) {
     one_by_one.host = &TestHost::serial(4);
     Instance alone(context, *one_by_one.host);
     one_by_one.instance = alone.get();
-    Run first = trial.run(context, one_by_one);
-    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
+    Run first = run_fully(context, trial, one_by_one);
     const TestHost::Stirred stirred(host);
     const Patience patience;
     for (int i = 0; patience.again(i); ++i)

@@ -198,8 +198,7 @@ Outcome recorded(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, on ATen's stream");
   size_t nodes = 0;
   for (const Trial& trial : context.typical()) {
-    Run plain = trial.run(context, {});
-    if (!plain.done()) return failed("{}: {}", trial.label, plain.trouble());
+    Run plain = run_fully(context, trial);
     Variation variation;
     variation.recorded = true;
     Run run = trial.run(context, variation);
@@ -347,8 +346,7 @@ Outcome memory_flat(Context& context) {
   const Trial& trial = context.typical().front();
   trial.run(context, {});
   worst_growth = 0;
-  Run run = trial.run(context, variation);
-  if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+  Run run = run_fully(context, trial, variation);
   if (worst_growth > 0) return failed("{}: after 1,000 calls {} {} more bytes", trial.label, grown, worst_growth);
   return ok("1,000 calls");
 }

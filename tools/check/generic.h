@@ -26,6 +26,11 @@ Outcome right(Context& context, const std::vector<Trial>& trials, const Variatio
 // The same, but a trial that the plugin refuses with FVLM_ERROR_UNSUPPORTED, writing nothing, is as good.
 Outcome right_or_refused(Context& context, const std::vector<Trial>& trials, const Variation& variation);
 
+// Runs the trial with calls that all have to return ok. Throws Refused{State::failed} where one does not.
+Run run_fully(Context& context, const Trial& trial, const Variation& variation = {});
+// The same; throws Refused{State::not_applicable} where supports() says no.
+Run run_if_supported(Context& context, const Trial& trial);
+
 // Adds `more` to `rows`.
 void append(std::vector<Check>& rows, std::vector<Check> more);
 

@@ -41,6 +41,14 @@ std::vector<int> offered_ops(Context& context) {
   return ops;
 }
 
+// Of each operation that the plugin offers.
+std::vector<Trial> of_each_op(Context& context, const std::function<std::vector<KernelCase>(int op)>& cases) {
+  std::vector<Trial> trials;
+  for (int op : offered_ops(context))
+    for (const KernelCase& one : in_own_dtype(context, op, cases(op))) trials.push_back(kernel_trial(one));
+  return trials;
+}
+
 } // namespace
 
 std::string op_name(int op) {
@@ -136,6 +144,12 @@ at::ScalarType kernel_dtype(Context& context, int op) {
                      [=](auto dtype) { return kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype}); });
 }
 
+std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<KernelCase> cases) {
+  const auto dtype = kernel_dtype(context, op);
+  for (auto& one : cases) one.op = op, one.dtype = one.gradient_dtype = dtype;
+  return cases;
+}
+
 at::Tensor climbing(at::IntArrayRef shape, at::ScalarType dtype) {
   const int64_t base = dtype == at::kHalf ? 1024 : 128, count = c10::multiply_integers(shape);
   return (at::arange(count).remainder(base - 1) + base).view(shape).to(dtype);
@@ -161,65 +175,32 @@ at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& 
 }
 
 std::vector<Trial> kernels_trials(Context& context) {
-  std::vector<KernelCase> cases;
-  for (int op : offered_ops(context)) {
-    const auto dtype = kernel_dtype(context, op);
-    cases.push_back({.op = op, .dtype = dtype, .gradient_dtype = dtype});
-    cases.push_back({.op = op,
-                     .dtype = dtype,
-                     .gradient_dtype = dtype,
-                     .rows = op == FVLM_OP_FOLD_ROW_SCALE ? 5 : 37, // matrices
-                     .width = 96,
-                     .inner = 160,
-                     .heads = 2,
-                     .head_dim = 64,
-                     .rotary_dim = 64});
-  }
-  return kernel_cases(cases);
+  return of_each_op(context, [](int op) {
+    const int64_t rows = op == FVLM_OP_FOLD_ROW_SCALE ? 5 : 37; // matrices
+    return std::vector<KernelCase>{
+        {}, {.rows = rows, .width = 96, .inner = 160, .heads = 2, .head_dim = 64, .rotary_dim = 64}};
+  });
 }
 
 std::vector<Trial> kernels_odd_trials(Context& context) {
-  std::vector<KernelCase> cases;
-  for (int op : offered_ops(context)) {
-    const auto dtype = kernel_dtype(context, op);
-    cases.push_back({.op = op,
-                     .dtype = dtype,
-                     .gradient_dtype = dtype,
-                     .rows = 5,
-                     .width = 61,
-                     .inner = 43,
-                     .heads = 3,
-                     .head_dim = 14,
-                     .rotary_dim = 10});
-    cases.push_back({.op = op,
-                     .dtype = dtype,
-                     .gradient_dtype = dtype,
-                     .rows = 3,
-                     .width = 11,
-                     .inner = 7,
-                     .heads = 1,
-                     .head_dim = 7,
-                     .rotary_dim = 6,
-                     .residual = is_norm(op),
-                     .accumulate = true});
-  }
-  return kernel_cases(cases);
+  return of_each_op(context, [](int op) {
+    return std::vector<KernelCase>{{.rows = 5, .width = 61, .inner = 43, .heads = 3, .head_dim = 14, .rotary_dim = 10},
+                                   {.rows = 3,
+                                    .width = 11,
+                                    .inner = 7,
+                                    .heads = 1,
+                                    .head_dim = 7,
+                                    .rotary_dim = 6,
+                                    .residual = is_norm(op),
+                                    .accumulate = true}};
+  });
 }
 
 std::vector<Trial> kernels_parallel_trials(Context& context) {
-  std::vector<KernelCase> cases;
-  for (int op : offered_ops(context)) {
-    const auto dtype = kernel_dtype(context, op);
-    cases.push_back({.op = op,
-                     .dtype = dtype,
-                     .gradient_dtype = dtype,
-                     .rows = op == FVLM_OP_FOLD_ROW_SCALE ? 9 : 520,
-                     .width = 200,
-                     .inner = 96,
-                     .heads = 7,
-                     .head_dim = 32});
-  }
-  return kernel_cases(cases);
+  return of_each_op(context, [](int op) {
+    const int64_t rows = op == FVLM_OP_FOLD_ROW_SCALE ? 9 : 520;
+    return std::vector<KernelCase>{{.rows = rows, .width = 200, .inner = 96, .heads = 7, .head_dim = 32}};
+  });
 }
 
 std::vector<Trial> kernels_sweep(Context& context) {

@@ -54,6 +54,8 @@ extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, l
 
 Trial kernel_trial(const KernelCase& kernel);
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);
+// The cases for this operation, in the plugin's own dtype.
+std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<KernelCase> cases);
 bool offered(Context& context, int op); // its pointers are not NULL
 at::ScalarType kernel_dtype(Context& context, int op);
 

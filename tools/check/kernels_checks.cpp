@@ -19,9 +19,7 @@ namespace {
 template <int op>
 Outcome cases(Context& context, std::vector<KernelCase> all, const Variation& variation = {}) {
   if (!offered(context, op)) return not_applicable("not offered");
-  const auto dtype = kernel_dtype(context, op);
-  for (auto& one : all) one.op = op, one.dtype = one.gradient_dtype = dtype;
-  return right(context, kernel_cases(all), variation);
+  return right(context, kernel_cases(in_own_dtype(context, op, std::move(all))), variation);
 }
 
 template <int op, at::ScalarType dtype>

@@ -101,10 +101,7 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand* y_rest = !c.keeps_rest             ? nullptr
                     : rest && variation.alias ? &bench.alias("y_rest", *rest)
                                               : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
-  std::vector<Operand*> writes{&y};
-  for (Operand* each : {pre, y_rest})
-    if (each) writes.push_back(each);
-  bench.call("forward", bench.required().forward_workspace, writes, table.linear_forward,
+  bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), table.linear_forward,
              fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
                                  abi_of(rest), abi_of(y_rest)});
   if (!c.backward || !bench.going()) return bench.finish();
@@ -113,18 +110,15 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand* before = c.gelu_before ? &bench.input("pre_activation before x", n.before) : nullptr;
   Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
-  writes = {&d_x};
-  if (sums) writes.push_back(sums);
   bench.call(
-      "backward", bench.required().backward_workspace, writes, table.linear_input_gradient,
+      "backward", bench.required().backward_workspace, present({&d_x, sums}), table.linear_input_gradient,
       fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate, abi_of(sums)});
   if (c.frozen || !bench.going()) return bench.finish();
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;
-  writes = {d_weight};
-  if (d_bias) writes.push_back(d_bias);
-  bench.call("weight gradient", bench.required().backward_workspace, writes, table.linear_weight_gradient,
+  bench.call("weight gradient", bench.required().backward_workspace, present({d_weight, d_bias}),
+             table.linear_weight_gradient,
              fvlm_linear_weight_gradient{0, c.accumulate, d_y.abi(), x.abi(), abi_of(d_weight), abi_of(d_bias)});
   return bench.finish();
 }

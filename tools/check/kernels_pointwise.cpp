@@ -9,13 +9,6 @@
 namespace fvlm::check {
 namespace {
 
-std::vector<Operand*> present(std::initializer_list<Operand*> operands) {
-  std::vector<Operand*> all;
-  for (Operand* operand : operands)
-    if (operand) all.push_back(operand);
-  return all;
-}
-
 namespace rope {
 
 at::Tensor x_of(const KernelCase& c) {

@@ -76,10 +76,8 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   };
   Operand *d_scale = gradient("d_scale", n.held_scale, !c.frozen),
           *d_weight = gradient("d_weight", n.held_weight, !c.frozen), *d_bias = gradient("d_bias", n.held_bias, true);
-  std::vector<Operand*> writes;
-  for (Operand* each : {d_scale, d_weight, d_bias})
-    if (each) writes.push_back(each);
-  bench.call("backward", bench.required().backward_workspace, writes, table.scaled_rows_backward,
+  bench.call("backward", bench.required().backward_workspace, present({d_scale, d_weight, d_bias}),
+             table.scaled_rows_backward,
              fvlm_scaled_rows_backward{0, c.accumulate, scale.abi(), weight.abi(), bias.abi(), abi_of(came_weight),
                                        abi_of(came_bias), abi_of(d_scale), abi_of(d_weight), abi_of(d_bias)});
   return bench.finish();

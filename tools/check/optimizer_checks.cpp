@@ -89,11 +89,7 @@ Outcome many_steps(Context& context) {
 Outcome only(Context& context, const OptimizerCase& one, const std::function<std::string(const Run&, const Run&)>& look,
              const OptimizerCase& other) {
   Trial trial = optimizer_trial(context, one), second = optimizer_trial(context, other);
-  if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-  if (auto no = refusal(context, second); !no.empty()) return not_applicable("supports() says no: " + no);
-  Run first_run = trial.run(context, {}), second_run = second.run(context, {});
-  if (!first_run.done()) return failed("{}: {}", trial.label, first_run.trouble());
-  if (!second_run.done()) return failed("{}: {}", second.label, second_run.trouble());
+  const Run first_run = run_if_supported(context, trial), second_run = run_if_supported(context, second);
   auto trouble = look(first_run, second_run);
   return trouble.empty() ? ok() : failed("{}: {}", trial.label, trouble);
 }
@@ -177,9 +173,7 @@ Outcome many_groups(Context& context) {
 Outcome long_segments_alike(Context& context) {
   constexpr int64_t period = 1031, turns = 257, size = period * turns;
   Trial trial = optimizer_trial(context, {.shapes = {{1, size}}, .steps = 2, .scale = 0.5, .period = period});
-  if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-  const Run run = trial.run(context, {});
-  if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+  const Run run = run_if_supported(context, trial);
   for (const auto& [name, tensor] : run.outputs) {
     const auto rows = tensor.to(at::kDouble).view({turns, period});
     const auto off = (rows - rows.narrow(0, 0, 1)).abs();
@@ -204,9 +198,7 @@ Outcome million_elements(Context& context) {
   if (algorithm_known(context)) return known(context, cases);
   for (const auto& one : cases) {
     Trial trial = optimizer_trial(context, one);
-    if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-    Run run = trial.run(context, {});
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_if_supported(context, trial);
     const at::Tensor& master = *run.output("master");
     const auto still = master == normal({master.numel()}, one.seed * 64, at::kFloat, 0.5);
     if (const int64_t count = still.sum().item<int64_t>(); count > master.numel() / 100)
@@ -246,8 +238,7 @@ Outcome gaps_untouched(Context& context) {
     still.steps = 0;
     Trial trial = optimizer_trial(context, one);
     if (!refusal(context, trial).empty()) continue;
-    Run run = trial.run(context, {});
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_fully(context, trial);
     auto outside = inside_segments(context, one).logical_not();
     auto before = normal({outside.numel()}, one.seed * 64, at::kFloat, 0.5);
     for (const auto& [name, tensor] : run.outputs) {
@@ -269,8 +260,7 @@ Outcome skips(Context& context) {
         if (skip == 1) one.shapes = {{16, 24}, {257, 129}}; // small, and too long to go in one piece
         Trial trial = optimizer_trial(context, one);
         if (!refusal(context, trial).empty()) continue;
-        Run run = trial.run(context, {});
-        if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+        Run run = run_fully(context, trial);
         auto before = normal({run.output("master")->numel()}, one.seed * 64, at::kFloat, 0.5);
         for (const auto& [name, tensor] : run.outputs) {
           at::Tensor held = name == "master"      ? before
@@ -301,8 +291,7 @@ Outcome rounded_copy(Context& context) {
     Trial trial = optimizer_trial(context, {.parameter_dtype = dtype, .steps = 3});
     if (!refusal(context, trial).empty()) continue;
     ++tried;
-    Run run = trial.run(context, {});
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_fully(context, trial);
     auto wanted = run.output("master")->to(dtype);
     auto off = *run.output("parameter") != wanted;
     if (int64_t count = off.sum().item<int64_t>()) {
@@ -322,8 +311,7 @@ Outcome rounds_ties(Context& context) {
     Trial trial = optimizer_trial(context, {.parameter_dtype = dtype, .hyper = {{"lr", {0}}}, .ties = true});
     if (!refusal(context, trial).empty()) continue;
     ++tried;
-    Run run = trial.run(context, {});
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_fully(context, trial);
     const auto wanted = run.output("master")->to(dtype), off = *run.output("parameter") != wanted;
     if (int64_t count = off.sum().item<int64_t>()) {
       const int64_t first = at::nonzero(off).reshape({-1})[0].item<int64_t>();
@@ -347,9 +335,7 @@ Outcome narrow_states(Context& context) {
 Outcome stands_still(Context& context) {
   OptimizerCase one{.hyper = {{"lr", {0}}}, .steps = 3};
   Trial trial = optimizer_trial(context, one);
-  if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-  Run run = trial.run(context, {});
-  if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+  Run run = run_if_supported(context, trial);
   auto before = normal({run.output("master")->numel()}, one.seed * 64, at::kFloat, 0.5);
   const double moved = (*run.output("master") - before).abs().max().item<double>();
   return moved == 0 ? ok() : failed("{}: with lr 0 a parameter moved by {:.3g}", trial.label, moved);
@@ -358,9 +344,7 @@ Outcome stands_still(Context& context) {
 Outcome descends(Context& context) {
   OptimizerCase one{.hyper = {{"weight_decay", {0}}}};
   Trial trial = optimizer_trial(context, one);
-  if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-  Run run = trial.run(context, {});
-  if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+  Run run = run_if_supported(context, trial);
   const int64_t elements = run.output("master")->numel();
   auto change = *run.output("master") - normal({elements}, one.seed * 64, at::kFloat, 0.5);
   const double along = (change * normal({elements}, one.seed * 64 + 1, at::kFloat)).sum().item<double>();
@@ -370,9 +354,7 @@ Outcome descends(Context& context) {
 Outcome stays_finite(Context& context) {
   for (double size : {0.0, 1e-30, 1e15}) {
     Trial trial = optimizer_trial(context, {.steps = 3, .gradient_size = size});
-    if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-    Run run = trial.run(context, {});
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_if_supported(context, trial);
     for (const auto& [name, tensor] : run.outputs)
       if (!at::isfinite(tensor.to(at::kDouble)).all().item<bool>())
         return failed("gradients of size {:g}: {} is not finite", size, name);
@@ -384,9 +366,7 @@ Outcome no_segments(Context& context) {
   // Elements, but no segment: a gap of 5 on either side of nothing.
   OptimizerCase one{.shapes = {{1, 0}}, .gap = 5, .steps = 2};
   Trial trial = optimizer_trial(context, one);
-  if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
-  Run run = trial.run(context, {});
-  if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+  Run run = run_if_supported(context, trial);
   auto before = normal({10}, one.seed * 64, at::kFloat, 0.5);
   return at::equal(*run.output("master"), before) ? ok() : failed("an empty segment changed the master");
 }

@@ -223,8 +223,7 @@ Outcome pure_anywhere(Context& context) {
   std::vector<std::unique_ptr<char[]>> between;
   for (const Trial& trial : packer_sets()) {
     if (!refusal(context, trial).empty()) continue;
-    const Run first = trial.run(context, {});
-    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
+    const Run first = run_fully(context, trial);
     for (int world = 1; world <= 9; ++world) {
       TestHost& host = TestHost::with_threads(1 + 3 * (world % 3), world % 2 == 0);
       Instance fresh(context, host);

@@ -65,7 +65,8 @@ const Changes& changes(Context& context) {
   return found->second;
 }
 
-Outcome unchanged(Context& context, Aspect aspect) {
+template <Aspect aspect>
+Outcome unchanged(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   const Changes& all = changes(context);
   const auto found = all.find(aspect);
@@ -76,25 +77,9 @@ Outcome unchanged(Context& context, Aspect aspect) {
   return once == first.end() ? ok() : failed(once->second);
 }
 
-Outcome leaves_signals(Context& context) {
-  return unchanged(context, Aspect::signals);
-}
-Outcome leaves_no_descriptors(Context& context) {
-  return unchanged(context, Aspect::descriptors);
-}
-Outcome prints_nothing(Context& context) {
-  return unchanged(context, Aspect::output);
-}
-Outcome leaves_environment(Context& context) {
-  return unchanged(context, Aspect::environment);
-}
-Outcome leaves_scheduling(Context& context) {
-  return unchanged(context, Aspect::scheduling);
-}
-
 Outcome leaves_float_mode(Context& context) {
   if (!float_mode_left_by().empty()) return failed("changed by the end of the row {}", float_mode_left_by());
-  return unchanged(context, Aspect::float_mode);
+  return unchanged<Aspect::float_mode>(context);
 }
 
 Outcome starts_no_threads(Context& context) {
@@ -109,11 +94,11 @@ Outcome starts_no_threads(Context& context) {
   // Before that, too; a CUDA runtime that is linked into a plugin starts threads of its own at its first use.
   if (watched && context.device.is_cpu() && threads_started() > 0)
     return failed("{} threads were started", threads_started());
-  return unchanged(context, Aspect::threads);
+  return unchanged<Aspect::threads>(context);
 }
 
 Outcome starts_no_processes(Context& context) {
-  Outcome outcome = unchanged(context, Aspect::processes);
+  Outcome outcome = unchanged<Aspect::processes>(context);
   if (outcome.state == State::ok && processes_started() > 0) return failed("{} were started", processes_started());
   return outcome;
 }
@@ -190,11 +175,14 @@ std::vector<Check> process_checks() {
       {"refusals_flat", "nor over 1,000 refused calls", refusals_flat, "", Extent::thorough},
       {"starts_no_threads", "calls start no threads", starts_no_threads},
       {"starts_no_processes", "nor processes", starts_no_processes},
-      {"leaves_no_descriptors", "calls leave no files open, close none and change none", leaves_no_descriptors},
-      {"prints_nothing", "calls print nothing: the engine's output may be a document", prints_nothing},
-      {"leaves_signals", "signal handlers, masks and timers stay as they were", leaves_signals},
-      {"leaves_environment", "so do environment variables, locale, umask and working folder", leaves_environment},
-      {"leaves_scheduling", "so do CPU affinity, priority, resource limits and the thread's name", leaves_scheduling},
+      {"leaves_no_descriptors", "calls leave no files open, close none and change none",
+       unchanged<Aspect::descriptors>},
+      {"prints_nothing", "calls print nothing: the engine's output may be a document", unchanged<Aspect::output>},
+      {"leaves_signals", "signal handlers, masks and timers stay as they were", unchanged<Aspect::signals>},
+      {"leaves_environment", "so do environment variables, locale, umask and working folder",
+       unchanged<Aspect::environment>},
+      {"leaves_scheduling", "so do CPU affinity, priority, resource limits and the thread's name",
+       unchanged<Aspect::scheduling>},
       {"same_in_other_processes",
        "with FVLM_DETERMINISTIC the same bits in any process: time, id, environment, addresses",
        same_in_other_processes, "deterministic,pure"},

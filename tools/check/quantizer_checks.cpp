@@ -34,8 +34,7 @@ Outcome each(Context& context, std::vector<QuantizerCase> all,
     if (one.dtype == at::kFloat) one.dtype = own;
     Trial trial = quantizer_trial(one);
     if (why = refusal(context, trial); !why.empty()) continue;
-    Run run = trial.run(context, {});
-    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    Run run = run_fully(context, trial);
     if (auto trouble = look(one, run); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
     ++done;
   }

@@ -89,4 +89,16 @@ void append(std::vector<Check>& rows, std::vector<Check> more) {
   rows.insert(rows.end(), more.begin(), more.end());
 }
 
+Run run_fully(Context& context, const Trial& trial, const Variation& variation) {
+  Run run = trial.run(context, variation);
+  if (!run.done()) throw Refused{State::failed, fmt::format("{}: {}", trial.label, run.trouble())};
+  return run;
+}
+
+Run run_if_supported(Context& context, const Trial& trial) {
+  if (const std::string no = refusal(context, trial); !no.empty())
+    throw Refused{State::not_applicable, "supports() says no: " + no};
+  return run_fully(context, trial);
+}
+
 } // namespace fvlm::check

@@ -422,4 +422,11 @@ Run Workbench::finish() {
   return std::move(run_);
 }
 
+std::vector<Operand*> present(std::initializer_list<Operand*> operands) {
+  std::vector<Operand*> all;
+  for (Operand* operand : operands)
+    if (operand) all.push_back(operand);
+  return all;
+}
+
 } // namespace fvlm::check

@@ -142,6 +142,8 @@ class Workbench {
   std::deque<Pages> structs_;
 };
 
+// Those that are not missing.
+std::vector<Operand*> present(std::initializer_list<Operand*> operands);
 // What an argument struct holds for an operand that may be missing.
 inline fvlm_tensor* abi_of(Operand* operand) {
   return operand ? operand->abi() : nullptr;
