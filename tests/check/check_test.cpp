@@ -83,7 +83,7 @@ TEST(Conformance, a_text_file_is_no_library) {
   const Entry* entry = find(report, "library.is_library");
   ASSERT_NE(entry, nullptr);
   EXPECT_EQ(entry->outcome.state, State::failed);
-  EXPECT_THAT(entry->outcome.text, HasSubstr("no ELF file"));
+  EXPECT_THAT(entry->outcome.text, HasSubstr("not an ELF file"));
   EXPECT_EQ(report.count(State::failed), 1u) << failures(report);
   std::filesystem::remove(path);
 }

@@ -14,7 +14,7 @@
 namespace fvlm::check {
 namespace {
 
-constexpr int64_t guard = 256; // bytes behind an error sink
+constexpr int64_t sink_guard = 256; // bytes behind an error sink
 
 double seconds_of(clockid_t clock) {
   timespec now{};
@@ -162,7 +162,7 @@ std::vector<Sealed::Range> Workbench::sealed_but(const std::vector<Operand*>& wr
 
 // The sink's capacity is what the plugin may write; behind it lies a guard.
 std::vector<char> Workbench::empty_sink() const {
-  std::vector<char> text(variation_.error_capacity + guard, static_cast<char>(0xEE));
+  std::vector<char> text(variation_.error_capacity + sink_guard, static_cast<char>(0xEE));
   if (variation_.error_capacity > 0) text[0] = 0;
   return text;
 }
