@@ -158,7 +158,7 @@ function fvlm.llama(table) end
 ---One part of the run: data, objective and optimizer for a number of samples.
 ---@class fvlm.Stage
 ---@field name? string Names the stage's folder in the run.
----@field from? string What the stage starts from: an earlier stage, "model" (the recipe's `model`), or the path of a checkpoint or model directory. Default: the previous stage; the first starts from "model".
+---@field from? string What the stage starts from: an earlier stage, "model" (the recipe's `model`), or the path of a model directory, of a checkpoint or of a run (its newest checkpoint). Default: the previous stage; the first starts from "model".
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
 ---@field mode? "coarse_fine"|"refined" How the foveated connector encodes frames in training. Default: `"coarse_fine"`.
@@ -231,7 +231,7 @@ function fvlm.dpo(table) end
 
 ---Kullback-Leibler divergence from a frozen teacher's next-token distribution.
 ---@class fvlm.Kl
----@field teacher string A model directory or checkpoint with the same vocabulary.
+---@field teacher string A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary.
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
 ---@field first? integer Only the first N labels of each span. In tokens.
 ---@field temperature? number Temperature of both distributions; above 1 is softer. Default: `1`.

@@ -44,13 +44,26 @@ std::string recipe_lines(const PackTry& found) {
   return fmt::format("{}packing = {{ {} }},", found.batch > 0 ? fmt::format("batch = {}, ", found.batch) : "", packing);
 }
 
+double samples_per_second(const PackTry& one) {
+  return static_cast<double>(one.samples) / one.seconds;
+}
+
+// The fastest of the tries that fit. Null: none fits.
+const PackTry* fastest_of(const FoundBatch& found) {
+  const PackTry* fastest = nullptr;
+  for (const PackTry& one : found.tries)
+    if (one.end == PackTry::End::fits && (!fastest || samples_per_second(one) > samples_per_second(*fastest)))
+      fastest = &one;
+  return fastest;
+}
+
 void print(const FoundBatch& found) {
   TextTable table({"frames", "tokens", "samples", "estimate", "peak", "s a step", "samples/s", ""});
   for (const PackTry& one : found.tries) {
     const bool fits = one.end == PackTry::End::fits, tried = one.end != PackTry::End::not_tried;
     table.row({grouped(one.size.frames), grouped(one.size.rows), tried ? grouped(one.samples) : "",
                bytes(one.estimated), tried ? bytes(one.peak) : "", fits ? fmt::format("{:.3g}", one.seconds) : "",
-               fits ? fmt::format("{:.4g}", static_cast<double>(one.samples) / one.seconds) : "", name_of(one.end)});
+               fits ? fmt::format("{:.4g}", samples_per_second(one)) : "", name_of(one.end)});
   }
   fmt::print("stage {}\n{}", found.stage, table.text());
   for (const std::string& assumption : found.assumptions) fmt::print("{}\n", assumption);
@@ -61,6 +74,8 @@ void print(const FoundBatch& found) {
   fmt::print("{}, for the recipe:\n  {}\n",
              found.holds_step ? "the largest step fits in one pack" : "the largest that fits",
              recipe_lines(found.tries[*found.best]));
+  if (const PackTry* fastest = fastest_of(found); fastest != &found.tries[*found.best])
+    fmt::print("the fastest, {:.4g} samples/s:\n  {}\n", samples_per_second(*fastest), recipe_lines(*fastest));
 }
 
 Json json_of(const FoundBatch& found) {
@@ -89,6 +104,9 @@ Json json_of(const FoundBatch& found) {
     document["suggestion"] = {{"packing", pack(best)}};
     if (best.batch > 0) document["suggestion"]["batch"] = best.batch;
     document["holds_step"] = found.holds_step;
+    const PackTry& fastest = *fastest_of(found);
+    document["fastest"] = {{"packing", pack(fastest)}};
+    if (fastest.batch > 0) document["fastest"]["batch"] = fastest.batch;
   }
   document["assumptions"] = found.assumptions;
   return document;

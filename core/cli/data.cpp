@@ -89,10 +89,38 @@ Json source_json(const SourceStatistics& source) {
           {"cut_answer_tokens", source.cut_answer}};
 }
 
+// A packing to advise, and the lengths of the mix under which a recipe accepts it: a pack has to hold the largest
+// sample that they allow.
+struct Advice {
+  PackSize packing;
+  std::vector<std::pair<std::string, int64_t>> lengths; // to lower
+};
+
+Advice advice_of(const plan::Stage& stage, const DataStatistics& found) {
+  Advice advice{found.suggestion(), {}};
+  const auto largest = stage.largest_sample();
+  if (advice.packing.frames >= largest.frames && advice.packing.rows >= largest.tokens) return advice;
+  plan::Stage lower = stage;
+  const auto limit = [&](const char* name, int64_t& length, int64_t seen) {
+    if (length > seen) advice.lengths.emplace_back(name, length = seen);
+  };
+  const int64_t frames = std::max<int64_t>(1, found.all.frames.max());
+  if (stage.data.has_frames()) {
+    limit("max_frames", lower.data.max_frames, frames);
+    limit("replicate_image_frames", lower.data.replicate_image_frames, frames);
+  }
+  limit("max_text_tokens", lower.data.max_text_tokens, std::max<int64_t>(2, found.longest_text));
+  const auto needed = lower.largest_sample();
+  advice.packing = {std::max(advice.packing.frames, needed.frames), std::max(advice.packing.rows, needed.tokens)};
+  return advice;
+}
+
 void print_json(const OpenStage& opened, const DataStatistics& found) {
   Json sources = Json::object();
   for (const auto& [name, source] : found.sources) sources[name] = source_json(source);
-  const PackSize suggested = found.suggestion();
+  const Advice advice = advice_of(opened.stage, found);
+  Json suggestion = {{"frames", advice.packing.frames}, {"tokens", advice.packing.rows}};
+  for (const auto& [name, length] : advice.lengths) suggestion["data"][name] = length;
   fmt::print("{}", dump(Json{{"stage", opened.stage.name},
                              {"in_shards", opened.data->samples().sizes()},
                              {"all", source_json(found.all)},
@@ -108,7 +136,7 @@ void print_json(const OpenStage& opened, const DataStatistics& found) {
                                {"fill", {{"frames", found.fill_of_frames()}, {"tokens", found.fill_of_rows()}}},
                                {"padding_waste_of_batches", found.padding_waste()},
                                {"padding_waste_of_packs", found.packing_waste()},
-                               {"suggestion", {{"frames", suggested.frames}, {"tokens", suggested.rows}}}}}}));
+                               {"suggestion", suggestion}}}}));
 }
 
 void print_sources(const DataStatistics& found) {
@@ -140,7 +168,7 @@ void print_histogram(const char* title, const Distribution& spread) {
                std::string((bar.count * columns + highest - 1) / highest, '#'));
 }
 
-void print_packing(const DataStatistics& found) {
+void print_packing(const DataStatistics& found, const plan::Stage& stage) {
   fmt::print("\n{}\n", styled("packing", Style::bold));
   fmt::print("  {} in {} and {} of {} and {}, {:.1f} samples a pack\n",
              counted(static_cast<int64_t>(found.all.frames.count()), "sample"), counted(found.steps, "step"),
@@ -151,12 +179,19 @@ void print_packing(const DataStatistics& found) {
   fmt::print("  padding: {} of the tokens that training computes; {} if each step were a batch padded to its longest "
              "sample\n",
              percent(found.packing_waste()), percent(found.padding_waste()));
-  const PackSize suggested = found.suggestion();
+  const Advice advice = advice_of(stage, found);
+  const PackSize& suggested = advice.packing;
   if (suggested.frames == found.capacity.frames && suggested.rows == found.capacity.rows) return;
   fmt::print("  {} packing = {{ frames = {}, tokens = {} }}\n",
              found.packs_a_step.max() == 1 ? "every step is one pack, and fits in this size, too:"
                                            : "frames and tokens are balanced in packs of about",
              suggested.frames, suggested.rows);
+  std::vector<std::string> lengths;
+  for (const auto& [name, length] : advice.lengths) lengths.push_back(fmt::format("{} = {}", name, length));
+  if (!lengths.empty())
+    fmt::print("  together with {} in the stage's fvlm.mix, the most that these samples have: a pack has to hold the "
+               "largest sample that they allow\n",
+               join(lengths, ", "));
 }
 
 void print_statistics(const OpenStage& opened, const DataStatistics& found) {
@@ -165,7 +200,7 @@ void print_statistics(const OpenStage& opened, const DataStatistics& found) {
   print_sources(found);
   print_histogram("text tokens", found.all.tokens);
   print_histogram("frames", found.all.frames);
-  print_packing(found);
+  print_packing(found, opened.stage);
   if (found.broken + found.left_out > 0)
     fmt::print("\n{} skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n",
                counted(found.broken, "broken sample"), grouped(found.left_out),

@@ -1,5 +1,6 @@
 // fvlm-engine eval: evaluates a model on held-out samples of a recipe or on the questions of a benchmark.
 #include "base/error.h"
+#include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "cli/execution_options.h"
@@ -36,10 +37,21 @@ int64_t samples_of(const ParsedOptions& parsed) {
   return samples;
 }
 
+// Empty where --mode is absent.
+std::vector<std::string> modes_of(const ParsedOptions& parsed) {
+  const std::vector<std::string> all{"coarse_fine", "refined", "coarse_only", "autoregressive"};
+  std::vector<std::string> modes = parsed.values("mode");
+  for (const std::string& name : modes)
+    if (std::find(all.begin(), all.end(), name) == all.end())
+      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(all));
+  return modes;
+}
+
 // The stages of the recipe, each with only those evaluation sets that --stage and --set-name select.
 std::vector<plan::Stage> selected_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
   const int64_t samples = samples_of(parsed);
+  const auto modes = modes_of(parsed);
   if (stage_name) stage_named(plan, *stage_name); // throws where it does not exist
   std::vector<plan::Stage> selected;
   std::vector<std::string> sets;
@@ -47,8 +59,10 @@ std::vector<plan::Stage> selected_stages(const plan::Plan& plan, const ParsedOpt
     if (stage_name && stage.name != *stage_name) continue;
     for (const auto& set : stage.evaluation.sets) sets.push_back(set.name);
     std::erase_if(stage.evaluation.sets, [&](const auto& set) { return set_name && set.name != *set_name; });
-    for (auto& set : stage.evaluation.sets)
+    for (auto& set : stage.evaluation.sets) {
       if (samples > 0) set.samples = samples;
+      if (!modes.empty()) set.modes = modes;
+    }
     if (!stage.evaluation.sets.empty()) selected.push_back(std::move(stage));
   }
   if (!selected.empty()) return selected;
@@ -213,7 +227,7 @@ class EvaluationRun {
 };
 
 int evaluate_recipe(const ParsedOptions& parsed) {
-  for (const char* name : {"form", "media", "by", "split", "mode"})
+  for (const char* name : {"form", "media", "by", "split"})
     if (parsed.value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --questions", name));
   if (!parsed.value("model"))
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
@@ -226,15 +240,6 @@ int evaluate_recipe(const ParsedOptions& parsed) {
     run.add(stage.name, evaluator);
   }
   return run.finish();
-}
-
-std::vector<std::string> modes_of(const ParsedOptions& parsed) {
-  const std::vector<std::string> all{"coarse_fine", "refined", "coarse_only", "autoregressive"};
-  std::vector<std::string> modes = parsed.values("mode");
-  for (const std::string& name : modes)
-    if (std::find(all.begin(), all.end(), name) == all.end())
-      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(all));
-  return modes.empty() ? std::vector{all.front()} : modes;
 }
 
 int evaluate_questions(const ParsedOptions& parsed) {
@@ -251,6 +256,10 @@ int evaluate_questions(const ParsedOptions& parsed) {
   set.name = evaluation::form_named(request.form).name;
   set.measure = plan::Measure::choice;
   set.modes = modes_of(parsed);
+  if (set.modes.empty()) {
+    set.modes = {"autoregressive"};
+    log_info("frames are encoded autoregressively, the mode of use; --mode chooses another");
+  }
   set.samples = samples_of(parsed);
   set.show = parsed.value("show") ? 8 : 0;
   EvaluationRun run(parsed, model);
@@ -274,13 +283,15 @@ int evaluate_questions(const ParsedOptions& parsed) {
 
 int evaluate_model(Arguments arguments) {
   Options options(
-      "eval RECIPE --model DIR [--stage S] [--set-name NAME] [--samples N] [--reference DIR] [--show DIR] [--json]\n"
+      "eval RECIPE --model DIR [--stage S] [--set-name NAME] [--mode M]... [--samples N] [--reference DIR] [--show "
+      "DIR]\n"
+      "      [--json]\n"
       "  fvlm-engine eval MODEL --questions FILE... --form FORM --media DIR [--mode M]... [--by KEY] [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
       "list them) and preferences, in each mode of the set. Where there are several sources, accuracy is also\n"
       "printed by source.",
-      "eval recipes/quickstart.lua --model runs/quickstart/instruct/step-001500");
+      "eval recipes/quickstart.lua --model runs/quickstart");
   add_recipe_options(options);
   with_media_options(
       with_execution_options(options)
@@ -294,7 +305,8 @@ int evaluate_model(Arguments arguments) {
           .value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
           .value("form", "FORM", "format of the questions: " + evaluation::forms_text())
           .value("media", "DIR", "folder of the questions' images and videos, at any depth")
-          .value("mode", "MODE", "how frames are encoded (repeatable); default coarse_fine")
+          .value("mode", "MODE",
+                 "how frames are encoded (repeatable); default: the modes of each set; with --questions autoregressive")
           .value("by", "KEY", "group accuracy by this key of the entries, in place of the format's own")
           .value("split", "NAME", "only entries of this split")
           .flag("json", "print one JSON document on standard output"));

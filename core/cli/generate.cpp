@@ -154,7 +154,7 @@ int generate_answers(Arguments arguments) {
       "For a checkpoint of a run, the system turn, number of frames and image size default to those of its training\n"
       "(from the run's plan.json). --batch takes a file as `trace` does, with each sample's text as its prompt and no\n"
       "loss_mask; without a tokenizer.json it prints token ids. Times include encoding frames and prompts.",
-      "generate runs/quickstart/instruct/step-001500 --video clip.mp4 --prompt \"Which colour came first?\"");
+      "generate runs/quickstart --video clip.mp4 --prompt \"Which colour came first?\"");
   with_media_options(
       with_execution_options(options)
           .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")

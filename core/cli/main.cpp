@@ -3,6 +3,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/failure.h"
+#include "cli/options.h"
 #include "cli/verb.h"
 
 #include <fmt/format.h>
@@ -68,6 +69,7 @@ int run(Arguments arguments) {
     if (arguments[0] == verb.name) return verb.run(arguments.subspan(1));
     names.push_back(verb.name);
   }
+  note_json_request(arguments);
   Error error(ErrorKind::usage, fmt::format("no verb '{}'", arguments[0]));
   auto near = nearest(arguments[0], names);
   error.advise(near ? fmt::format("did you mean '{}'?", *near) : "fvlm-engine --help lists the verbs");
@@ -90,6 +92,7 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
   if (!arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h") {
     for (const Verb& verb : members)
       if (arguments[0] == verb.name) return verb.run(arguments.subspan(1));
+    note_json_request(arguments);
     Error error(ErrorKind::usage, fmt::format("{} has no '{}'", group, arguments[0]));
     auto near = nearest(arguments[0], names);
     error.advise(near ? fmt::format("did you mean '{} {}'?", group, *near) : "one of: " + join(names, ", "));

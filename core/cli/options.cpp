@@ -20,6 +20,10 @@ bool json_requested() {
   return json_was_requested;
 }
 
+void note_json_request(Arguments arguments) {
+  json_was_requested = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+}
+
 bool ParsedOptions::flag(const std::string& name) const {
   return values_.contains(name);
 }
@@ -134,7 +138,7 @@ Options::Words Options::read(Arguments arguments) const {
     std::vector<std::string> names{"--help"};
     for (const auto& option : named_) names.push_back("--" + option.name);
     std::string verb = usage_.substr(0, usage_.find_first_of(" ["));
-    Error error(ErrorKind::usage, fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
+    Error error = usage_error(fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
     if (auto near = nearest(unknown.get_option_name(), names)) error.advise(fmt::format("did you mean '{}'?", *near));
     throw error;
   } catch (const po::invalid_command_line_syntax& wrong) {

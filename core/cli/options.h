@@ -13,6 +13,8 @@ namespace fvlm::cli {
 
 // Whether the running verb supports --json and got it: its failure is then printed as a JSON document, too.
 bool json_requested();
+// Notes that --json is among the words of a verb that does not exist.
+void note_json_request(Arguments arguments);
 
 class ParsedOptions {
  public:

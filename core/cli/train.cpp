@@ -25,6 +25,7 @@ void print(const train::TrainReport& report, const fs::path& folder, bool resume
   const report::RecordedRun run = report::read_run(folder);
   std::vector<report::StageFigures> figures;
   for (const report::Stage& stage : run.stages) figures.push_back(report::figures_of(stage));
+  report::advance(figures, run, {report.stage, report.step, report.samples, report.text_tokens});
   if (json) {
     Json document = {{"run", folder.string()},   {"stopped", report.stopped},
                      {"stage", report.stage},    {"step", report.step},

@@ -144,7 +144,9 @@ StageFigures figures_of(const Stage& stage) {
         out.first_loss = (*loss)[line];
         out.first_loss_steps = steps_of_line(stage, line);
       }
-    out.last_loss = mean_from(*loss, loss->size() - (loss->size() + 19) / 20);
+    const size_t last = loss->size() - (loss->size() + 19) / 20;
+    out.last_loss = mean_from(*loss, last);
+    if (out.last_loss) out.last_loss_steps = {steps_of_line(stage, last).first, lines.steps.back()};
   }
   if (out.seconds > 0 && out.samples) out.samples_per_second = *out.samples / out.seconds;
   out.data_wait = mean(lines.find("data_wait_share"));
@@ -154,6 +156,17 @@ StageFigures figures_of(const Stage& stage) {
   out.device_memory_bytes = greatest(lines.find("device_memory_bytes"));
   out.skipped_steps = last_finite(lines.find("skipped_steps"));
   return out;
+}
+
+void advance(std::vector<StageFigures>& figures, const RecordedRun& run, const StageProgress& progress) {
+  for (size_t s = 0; s < run.stages.size(); ++s) {
+    StageFigures& of = figures[s];
+    if (run.stages[s].name != progress.stage || progress.step <= of.step) continue;
+    of.begun = true;
+    of.step = progress.step;
+    of.samples = static_cast<double>(progress.samples);
+    of.text_tokens = static_cast<double>(progress.text_tokens);
+  }
 }
 
 std::vector<EvaluationLine> last_evaluations(const RecordedRun& run) {

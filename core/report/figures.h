@@ -29,7 +29,7 @@ struct StageFigures {
   std::optional<double> samples, text_tokens, decoder_tokens, frames; // trained on
   double seconds = 0;                                                 // of its steps
   std::optional<double> first_loss, last_loss; // means: of its first line, and over its last twentieth of lines
-  StepRange first_loss_steps;                  // the steps of first_loss
+  StepRange first_loss_steps, last_loss_steps; // the steps that they are means over
   std::optional<double> samples_per_second;    // samples / seconds
   std::optional<double> data_wait, padding, memory_bytes, device_memory_bytes, mfu, skipped_steps;
   std::vector<TimePart> parts; // in the order of a step, then its evaluations; none without time
@@ -37,6 +37,14 @@ struct StageFigures {
 };
 
 StageFigures figures_of(const Stage& stage);
+
+// Where a stage stands that was stopped between two lines of metrics: the last steps have no line yet.
+struct StageProgress {
+  std::string stage;
+  int64_t step = 0, samples = 0, text_tokens = 0;
+};
+// Advances the figures of that stage, one of run.stages, to it.
+void advance(std::vector<StageFigures>& figures, const RecordedRun& run, const StageProgress& progress);
 
 // Tables state the steps of the first loss in the header when all stages agree, otherwise beside each value.
 struct FirstLossLabel {

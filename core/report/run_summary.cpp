@@ -50,7 +50,7 @@ std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>
     if (const std::string steps = label.beside(of); !steps.empty()) first_loss += fmt::format(" ({})", steps);
     table.row({strip_control_characters(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
                count_cell(of.text_tokens), time_cell(of.seconds), rate_cell(of.samples_per_second), first_loss,
-               figure_cell(of.last_loss)});
+               of.last_loss ? fmt::format("{} ({})", figure_cell(of.last_loss), of.last_loss_steps.text()) : ""});
     steps += static_cast<double>(of.step);
     samples += of.samples.value_or(0);
     tokens += of.text_tokens.value_or(0);
@@ -162,7 +162,8 @@ OrderedJson summary_json(const RecordedRun& run, const std::vector<StageFigures>
                       {"samples_per_second", json_number(of.samples_per_second)},
                       {"first_loss", json_number(of.first_loss)},
                       {"first_loss_steps", {of.first_loss_steps.first, of.first_loss_steps.last}},
-                      {"last_loss", json_number(of.last_loss)}});
+                      {"last_loss", json_number(of.last_loss)},
+                      {"last_loss_steps", {of.last_loss_steps.first, of.last_loss_steps.last}}});
     if (run.stages[s].counts) stages.back()["data"] = samples_json(*run.stages[s].counts);
   }
   for (const auto& line : last_evaluations(run)) {

@@ -108,10 +108,15 @@ std::string share_text(double share) {
 }
 
 std::string packing_text(const SelectionReport& packer, const PackingStatistics& packing) {
-  return fmt::format("{}; first step: {} sequences -> {} pack{}, padding {} (without packing {})",
+  constexpr double large = 0.25; // of the rows that are computed
+  const bool too_large = packing.padding_share - packing.padding_without() > large;
+  return fmt::format("{}; first step: {} sequences -> {} pack{}, padding {} (without packing {}){}",
                      backends({&packer}, why), grouped(packing.sequences), grouped(packing.packs),
                      packing.packs == 1 ? "" : "s", share_text(packing.padding_share),
-                     share_text(packing.padding_without()));
+                     share_text(packing.padding_without()),
+                     too_large ? "; a pack has a fixed capacity, and few samples fill it: set packing = { frames, "
+                                 "tokens } as `data stats` suggests"
+                               : "");
 }
 
 } // namespace

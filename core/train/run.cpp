@@ -97,9 +97,7 @@ class Run {
       const StageEnd end = run.run();
       line.clear();
       state = run.state();
-      report.stage = stage.name;
-      report.step = state.step;
-      report.steps += state.step - before;
+      take_state(report, state, before);
       const fs::path written = writer.last_good();
       report.checkpoint = written.empty() ? checkpoint : written;
       previous_ = stage.name;
@@ -222,6 +220,15 @@ class Run {
     if (place.checkpoint.empty()) return;
     for (const std::string& change : opened_.record.changes_since(place.state.plan_hash))
       metrics.write({"event", place.state.stage, place.state.step, {{"what", "plan_change"}, {"text", change}}, {}});
+  }
+
+  // `before`: the step at which this process took the stage up.
+  static void take_state(TrainReport& report, const RunState& state, int64_t before) {
+    report.stage = state.stage;
+    report.step = state.step;
+    report.samples = state.samples;
+    report.text_tokens = state.text_tokens;
+    report.steps += state.step - before;
   }
 
   static RunState stage_begins(const RunState& before) {

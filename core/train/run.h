@@ -33,9 +33,10 @@ struct TrainReport {
   bool stopped = false; // asked to, and resumable
   std::string stage;    // the last one that was at work
   int64_t step = 0;
-  std::filesystem::path checkpoint; // its last
-  int64_t steps = 0;                // taken by this process
-  double seconds = 0;               // that it took
+  std::filesystem::path checkpoint;     // its last
+  int64_t samples = 0, text_tokens = 0; // of that stage, up to that step
+  int64_t steps = 0;                    // taken by this process
+  double seconds = 0;                   // that it took
 };
 
 // Throws Error for what makes no sense, and for numbers that go wrong beyond the guard's limits.

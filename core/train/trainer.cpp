@@ -154,7 +154,8 @@ StageEnd Trainer::finish(bool ended_early) {
                           state_.step,
                           {{"what", "stage_end"}, {"text", fmt::format("{} steps, {}", state_.step, counts.text())}},
                           numbers_of(counts)});
-  log_info("{}: done, {} steps, {}, loss {:.4g}", stage_.name, grouped(state_.step), counts.text(), observer_.loss());
+  log_info("{}: done, {} steps, {}, loss of the last step {:.4g}", stage_.name, grouped(state_.step), counts.text(),
+           observer_.loss());
   checkpoints_.require_anew();
   save();
   checkpoints_.wait_until_saved();

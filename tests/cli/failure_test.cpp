@@ -46,6 +46,8 @@ TEST_F(Failure, AFailureWithJsonIsADocument) {
   expect("plugin info nowhere --json", 5, "plugin");
   expect("doctor --json --jsonn", 2, "usage");
   expect("train '" + quickstart + "' --device cuda:0 --json", 2, "usage");
+  expect("trian '" + quickstart + "' --json", 2, "usage");
+  expect("plugin lsit --json", 2, "usage");
 }
 
 TEST_F(Failure, MistakesOfARecipeAreInTheDocumentOfEveryVerb) {
@@ -67,6 +69,27 @@ TEST_F(Failure, HelpOfAVerbIsThatOfItsOption) {
   }
   EXPECT_THAT(run("help plann").err, HasSubstr("did you mean 'plan'?"));
   EXPECT_THAT(run("help").out, HasSubstr("7 cannot write output, 8 training diverged"));
+}
+
+TEST_F(Failure, OptionsOfTrainAreNamedWithWhatTheyExpect) {
+  const auto train = [&](const std::string& options) {
+    const auto ran = run(fmt::format("train '{}/quickstart.lua' {}", FVLM_RECIPES, options));
+    EXPECT_EQ(ran.code, 2) << options;
+    return ran.err;
+  };
+  EXPECT_THAT(train("--nosuch"), HasSubstr("train has no option '--nosuch'\n  usage: fvlm-engine train RECIPE"));
+  EXPECT_THAT(train("--rundir x"), HasSubstr("did you mean '--run-dir'?"));
+  EXPECT_THAT(train("--run-dir ''"), HasSubstr("--run-dir: expected the path of the run's folder"));
+  EXPECT_THAT(train("--resume yes"), HasSubstr("--resume: expected auto or a checkpoint's folder, got 'yes'"));
+  EXPECT_THAT(run("help train").out, HasSubstr("stop after N steps of this call"));
+}
+
+TEST_F(Failure, ExamplesNameAModelThatTheQuickstartKeeps) {
+  for (const char* verb : {"eval", "generate"}) {
+    const std::string help = run(fmt::format("help {}", verb)).out;
+    EXPECT_THAT(help, HasSubstr("runs/quickstart"));
+    EXPECT_THAT(help, testing::Not(HasSubstr("step-0")));
+  }
 }
 
 TEST_F(Failure, ADeviceByItsNumberIsAdvisedOn) {

@@ -216,6 +216,10 @@ class Eval(unittest.TestCase):
         self.assertEqual((shown["question"], shown["expected"]), (QUESTIONS[0][0], QUESTIONS[0][1][0]))
         self.assertEqual((len(shown["frames"]), shown["grid"], len(shown["attention"][0])), (3, [4, 4], 16))
 
+    def test_mode_replaces_the_modes_of_a_recipes_sets(self):
+        found = results("--set-name", "questions", "--mode", "coarse_only")
+        self.assertEqual(set(found), {("questions", "coarse_only")})
+
     def test_bad_input_is_refused_with_its_reason(self):
         for code, words, options in (
                 (2, ["no stage 'later'", "instruct or prefer"], ["--stage", "later"]),
@@ -291,6 +295,7 @@ class Benchmarks(unittest.TestCase):
         rows = [{"video": "q0", "question": QUESTIONS[0][0], "candidates": QUESTIONS[0][1], "answer": "The cat.", "start": 0,
                  "end": seconds} for seconds in (1.0, 0.34)]
         _, lines = self.asked("mvbench", files=[self.write("span.json", rows)])
+        self.assertEqual(lines[0]["mode"], "autoregressive", "the mode of use is the default")
         self.assert_losses(lines[0], 0)  # three pictures of a second
         with self.assertRaises(AssertionError):
             self.assert_losses(lines[1], 0)  # the first alone

@@ -1,6 +1,7 @@
 // The verb: what it prints, where it writes.
 #include "../shell.h"
 #include "made_run.h"
+#include "report/figures.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -79,4 +80,26 @@ TEST_F(ReportCommand, has_a_row_of_all_stages_and_what_preferences_came_to) {
                            "stage +steps +samples +text tokens +time +samples/s +loss, steps 1-10 +final loss"));
   EXPECT_THAT(ran.out, testing::ContainsRegex("\nall +3,800 +121,600 +2,602,240 "));
   EXPECT_THAT(ran.out, testing::ContainsRegex("\npairs +coarse_fine +prefer 300 "));
+}
+
+TEST(Figures, OfAStoppedStageAreAdvancedToItsState) {
+  using namespace fvlm::report;
+  RecordedRun run;
+  for (const char* name : {"align", "instruct"}) {
+    run.stages.emplace_back();
+    run.stages.back().name = name;
+  }
+  run.stages[0].lines.steps = {10};
+  run.stages[0].lines.columns = {{"samples", {80}}, {"loss", {4}}};
+  std::vector<StageFigures> figures = {figures_of(run.stages[0]), figures_of(run.stages[1])};
+  EXPECT_EQ(figures[0].last_loss_steps, (StepRange{1, 10}));
+  advance(figures, run, {"align", 14, 112, 900});
+  EXPECT_EQ(figures[0].step, 14);
+  EXPECT_EQ(figures[0].samples, 112);
+  advance(figures, run, {"align", 10, 80, 640});
+  EXPECT_EQ(figures[0].step, 14);
+  EXPECT_FALSE(figures[1].begun);
+  advance(figures, run, {"instruct", 4, 32, 300});
+  EXPECT_TRUE(figures[1].begun) << "before its first line";
+  EXPECT_EQ(figures[1].text_tokens, 300);
 }

@@ -73,6 +73,10 @@ TEST_F(ActiveLines, tell_what_packing_saves) {
   EXPECT_THAT(lines(at::kCPU), Contains("Using packer backend: packer-bestfit; first step: 3 sequences -> 1 pack, "
                                         "padding 10.0 % (without packing 50.0 %)"))
       << "of three times forty tokens, sixty hold nothing";
+  packing.padding_share = 0.8;
+  EXPECT_THAT(lines(at::kCPU),
+              Contains(testing::HasSubstr("padding 80.0 % (without packing 50.0 %); a pack has a fixed "
+                                          "capacity, and few samples fill it: set packing")));
 }
 
 } // namespace

@@ -153,7 +153,10 @@ std::string stage_table(const PageInput& input) {
     const std::string beside = label.beside(figures);
     rows += beside.empty() ? cell(fixed(figures.first_loss))
                            : fmt::format("<td>{} <small>{}</small></td>", fixed(figures.first_loss), beside);
-    rows += cell(fixed(figures.last_loss)) + cell(percent(figures.data_wait));
+    rows += figures.last_loss
+                ? fmt::format("<td>{} <small>{}</small></td>", fixed(figures.last_loss), figures.last_loss_steps.text())
+                : cell(fixed(figures.last_loss));
+    rows += cell(percent(figures.data_wait));
     if (padding) rows += cell(percent(figures.padding));
     if (memory) rows += cell(bytes(figures.memory_bytes));
     if (device_memory) rows += cell(bytes(figures.device_memory_bytes));

@@ -40,7 +40,8 @@ struct SourceStatistics {
 struct DataStatistics {
   std::map<std::string, SourceStatistics> sources; // by the names that samples give, else that of their source
   SourceStatistics all;
-  Distribution rows; // of the decoder, by sample
+  Distribution rows;        // of the decoder, by sample
+  int64_t longest_text = 0; // tokens of one text of a sample
   int64_t broken = 0, left_out = 0;
   static constexpr size_t most_reasons = 20;
   std::vector<std::string> reasons; // of the first that were set aside: broken or left out

@@ -110,7 +110,7 @@ Ref<Mix> mix_schema() {
           .field("max_text_tokens", &Mix::max_text_tokens, integer(at_least(2)),
                  "Longest text of a sample; for pairs, of each answer.")
           .unit("tokens")
-          .aliases({"max_length", "max_seq_len"})
+          .aliases({"max_length", "max_seq_len", "cutoff_len", "model_max_length"})
           .field("replicate_image_frames", &Mix::replicate_image_frames, integer(at_least(1)),
                  "A still image is repeated to this many frames.")
           .unit("frames")

@@ -183,6 +183,7 @@ Ref<Plan> recipe_schema() {
                       {"fp32", Precision::fp32, "float32"}}),
                  "Precision of the model's computation.")
           .aliases({"dtype", "mixed_precision"})
+          .hint("\"fp32\" is float32, \"bf16\" is bfloat16, \"fp16\" is float16")
           .field("gradients", &Plan::gradients,
                  choice<Gradients>({{"fp32", Gradients::fp32, "exact sums over the packs of a step"},
                                     {"bf16", Gradients::bf16, "half the memory, where precision is bf16"}}),
@@ -210,6 +211,13 @@ Ref<Plan> recipe_schema() {
                  "The stages, in the order they run.")
           .items()
           .required()
+          .foreign("bf16", "write precision = \"bf16\"")
+          .foreign("fp16", "write precision = \"fp16\"")
+          .foreign("output_dir", "the run's folder is runs/NAME, with the recipe's name, or what train --run-dir says")
+          .foreign("cutoff_len", "write max_text_tokens = ... into the fvlm.mix of each stage")
+          .foreign("max_steps", "set samples = steps x batch in each stage")
+          .foreign("gradient_accumulation_steps", micro_batch_advice)
+          .foreign("per_device_train_batch_size", micro_batch_advice)
           .done();
   return type;
 }

@@ -64,7 +64,10 @@ const FieldInfo* field_for_unknown_key(const RecordInfo& info, const std::string
   return near ? info.find(*near) : nullptr;
 }
 
-std::string advise(const RecordInfo& info, const std::string& key) {
+// `path`: of the record.
+std::string advise(const RecordInfo& info, const std::string& key, std::string_view path) {
+  for (const ForeignKey& foreign : info.foreign)
+    if (same_name(foreign.name, key)) return foreign.advice;
   if (auto* field = field_by_alias(info, key)) return fmt::format("it is called '{}' here", field->name);
   for (const auto& outer : info.fields) { // perhaps it is a field of a nested record
     std::vector<const Node*> nodes = outer.node->parts();
@@ -76,12 +79,13 @@ std::string advise(const RecordInfo& info, const std::string& key) {
       if (!inner) continue;
       if (outer.place != Place::items) return fmt::format("it belongs in '{}', as '{}'", outer.name, inner->name);
       const std::string& constructor = node->record()->constructor;
+      const std::string place = join_path(path, key_part(outer.name));
       return constructor.empty()
                  ? fmt::format("each of the {} has its own: write it into the table of that entry, {{ ..., {} = ... }}",
                                outer.name, inner->name)
                  : fmt::format("each of the {} has its own: fvlm.{} \"name\" {{ {} = ... }}, and on the command line "
                                "--set {}.NAME.{}=..., or {}.*.{} for all",
-                               outer.name, constructor, inner->name, outer.name, inner->name, outer.name, inner->name);
+                               outer.name, constructor, inner->name, place, inner->name, place, inner->name);
     }
   }
   return advise_key(key, info.keys());
@@ -145,12 +149,13 @@ class TableReader {
       reader_.ignored_removed_key = true;
       return;
     }
+    const std::string path = reader_.path();
     good_ = reader_.within(key_part(key), [&] {
       if (reader_.mistakes.full()) return reader_.report(value.origin, "", ""); // further mistakes are only counted
       if (removed) return reader_.report(value.origin, removed->reason, leave_it_out);
       if (field) return reader_.report(value.origin, "is computed and cannot be set", advise_derived(info_, *field));
       if (const FieldInfo* meant = field_for_unknown_key(info_, key)) misnamed_.insert(meant->name);
-      return reader_.report(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key));
+      return reader_.report(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key, path));
     });
   }
 
@@ -194,6 +199,21 @@ class TableReader {
   std::set<std::string> seen_, misnamed_; // misnamed: written under a wrong name, which is reported
   bool good_ = true;
 };
+
+// Where a value is one of a record's entries, which have to stand in its table. Empty: it is not.
+std::string advise_entry(const RecordInfo& info, const Value& value) {
+  const auto items = std::find_if(info.fields.begin(), info.fields.end(),
+                                  [](const auto& field) { return field.place == Place::items; });
+  if (items == info.fields.end()) return "";
+  const auto* text = std::get_if<std::string>(&value.data);
+  const std::string head = info.constructor.empty() ? "" : fmt::format("fvlm.{} ", info.constructor);
+  const std::string constructor = constructor_of(value);
+  if (text && !head.empty()) return fmt::format("write {}{{ \"{}\" }}", head, text->substr(0, 60));
+  for (const Node* node : items->node->parts())
+    if (!constructor.empty() && node->record() && node->record()->constructor == constructor)
+      return fmt::format("write {}{{ fvlm.{} ... }}", head, constructor);
+  return "";
+}
 
 } // namespace
 
@@ -261,8 +281,12 @@ bool RecordFields::read(Reader& reader, const Value& value, void* out) const {
         good &= reader.within(key_part(info.fields[i].name), [&] { return read_field(i, value); });
     return good;
   }
-  if (!table || (!table->constructor.empty() && table->constructor != info.constructor))
-    return reader.report_unexpected(value, expected());
+  if (!table || (!table->constructor.empty() && table->constructor != info.constructor)) {
+    reader.report_unexpected(value, expected());
+    if (const std::string advice = advise_entry(info, value); !advice.empty())
+      reader.mistakes.advise(reader.path(), advice);
+    return false;
+  }
   return TableReader(reader, *table, info, read_field).read();
 }
 
@@ -280,7 +304,9 @@ Value RecordFields::assign(Reader& reader, const Assignment& assignment, const V
     std::string what = field     ? "is computed and cannot be set"
                        : removed ? removed->reason
                                  : fmt::format("unknown key '{}'", rest[0]);
-    std::string advice = field ? advise_derived(info, *field) : removed ? leave_it_out : advise(info, rest[0]);
+    std::string advice = field     ? advise_derived(info, *field)
+                         : removed ? leave_it_out
+                                   : advise(info, rest[0], reader.path());
     reader.within(key_part(rest[0]), [&] { return reader.report(assignment.origin, what, advice); });
     return current ? *current : Value{};
   }

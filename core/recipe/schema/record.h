@@ -47,6 +47,11 @@ struct RemovedKey {
   std::string name, reason;
 };
 
+// A key of other programs that is no field by another name. It is recognized only to say what to write instead.
+struct ForeignKey {
+  std::string name, advice;
+};
+
 struct RecordInfo {
   std::string title;       // "Cosine": fvlm.Cosine in the editor
   std::string constructor; // "cosine"; empty: a plain table
@@ -56,6 +61,7 @@ struct RecordInfo {
   bool call_only = false; // fvlm.scale_lr(0.5): arguments, no table
   std::vector<FieldInfo> fields;
   std::vector<RemovedKey> removed;
+  std::vector<ForeignKey> foreign;
 
   const FieldInfo* find(std::string_view name) const;
   const RemovedKey* find_removed(std::string_view name) const;
@@ -145,6 +151,9 @@ class Record : public Type<T> {
   Record& call_only() { return fields_.info().call_only = true, *this; }
   Record& removed(const char* name, const char* reason) {
     return fields_.info().removed.push_back({name, reason}), *this;
+  }
+  Record& foreign(const char* name, const char* advice) {
+    return fields_.info().foreign.push_back({name, advice}), *this;
   }
   // Runs where every field was valid. Reports with reader.report_at(".field", ...).
   Record& check(Check check) { return checks_.push_back(check), *this; }

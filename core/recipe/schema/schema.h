@@ -26,4 +26,9 @@ const std::vector<const RecordInfo*>& all_records();
 // The functions of the `fvlm` table, for the Sandbox.
 std::vector<Constructor> constructors();
 
+// For what other programs call a micro-batch, or how many of them make a step.
+inline constexpr const char* micro_batch_advice =
+    "a stage's `batch` is the samples of an optimizer step; it is split into packs, and packing = { segments = N } "
+    "limits one";
+
 } // namespace fvlm::recipe

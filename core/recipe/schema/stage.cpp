@@ -200,7 +200,7 @@ Ref<Stage> stage_schema() {
           .aliases({"num_epochs", "num_train_epochs", "max_epochs"})
           .field("batch", &Stage::batch, batch(), "Samples of one optimizer step, or limits by tokens and frames.")
           .required()
-          .aliases({"batch_size"})
+          .aliases({"batch_size", "per_device_train_batch_size"})
           .example("32")
           .field("packing", &Stage::packing, packing(), "How samples are packed into fixed shapes.")
           .field("activation_checkpointing", &Stage::activation_checkpointing, activation_checkpointing(),
@@ -219,6 +219,10 @@ Ref<Stage> stage_schema() {
           .field("warmup_steps", &Stage::warmup_steps, optional(integer()),
                  "The schedule's warm-up in steps, rounded to the nearest.")
           .derived()
+          .foreign("max_steps", "set samples = steps x batch: a stage is as long as its samples")
+          .foreign("num_steps", "set samples = steps x batch: a stage is as long as its samples")
+          .foreign("gradient_accumulation_steps", micro_batch_advice)
+          .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_packing)
           .check(check_pairs)
           .done();

@@ -54,6 +54,35 @@ TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
                           "  it is called 'activation_checkpointing' here"));
 }
 
+TEST(Mistakes, KeysOfOtherProgramsSayWhatToWrite) {
+  using testing::EndsWith;
+  using testing::HasSubstr;
+  const auto stage = [](const char* name, int value) { return of_stage({key(name, 16, value)}); };
+  EXPECT_THAT(stage("max_steps", 100),
+              ElementsAre(EndsWith("set samples = steps x batch: a stage is as long as its samples")));
+  for (const char* name : {"gradient_accumulation_steps", "per_device_train_batch_size"})
+    EXPECT_THAT(stage(name, 4), ElementsAre(HasSubstr("packing = { segments = N } limits one"))) << name;
+  EXPECT_THAT(stage("cutoff_len", 512), ElementsAre(EndsWith("it belongs in 'data', as 'max_text_tokens'")));
+  const auto recipe = [](const char* name, Value value) {
+    return mistakes_of(small_recipe({small_stage()}, {key(name, 4, std::move(value))}));
+  };
+  EXPECT_THAT(recipe("output_dir", value(4, "out")), ElementsAre(HasSubstr("train --run-dir")));
+  EXPECT_THAT(recipe("bf16", value(4, true)), ElementsAre(EndsWith("write precision = \"bf16\"")));
+  EXPECT_THAT(recipe("cutoff_len", value(4, 512)), ElementsAre(HasSubstr("max_text_tokens")));
+  EXPECT_THAT(recipe("precision", value(4, "float32")), ElementsAre(HasSubstr("\"fp32\" is float32")));
+}
+
+TEST(Mistakes, AnEntryInPlaceOfItsTableSaysHowToWriteIt) {
+  using testing::EndsWith;
+  EXPECT_THAT(of_stage({key("data", 11, "x/*.tar")}), ElementsAre(EndsWith("\n  write fvlm.mix { \"x/*.tar\" }")));
+  EXPECT_THAT(of_stage({key("evaluation", 16, table(16, "evaluation", {}, {}, {value(16, "x")}))}),
+              ElementsAre(EndsWith("\n  write { fvlm.evaluation ... }")));
+  const auto data = key("data", 17, table(17, "mix", {}, {value(17, "a.tar")}));
+  EXPECT_THAT(of_stage({key("evaluation", 16, table(16, "", {key("every", 16, 100), data}))}),
+              ElementsAre(testing::HasSubstr("--set stages.align.evaluation.sets.NAME.data=..., or "
+                                             "stages.align.evaluation.sets.*.data for all")));
+}
+
 TEST(Mistakes, RemovedKeyIsNamedAsRemoved) {
   const auto speed = key("speed", 4, table(4, "", {key("overlap_vision", 5, false)}));
   const std::string what = "speed.overlap_vision: was removed: it was 1 to 3 % slower wherever it was measured\n"
