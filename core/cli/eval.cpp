@@ -121,8 +121,7 @@ void print_table(const std::vector<StageResult>& results) {
   for (const std::string& column : columns) header.push_back(column == "attention_entropy" ? "entropy" : column);
   TextTable table(header);
   for (const auto& [stage, result] : results) {
-    std::vector<std::string> cells = {stage, result.set, result.mode, grouped(result.samples),
-                                      grouped(result.aside)};
+    std::vector<std::string> cells = {stage, result.set, result.mode, grouped(result.samples), grouped(result.aside)};
     for (const std::string& column : columns) {
       const auto found = std::find_if(result.values.begin(), result.values.end(),
                                       [&](const auto& value) { return value.first == column; });

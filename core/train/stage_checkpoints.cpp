@@ -82,7 +82,7 @@ int64_t StageCheckpoints::roll_back(const std::string& why) {
                  : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
                    "a longer warmup may help");
   model_.with_original_weights(QuantizedWeights::Which::all,
-                           [&] { load_checkpoint(folder_.of(*last), *model_.vlm, *model_.optimization); });
+                               [&] { load_checkpoint(folder_.of(*last), *model_.vlm, *model_.optimization); });
   context_.event(
       stage_.name, state_.step, "rollback",
       fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));

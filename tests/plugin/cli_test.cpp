@@ -108,8 +108,7 @@ TEST_F(PluginVerb, info_of_an_optimizer_lists_its_hyperparameters) {
   text.kinds = R"(["fvlm.optimizer/1:sgd"])";
   lay("sample", "optimizer", text);
   EXPECT_THAT(engine("plugin info sample " + directory()).out,
-              AllOf(HasSubstr("lr        default 0.1, from 0 to 10"),
-                    HasSubstr("momentum  default 0.9, from 0 to 1")));
+              AllOf(HasSubstr("lr        default 0.1, from 0 to 10"), HasSubstr("momentum  default 0.9, from 0 to 1")));
   json info = json::parse(engine("plugin info sample --json " + directory()).out);
   EXPECT_EQ(info.at("tables").at("fvlm.optimizer/1:sgd").at("hyperparameters")[1].at("most"), 1);
 }
@@ -137,8 +136,9 @@ TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
   lay("other", "other", called("other"));
   Ran trusted = engine("plugin trust sample " + directory());
   EXPECT_EQ(trusted.code, 0) << trusted.err;
-  EXPECT_THAT(trusted.out, AllOf(HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")),
-                                 HasSubstr(user_lock().string()), HasSubstr("not in the lock file and therefore refused: other")));
+  EXPECT_THAT(trusted.out,
+              AllOf(HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")), HasSubstr(user_lock().string()),
+                    HasSubstr("not in the lock file and therefore refused: other")));
   json list = listed(directory());
   EXPECT_EQ(named(list, "sample").at("state"), "ready");
   EXPECT_THAT(named(list, "other").at("reason"), HasSubstr("'other' is not in the lock file"));

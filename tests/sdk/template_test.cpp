@@ -196,8 +196,7 @@ TEST_F(PluginNew, refuses_names_that_no_plugin_can_have) {
   }
   EXPECT_NE(refusal({"loss", std::string(65, 'a'), "--dir", (folder / "x").string()}).find("64 at most"),
             std::string::npos);
-  EXPECT_NE(refusal({"loss", "reference", "--dir", (folder / "x").string()}).find("is reserved"),
-            std::string::npos);
+  EXPECT_NE(refusal({"loss", "reference", "--dir", (folder / "x").string()}).find("is reserved"), std::string::npos);
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 

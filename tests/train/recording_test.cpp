@@ -2,8 +2,8 @@
 #include "base/error.h"
 #include "own_runtime.h"
 #include "small_run.h"
-#include "train/input_staging.h"
 #include "train/graph_cache.h"
+#include "train/input_staging.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
