@@ -228,13 +228,13 @@ int evaluate_recipe(const ParsedOptions& parsed) {
   return run.finish();
 }
 
-std::vector<std::string> modes_of(const ParsedOptions& parsed) {
-  const std::vector<std::string> all{"coarse_fine", "refined", "coarse_only", "autoregressive"};
+std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::ConnectorSettings& connector) {
+  const auto known = connector.mode_names();
   std::vector<std::string> modes = parsed.values("mode");
   for (const std::string& name : modes)
-    if (std::find(all.begin(), all.end(), name) == all.end())
-      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(all));
-  return modes.empty() ? std::vector{all.front()} : modes;
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(known));
+  return modes.empty() ? std::vector{known.front()} : modes;
 }
 
 int evaluate_questions(const ParsedOptions& parsed) {
@@ -250,10 +250,10 @@ int evaluate_questions(const ParsedOptions& parsed) {
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.measure = plan::Measure::choice;
-  set.modes = modes_of(parsed);
   set.samples = samples_of(parsed);
   set.show = parsed.value("show") ? 8 : 0;
   EvaluationRun run(parsed, model);
+  set.modes = modes_of(parsed, *run.config().connector);
   const auto tokenizer = std::make_shared<const Tokenizer>(
       Tokenizer::from_file(std::filesystem::path(model) / "decoder" / "tokenizer.json"));
   for (const std::string& file : parsed.values("questions")) request.files.emplace_back(file);
