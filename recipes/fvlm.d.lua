@@ -45,7 +45,7 @@ function fvlm.recipe(table) end
 ---@class fvlm.Model
 ---@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
----@field connector? fvlm.Connector The connector. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square that frames are resized to. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
@@ -85,10 +85,15 @@ function fvlm.dinov2(table) end
 function fvlm.llama(table) end
 
 ---Turns a frame into one visual token, and a hidden state into the next query.
----@class fvlm.Connector
+---@class fvlm.Foveated
 ---@field query_dim? integer Features of a query. Default: `384`.
 ---@field visual_scale? number Factor on every visual token. Default: `0.14`.
 ---@field attend? "deep"|"shallow" How a query attends to a frame. Default: `"deep"`.
+
+---Turns a frame into one visual token, and a hidden state into the next query.
+---@param table fvlm.Foveated
+---@return fvlm.Foveated
+function fvlm.foveated(table) end
 
 ---Preferred backends by kind of kernel: a name, a list of names with the best first, "auto" (best score) or "measure"
 ---(timed on this plan's shapes; times are kept in the cache folder; not for optimizer, packer, quantizer and video,
@@ -161,7 +166,7 @@ function fvlm.llama(table) end
 ---@field from? string What the stage starts from: an earlier stage, "model" (the recipe's `model`), or the path of a model directory, of a checkpoint or of a run (its newest checkpoint). Default: the previous stage; the first starts from "model".
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
----@field mode? "coarse_fine"|"refined" How the foveated connector encodes frames in training. Default: `"coarse_fine"`.
+---@field mode? "coarse_fine"|"refined" How the connector encodes frames in training. Default: the first of its modes.
 ---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
@@ -362,7 +367,7 @@ function fvlm.converging(table) end
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
 ---@field measure? "loss"|"choice"|"preference" The main figure. Default: `"loss"`.
----@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are encoded; the first mode determines the best checkpoint. Default: `{ "coarse_fine" }`.
+---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.
 ---@field show? integer Number of samples shown in the report with the model's answer and its attention over frames. Default: `0`.

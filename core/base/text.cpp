@@ -1,6 +1,7 @@
 #include "base/text.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cctype>
@@ -104,6 +105,16 @@ size_t display_width(std::string_view text) {
     if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) ++columns;
   }
   return columns;
+}
+
+std::string shown(std::string_view name) {
+  constexpr size_t most = 160;
+  std::string text = nlohmann::json(std::string(name)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (text.size() > most) {
+    text.resize(most);
+    text += "...\"";
+  }
+  return text;
 }
 
 } // namespace fvlm

@@ -12,6 +12,9 @@ namespace fvlm {
 // The candidate with the smallest edit distance to `word`, if one is close enough to be suggested.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
+// A name from a file as an error may show it: in quotes, escaped, and shortened.
+std::string shown(std::string_view name);
+
 // "a, b or c"
 std::string join_or(std::span<const std::string> words);
 std::string join(std::span<const std::string> words, std::string_view separator);

@@ -98,8 +98,7 @@ ModelDescription describe(const plan::Plan& plan) {
   description.decoder = read_decoder_config(decoder.folder.config, decoder.where);
   description.vision_folder = vision.folder;
   description.decoder_folder = decoder.folder;
-  description.connector = {plan.model.connector.query_dim, plan.model.connector.visual_scale,
-                           plan.model.connector.attend == plan::Attend::shallow};
+  description.connector = plan.model.connector;
   check_sizes(plan, description);
   // A tower without a folder brings no config.json: it gets the one that says what was read.
   if (!description.vision_folder.weights) description.vision_folder.config = config_json(description.vision);

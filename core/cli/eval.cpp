@@ -38,12 +38,12 @@ int64_t samples_of(const ParsedOptions& parsed) {
 }
 
 // Empty where --mode is absent.
-std::vector<std::string> modes_of(const ParsedOptions& parsed) {
-  const std::vector<std::string> all{"coarse_fine", "refined", "coarse_only", "autoregressive"};
+std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::ConnectorSettings& connector) {
+  const auto known = connector.mode_names();
   std::vector<std::string> modes = parsed.values("mode");
   for (const std::string& name : modes)
-    if (std::find(all.begin(), all.end(), name) == all.end())
-      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(all));
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(known));
   return modes;
 }
 
@@ -51,7 +51,7 @@ std::vector<std::string> modes_of(const ParsedOptions& parsed) {
 std::vector<plan::Stage> selected_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
   const int64_t samples = samples_of(parsed);
-  const auto modes = modes_of(parsed);
+  const auto modes = modes_of(parsed, *plan.model.connector);
   if (stage_name) stage_named(plan, *stage_name); // throws where it does not exist
   std::vector<plan::Stage> selected;
   std::vector<std::string> sets;
@@ -254,14 +254,14 @@ int evaluate_questions(const ParsedOptions& parsed) {
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.measure = plan::Measure::choice;
-  set.modes = modes_of(parsed);
-  if (set.modes.empty()) {
-    set.modes = {"autoregressive"};
-    log_info("frames are encoded autoregressively, the mode of use; --mode chooses another");
-  }
   set.samples = samples_of(parsed);
   set.show = parsed.value("show") ? 8 : 0;
   EvaluationRun run(parsed, model);
+  set.modes = modes_of(parsed, *run.config().connector);
+  if (set.modes.empty()) {
+    set.modes = {run.config().connector->mode_of_use()};
+    log_info("frames are encoded in the mode {}, the one of use; --mode chooses another", set.modes.front());
+  }
   const auto tokenizer = std::make_shared<const Tokenizer>(
       Tokenizer::from_file(std::filesystem::path(model) / "decoder" / "tokenizer.json"));
   for (const std::string& file : parsed.values("questions")) request.files.emplace_back(file);

@@ -5,6 +5,7 @@
 #include "cli/progress.h"
 #include "cli/transfer.h"
 #include "data/tokenizer.h"
+#include "model/connector/foveated/settings.h"
 
 #include <fmt/format.h>
 
@@ -71,14 +72,15 @@ int run_import(Arguments arguments) {
     request.connector = *file;
   }
   request.seed = static_cast<uint64_t>(integer_in_range(*parsed, "seed", 0, INT64_MAX, 42));
-  request.connector_config.query_dim =
-      integer_in_range(*parsed, "query-dim", 1, 1 << 20, request.connector_config.query_dim);
-  double& visual_scale = request.connector_config.visual_scale;
+  connector::Foveated connector;
+  connector.query_dim = integer_in_range(*parsed, "query-dim", 1, 1 << 20, connector.query_dim);
+  double& visual_scale = connector.visual_scale;
   visual_scale = parsed->number_or("visual-scale", visual_scale);
   if (!(visual_scale >= 1e-12 && visual_scale <= 1e12))
     throw Error(ErrorKind::usage,
                 fmt::format("--visual-scale: expected a number above 0 (1e-12 to 1e12), got {:g}", visual_scale));
-  request.connector_config.shallow = parsed->flag("shallow");
+  if (parsed->flag("shallow")) connector.attend = connector::Attend::shallow;
+  request.connector_config = connector;
   if (auto dtype = parsed->value("dtype")) request.dtype = dtype_of_option(*dtype);
   request.name = parsed->value_or("name", last_name(out));
 

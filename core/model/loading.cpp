@@ -75,7 +75,7 @@ ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaO
                                std::string_view mode) {
   const ModelDirectory directory = ModelDirectory::open(folder);
   ConnectorConfig connector = directory.description().connector;
-  std::string selected = connector.select_mode(mode);
+  std::string selected = connector->select_mode(mode);
   return {load_parameters(directory, connector, options), std::move(selected)};
 }
 

@@ -17,7 +17,7 @@ constexpr int64_t kv_cache_step = 256; // capacities are multiples of this, so t
 Model::Model(const ModelConfig& config, const ArenaOptions& options)
     : config_(config), parameters_(blocks_of(config.vision, config.connector, config.decoder), options),
       encoder_(make_encoder(config.vision, parameters_)), decoder_(make_decoder(config.decoder, parameters_)),
-      connector_(make_connector(config.connector, {*encoder_, *decoder_, speed}, parameters_)) {}
+      connector_(make_connector(*config.connector, {*encoder_, *decoder_, speed}, parameters_)) {}
 
 FrameReader Model::frame_reader(int64_t height, int64_t width) const {
   return {*connector_, encoder_->tokens_per_frame(height, width)};

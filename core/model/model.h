@@ -3,6 +3,7 @@
 #include "model/connector/connector.h"
 #include "model/pack.h"
 #include "model/sampling.h"
+#include "model/weights/connector.h"
 #include "recipe/plan.h"
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace fvlm::model {
 struct ModelConfig {
   VisionConfig vision;
   DecoderConfig decoder;
-  ConnectorConfig connector;
+  ConnectorConfig connector = plan::default_connector();
 };
 
 class Model {

@@ -10,6 +10,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 namespace fvlm::model {
 namespace {
@@ -34,8 +35,6 @@ class Tracer {
     const bool coarse_term_fits = !request.preference && (mode.empty() || mode == "coarse_fine" || mode == "shallow");
     if (request.lambda_coarse != 0 && !coarse_term_fits)
       throw Error(ErrorKind::usage, "--lambda-coarse goes with --objective ce and the modes coarse_fine and shallow");
-    if (request.gradients && mode == "autoregressive")
-      throw Error(ErrorKind::usage, "autoregressive is inference: it has no gradients");
     if (request.preference == request.reference.empty())
       throw Error(ErrorKind::usage, "--objective dpo and --reference MODEL go together");
   }
@@ -80,6 +79,9 @@ class Tracer {
     auto [model, mode] = load_model_in_mode(folder, request_.execution.arena(trains), request_.mode);
     if (request_.attention && !model->connector().has_attention())
       throw Error(ErrorKind::usage, "--attention: the connector of this model attends to nothing").at(folder.string());
+    for (const plan::ConnectorMode& one : model->config().connector->modes())
+      if (trains && one.name == mode && !one.has_gradients)
+        throw Error(ErrorKind::usage, fmt::format("{} is inference: it has no gradients", mode));
     return {std::move(model), std::move(mode), {}, {}};
   }
 

@@ -4,6 +4,7 @@
 // The initializers below are the defaults of a recipe. The meaning, unit and range of each field are documented once,
 // in core/recipe/schema/, from which recipes/REFERENCE.md is generated. A `derived` field is computed by resolve().
 #pragma once
+#include "recipe/connector_settings.h"
 #include "recipe/objective_term.h"
 
 #include <cstdint>
@@ -45,18 +46,10 @@ struct Llama {
 using Vision = std::variant<std::string, Dinov2>; // a string is a Hugging Face folder
 using Decoder = std::variant<std::string, Llama>;
 
-enum class Attend { deep, shallow };
-
-struct Connector {
-  int64_t query_dim = 384;
-  double visual_scale = 0.14;
-  Attend attend = Attend::deep;
-};
-
 struct Model {
   Vision vision;
   Decoder decoder;
-  Connector connector;
+  Connector connector = default_connector();
   int64_t image_size = 224;
   std::string tokenizer_folder() const; // the folder of the decoder's tokenizer.json
   // Additional parameter groups: name -> patterns of parameter names. Matched parameters leave "connector", "vision"
@@ -187,8 +180,8 @@ struct EvaluationSet {
   std::string name;
   Mix data;
   Measure measure = Measure::loss;
-  std::vector<std::string> modes = {"coarse_fine"};
-  int64_t samples = 0; // 0: all
+  std::vector<std::string> modes; // of the connector; once resolved, at least one
+  int64_t samples = 0;            // 0: all
   bool entropy = false;
   int64_t show = 0; // samples in the report, with the model's answer and its attention over frames
 };
@@ -223,7 +216,7 @@ struct Stage {
   std::string from; // once resolved: "model", an earlier stage's name, or the path of a checkpoint
   std::vector<std::string> freeze;
   Mix data;
-  std::string mode = "coarse_fine"; // how frames are encoded in training
+  std::string mode; // of the connector, for training; always set once resolved
   std::vector<Term> objective;
   Optimizer optimizer;
   Schedule schedule;

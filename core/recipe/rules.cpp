@@ -52,6 +52,7 @@ class Rules {
         check_start(stage);
         if (reader_.is_valid("model")) check_groups(stage), check_fresh_towers(stage);
         check_quantization(stage);
+        if (reader_.is_valid("model")) check_connector(stage);
         check_batch(stage);
         return true;
       });
@@ -114,6 +115,23 @@ class Rules {
   void known_group(const std::string& part, const std::string& group, const std::vector<std::string>& known) {
     if (!contains(known, group))
       reader_.report_at(part, fmt::format("there is no parameter group '{}'", group), advise_key(group, known));
+  }
+
+  void check_connector(const Stage& stage) {
+    const ConnectorSettings& connector = *plan_.model.connector;
+    const auto known = [&](const std::string& part, const char* what, const std::string& word,
+                           const std::vector<std::string>& words) {
+      if (word.empty() || contains(words, word)) return;
+      reader_.report_at(part, fmt::format("the connector fvlm.{} has no {} '{}'", connector.name(), what, word),
+                        words.empty() ? "it has none" : "use " + join_or(words));
+    };
+    known(".mode", "training mode", stage.mode, connector.training_mode_names());
+    for (const EvaluationSet& set : stage.evaluation.sets)
+      for (const std::string& mode : set.modes)
+        known(".evaluation.sets" + key_part(set.name) + ".modes", "mode", mode, connector.mode_names());
+    for (size_t i = 0; i < stage.objective.size(); ++i)
+      if (stage.objective[i])
+        known(".objective" + index_part(i + 1), "view", stage.objective[i]->view(), connector.views());
   }
 
   void check_fresh_towers(const Stage& stage) {
@@ -225,6 +243,9 @@ void derive(Reader& reader, Plan& plan) {
   std::string before = "model";
   for (Stage& stage : plan.stages) {
     if (stage.from.empty()) stage.from = before;
+    if (stage.mode.empty()) stage.mode = plan.model.connector->training_mode_names().front();
+    for (EvaluationSet& set : stage.evaluation.sets)
+      if (set.modes.empty()) set.modes = {plan.model.connector->mode_names().front()};
     before = stage.name;
     std::string optimizer = "stages" + key_part(stage.name) + ".optimizer";
     auto trained = trained_groups(plan, stage);

@@ -29,7 +29,7 @@ class Differences : public testing::TestWithParam<bool> {};
 // Every connector parameter and the tower's parts that attend() reads, in float64.
 TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
   ModelConfig config = tiny_config();
-  config.connector.shallow = GetParam();
+  if (GetParam()) config.connector.as<connector::Foveated>()->attend = connector::Attend::shallow;
   Tiny tiny(config);
   const Pack pack = tiny.pack(some_samples());
   const Tensor weights = tiny.ones(pack);

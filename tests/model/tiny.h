@@ -1,6 +1,7 @@
 // A tiny fVLM with seeded weights that do not degenerate, and samples for it.
 #pragma once
 #include "../ops/tools.h"
+#include "model/connector/foveated/settings.h"
 #include "model/objectives.h"
 
 #include <ATen/Parallel.h>
@@ -30,7 +31,9 @@ inline ModelConfig tiny_config() {
   config.decoder.rope_theta = 1e4;
   config.decoder.rms_norm_eps = 1e-5;
   config.decoder.tie_word_embeddings = true;
-  config.connector.query_dim = 12;
+  connector::Foveated connector;
+  connector.query_dim = 12;
+  config.connector = connector;
   return config;
 }
 

@@ -1,6 +1,7 @@
 // What `plan` says of a step's memory, beside what the tensors of such a step hold.
 #include "budget/stage_budget.h"
 #include "feed/model_samples.h"
+#include "model/connector/foveated/settings.h"
 #include "objective/dpo/settings.h"
 #include "objective/kl/settings.h"
 #include "objective/labels.h"
@@ -194,7 +195,7 @@ TEST_F(Budget, of_a_connector_that_trains_alone_is_what_is_measured) {
 
 TEST_F(Budget, of_shallow_queries_on_frames_of_another_size_is_what_is_measured) {
   expect_true("align", [](plan::Plan& plan, plan::Stage&) {
-    plan.model.connector.attend = plan::Attend::shallow;
+    plan.model.connector.as<connector::Foveated>()->attend = connector::Attend::shallow;
     plan.model.image_size = 40;
   });
 }

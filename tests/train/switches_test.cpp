@@ -1,6 +1,7 @@
 // The switches of a recipe's `speed`: without one, a step learns the same.
 #include "../ops/tools.h"
 #include "data/stream/frame_pool.h"
+#include "model/connector/foveated/settings.h"
 #include "objective/dpo/settings.h"
 #include "objective/next_token/settings.h"
 #include "small_run.h"
@@ -140,7 +141,9 @@ class Switches : public SmallRun {
     stage.objective[0].as<objective::Dpo>()->cache_reference = true;
     stage.objective.push_back(objective::NextToken{});
   }
-  static void read_the_last_layer_alone(plan::Plan& plan) { plan.model.connector.attend = plan::Attend::shallow; }
+  static void read_the_last_layer_alone(plan::Plan& plan) {
+    plan.model.connector.as<connector::Foveated>()->attend = connector::Attend::shallow;
+  }
   static void learn_answers_alone(plan::Plan& plan) { stage_of(plan, "instruct").objective.resize(1); }
   static void learn_from_the_coarse_pass_alone(plan::Plan& plan) {
     auto& objective = stage_of(plan, "instruct").objective;

@@ -1,5 +1,6 @@
 #include "model/weights/connector.h"
 #include "model/weights/towers.h"
+#include "weights/foveated.h"
 #include "weights/workshop.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +74,7 @@ TEST(Config, all_parts_of_fvlm_135m_have_157_3_million_parameters) {
   VisionConfig vision = read_vision_config(dinov2_small, "config.json");
   DecoderConfig decoder = read_decoder_config(smollm2_135m, "config.json");
   uint64_t sum = parameters(layout_of(vision)) + parameters(layout_of(decoder)) +
-                 parameters(layout_of(ConnectorConfig{}, vision, decoder));
+                 parameters(layout_of(foveated(), vision, decoder));
   EXPECT_EQ(sum / 100000, 1573u) << sum;
 }
 
@@ -126,8 +127,12 @@ TEST(Config, what_the_engine_writes_it_reads_to_the_same) {
     DecoderConfig config = read_decoder_config(with(smollm2_135m, changes), "config.json");
     EXPECT_EQ(read_decoder_config(config_json(config), "written"), config) << changes;
   }
-  ConnectorConfig connector{64, 0.5, true};
-  EXPECT_EQ(read_connector_config(config_json(connector), "written"), connector);
+  const ConnectorConfig connector = foveated(64, 0.5, connector::Attend::shallow);
+  const ConnectorConfig read = read_connector_config(config_json(connector), "written");
+  EXPECT_EQ(config_json(read), config_json(connector));
+  EXPECT_EQ(read.as<connector::Foveated>()->query_dim, 64);
+  EXPECT_EQ(read.as<connector::Foveated>()->visual_scale, 0.5);
+  EXPECT_TRUE(read.as<connector::Foveated>()->shallow());
 }
 
 TEST(Config, all_that_is_wrong_is_told_at_once) {

@@ -1,5 +1,6 @@
 #include "model/weights/model_directory.h"
 #include "model/weights/transfer.h"
+#include "weights/foveated.h"
 #include "weights/tiny_model.h"
 #include "weights/workshop.h"
 
@@ -23,7 +24,7 @@ ImportRequest request_in(const Folder& folder) {
   return {.vision = folder / "vision",
           .decoder = folder / "decoder",
           .out = folder / "model",
-          .connector_config = {.query_dim = 6},
+          .connector_config = foveated(6),
           .seed = 5,
           .name = "tiny"};
 }
@@ -67,7 +68,7 @@ TEST(ModelDirectory, an_import_holds_the_towers_their_files_and_a_fresh_connecto
   EXPECT_EQ(model.description().name, "tiny");
   EXPECT_EQ(model.description().vision, tiny::vision_config());
   EXPECT_EQ(model.description().decoder, tiny::decoder_config());
-  EXPECT_EQ(model.description().connector, (ConnectorConfig{6, 0.14, false}));
+  EXPECT_EQ(config_json(model.description().connector), config_json(foveated(6, 0.14)));
   EXPECT_EQ(read_file(folder / "model/decoder/tokenizer.json"), "{\"a tokenizer\": 1}");
   EXPECT_TRUE(fs::exists(folder / "model/vision/preprocessor_config.json"));
   EXPECT_FALSE(fs::exists(folder / "model/decoder/notes.txt")) << "only what belongs to the model goes along";
@@ -108,11 +109,12 @@ TEST(ModelDirectory, an_import_may_bring_a_connector_along) {
   import_tiny(folder);
   ImportRequest request = request_in(folder);
   request.connector = folder / "model/connector.safetensors";
-  request.connector_config = {.visual_scale = 0.5, .shallow = true};
+  request.connector_config = foveated(384, 0.5, connector::Attend::shallow);
   request.seed = 99, request.out = folder / "second";
   import_model(request, quiet);
   EXPECT_TRUE(read_file(folder / "model/connector.safetensors") == read_file(folder / "second/connector.safetensors"));
-  EXPECT_EQ(ModelDirectory::open(folder / "second").description().connector, (ConnectorConfig{6, 0.5, true}));
+  EXPECT_EQ(config_json(ModelDirectory::open(folder / "second").description().connector),
+            config_json(foveated(6, 0.5, connector::Attend::shallow)));
   request.connector = folder / "vision/model.safetensors", request.out = folder / "third";
   EXPECT_THAT(data_error_of([&] { import_model(request, quiet); }), HasSubstr("no tensor \"q_static\""));
 }
@@ -247,7 +249,7 @@ TEST(ModelDirectory, a_fresh_tower_needs_no_folder) {
   Folder folder;
   ModelDescription description;
   description.name = "fresh";
-  description.connector.query_dim = 6;
+  description.connector = foveated(6);
   description.vision = tiny::vision_config(), description.decoder = tiny::decoder_config();
   description.vision_folder.config = config_json(description.vision);
   description.decoder_folder.config = config_json(description.decoder);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/connector/foveated/settings.h"
 #include "model/loading.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -35,7 +36,9 @@ ModelDescription description_of(const Shape& shape) {
   decoder.initializer_range = 1 / std::sqrt(static_cast<double>(decoder.hidden_size));
   description.vision = vision;
   description.decoder = decoder;
-  description.connector.query_dim = shape.query_dim;
+  connector::Foveated connector;
+  connector.query_dim = shape.query_dim;
+  description.connector = connector;
   description.vision_folder = folder_of(config_json(vision));
   description.decoder_folder = folder_of(config_json(decoder));
   return description;

@@ -88,7 +88,7 @@ Value Model::finish_layer(Tape& tape, int64_t layer, const Value& x, const Value
 
 bool Model::rides(const Tape& tape) const {
   const bool learns = trains("vision.embeddings.patch_embeddings.projection.weight");
-  return shape_.speed.coarse_in_tower && !shape_.connector.shallow && (!tape.records() || learns);
+  return shape_.speed.coarse_in_tower && !shape_.connector.shallow() && (!tape.records() || learns);
 }
 
 Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& riders) const {
@@ -147,7 +147,7 @@ Value Model::read(Tape& tape, int64_t layer, const Value& x, const VisualCache& 
 Value Model::attend(Tape& tape, const Value& query, const VisualCache& cache) const {
   const int64_t layers = shape_.vision.num_hidden_layers;
   Value x = query;
-  for (int64_t i = shape_.connector.shallow ? layers - 1 : 0; i < layers; ++i) x = read(tape, i, x, cache);
+  for (int64_t i = shape_.connector.shallow() ? layers - 1 : 0; i < layers; ++i) x = read(tape, i, x, cache);
   return layer_norm(tape, x, "vision.layernorm");
 }
 

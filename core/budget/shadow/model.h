@@ -1,6 +1,7 @@
 // model/model.h without numbers: the ways of a pack through towers and connector, and what they keep.
 #pragma once
 #include "budget/shadow/operations.h"
+#include "model/connector/foveated/settings.h"
 #include "model/weights/blocks.h"
 #include "recipe/plan.h"
 
@@ -22,7 +23,7 @@ struct PackShape {
 
 struct ModelShape {
   VisionConfig vision;
-  ConnectorConfig connector;
+  connector::Foveated connector;
   DecoderConfig decoder;
   int64_t image_size = 0; // of the frames
   plan::Speed speed;

@@ -8,7 +8,7 @@
 namespace fvlm::model {
 
 #define FVLM_CONNECTOR(name)                                                                                           \
-  std::unique_ptr<Connector> name##_connector(const ConnectorConfig&, const Parts&, Parameters&);
+  std::unique_ptr<Connector> name##_connector(const plan::ConnectorSettings&, const Parts&, Parameters&);
 #include "model/connector/connectors.inc"
 #undef FVLM_CONNECTOR
 
@@ -39,15 +39,16 @@ VisualTokens Connector::encode_no_frames(Operations& ops, int64_t) const {
   return none;
 }
 
-std::unique_ptr<Connector> make_connector(const ConnectorConfig& config, const Parts& parts, Parameters& parameters) {
-  const auto found = all_connectors().find(config.kind());
+std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& settings, const Parts& parts,
+                                          Parameters& parameters) {
+  const auto found = all_connectors().find(settings.name());
   if (found == all_connectors().end())
-    throw Error(ErrorKind::data, fmt::format("no connector '{}' is built in", config.kind()));
-  return found->second(config, parts, parameters);
+    throw Error(ErrorKind::data, fmt::format("no connector '{}' is built in", settings.name()));
+  return found->second(settings, parts, parameters);
 }
 
-void register_connector(std::string_view kind, MakeConnector make) {
-  all_connectors().emplace(kind, make);
+void register_connector(std::string_view name, MakeConnector make) {
+  all_connectors().emplace(name, make);
 }
 
 } // namespace fvlm::model

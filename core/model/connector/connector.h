@@ -5,7 +5,6 @@
 #include "model/encoder/encoder.h"
 #include "model/flops.h"
 #include "model/pack.h"
-#include "model/weights/connector.h"
 #include "recipe/plan.h"
 
 #include <functional>
@@ -81,10 +80,11 @@ class Connector {
 };
 
 // Throws Error(data) for a connector that is not built in or does not go with these parts.
-std::unique_ptr<Connector> make_connector(const ConnectorConfig& config, const Parts& parts, Parameters& parameters);
+std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& settings, const Parts& parts,
+                                          Parameters& parameters);
 
-// For a program that adds connectors of its own.
-using MakeConnector = std::unique_ptr<Connector> (*)(const ConnectorConfig&, const Parts&, Parameters&);
-void register_connector(std::string_view kind, MakeConnector make);
+// For a program that adds connectors of its own to all_settings() (settings.h).
+using MakeConnector = std::unique_ptr<Connector> (*)(const plan::ConnectorSettings&, const Parts&, Parameters&);
+void register_connector(std::string_view name, MakeConnector make);
 
 } // namespace fvlm::model

@@ -1,6 +1,6 @@
 #include "model/weights/layout.h"
 
-#include "model/weights/problems.h"
+#include "base/problems.h"
 
 #include <algorithm>
 #include <cstring>

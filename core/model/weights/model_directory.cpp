@@ -1,12 +1,12 @@
 #include "model/weights/model_directory.h"
 
+#include "base/config_reader.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/path_hint.h"
+#include "base/problems.h"
 #include "base/text.h"
-#include "model/weights/config_reader.h"
 #include "model/weights/model_file.h"
-#include "model/weights/problems.h"
 
 #include <fmt/format.h>
 

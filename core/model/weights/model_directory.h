@@ -48,7 +48,7 @@ struct ModelDescription {
   std::string stage; // of training that wrote it; empty: none
   int64_t step = 0;
   std::string plan_hash; // empty: no plan
-  ConnectorConfig connector;
+  ConnectorConfig connector = plan::default_connector();
   VisionConfig vision;
   DecoderConfig decoder;
   HuggingFaceFolder vision_folder, decoder_folder;

@@ -1,9 +1,9 @@
 #include "model/weights/model_file.h"
 
+#include "base/config_reader.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/path_hint.h"
-#include "model/weights/config_reader.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -16,7 +16,7 @@ struct ModelFile {
 
   std::string model, stage, plan_hash;
   int64_t step = 0;
-  ConnectorConfig connector;
+  ConnectorConfig connector = plan::default_connector();
   // XXH64 of each tensor's bytes, by the name that starts with its part. It finds damage; against an adversary no
   // checksum in the same folder would help. None: the directory was put together by another program, which may leave
   // out all but format_version and connector.

@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/problems.h"
 #include "base/text.h"
-#include "model/weights/problems.h"
 #include "model/weights/safetensors_header.h"
 
 #include <fmt/format.h>

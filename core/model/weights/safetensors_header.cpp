@@ -252,10 +252,4 @@ std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-std::string shown(std::string_view name) {
-  constexpr size_t most = 160;
-  std::string text = nlohmann::json(std::string(name)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return text.size() <= most ? text : text.substr(0, most) + "...\"";
-}
-
 } // namespace fvlm

@@ -1,5 +1,6 @@
 // A tensor as a file holds it: name, element type, shape, and its bytes where they lie.
 #pragma once
+#include "base/text.h"
 #include "model/weights/dtype.h"
 
 #include <cstddef>
@@ -31,8 +32,5 @@ struct TensorView : TensorInfo {
 };
 
 std::string shape_text(std::span<const int64_t> shape); // "[9, 3, 64]"
-
-// A name from a file as an error may show it: in quotes, escaped, and shortened.
-std::string shown(std::string_view name);
 
 } // namespace fvlm

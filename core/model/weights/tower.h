@@ -1,7 +1,7 @@
 // One row of the table of towers, for the files that define a tower.
 #pragma once
+#include "base/config_reader.h"
 #include "model/weights/blocks.h"
-#include "model/weights/config_reader.h"
 
 #include <nlohmann/json.hpp>
 

@@ -89,16 +89,6 @@ void add_file(Sources& sources, Part part, const Safetensors& file, const Weight
       sources[fmt::format("{}.{}", name_of(part), layout.tensors[i].name)] = {bound[i], &file, {}};
 }
 
-// How many features the queries of a connector file have.
-int64_t query_dim_of(const Safetensors& file) {
-  const TensorView& query = file.at("q_static");
-  if (query.shape.size() != 2 || query.shape[1] < 1)
-    throw Error(ErrorKind::data,
-                fmt::format("q_static has the shape {}, and must have [1, query_dim]", shape_text(query.shape)))
-        .at(file.path().string());
-  return query.shape[1];
-}
-
 } // namespace
 
 TransferReport import_model(const ImportRequest& request, const TransferProgress& progress) {
@@ -113,7 +103,12 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
   std::optional<Safetensors> connector;
   if (request.connector) {
     connector = Safetensors::open(*request.connector);
-    description.connector.query_dim = query_dim_of(*connector);
+    try {
+      description.connector->adopt_shapes([&](const std::string& tensor) { return connector->at(tensor).shape; });
+    } catch (Error& error) {
+      if (error.where().empty()) error.at(request.connector->string());
+      throw;
+    }
   }
 
   Sources sources;

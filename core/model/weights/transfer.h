@@ -16,8 +16,8 @@ using TransferProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 struct ImportRequest {
   std::filesystem::path vision, decoder, out;
-  std::optional<std::filesystem::path> connector; // safetensors; none: fresh from the seed
-  ConnectorConfig connector_config;               // query_dim is that of `connector` where there is one
+  std::optional<std::filesystem::path> connector;               // safetensors; none: fresh from the seed
+  ConnectorConfig connector_config = plan::default_connector(); // sizes are those of `connector` where there is one
   uint64_t seed = 42;
   std::optional<DType> dtype; // none: towers as they are, the connector as in its file or F32
   std::string name;

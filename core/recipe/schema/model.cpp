@@ -1,4 +1,5 @@
 // The schema of fvlm.model { }: vision tower, decoder and connector.
+#include "model/connector/settings.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"
 
@@ -60,18 +61,6 @@ Ref<Llama> llama() {
       .done();
 }
 
-Ref<Connector> connector() {
-  return record<Connector>("Connector", "",
-                           "Turns a frame into one visual token, and a hidden state into the next query.")
-      .field("query_dim", &Connector::query_dim, integer(at_least(1)), "Features of a query.")
-      .field("visual_scale", &Connector::visual_scale, number(above(0)), "Factor on every visual token.")
-      .field("attend", &Connector::attend,
-             choice<Attend>({{"deep", Attend::deep, "through every layer of the tower"},
-                             {"shallow", Attend::shallow, "one cross-attention on the last layer (an ablation)"}}),
-             "How a query attends to a frame.")
-      .done();
-}
-
 } // namespace
 
 Ref<Model> model_schema() {
@@ -85,8 +74,9 @@ Ref<Model> model_schema() {
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
           .required()
           .aliases({"llm", "language_model"})
-          .field("connector", &Model::connector, connector(),
-                 "The connector. Initialized from the seed, unless a stage's `from` provides one.")
+          .field("connector", &Model::connector, registered(connector::all_settings(), PlainTable::first),
+                 "The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` "
+                 "provides one.")
           .field("image_size", &Model::image_size, integer(at_least(1)),
                  "Edge of the square that frames are resized to.")
           .unit("pixels")

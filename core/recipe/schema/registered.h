@@ -22,10 +22,17 @@ Alternative<Base> alternative(Ref<T> type) {
           [](Base& value) -> void* { return dynamic_cast<T*>(&value); }};
 }
 
+// What a table without a constructor stands for.
+enum class PlainTable {
+  mistake,
+  first, // alternative, which is written without its `kind` too
+};
+
 template <class Base>
 class Registered : public Type<Polymorphic<Base>> {
  public:
-  explicit Registered(std::vector<Alternative<Base>> alternatives) : alternatives_(std::move(alternatives)) {
+  Registered(std::vector<Alternative<Base>> alternatives, PlainTable plain)
+      : alternatives_(std::move(alternatives)), plain_(plain) {
     for (const auto& each : alternatives_) nodes_.push_back(each.node);
   }
   std::string expected() const override { return one_of_detail::expected(nodes_); }
@@ -36,13 +43,14 @@ class Registered : public Type<Polymorphic<Base>> {
   }
   std::vector<const Node*> parts() const override { return nodes_; }
   bool read(Reader& reader, const Value& value, Polymorphic<Base>& out) const override {
-    const auto index = one_of_detail::pick(reader, value, nodes_);
+    const auto index = is_first(value) ? std::optional<size_t>(0) : one_of_detail::pick(reader, value, nodes_);
     if (!index) return false;
     const Alternative<Base>& chosen = alternatives_[*index];
-    reader.within(".kind", [&] {
-      reader.record_origin(value.origin);
-      return true;
-    });
+    if (writes_kind(chosen))
+      reader.within(".kind", [&] {
+        reader.record_origin(value.origin);
+        return true;
+      });
     out = Polymorphic<Base>(chosen.make());
     return chosen.node->read_at(reader, value, chosen.in(*out));
   }
@@ -50,27 +58,39 @@ class Registered : public Type<Polymorphic<Base>> {
     Json json;
     for (const auto& each : alternatives_)
       if (const void* at = in ? each.in(const_cast<Base&>(*in)) : nullptr) { // only read
-        json["kind"] = each.node->record()->constructor;
+        if (writes_kind(each)) json["kind"] = each.node->record()->constructor;
         json.update(each.node->write_at(at, what));
       }
     return json;
   }
   Value assign(Reader& reader, const Assignment& assignment, const Value* current,
                std::span<const std::string> rest) const override {
+    if (current && !rest.empty() && is_first(*current))
+      return nodes_.front()->assign(reader, assignment, current, rest);
     return one_of_detail::assign(reader, assignment, current, rest, nodes_);
   }
   void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    if (plain_ == PlainTable::first && json.is_object() && !json.contains("kind"))
+      return nodes_.front()->leaves(json, path, field, sink);
     one_of_detail::leaves(json, path, field, sink, nodes_);
   }
 
  private:
+  bool writes_kind(const Alternative<Base>& alternative) const {
+    return plain_ == PlainTable::mistake || &alternative != &alternatives_.front();
+  }
+  bool is_first(const Value& value) const {
+    return plain_ == PlainTable::first && as_table(value) && constructor_of(value).empty();
+  }
+
   std::vector<Alternative<Base>> alternatives_;
+  PlainTable plain_;
   std::vector<const Node*> nodes_;
 };
 
 template <class Base>
-Ref<Polymorphic<Base>> registered(std::vector<Alternative<Base>> alternatives) {
-  return make_type<Registered<Base>>(std::move(alternatives));
+Ref<Polymorphic<Base>> registered(std::vector<Alternative<Base>> alternatives, PlainTable plain = PlainTable::mistake) {
+  return make_type<Registered<Base>>(std::move(alternatives), plain);
 }
 
 } // namespace fvlm::recipe

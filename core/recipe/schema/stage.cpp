@@ -1,4 +1,5 @@
 // The schema of fvlm.stage "name" { }: one part of a training run.
+#include "model/connector/settings.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"
 #include "recipe/schema/values.h"
@@ -74,18 +75,16 @@ Ref<Control> control() {
       .done();
 }
 
-Ref<std::string> mode() {
-  return word({{"coarse_fine", "two passes, as the published models were trained"},
-               {"refined", "a third pass, with queries computed from the fine visual tokens"},
-               {"coarse_only", "the static query alone"},
-               {"autoregressive", "frame by frame, as in inference"}});
-}
-
-Ref<std::string> training_mode() {
-  return word({{"coarse_fine",
-                "each frame is encoded with the static query, then with a query computed from those coarse tokens"},
-               {"refined", "the query is computed once more, from the fine tokens, as in inference; the two earlier "
-                           "passes have no gradient"}});
+// The modes of every connector, each once. Which of them the model's own connector has is a rule of the whole plan.
+Ref<std::string> mode(std::string plan::ConnectorMode::*doc) {
+  std::vector<WordInfo> words;
+  for (const connector::Settings& settings : connector::all_settings())
+    for (const plan::ConnectorMode& mode : settings.make()->modes()) {
+      const auto same = [&](const WordInfo& other) { return other.name == mode.name; };
+      if (!(mode.*doc).empty() && std::none_of(words.begin(), words.end(), same))
+        words.push_back({mode.name, mode.*doc});
+    }
+  return word(std::move(words));
 }
 
 Ref<EvaluationSet> evaluation_set() {
@@ -102,8 +101,9 @@ Ref<EvaluationSet> evaluation_set() {
                            {"choice", Measure::choice, "multiple choice: the option with the lowest loss"},
                            {"preference", Measure::preference, "how often the chosen answer of a pair is likelier"}}),
           "The main figure.")
-      .field("modes", &EvaluationSet::modes, list(mode(), {.min = 1, .allow_single = true}),
-             "How frames are encoded; the first mode determines the best checkpoint.")
+      .field("modes", &EvaluationSet::modes, list(mode(&ConnectorMode::doc), {.min = 1, .allow_single = true}),
+             "How frames are encoded; the first mode determines the best checkpoint. Default: the first of the "
+             "connector's modes.")
       .field("samples", &EvaluationSet::samples, integer(at_least(0)), "How many samples, always the same; 0: all.")
       .field("entropy", &EvaluationSet::entropy, boolean(), "Also measure the attention entropy over a frame.")
       .field("show", &EvaluationSet::show, integer(at_least(0)),
@@ -175,7 +175,8 @@ Ref<Stage> stage_schema() {
           .field("freeze", &Stage::freeze, list(text(), {.allow_single = true}), "Parameter groups that are frozen.")
           .field("data", &Stage::data, mix_schema(), "The samples.")
           .required()
-          .field("mode", &Stage::mode, training_mode(), "How the foveated connector encodes frames in training.")
+          .field("mode", &Stage::mode, mode(&ConnectorMode::training_doc),
+                 "How the connector encodes frames in training. Default: the first of its modes.")
           .field("objective", &Stage::objective, objective_schema(),
                  "The loss: a term, or a list of weighted terms that are summed.")
           .required()

@@ -1,5 +1,6 @@
 // The bundled recipes, held to the numbers of the public release, and the pages made from the schema.
 #include "base/file.h"
+#include "model/connector/foveated/settings.h"
 #include "objective/dpo/settings.h"
 #include "objective/next_token/settings.h"
 #include "recipe/reference.h"
@@ -46,8 +47,8 @@ TEST_P(Family, has_the_numbers_of_the_release) {
   EXPECT_EQ(plan.seed, 42);
   EXPECT_EQ(plan.precision, plan::Precision::bf16);
   EXPECT_EQ(plan.model.image_size, 224);
-  EXPECT_EQ(plan.model.connector.query_dim, 384);
-  EXPECT_EQ(plan.model.connector.visual_scale, 0.14);
+  EXPECT_EQ(plan.model.connector.as<connector::Foveated>()->query_dim, 384);
+  EXPECT_EQ(plan.model.connector.as<connector::Foveated>()->visual_scale, 0.14);
   EXPECT_EQ(std::get<std::string>(plan.model.vision), "weights/dinov2-small");
   EXPECT_EQ(std::get<std::string>(plan.model.decoder), "weights/" + expected.decoder);
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "model/connector/foveated/maps.h"
 #include "model/connector/foveated/projections.h"
+#include "model/connector/foveated/settings.h"
 #include "model/encoder/attention_maps.h"
 #include "model/encoder/layerwise.h"
 
@@ -30,11 +31,11 @@ const LayerwiseEncoder& layerwise_of(const Encoder& encoder) {
       .advise("use a DINOv2 vision tower, or another connector");
 }
 
-class Foveated : public Connector {
+class FoveatedConnector : public Connector {
  public:
-  Foveated(const ConnectorConfig& config, const Parts& parts, Parameters& parameters)
-      : Connector(parts), encoder_(layerwise_of(parts.encoder)), config_(config),
-        projections_(config.visual_scale, parameters) {}
+  FoveatedConnector(const connector::Foveated& settings, const Parts& parts, Parameters& parameters)
+      : Connector(parts), encoder_(layerwise_of(parts.encoder)), settings_(settings),
+        projections_(settings.visual_scale, parameters) {}
 
   void add_maps(PackMaps& maps, const FrameLayout& layout) const override { add_foveated_maps(maps, layout); }
   bool has_attention() const override { return true; }
@@ -62,28 +63,30 @@ class Foveated : public Connector {
   VisualTokens allocate_visual_tokens(const Operations& ops, int64_t frames) const;
 
   const LayerwiseEncoder& encoder_;
-  ConnectorConfig config_;
+  connector::Foveated settings_;
   Projections projections_;
 };
 
-Value Foveated::attend_frames(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
-                              AttentionMaps* maps) const {
+Value FoveatedConnector::attend_frames(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
+                                       AttentionMaps* maps) const {
   const Value projected = projections_.project_query(tape, ops, queries);
-  return projections_.to_visual_tokens(tape, ops, encoder_.attend(tape, ops, projected, cache, config_.shallow, maps));
+  return projections_.to_visual_tokens(tape, ops,
+                                       encoder_.attend(tape, ops, projected, cache, settings_.shallow(), maps));
 }
 
 // With a frozen encoder, appended queries would force a backward pass through all of its tokens.
-bool Foveated::appends_coarse_queries(const Tape& tape) const {
-  return parts_.speed.coarse_in_tower && !config_.shallow && (!tape.records() || parts_.encoder.trains());
+bool FoveatedConnector::appends_coarse_queries(const Tape& tape) const {
+  return parts_.speed.coarse_in_tower && !settings_.shallow() && (!tape.records() || parts_.encoder.trains());
 }
 
-bool Foveated::shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const {
+bool FoveatedConnector::shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const {
   const auto element = static_cast<int64_t>(c10::elementSize(ops.options().dtype));
   return parts_.speed.joint_weight_gradients && tape.keeps_steps() && !parts_.decoder.recompute.light &&
          parts_.decoder.can_defer_gradients(pack.sequence.tokens.size(0), element);
 }
 
-VisualTokens Foveated::encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const {
+VisualTokens FoveatedConnector::encode(Tape& tape, Operations& ops, const Pack& pack,
+                                       const EncodeRequest& request) const {
   if (request.mode == "autoregressive") return encode_autoregressively(tape, ops, pack, request);
   const FoveatedMaps own(pack.maps);
   AttentionMaps shown;
@@ -124,8 +127,8 @@ VisualTokens Foveated::encode(Tape& tape, Operations& ops, const Pack& pack, con
   return both;
 }
 
-VisualTokens Foveated::encode_autoregressively(Tape& tape, Operations& ops, const Pack& pack,
-                                               const EncodeRequest& request) const {
+VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& ops, const Pack& pack,
+                                                        const EncodeRequest& request) const {
   const FoveatedMaps own(pack.maps);
   const VisualCache cache = encoder_.encode(tape, ops, pack.frames, pack.patches, own.queries, encode_options());
   request.end_phase("vision", nullptr);
@@ -139,16 +142,17 @@ VisualTokens Foveated::encode_autoregressively(Tape& tape, Operations& ops, cons
   return seen;
 }
 
-Value Foveated::next_queries(Tape& tape, Operations& ops, const Value& tokens, const FoveatedMaps& maps,
-                             const ops::SharedGradientPass& pass) const {
+Value FoveatedConnector::next_queries(Tape& tape, Operations& ops, const Value& tokens, const FoveatedMaps& maps,
+                                      const ops::SharedGradientPass& pass) const {
   const Value own_queries =
       projections_.query_from_hidden(tape, ops, parts_.decoder.forward(tape, ops, tokens, maps.videos, pass, true));
   return projections_.shift_right(tape, own_queries, maps.query_source);
 }
 
 // One video's frames in order, each with the query that the decoder made of the previous ones.
-void Foveated::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end,
-                                            KvCache& kv_cache, VisualTokens& seen, EncodeOutputs outputs) const {
+void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, int64_t begin,
+                                                     int64_t end, KvCache& kv_cache, VisualTokens& seen,
+                                                     EncodeOutputs outputs) const {
   Tape no_grad(Tape::Mode::forward_only);
   const int64_t rows = cache.tokens.max_length;
   const at::Device device = seen.tokens.data.device();
@@ -181,22 +185,22 @@ void Foveated::decode_frames_autoregressive(Operations& ops, const VisualCache& 
   }
 }
 
-VisualTokens Foveated::allocate_visual_tokens(const Operations& ops, int64_t frames) const {
+VisualTokens FoveatedConnector::allocate_visual_tokens(const Operations& ops, int64_t frames) const {
   return {Value(at::zeros({frames, parts_.decoder.width()}, ops.tensor_options())),
           {},
-          Value(at::zeros({frames, config_.query_dim}, ops.tensor_options())),
+          Value(at::zeros({frames, settings_.query_dim}, ops.tensor_options())),
           {},
           {}};
 }
 
-VisualTokens Foveated::encode_no_frames(Operations& ops, int64_t tokens_per_frame) const {
+VisualTokens FoveatedConnector::encode_no_frames(Operations& ops, int64_t tokens_per_frame) const {
   VisualTokens none = allocate_visual_tokens(ops, 0);
-  const int64_t layers = config_.shallow ? 1 : encoder_.layers();
+  const int64_t layers = settings_.shallow() ? 1 : encoder_.layers();
   none.attention = at::zeros({0, layers, encoder_.heads(), tokens_per_frame}, ops.tensor_options());
   return none;
 }
 
-void Foveated::prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const {
+void FoveatedConnector::prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const {
   Tape no_grad(Tape::Mode::forward_only);
   const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
   const at::Tensor each = at::arange(count + 1, at::TensorOptions(frames.device()).dtype(at::kInt));
@@ -206,13 +210,13 @@ void Foveated::prefill(Operations& ops, const at::Tensor& frames, KvCache& cache
                                cache, seen, EncodeOutputs::tokens);
 }
 
-double Foveated::flops(const FlopsRequest& request) const {
+double FoveatedConnector::flops(const FlopsRequest& request) const {
   const auto& [tokens, work, trained, mode] = request;
-  const int64_t query = config_.query_dim, width = parts_.encoder.width(), decoder = parts_.decoder.width();
+  const int64_t query = settings_.query_dim, width = parts_.encoder.width(), decoder = parts_.decoder.width();
   const ForwardFlops projections{
       product_flops(query, width) + product_flops(width, width) + product_flops(width, decoder), 0};
   const auto attend_all = [&](const TrainedParts& of, bool inputs) {
-    return work.frames * encoder_.attend_flops(tokens, config_.shallow, of.vision, inputs) +
+    return work.frames * encoder_.attend_flops(tokens, settings_.shallow(), of.vision, inputs) +
            with_backward(projections * work.frames, of.connector, inputs);
   };
   const auto make_queries = [&](const TrainedParts& of, bool inputs) {
@@ -229,9 +233,9 @@ double Foveated::flops(const FlopsRequest& request) const {
 
 } // namespace
 
-std::unique_ptr<Connector> foveated_connector(const ConnectorConfig& config, const Parts& parts,
+std::unique_ptr<Connector> foveated_connector(const plan::ConnectorSettings& settings, const Parts& parts,
                                               Parameters& parameters) {
-  return std::make_unique<Foveated>(config, parts, parameters);
+  return std::make_unique<FoveatedConnector>(static_cast<const connector::Foveated&>(settings), parts, parameters);
 }
 
 } // namespace fvlm::model

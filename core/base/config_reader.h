@@ -1,6 +1,6 @@
 // Reads a JSON object key by key, with defaults and ranges, and gathers all that is wrong with it.
 #pragma once
-#include "model/weights/problems.h"
+#include "base/problems.h"
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -1,4 +1,4 @@
-#include "model/weights/problems.h"
+#include "base/problems.h"
 
 #include "base/error.h"
 

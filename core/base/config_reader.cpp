@@ -1,7 +1,6 @@
-#include "model/weights/config_reader.h"
+#include "base/config_reader.h"
 
 #include "base/text.h"
-#include "model/weights/tensor.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,0 +1,70 @@
+// What a recipe, and a model directory, say of the connector between encoder and decoder: its settings, the modes that
+// it can encode frames in, and the weights that it consists of. The connectors themselves are in core/model/connector/.
+#pragma once
+#include "base/polymorphic.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm {
+class ConfigReader;  // base/config_reader.h
+struct WeightLayout; // model/weights/layout.h
+} // namespace fvlm
+
+namespace fvlm::plan {
+
+// A way to encode frames.
+struct ConnectorMode {
+  std::string name, doc;
+  std::string training_doc;  // empty: no mode to train in
+  bool has_gradients = true; // false: inference alone
+};
+
+class ConnectorSettings {
+ public:
+  ConnectorSettings() = default;
+  ConnectorSettings(const ConnectorSettings&) = default;
+  ConnectorSettings(ConnectorSettings&&) = default;
+  ConnectorSettings& operator=(const ConnectorSettings&) = default;
+  ConnectorSettings& operator=(ConnectorSettings&&) = default;
+  virtual ~ConnectorSettings() = default;
+  virtual std::unique_ptr<ConnectorSettings> clone() const = 0;
+
+  // The constructor in a recipe, "foveated", and the kind in fvlm.json.
+  virtual std::string_view name() const = 0;
+  virtual std::string_view kind() const { return name(); }
+  // The first is the default, in training and elsewhere.
+  virtual std::vector<ConnectorMode> modes() const = 0;
+  // Views of a frame that an objective can name besides the connector's own choice, see ObjectiveTerm::view().
+  virtual std::vector<std::string> views() const { return {}; }
+  // The mode that a word on the command line names, which may change the settings; an empty word is the first mode.
+  // Throws Error(usage).
+  virtual std::string select_mode(std::string_view word);
+
+  // The weights between an encoder and a decoder of these widths.
+  virtual WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const = 0;
+  // In fvlm.json, besides the kind. read_config() notes in the reader what is wrong.
+  virtual nlohmann::json config_json() const = 0;
+  virtual void read_config(ConfigReader& reader) = 0;
+  // Takes the sizes that the weights of a file decide, which come without a config. Throws Error(data).
+  using ShapeOf = std::function<std::vector<int64_t>(const std::string& tensor)>;
+  virtual void adopt_shapes(const ShapeOf&) {}
+
+  std::vector<std::string> mode_names() const;
+  // The mode that generation encodes frames in: the one for inference alone, or else the default.
+  std::string mode_of_use() const;
+  std::vector<std::string> training_mode_names() const;
+};
+
+using Connector = Polymorphic<ConnectorSettings>;
+
+// Of a recipe that does not mention it: the first of connectors.inc.
+Connector default_connector();
+
+} // namespace fvlm::plan

@@ -1,0 +1,64 @@
+#include "mean_pool.h"
+#include "model/connector/connector.h"
+#include "ops/rows.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+
+namespace fvlm::model {
+namespace {
+
+class MeanPoolConnector : public Connector {
+ public:
+  MeanPoolConnector(double scale, const Parts& parts, Parameters& parameters)
+      : Connector(parts),
+        scale_(scale), to_decoder_{parameters.weight("to_decoder.weight"), parameters.weight("to_decoder.bias")} {}
+
+  VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const override {
+    const Value hidden = parts_.encoder.forward(tape, ops, pack.frames, pack.patches);
+    request.end_phase("vision", "pool");
+    VisualTokens out;
+    out.tokens = to_tokens(tape, ops, hidden, pack.frames.size(0));
+    request.end_phase("pool", nullptr);
+    return out;
+  }
+
+  void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const override {
+    Tape no_grad(Tape::Mode::forward_only);
+    const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
+    const Segments tokens{at::arange(count + 1, at::kInt).to(frames.device()) * rows, {}, rows};
+    const Value hidden = parts_.encoder.forward(no_grad, ops, frames, tokens);
+    (void)parts_.decoder.forward(ops, to_tokens(no_grad, ops, hidden, count).data, cache);
+  }
+
+  double flops(const FlopsRequest& request) const override {
+    const ForwardFlops linear{product_flops(parts_.encoder.width(), parts_.decoder.width()), 0};
+    return request.work.frames * parts_.encoder.flops(request.tokens, request.trained.vision) +
+           with_backward(linear * request.work.frames, request.trained.connector, request.trained.vision);
+  }
+
+ private:
+  Value to_tokens(Tape& tape, Operations& ops, const Value& hidden, int64_t frames) const {
+    const int64_t tokens = hidden.data.size(0) / frames, width = hidden.data.size(1);
+    Value mean(hidden.data.view({frames, tokens, width}).mean(1), tape.records(hidden));
+    if (mean.requires_grad())
+      tape.push([frames, tokens, width, in = hidden.gradient, out = mean.gradient] {
+        const at::Tensor d = out->take();
+        if (d.defined()) in->add((d / tokens).unsqueeze(1).expand({frames, tokens, width}).reshape({-1, width}));
+      });
+    return ops::scale(tape, ops.linear(tape, mean, to_decoder_.weight, to_decoder_.bias), scale_);
+  }
+
+  double scale_;
+  ops::Operations::Layer to_decoder_;
+};
+
+} // namespace
+
+std::unique_ptr<Connector> mean_pool_connector(const plan::ConnectorSettings& settings, const Parts& parts,
+                                               Parameters& parameters) {
+  const auto& own = static_cast<const connector::MeanPool&>(settings);
+  return std::make_unique<MeanPoolConnector>(own.scale, parts, parameters);
+}
+
+} // namespace fvlm::model
