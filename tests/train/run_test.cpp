@@ -106,8 +106,7 @@ TEST_F(TrainSays, results_checkpoints_and_the_end_of_stages_as_they_come) {
             2)
       << text;
   EXPECT_EQ(times_in(text, "checkpoint saved: .*/a/align/step-000003\n"), 1) << text;
-  EXPECT_EQ(times_in(text, "align: done, 10 steps, 80 samples read, 80 used, loss of the last step [0-9.]+\n"), 1)
-      << text;
+  EXPECT_EQ(times_in(text, "align: done, 10 steps, .*80 used, loss of the last step [0-9.]+\n"), 1) << text;
   EXPECT_EQ(times_in(text, "\nalign 1/10 \\(overall 4 %\\)  loss [0-9.]+  lr 2.0e-3  dt .*samples/s .*tokens/s .*eta "),
             1)
       << "8 of 192 samples\n"
