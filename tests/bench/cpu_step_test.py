@@ -122,7 +122,7 @@ class CpuStep(unittest.TestCase):
         for arguments, words in (
             (["--shape", "tinny"], "there is no shape 'tinny'"),
             (["--mode", "autoregressive"], "it has no training step"),
-            (["--mode", "fast"], "there is no mode 'fast'"),
+            (["--mode", "fast"], "has no mode 'fast'"),
             (["--model", "somewhere"], "--model and --batch go together"),
             (["--model", "a", "--batch", "b", "--shape", "tiny"], "mutually exclusive"),
             (["--repeat", "0"], "--repeat wants 1 or more"),
