@@ -164,7 +164,8 @@ class Generate(unittest.TestCase):
         (folder / "run.lua").write_text(f"""local fvlm = require "fvlm"
             return fvlm.recipe {{ name = "run", precision = "fp32",
               model = fvlm.model {{ vision = "{folder}/gqa/vision", decoder = "{folder}/gqa/decoder", image_size = 14 }},
-              fvlm.stage "instruct" {{ data = fvlm.mix {{ {{ "*.tar" }}, system = "", replicate_image_frames = 3, max_frames = 5 }},
+              fvlm.stage "instruct" {{ data = fvlm.mix {{ {{ "*.tar" }}, system = "", replicate_image_frames = 3, max_frames = 5,
+                  max_text_tokens = 64 }},
                 objective = fvlm.next_token {{ on = "answer" }}, optimizer = fvlm.adamw {{ lr = 1 }}, samples = 8, batch = 4 }} }}""")
         plan = subprocess.run([engine, "plan", folder / "run.lua", "--json"], capture_output=True, text=True, check=True)
         (run / "plan.json").write_text(plan.stdout)
