@@ -20,7 +20,10 @@ function(fvlm_plugin)
   target_include_directories(${target} PRIVATE ..) # plugins/
   target_link_libraries(${target} PRIVATE fvlm_sdk fvlm_warnings ${ARG_LIBRARIES})
   set(exports ${PROJECT_SOURCE_DIR}/sdk/include/fvlm/exports.map)
-  target_link_options(${target} PRIVATE -Wl,--version-script=${exports} $<$<NOT:$<BOOL:${FVLM_SANITIZE}>>:-Wl,-z,defs>)
+  target_link_options(${target} PRIVATE -Wl,--version-script=${exports})
+  if(NOT FVLM_SANITIZE) # whose runtime the program brings
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${exports})
   # Run paths of the toolkit stay out of the library: the engine has brought its CUDA libraries by then.
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME}
