@@ -3,6 +3,8 @@
 #include "model/model.h"
 #include "recipe/objective_term.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <functional>
 #include <memory>
 #include <vector>

@@ -12,7 +12,7 @@ struct GradientComputer::StagedPack {
   StagedInputs place;
   bool measure_attention = false;
   struct Captured {
-    GraphCache recorder;
+    GraphCache graph;
     std::vector<bool> gradients_after; // which parameters have a gradient when it is done
   };
   std::map<std::vector<bool>, Captured> passes; // by which have one before
@@ -22,7 +22,7 @@ struct GradientComputer::StagedPack {
 struct GradientComputer::ReferencePack {
   StagedInputs place;
   at::Tensor log_probs; // float64 [2 pairs]
-  GraphCache recorder;
+  GraphCache graph;
 };
 
 struct GradientComputer::PendingLogProbs {
@@ -82,9 +82,9 @@ std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const Host
 void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
   model::Parameters& parameters = policy_.parameters();
   const auto before = parameters.gradient_flags();
-  auto& [recorder, after] =
+  auto& [graph, after] =
       staged.passes.try_emplace(before, StagedPack::Captured{{"the model", captures_}, {}}).first->second;
-  const bool ran = recorder.run([this, &staged, &times, before] {
+  const bool ran = graph.run([this, &staged, &times, before] {
     policy_.parameters().set_gradient_flags(before);
     const objective::PassSums sums{sums_.terms, staged.measure_attention ? sums_.attention_entropy : at::Tensor()};
     objective_.forward_backward(ops_, policy_, frozen_.models, staged.place.inputs, sums, times);
@@ -93,7 +93,7 @@ void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
     after = parameters.gradient_flags();
   else
     parameters.set_gradient_flags(after);
-  kernels_ = recorder.kernels();
+  kernels_ = graph.kernels();
   if (!ran) times.add_elapsed("graph");
 }
 
@@ -118,7 +118,7 @@ void GradientComputer::cache_reference(const HostPack& host, const model::Model&
     staging_->stage(std::move(built), host.buffer, pack->place);
   else
     pack->place.inputs = on_device(std::move(built), device);
-  pack->recorder.run([this, &reference, &pack = *pack] {
+  pack->graph.run([this, &reference, &pack = *pack] {
     pack.log_probs.copy_(objective_.reference_log_probs(ops_, reference, pack.place.inputs));
   });
   auto pending = std::make_unique<PendingLogProbs>(PendingLogProbs{host.samples, AsyncReadback({pack->log_probs})});

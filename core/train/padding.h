@@ -9,7 +9,7 @@
 
 namespace fvlm::train {
 
-// A GPU pays for each class with a recording; a CPU for what is padded.
+// A GPU pays for each class with a captured graph, a CPU for padded rows.
 inline int64_t classes_of(bool on_gpu) {
   return on_gpu ? 8 : 32;
 }
@@ -20,7 +20,7 @@ inline size_t first_of_part(size_t count, size_t parts, size_t part) {
 }
 
 struct PackPadding {
-  int64_t parts = 1; // of a crew
+  int64_t parts = 1; // replicas that a pack is split over
   bool on_gpu = false;
 
   // Rows of the decoder that are computed for a pack of these samples' rows.

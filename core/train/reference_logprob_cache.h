@@ -1,5 +1,5 @@
-// What DPO's reference thinks of each pair of a stage, computed once and kept in the run's folder: no second model is
-// in memory while the stage trains.
+// The reference's log-probabilities of each pair of a stage, computed once and kept in the run's folder, so that no
+// second model is in memory while the stage trains.
 #pragma once
 #include "data/stream/host_pack.h"
 #include "data/stream/order.h"

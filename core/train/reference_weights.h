@@ -1,5 +1,5 @@
-// The weights that a DPO stage is held against, kept once in the stage's own folder: whoever resumes the stage needs no
-// checkpoint of another one.
+// The weights of the model that a stage starts from and compares with, kept once in the stage's own folder: whoever
+// resumes the stage needs no checkpoint of another one.
 #pragma once
 #include "model/model.h"
 #include "recipe/plan.h"

@@ -43,8 +43,8 @@ struct StageModel {
     if (quantized) quantized->quantize();
   }
 };
-// `policy` makes what learns, `begin` what DPO holds it against; what is remembered of that is for the caller to add.
-// Throws Error for teachers and groups that make no sense, and where nobody has the optimizer.
+// `policy` makes the model that trains, `begin` the live reference; a cache of its log-probabilities is for the caller
+// to add. Throws Error for teachers and groups that make no sense, and where nobody has the optimizer.
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
                             const MakeModel& policy, const MakeModel& begin);
 

@@ -28,7 +28,7 @@ void leave(uint64_t bytes) {
 }
 
 TEST(WorkersDeathTest, AreFewerWhereTheSystemHasNoMoreThreads) {
-  if (has_shadow_memory) GTEST_SKIP();
+  if (has_shadow_memory) GTEST_SKIP() << "a sanitizer's shadow memory exceeds any limit of address space";
   const auto work = [] {
     leave(uint64_t{400} << 20);
     const ThreadPool workers(1000);
@@ -39,7 +39,7 @@ TEST(WorkersDeathTest, AreFewerWhereTheSystemHasNoMoreThreads) {
 }
 
 TEST(WorkersDeathTest, AreAnErrorWhereTheSystemHasNoThread) {
-  if (has_shadow_memory) GTEST_SKIP();
+  if (has_shadow_memory) GTEST_SKIP() << "a sanitizer's shadow memory exceeds any limit of address space";
   const auto work = [] {
     leave(uint64_t{1} << 20);
     try {
