@@ -317,7 +317,7 @@ const Mutant mutants[] = {
     {"video", "leaks_frames", "memory_flat"},
     {"video", "leaks_when_it_fails", "failures_flat"},
     {"video", "leaks_on_damage", "failures_flat"},
-    {"video", "shares_a_frame", "two_threads"},
+    {"video", "shares_a_frame", "instances_nested"},
     {"video", "writes_times_and_puts_back", "inputs_sealed"},
 };
 

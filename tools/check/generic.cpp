@@ -403,6 +403,7 @@ std::vector<Check> generic_host_checks() {
                                        "outputs_written",
                                        "leftovers_unread",
                                        "two_threads",
+                                       "instances_nested",
                                        "reads_in_bounds",
                                        "shapes_interleaved",
                                        "error_sink",

@@ -247,6 +247,10 @@ void TestHost::between_pieces(std::function<void(int64_t)> hook) {
   pool_->between = std::move(hook);
 }
 
+void TestHost::run_between(int64_t done) {
+  if (pool_->between) pool_->between(done);
+}
+
 TestHost::Stirred::Stirred(TestHost& host) : host_(host) {
   host_.pool_->stirred = true;
 }

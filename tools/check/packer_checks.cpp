@@ -8,9 +8,12 @@
 #include <alloca.h>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace fvlm::check {
 namespace {
@@ -215,6 +218,33 @@ Outcome pure(Context& context) {
   return ok();
 }
 
+// Runs functions one after the other, each on a thread of its own. The threads live as long as this does, so that no
+// two have the same address or the same stack.
+class LastingThreads {
+ public:
+  void run(const std::function<void()>& function) {
+    std::promise<void> done;
+    threads_.emplace_back([&function, &done, end = end_] {
+      function();
+      done.set_value();
+      end.wait();
+    });
+    done.get_future().wait();
+  }
+  LastingThreads() = default;
+  ~LastingThreads() {
+    ended_.set_value();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  LastingThreads(const LastingThreads&) = delete;
+  LastingThreads& operator=(const LastingThreads&) = delete;
+
+ private:
+  std::promise<void> ended_;
+  std::shared_future<void> end_ = ended_.get_future().share();
+  std::vector<std::thread> threads_;
+};
+
 // Whatever a plugin may read of the world besides its arguments is different: the time, the process, random numbers,
 // the environment, the engine's threads, where memory lies.
 Outcome pure_anywhere(Context& context) {
@@ -224,6 +254,7 @@ Outcome pure_anywhere(Context& context) {
   for (const Trial& trial : packer_sets()) {
     if (!refusal(context, trial).empty()) continue;
     const Run first = run_fully(context, trial);
+    LastingThreads threads;
     for (int world = 1; world <= 9; ++world) {
       TestHost& host = TestHost::with_threads(1 + 3 * (world % 3), world % 2 == 0);
       Instance fresh(context, host);
@@ -235,11 +266,11 @@ Outcome pure_anywhere(Context& context) {
       shift_world(world);
       Run again;
       // On the stack of another thread, too.
-      std::thread([&] {
+      threads.run([&] {
         [[maybe_unused]] volatile char* deeper = static_cast<char*>(alloca(static_cast<size_t>(3001 * world)));
         deeper[0] = 0;
         again = trial.run(context, variation);
-      }).join();
+      });
       shift_world(0);
       if (auto differ = different_bits(first, again); !differ.empty())
         return failed("{}: other bins at another time, in another process or with another number of threads: {}",

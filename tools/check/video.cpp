@@ -46,7 +46,7 @@ std::string y4m_file(const VideoPattern& pattern) {
 // The file that a plugin is lent, and what it does with it.
 class Lent {
  public:
-  explicit Lent(const VideoCase& video) : video_(video) {
+  explicit Lent(const VideoCase& video, TestHost* host = nullptr) : video_(video), host_(host) {
     file_ = {sizeof file_, video.bytes.size(), this, read, stop};
   }
   Lent(const Lent&) = delete;
@@ -69,6 +69,7 @@ class Lent {
       return lent.blame(fmt::format("picture {} came with index {}, {} x {} pixels, rows of {} bytes", expected,
                                     picture->index, picture->width, picture->height, picture->stride));
     // In the memory of the pictures before them: a thousand calls take no more than one.
+    if (lent.host_) lent.host_->run_between(picture->index);
     pictures.resize(std::max(pictures.size(), ++lent.seen_));
     Shown& shown = pictures[lent.seen_ - 1];
     shown.width = picture->width;
@@ -109,6 +110,7 @@ class Lent {
   }
 
   const VideoCase& video_;
+  TestHost* host_; // told of each picture; NULL: none
   fvlm_video_file file_{};
   size_t seen_ = 0; // of watched.pictures: those of the last call
   bool stopped_ = false;
@@ -130,7 +132,7 @@ Watched watch(Lent& lent, const Function& function) {
 
 Run run(Context& context, const VideoCase& video, const Variation& variation) {
   const auto& table = context.table<fvlm_video_v1>();
-  Lent lent(video);
+  Lent lent(video, variation.host);
   Workbench bench(context, variation);
   Operand& times = bench.input("times", at::tensor(video.times, at::kDouble), Rows::contiguous);
   Operand& length = bench.output("probe seconds", {1}, at::kDouble);

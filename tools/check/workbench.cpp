@@ -189,6 +189,7 @@ Operand& Workbench::place_workspace(const std::string& name, uint64_t bytes) {
 
 bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
                      const std::function<fvlm_status(const fvlm_call*)>& function) {
+  if (variation_.between) variation_.between();
   if (workspace > 0 && name == variation_.workspace_cut) --workspace;
   Operand* scratch = workspace > 0 ? &place_workspace(name, workspace) : nullptr;
   std::vector<char> text = empty_sink();
@@ -257,10 +258,9 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
     if (scratch) writes.pop_back();
   }
   if (status == FVLM_OK) {
-    for (Operand* operand : writes) {
-      auto known = std::find_if(written_.begin(), written_.end(), [&](auto& entry) { return entry.second == operand; });
-      if (known == written_.end()) written_.emplace_back(operand->name(), operand);
-    }
+    for (Operand* operand : writes)
+      if (std::ranges::find(written_, operand, &std::pair<std::string, Operand*>::second) == written_.end())
+        written_.emplace_back(operand->name(), operand);
     if (variation_.repeat > 0) {
       time(name, once);
       run_.statuses.back().value = status;

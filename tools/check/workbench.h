@@ -40,10 +40,12 @@ class Workbench {
     if (!going() || !table.prepare || variation_.despite_refusal) return going();
     const int repeat = std::exchange(variation_.repeat, 0);
     const bool recorded = std::exchange(variation_.recorded, false);
+    const std::function<void()> between = std::exchange(variation_.between, {});
     call("prepare", std::max(required_.forward_workspace, required_.backward_workspace), {},
          [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
     variation_.repeat = repeat;
     variation_.recorded = recorded;
+    variation_.between = between;
     return going();
   }
   const fvlm_requirements& required() const { return required_; }
@@ -53,7 +55,6 @@ class Workbench {
   bool call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
             fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
             const Arguments& value) {
-    if (variation_.between) variation_.between();
     const ForOneCall calling{structs_};
     const Query* query = lend(*static_cast<const Query*>(query_), Spoil::query);
     const Arguments* lent = lend(value, Spoil::arguments);
