@@ -208,7 +208,7 @@ function fvlm.mix(table) end
 ---@field text? string|(string)[] In place of shards: tar files of text-only samples.
 ---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
----@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
+---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
 ---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
 
 ---Cross-entropy of the next token, mean over the labels it selects.
@@ -366,7 +366,7 @@ function fvlm.converging(table) end
 ---@class fvlm.EvaluationSet
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
----@field measure? "loss"|"choice"|"preference" The main figure. Default: `"loss"`.
+---@field measure? "loss"|"choice"|"preference"|"answer" The main figure. Default: `"loss"`.
 ---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.

@@ -40,6 +40,7 @@ std::string json_of(const Sample& sample) {
   std::string out = several ? fmt::format(R"({{"token_ids":[{}],"loss_mask":[{}])", ids, mask)
                             : fmt::format(R"({{"token_ids":{},"loss_mask":{})", ids, mask);
   if (sample.correct_choice) out += fmt::format(R"(,"answer":{})", *sample.correct_choice);
+  if (!sample.answers.empty()) out += fmt::format(R"(,"answers":{})", nlohmann::json(sample.answers).dump());
   return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
 }
 

@@ -165,7 +165,8 @@ MediaFile Questions::media_of(const Asked& asked) const {
 Sample Questions::measure(const DrawnSample& drawn) const {
   const Asked& asked = at(drawn);
   const SampleContent parsed = parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_);
-  Sample sample{.key = asked.id, .source = parsed.source, .correct_choice = parsed.correct_choice};
+  Sample sample{
+      .key = asked.id, .source = parsed.source, .correct_choice = parsed.correct_choice, .answers = parsed.answers};
   for (const Conversation& talk : parsed.conversations) {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});

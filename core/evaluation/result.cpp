@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "evaluation/answers.h"
 
 #include <fmt/format.h>
 
@@ -22,6 +23,41 @@ struct Mean {
   double value() const { return sum / static_cast<double>(count); }
 };
 
+// What generated answers come to.
+class AnswerMeans {
+ public:
+  // Whether the sample's answer is an exact match.
+  double add(const SampleScore& sample) {
+    const auto& [answer, expected] = *sample.generated;
+    const double exact = exact_match(answer, expected);
+    exact_.add(exact);
+    f1_.add(f1(answer, expected));
+    contains_.add(contains(answer, expected));
+    relaxed_.add(relaxed_accuracy(answer, expected));
+    vqa_.add(vqa_accuracy(answer, expected));
+    captions_.push_back({answer, expected});
+    several_ = several_ || expected.size() > 1;
+    return exact;
+  }
+
+  void append_to(Values& values) const {
+    values.emplace_back("accuracy", exact_.value());
+    values.emplace_back("f1", f1_.value());
+    values.emplace_back("contains", contains_.value());
+    values.emplace_back("relaxed_accuracy", relaxed_.value());
+    if (!several_) return;
+    values.emplace_back("vqa_accuracy", vqa_.value());
+    Mean similar;
+    for (const double score : cider(captions_)) similar.add(score);
+    values.emplace_back("cider", similar.value());
+  }
+
+ private:
+  Mean exact_, f1_, contains_, relaxed_, vqa_;
+  std::vector<Caption> captions_;
+  bool several_ = false; // expected answers of a sample
+};
+
 bool is_right(const SampleScore& sample) {
   const double right = sample.texts[sample.right].mean();
   for (size_t i = 0; i < sample.texts.size(); ++i)
@@ -35,22 +71,10 @@ double margin_of(const SampleScore& pair) {
   return pair.texts[1].loss - pair.texts[0].loss;
 }
 
-const char* name_of(plan::Measure measure) {
-  switch (measure) {
-  case plan::Measure::loss:
-    return "loss";
-  case plan::Measure::choice:
-    return "choice";
-  case plan::Measure::preference:
-    break;
-  }
-  return "preference";
-}
-
 report::Record Result::record(const std::string& stage, int64_t step) const {
   Values all = values;
   all.emplace_back("seconds", seconds);
-  return {"evaluation", stage, step, {{"set", set}, {"mode", mode}, {"measure", name_of(measure)}}, all};
+  return {"evaluation", stage, step, {{"set", set}, {"mode", mode}, {"measure", plan::name_of(measure)}}, all};
 }
 
 std::string Result::text() const {
@@ -85,12 +109,17 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
                 set.samples() + std::ssize(set.aside()) - std::ssize(scores.samples),
                 {}};
   Mean loss, accuracy, margin, reward_accuracy, reward_margin;
+  AnswerMeans answers;
   std::map<std::string, Mean> by_source;
   for (const SampleScore& sample : scores.samples) {
     const TextScore& right = sample.texts[sample.right];
     loss.add(right.loss, right.labels);
     if (measure == plan::Measure::loss) {
       by_source[sample.source].add(right.loss, right.labels);
+      continue;
+    }
+    if (measure == plan::Measure::answer) {
+      by_source[sample.source].add(answers.add(sample));
       continue;
     }
     const bool pair = measure == plan::Measure::preference;
@@ -112,6 +141,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   add("margin", margin);
   add("reward_accuracy", reward_accuracy);
   add("reward_margin", reward_margin);
+  if (measure == plan::Measure::answer) answers.append_to(result.values);
   result.values.emplace_back("samples", static_cast<double>(result.samples));
   if (scores.attention_entropy) result.values.emplace_back("attention_entropy", *scores.attention_entropy);
   if (by_source.size() > 1)

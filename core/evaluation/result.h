@@ -10,13 +10,12 @@
 
 namespace fvlm::evaluation {
 
-const char* name_of(plan::Measure measure); // "choice"
-
 // loss: mean over the labels of what is right, in nats. accuracy: the share of questions whose right option has the
 // lowest loss (mean over its labels), of pairs whose chosen answer is the likelier one. margin: by how many nats a
 // pair's chosen answer is likelier, on average. reward_accuracy, reward_margin: the same of rewards, beta times what
-// the policy gained on the reference. samples. attention_entropy. loss.SOURCE and accuracy.SOURCE where there are
-// several.
+// the policy gained on the reference. Of generated answers accuracy is the share of exact matches; f1, contains,
+// relaxed_accuracy, and where a sample expects several answers vqa_accuracy and cider: see answers.h. samples.
+// attention_entropy. loss.SOURCE and accuracy.SOURCE where there are several.
 using Values = std::vector<std::pair<std::string, double>>;
 
 struct Result {

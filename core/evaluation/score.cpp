@@ -1,5 +1,6 @@
 #include "evaluation/score.h"
 
+#include "evaluation/answerer.h"
 #include "feed/model_samples.h"
 #include "model/attention_entropy.h"
 #include "model/objectives.h"
@@ -38,6 +39,19 @@ int64_t parameters_of(const model::Model& vlm) {
   return parameters;
 }
 
+// What the model generates for each sample of a pack, and what was expected.
+void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, JudgedPack& judged) {
+  constexpr int64_t most_tokens = 128;
+  for (size_t i = 0; i < judged.samples.size(); ++i) {
+    const Sample& sample = *loaded.samples[i].sample;
+    const PromptAndAnswer text(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
+    Answers expected = sample.answers;
+    if (expected.empty()) expected = {decoded(set.tokenizer(), text.answer)};
+    judged.scores[i].generated = {answerer.answer(text.prompt, judged.samples[i].frames, most_tokens),
+                                  std::move(expected)};
+  }
+}
+
 std::vector<bool> answer_of(const SampleText& text) {
   return {text.answer_mask.begin(), text.answer_mask.end()};
 }
@@ -46,7 +60,7 @@ std::vector<bool> answer_of(const SampleText& text) {
 
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Model& vlm, ops::Operations& ops,
                  const std::string& mode, model::EncodeOutputs outputs) {
-  const bool one_text = set.wanted().measure == plan::Measure::loss;
+  const bool one_text = set.wanted().measure == plan::Measure::loss || set.wanted().measure == plan::Measure::answer;
   JudgedPack judged;
   judged.samples = feed::model_samples(loaded, set.image_size(), answer_of);
   for (size_t i = 0; i < judged.samples.size(); ++i) {
@@ -84,9 +98,12 @@ Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops
   Scores scores;
   double entropy = 0;
   int64_t frames = 0;
+  const bool generates = set.wanted().measure == plan::Measure::answer;
+  const Answerer answerer(set.tokenizer(), vlm, ops);
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
-    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, outputs);
+    JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, outputs);
+    if (generates) generate_answers(set, loaded->pack, answerer, judged);
     scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
     if (judged.attention.defined()) {
       entropy += model::attention_entropies(judged.attention).sum().item<double>();

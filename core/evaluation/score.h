@@ -1,5 +1,6 @@
 // What a model makes of the samples of a set: the loss of each of their texts.
 #pragma once
+#include "evaluation/answers.h"
 #include "evaluation/sample_set.h"
 #include "model/model.h"
 
@@ -21,6 +22,11 @@ struct SampleScore {
   std::string key, source;
   std::vector<TextScore> texts; // each choice; chosen and rejected; or the one that is right
   size_t right = 0;             // of the texts
+  struct Generated {
+    std::string answer;
+    Answers expected;
+  };
+  std::optional<Generated> generated; // where the set measures answers
 };
 
 struct Scores {

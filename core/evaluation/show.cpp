@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
+#include "evaluation/answerer.h"
 #include "evaluation/result.h"
 
 #include <ATen/TensorOperators.h>
@@ -20,20 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A text in two: up to where its last answer begins, and that answer.
-struct Parted {
-  explicit Parted(const SampleText& text) {
-    size_t end = text.ids.size();
-    while (end > 0 && text.answer_mask[end - 1] == 0) --end;
-    size_t begin = end;
-    while (begin > 0 && text.answer_mask[begin - 1] != 0) --begin;
-    prompt.assign(text.ids.begin(), text.ids.begin() + static_cast<std::ptrdiff_t>(begin));
-    answer.assign(text.ids.begin() + static_cast<std::ptrdiff_t>(begin),
-                  text.ids.begin() + static_cast<std::ptrdiff_t>(end));
-  }
-  std::vector<TokenId> prompt, answer;
-};
-
 // What the user said last; of a prompt that is no chat, all of it.
 std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt) {
   constexpr std::string_view user = "<|im_start|>user\n", end = "<|im_end|>";
@@ -42,17 +29,6 @@ std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& 
   if (turn == std::string::npos) return trimmed(tokenizer.decode(prompt, true));
   const size_t begin = turn + user.size();
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
-}
-
-std::string words_of(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
-  return trimmed(tokenizer.decode(ids, true));
-}
-
-// After which nothing is to be read: as the decoder's config says, and the end of a chat's turn.
-std::vector<int64_t> ends_of(const Tokenizer& tokenizer, const model::Model& vlm) {
-  std::vector<int64_t> ends = vlm.config().decoder.eos_token_id;
-  if (const auto end = tokenizer.special_id("<|im_end|>")) ends.push_back(*end);
-  return ends;
 }
 
 // Where a frame's query looked, row by row, the mean over layers and heads; [layers, heads, tokens], CLS first.
@@ -73,26 +49,26 @@ void write_frame(const at::Tensor& frame, const std::filesystem::path& path) {
 class Showing {
  public:
   Showing(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request)
-      : set_(set), vlm_(vlm), ops_(ops), request_(request), folder_(request.folder / set.wanted().name),
-        ends_(ends_of(set.tokenizer(), vlm)) {
+      : set_(set), vlm_(vlm), request_(request), folder_(request.folder / set.wanted().name),
+        answerer_(set.tokenizer(), vlm, ops) {
     make_folders(folder_);
   }
 
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& asked,
            const at::Tensor& attention) {
     const auto& texts = packed.sample->texts;
-    const Parted right(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
+    const PromptAndAnswer right(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
     Json sample{{"set", set_.wanted().name},
                 {"stage", request_.stage},
                 {"step", request_.step},
                 {"source", score.source},
                 {"question", question_of(set_.tokenizer(), right.prompt)},
-                {"expected", words_of(set_.tokenizer(), right.answer)},
-                {"answer", answer(right.prompt, asked.frames)}};
+                {"expected", decoded(set_.tokenizer(), right.answer)},
+                {"answer", answerer_.answer(right.prompt, asked.frames, request_.tokens)}};
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
-        sample["options"].push_back({{"text", words_of(set_.tokenizer(), Parted(texts[i]).answer)},
+        sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},
                                      {"loss", score.texts[i].mean()},
                                      {"right", i == score.right}});
     sample["frames"] = Json::array();
@@ -112,19 +88,11 @@ class Showing {
   }
 
  private:
-  std::string answer(const std::vector<TokenId>& prompt, const at::Tensor& frames) const {
-    if (prompt.empty()) return "";
-    const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
-    const auto ids = vlm_.generate(ops_, shown, {prompt.begin(), prompt.end()}, {request_.tokens, ends_});
-    return words_of(set_.tokenizer(), {ids.begin(), ids.end()});
-  }
-
   const SampleSet& set_;
   const model::Model& vlm_;
-  ops::Operations& ops_;
   const ShowRequest& request_;
   std::filesystem::path folder_;
-  std::vector<int64_t> ends_;
+  Answerer answerer_;
   int shown_ = 0;
 };
 

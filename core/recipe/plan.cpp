@@ -9,6 +9,20 @@ std::string Model::tokenizer_folder() const {
   return std::get<Llama>(decoder).tokenizer;
 }
 
+const char* name_of(Measure measure) {
+  switch (measure) {
+  case Measure::loss:
+    return "loss";
+  case Measure::choice:
+    return "choice";
+  case Measure::preference:
+    return "preference";
+  case Measure::answer:
+    break;
+  }
+  return "answer";
+}
+
 double Curve::at(double progress) const {
   if (points.size() == 1) return points[0];
   double position = std::clamp(progress, 0.0, 1.0) * static_cast<double>(points.size() - 1);

@@ -174,7 +174,9 @@ struct ActivationCheckpointing {
   Recompute vision, decoder;
 };
 
-enum class Measure { loss, choice, preference };
+enum class Measure { loss, choice, preference, answer };
+
+const char* name_of(Measure measure); // "choice"
 
 struct EvaluationSet {
   std::string name;

@@ -288,10 +288,7 @@ class Summary {
   void evaluation(const plan::Evaluation& evaluation) {
     bool first = true;
     for (const auto& set : evaluation.sets) {
-      std::string measure = set.measure == plan::Measure::loss     ? "loss"
-                            : set.measure == plan::Measure::choice ? "choice"
-                                                                   : "preference";
-      std::vector<std::string> parts{fmt::format("{}: {}", set.name, measure)};
+      std::vector<std::string> parts{fmt::format("{}: {}", set.name, plan::name_of(set.measure))};
       if (set.samples > 0) parts.push_back(fmt::format("{} samples", grouped(set.samples)));
       for (const auto& source : set.data.sources)
         for (const auto& shards : source.patterns()) parts.push_back(shards);

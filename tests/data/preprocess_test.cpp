@@ -76,6 +76,7 @@ class PreprocessTest : public testing::Test {
                   {{"from", "gpt"}, {"value", "one"}},
                   {{"from", "human"}, {"value", "sure?"}},
                   {{"from", "gpt"}, {"value", "yes"}}}}};
+      if (i == 13) json["answers"] = {"one", "an \"ell\""};
       if (i == 11) json = {{"frame_count", json.value("frame_count", 1)}}; // broken: no text
       shard.add(key + ".json", json.dump());
     }
@@ -142,6 +143,7 @@ class PreprocessTest : public testing::Test {
         }
         EXPECT_EQ(a.frames, b.frames);
         EXPECT_EQ(a.correct_choice, b.correct_choice);
+        EXPECT_EQ(a.answers, b.answers);
         EXPECT_EQ(a.truncated_tokens, b.truncated_tokens);
         EXPECT_EQ(a.truncated_answer_tokens, b.truncated_answer_tokens);
         EXPECT_EQ(a.dropped, b.dropped);

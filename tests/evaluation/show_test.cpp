@@ -1,4 +1,5 @@
 // Shown samples as the report finds them.
+#include "base/error.h"
 #include "base/file.h"
 #include "base/scratch_folder.h"
 #include "data/media/decode_image.h"
@@ -122,6 +123,35 @@ TEST(ShownSamples, of_a_later_step_stand_in_place_of_the_earlier_ones) {
   show(*samples, shown.tiny.vlm, *shown.tiny.operations, {shown.folder.path(), "instruct", 140, 3});
   EXPECT_EQ(shown.sample("000")["step"], 140);
   EXPECT_EQ(shown.sample("001")["step"], 140);
+}
+
+TEST(MeasuredAnswers, AreThoseThatAreShownAndComparedWithTheExpectedOnes) {
+  model::Tiny tiny(config(), at::kFloat);
+  plan::EvaluationSet set = wanted(Measure::answer);
+  set.show = 3;
+  std::vector<std::unique_ptr<SampleSet>> sets;
+  sets.push_back(open(set, std::make_shared<MadeChats>(Measure::loss)));
+  const Evaluator evaluator(std::move(sets));
+  const ScratchFolder folder;
+  evaluator.show(tiny.vlm, *tiny.operations, {folder.path(), "instruct", 70, 128});
+  std::vector<SampleScore> scores;
+  const auto results =
+      evaluator.evaluate(tiny.vlm, *tiny.operations, {},
+                         [&](const SampleSet&, const std::string&, const Scores& all) { scores = all.samples; });
+  ASSERT_EQ(scores.size(), 7U);
+  double exact = 0;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    ASSERT_TRUE(scores[i].generated);
+    EXPECT_EQ(scores[i].generated->expected, Answers{"ab"});
+    exact += exact_match(scores[i].generated->answer, {"ab"}) / 7;
+    if (i >= 3) continue;
+    const json shown = json::parse(read_file(folder.path() / "made" / fmt::format("{:03}.json", i)));
+    EXPECT_EQ(shown["answer"], scores[i].generated->answer);
+    EXPECT_FALSE(scores[i].generated->answer.empty());
+  }
+  EXPECT_DOUBLE_EQ(results.at(0).value("accuracy"), exact);
+  EXPECT_GT(results[0].value("loss"), 0);
+  EXPECT_THROW((void)results[0].value("vqa_accuracy"), Error) << "one answer is expected";
 }
 
 } // namespace

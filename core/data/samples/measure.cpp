@@ -83,7 +83,8 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   if (txt) caption = plain_text_of(shard, *txt);
 
   SampleContent parsed = parse_sample_content(Parts(object, source.fields), caption, source, mix_);
-  Sample sample{.key = members.key, .source = parsed.source, .correct_choice = parsed.correct_choice};
+  Sample sample{
+      .key = members.key, .source = parsed.source, .correct_choice = parsed.correct_choice, .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
   encode(std::move(parsed), sample);
   if (sample.dropped.empty()) count_frames(shard, members, frame_count, source.text_only(), sample);

@@ -34,6 +34,7 @@ struct Sample {
   int64_t frames = 0;            // shared by all texts
   Media media;
   std::optional<int64_t> correct_choice;
+  std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
 

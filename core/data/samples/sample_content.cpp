@@ -57,12 +57,13 @@ class Reader {
       std::vector<std::string> parts; // any of which tells it
       void (Reader::*read)();
     };
-    static const std::array<Form, 7> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
+    static const std::array<Form, 8> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
                                                {{"choices"}, &Reader::choices},
                                                {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
                                                {{"messages"}, &Reader::messages},
                                                {{"conversations"}, &Reader::conversations},
                                                {{"assistant"}, &Reader::assistant},
+                                               {{"answers"}, &Reader::most_frequent_answer},
                                                {{"caption"}, &Reader::caption}}};
     auto first = [&](auto&& told) {
       return std::find_if(forms.begin(), forms.end(),
@@ -76,6 +77,7 @@ class Reader {
       add(user(), *caption_file_, "KEY.txt");
     else
       throw without_text();
+    if (parts_.has("answers")) telling_.answers = answers();
     return std::move(telling_);
   }
 
@@ -83,7 +85,7 @@ class Reader {
   // Names that other data sets have for the parts.
   Error without_text() const {
     Error error(ErrorKind::data,
-                "it has no text: neither assistant, caption, messages, conversations, a pair, choices, "
+                "it has no text: neither assistant, answers, caption, messages, conversations, a pair, choices, "
                 "token_ids nor KEY.txt");
     const auto first = [&](std::initializer_list<const char*> names) {
       const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) { return parts_.has(name); });
@@ -122,6 +124,27 @@ class Reader {
 
   void assistant() { add(user(), parts_.need_text("assistant"), parts_.name("assistant")); }
   void caption() { add(user(), parts_.need_text("caption"), parts_.name("caption")); }
+
+  // A list of texts, or of objects with an "answer", as VQAv2 has them.
+  std::vector<std::string> answers() const {
+    std::vector<std::string> all;
+    for (const Json& each : list("answers")) {
+      const std::string name = fmt::format("number {} of {}", all.size(), parts_.name("answers"));
+      const bool object = each.is_object() && each.contains("answer");
+      all.push_back(text_in(object ? each["answer"] : each, name));
+    }
+    return all;
+  }
+
+  // Of several that are given equally often, the first.
+  void most_frequent_answer() {
+    const std::vector<std::string> all = answers();
+    const auto count = [&](const std::string& answer) { return std::count(all.begin(), all.end(), answer); };
+    add(user(),
+        *std::max_element(all.begin(), all.end(),
+                          [&](const std::string& one, const std::string& other) { return count(one) < count(other); }),
+        parts_.name("answers"));
+  }
 
   void pair() {
     for (const char* part : {"chosen_assistant", "rejected_assistant"})

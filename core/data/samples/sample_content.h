@@ -22,12 +22,13 @@ struct SampleContent {
   std::vector<Conversation> conversations; // one; chosen and rejected; or one for each choice
   std::vector<SampleText> tokens;          // set instead of `conversations` when the sample is tokenized already
   std::optional<int64_t> correct_choice;
+  std::vector<std::string> answers; // see Sample
   std::optional<int64_t> frame_count;
 };
 
 // The format is the first of these whose fields are present, where fields that the source maps take precedence:
 // token_ids and loss_mask (one list, or one for each text), choices, a preference pair, messages, conversations,
-// assistant, caption; otherwise KEY.txt is the caption. Throws Error(data) without a location.
+// assistant, answers, caption; otherwise KEY.txt is the caption. Throws Error(data) without a location.
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
                                    const plan::Source& source, const plan::Mix& mix);
 

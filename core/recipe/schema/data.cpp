@@ -12,6 +12,7 @@ const std::vector<WordInfo>& sample_parts() {
   static const std::vector<WordInfo> parts = {
       {"user", "the user's turn"},
       {"assistant", "the answer"},
+      {"answers", "all answers that an evaluation takes for right; without `assistant` the most frequent is learnt"},
       {"caption", "a text without a question"},
       {"chosen_assistant", "the preferred answer of a pair"},
       {"rejected_assistant", "the other answer of a pair"},

@@ -95,12 +95,12 @@ Ref<EvaluationSet> evaluation_set() {
       .required()
       .field("data", &EvaluationSet::data, mix_schema(), "The samples.")
       .required()
-      .field(
-          "measure", &EvaluationSet::measure,
-          choice<Measure>({{"loss", Measure::loss, "next-token loss on the answers"},
-                           {"choice", Measure::choice, "multiple choice: the option with the lowest loss"},
-                           {"preference", Measure::preference, "how often the chosen answer of a pair is likelier"}}),
-          "The main figure.")
+      .field("measure", &EvaluationSet::measure,
+             choice<Measure>({{"loss", Measure::loss, "next-token loss on the answers"},
+                              {"choice", Measure::choice, "multiple choice: the option with the lowest loss"},
+                              {"preference", Measure::preference, "how often the chosen answer of a pair is likelier"},
+                              {"answer", Measure::answer, "generated answers, compared with the expected ones"}}),
+             "The main figure.")
       .field("modes", &EvaluationSet::modes, list(mode(&ConnectorMode::doc), {.min = 1, .allow_single = true}),
              "How frames are encoded; the first mode determines the best checkpoint. Default: the first of the "
              "connector's modes.")

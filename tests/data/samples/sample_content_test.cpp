@@ -101,6 +101,16 @@ TEST(SampleContent, choices_are_a_text_each_and_the_right_one_goes_by_number_let
               ElementsAre(with_system(chat({"Q", "red"})), with_system(chat({"Q", "blue"}))));
 }
 
+TEST(SampleContent, SeveralAnswersAreKeptAndTheMostFrequentIsLearnt) {
+  const Sample people = text(R"({"user":"Q","answers":["two",{"answer":"2"},"many",{"answer":"2","id":7}]})");
+  EXPECT_THAT(all_told(people), ElementsAre(with_system(chat({"Q", "2"}))));
+  EXPECT_THAT(people.answers, ElementsAre("two", "2", "many", "2"));
+  EXPECT_THAT(all_told(text(R"({"user":"Q","answers":["b","a"]})")), ElementsAre(with_system(chat({"Q", "b"}))));
+  const Sample given = text(R"({"user":"Q","assistant":"A","answers":["a","b"]})");
+  EXPECT_THAT(all_told(given), ElementsAre(with_system(chat({"Q", "A"}))));
+  EXPECT_THAT(given.answers, ElementsAre("a", "b"));
+}
+
 TEST(SampleContent, tokens_made_beforehand_are_taken_as_they_are) {
   Sample one = text(R"({"token_ids":[104,105,33],"loss_mask":[0,true,1]})");
   EXPECT_THAT(all_told(one), ElementsAre("h[i!]"));
@@ -204,6 +214,9 @@ TEST(SampleContent, what_is_wrong_is_said_with_the_sample_and_the_part) {
       {R"({"messages":[{"role":"user","content":null}]})", "'content' of turn 0 of 'messages' is a null"},
       {R"({"conversations":[{"from":"gpt","value":3}]})", "'value' of turn 0 of 'conversations' is a number"},
       {R"({"conversations":{"from":"gpt"}})", "'conversations' is an object, and a list was expected"},
+      {R"({"user":"Q","answers":[]})", "'answers' is an empty list"},
+      {R"({"user":"Q","answers":["a",2]})", "number 1 of 'answers' is a number"},
+      {R"({"user":"Q","answers":"a"})", "'answers' is a string, and a list was expected"},
       {R"({"user":"Q","choices":["a"]})", "'choices' has 1 options"},
       {R"({"user":"Q","choices":["a",2]})", "option 1 of 'choices' is a number"},
       {R"({"user":"Q","choices":["a",""]})", "option 1 of 'choices' is empty"},

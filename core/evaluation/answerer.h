@@ -1,0 +1,35 @@
+// Lets a model answer the prompts of a set's samples, greedily.
+#pragma once
+#include "data/samples/sample.h"
+#include "data/tokenizer.h"
+#include "model/model.h"
+
+#include <string>
+#include <vector>
+
+namespace fvlm::evaluation {
+
+// A text in two: up to where its last answer begins, and that answer.
+struct PromptAndAnswer {
+  explicit PromptAndAnswer(const SampleText& text);
+  std::vector<TokenId> prompt, answer;
+};
+
+// Without special tokens and the space around it.
+std::string decoded(const Tokenizer& tokenizer, const std::vector<TokenId>& ids);
+
+class Answerer {
+ public:
+  // All three outlive it.
+  Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops);
+  // At most `tokens` tokens, up to the end of the turn. Empty for an empty prompt.
+  std::string answer(const std::vector<TokenId>& prompt, const at::Tensor& frames, int64_t tokens) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  const model::Model& vlm_;
+  ops::Operations& ops_;
+  std::vector<int64_t> ends_;
+};
+
+} // namespace fvlm::evaluation
