@@ -14,10 +14,12 @@ struct DecodeOptions {
   // at least this long. 0 decodes at full size.
   int64_t width = 0, height = 0;
   int64_t most_pixels = 64 << 20; // larger images are rejected before memory is allocated
+  // Composites an image with transparency onto white, as the image processors of transformers do. False drops alpha.
+  bool white_background = false;
 };
 
-// Detects the format by content. Applies the EXIF orientation; ignores color profiles, drops alpha, and reduces 16 bits
-// to the upper 8. [any thread]
+// Detects the format by content. Applies the EXIF orientation; ignores color profiles, and reduces 16 bits to the
+// upper 8. [any thread]
 Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
 // Whether the bytes begin like a JPEG or PNG file.

@@ -13,9 +13,10 @@ namespace {
 
 constexpr std::array<uint8_t, 8> signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 
-// Chunks that say nothing of the pixels' values: left unread, and what they would inflate to with them.
+// Chunks that say nothing of the pixels' colors: left unread, and what they would inflate to with them. The last one is
+// transparency, which is read where alpha is not dropped.
 constexpr std::string_view ignored{
-    "bKGD\0cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0sTER\0tEXt\0tIME\0tRNS\0zTXt\0", 90};
+    "bKGD\0cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0sTER\0tEXt\0tIME\0zTXt\0tRNS\0", 90};
 
 struct PngDecoder {
   PngErrors errors;
@@ -51,6 +52,20 @@ int orientation(png_structp png, png_infop info) {
   return exif_orientation({reinterpret_cast<const std::byte*>(exif), size});
 }
 
+// RGBA pixels to RGB ones, in place, with the integers of Pillow's alpha_composite().
+void composite_onto_white(std::vector<uint8_t>& pixels) {
+  constexpr uint32_t white = 255;
+  const size_t count = pixels.size() / 4;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t alpha = pixels[4 * i + 3];
+    for (size_t channel = 0; channel < 3; ++channel) {
+      const uint32_t sum = pixels[4 * i + channel] * alpha + white * (white - alpha) + 128;
+      pixels[3 * i + channel] = static_cast<uint8_t>((sum + (sum >> 8)) >> 8);
+    }
+  }
+  pixels.resize(3 * count);
+}
+
 } // namespace
 
 bool looks_like_png(std::span<const std::byte> bytes) {
@@ -63,7 +78,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
   png_infop info = decoder.info;
   decoder.run([&] {
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, reinterpret_cast<png_const_bytep>(ignored.data()),
-                                static_cast<int>(ignored.size() / 5));
+                                static_cast<int>(ignored.size() / 5) - (options.white_background ? 1 : 0));
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); // ours follow, and say more
     png_set_chunk_malloc_max(png, 1 << 20);
     png_read_info(png, info);
@@ -81,7 +96,10 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
     png_set_strip_16(png);
     png_set_packing(png);
     png_set_palette_to_rgb(png);
-    png_set_strip_alpha(png);
+    if (!options.white_background)
+      png_set_strip_alpha(png);
+    else if (png_get_valid(png, info, PNG_INFO_tRNS))
+      png_set_tRNS_to_alpha(png);
     if (const auto type = png_get_color_type(png, info); !(type & PNG_COLOR_MASK_COLOR)) {
       png_set_expand_gray_1_2_4_to_8(png);
       png_set_gray_to_rgb(png);
@@ -89,7 +107,8 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
     passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
   });
-  const size_t stride = size_t{width} * 3;
+  const bool has_alpha = options.white_background && png_get_channels(png, info) == 4;
+  const size_t stride = size_t{width} * (has_alpha ? 4 : 3);
   if (png_get_rowbytes(png, info) != stride)
     throw Error(ErrorKind::data, fmt::format("a PNG of an unknown form: {} bytes in a row of {} pixels",
                                              png_get_rowbytes(png, info), width));
@@ -99,6 +118,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
       for (size_t row = 0; row < height; ++row) png_read_row(png, decoded.image.rgb.data() + row * stride, nullptr);
     png_read_end(png, info); // verifies the checksums of the last pixels
   });
+  if (has_alpha) composite_onto_white(decoded.image.rgb);
   decoded.orientation = orientation(png, info); // which may stand behind the pixels
   return decoded;
 }

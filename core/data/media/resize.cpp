@@ -18,7 +18,7 @@ bool sensible(const Image& image, int64_t width, int64_t height, size_t out_byte
 
 } // namespace
 
-void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t> out_hwc) {
+void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t> out_hwc, ResizeFilter filter) {
   if (!sensible(image, width, height, out_hwc.size()))
     throw Error(ErrorKind::internal,
                 fmt::format("resize: {} x {} pixels in {} bytes to {} x {} in {} bytes", image.width, image.height,
@@ -28,7 +28,7 @@ void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t
   const uint8_t* lines = image.rgb.data(); // [image.height, width, 3] after the first pass
   std::vector<uint8_t> narrowed;
   if (width != image.width) {
-    const Taps taps(image.width, width);
+    const Taps taps(image.width, width, filter);
     uint8_t* out = out_hwc.data();
     if (height != image.height) {
       narrowed.resize(static_cast<size_t>(stride * image.height));
@@ -45,7 +45,7 @@ void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t
     std::copy(image.rgb.begin(), image.rgb.end(), out_hwc.begin());
     return;
   }
-  const Taps taps(image.height, height);
+  const Taps taps(image.height, height, filter);
   for (int64_t y = 0; y < height; ++y) loops.down(taps, y, lines, stride, out_hwc.data() + y * stride);
 }
 

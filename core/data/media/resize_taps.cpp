@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace fvlm {
 namespace {
-
-constexpr double support = 2; // of the bicubic, in pixels of the coarser grid
 
 double bicubic(double x) {
   constexpr double a = -0.5;
@@ -14,6 +13,38 @@ double bicubic(double x) {
   if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
   if (x < 2) return (((x - 5) * x + 8) * x - 4) * a;
   return 0;
+}
+
+double bilinear(double x) {
+  x = std::abs(x);
+  return x < 1 ? 1 - x : 0;
+}
+
+double sinc(double x) {
+  if (x == 0) return 1;
+  x *= std::numbers::pi;
+  return std::sin(x) / x;
+}
+
+double lanczos(double x) {
+  return -3 <= x && x < 3 ? sinc(x) * sinc(x / 3) : 0;
+}
+
+struct Kernel {
+  double (*weight)(double);
+  double support; // in pixels of the coarser grid
+};
+
+Kernel kernel_of(ResizeFilter filter) {
+  switch (filter) {
+  case ResizeFilter::bilinear:
+    return {bilinear, 1};
+  case ResizeFilter::lanczos:
+    return {lanczos, 3};
+  case ResizeFilter::bicubic:
+    break;
+  }
+  return {bicubic, 2};
 }
 
 int32_t fixed_point(double weight) {
@@ -27,8 +58,9 @@ int32_t pair(int32_t first, int32_t second) {
 } // namespace
 
 // Every operation in Pillow's order, so that the last bit agrees.
-Taps::Taps(int64_t in_, int64_t out_)
+Taps::Taps(int64_t in_, int64_t out_, ResizeFilter filter)
     : in(in_), out(out_), first(static_cast<size_t>(out_)), count(static_cast<size_t>(out_)) {
+  const auto [weight_at, support] = kernel_of(filter);
   const double scale = static_cast<double>(in) / static_cast<double>(out);
   const double coarseness = std::max(scale, 1.0), reach = support * coarseness, inverse = 1.0 / coarseness;
   width = (static_cast<int64_t>(std::ceil(reach)) * 2 + 1 + 3) / 4 * 4;
@@ -42,7 +74,7 @@ Taps::Taps(int64_t in_, int64_t out_)
     // NOLINTEND(bugprone-incorrect-roundings)
     double sum = 0;
     for (int64_t x = begin; x < end; ++x)
-      sum += exact[static_cast<size_t>(x - begin)] = bicubic((static_cast<double>(x) - center + 0.5) * inverse);
+      sum += exact[static_cast<size_t>(x - begin)] = weight_at((static_cast<double>(x) - center + 0.5) * inverse);
     int32_t* row = weights.data() + i * width;
     for (int64_t x = 0; x < end - begin; ++x) {
       const double weight = exact[static_cast<size_t>(x)];

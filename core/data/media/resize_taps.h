@@ -1,5 +1,7 @@
 // The filter taps of a resize: which input pixels contribute to each output pixel of a line, and their weights.
 #pragma once
+#include "data/media/resize.h"
+
 #include <cstdint>
 #include <vector>
 
@@ -19,7 +21,7 @@ struct Taps {
   static constexpr int lower_bits = 11;
   std::vector<int32_t> pairs;
 
-  Taps(int64_t in, int64_t out);
+  Taps(int64_t in, int64_t out, ResizeFilter filter = ResizeFilter::bicubic);
 };
 
 } // namespace fvlm

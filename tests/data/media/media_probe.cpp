@@ -1,9 +1,12 @@
 // media_probe decode OUT WIDTH HEIGHT SCALED FILE...   appends each picture to OUT: int32 width and height, RGB bytes;
 //                                                     for WIDTH 0 as it is, else resized; "-1 -1" for a broken one
+// media_probe process FOLDER OUT FILE...               appends what the folder's image processor makes of each picture:
+//                                                     int32 frames, rows, columns, height, width, then float32 values
 // media_probe time WIDTH HEIGHT SCALED SECONDS FILE    milliseconds an image: decode, resize, normalise
 #include "base/error.h"
 #include "base/file.h"
 #include "data/media/decode_image.h"
+#include "data/media/image_processor.h"
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
 
@@ -50,6 +53,24 @@ void decode_all(const std::vector<std::string>& words) {
   }
 }
 
+void process_all(const std::vector<std::string>& words) {
+  const fvlm::ImageProcessor processor = fvlm::read_image_processor(words[1]);
+  std::ofstream out(words[2], std::ios::binary);
+  for (size_t i = 3; i < words.size(); ++i) {
+    const fvlm::Image image = decode(fvlm::read_file(words[i]), {.white_background = true});
+    const fvlm::ImageLayout layout = layout_of(processor, {image.height, image.width});
+    std::vector<float> values(static_cast<size_t>(layout.frames() * 3 * layout.frame.height * layout.frame.width));
+    process(processor, image, values);
+    for (const int64_t number :
+         {layout.frames(), layout.rows, layout.columns, layout.frame.height, layout.frame.width}) {
+      const auto written = static_cast<int32_t>(number);
+      out.write(reinterpret_cast<const char*>(&written), sizeof written);
+    }
+    out.write(reinterpret_cast<const char*>(values.data()),
+              static_cast<std::streamsize>(values.size() * sizeof(float)));
+  }
+}
+
 void time_one(const std::vector<std::string>& words) {
   using Clock = std::chrono::steady_clock;
   const int64_t width = std::stoll(words[1]), height = std::stoll(words[2]);
@@ -78,6 +99,14 @@ void time_one(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() >= 6 && words[0] == "decode") return decode_all(words), 0;
+  if (words.size() >= 4 && words[0] == "process") {
+    try {
+      return process_all(words), 0;
+    } catch (const fvlm::Error& error) {
+      std::cerr << error.text() << "\n";
+      return error.exit_code();
+    }
+  }
   if (words.size() == 6 && words[0] == "time") return time_one(words), 0;
   std::cerr << "see the head of media_probe.cpp\n";
   return 2;

@@ -24,25 +24,26 @@ TEST(Resize, fast_loops_give_the_integers_of_the_plain_ones) {
   if (!fast) GTEST_SKIP() << "this processor has no AVX2";
   const fvlm::ResizeLoops& plain = fvlm::plain_resize_loops();
   for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{
-           {640, 224}, {320, 224}, {224, 500}, {7, 3}, {1, 5}, {5, 1}, {1000, 7}, {33, 32}, {2, 2}}) {
-    const fvlm::Taps taps(in, out);
-    const int64_t lines = 7; // four together and three alone
-    std::vector<uint8_t> pixels = noise(static_cast<size_t>(lines * in * 3));
-    pixels.resize(pixels.size() + fvlm::resize_slack);
-    std::vector<uint8_t> one(static_cast<size_t>(lines * out * 3)), other(one.size());
-    plain.across(taps, lines, pixels.data(), one.data());
-    fast->across(taps, lines, pixels.data(), other.data());
-    EXPECT_EQ(one, other) << in << " pixels of a line to " << out;
-    for (const int64_t bytes : {48, 21, 5}) {
-      const std::vector<uint8_t> column = noise(static_cast<size_t>(in * bytes));
-      std::vector<uint8_t> up(static_cast<size_t>(bytes)), down(up.size());
-      for (int64_t row = 0; row < out; ++row) {
-        plain.down(taps, row, column.data(), bytes, up.data());
-        fast->down(taps, row, column.data(), bytes, down.data());
-        ASSERT_EQ(up, down) << in << " lines of " << bytes << " bytes to " << out << ", line " << row;
+           {640, 224}, {320, 224}, {224, 500}, {7, 3}, {1, 5}, {5, 1}, {1000, 7}, {33, 32}, {2, 2}})
+    for (const auto filter : {fvlm::ResizeFilter::bicubic, fvlm::ResizeFilter::bilinear, fvlm::ResizeFilter::lanczos}) {
+      const fvlm::Taps taps(in, out, filter);
+      const int64_t lines = 7; // four together and three alone
+      std::vector<uint8_t> pixels = noise(static_cast<size_t>(lines * in * 3));
+      pixels.resize(pixels.size() + fvlm::resize_slack);
+      std::vector<uint8_t> one(static_cast<size_t>(lines * out * 3)), other(one.size());
+      plain.across(taps, lines, pixels.data(), one.data());
+      fast->across(taps, lines, pixels.data(), other.data());
+      EXPECT_EQ(one, other) << in << " pixels of a line to " << out;
+      for (const int64_t bytes : {48, 21, 5}) {
+        const std::vector<uint8_t> column = noise(static_cast<size_t>(in * bytes));
+        std::vector<uint8_t> up(static_cast<size_t>(bytes)), down(up.size());
+        for (int64_t row = 0; row < out; ++row) {
+          plain.down(taps, row, column.data(), bytes, up.data());
+          fast->down(taps, row, column.data(), bytes, down.data());
+          ASSERT_EQ(up, down) << in << " lines of " << bytes << " bytes to " << out << ", line " << row;
+        }
       }
     }
-  }
 }
 
 TEST(Resize, keeps_an_even_colour_at_any_size) {

@@ -1,0 +1,176 @@
+#include "data/media/image_processor.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace fvlm {
+namespace {
+
+constexpr int64_t max_side = 4096; // of Idefics3's images before they are cut
+constexpr int64_t max_pixels = 64 << 20;
+
+// Sizes are computed in transformers' order, so that they are truncated where its sizes are.
+int64_t truncated(double length) {
+  return static_cast<int64_t>(length);
+}
+
+ImageSize by_shortest_edge(ImageSize image, int64_t edge) {
+  const auto [shorter, longer] = std::minmax(image.height, image.width);
+  const int64_t other = truncated(static_cast<double>(edge * longer) / static_cast<double>(shorter));
+  return image.width <= image.height ? ImageSize{other, edge} : ImageSize{edge, other};
+}
+
+int64_t even(int64_t length) {
+  return length + length % 2;
+}
+
+ImageSize by_longest_edge(ImageSize image, int64_t edge) {
+  double ratio = static_cast<double>(image.width) / static_cast<double>(image.height);
+  ImageSize size = image.width >= image.height ? ImageSize{even(truncated(static_cast<double>(edge) / ratio)), edge}
+                                               : ImageSize{edge, even(truncated(static_cast<double>(edge) * ratio))};
+  size = {std::max<int64_t>(size.height, 1), std::max<int64_t>(size.width, 1)};
+  ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
+  if (size.width >= size.height && size.width > max_side)
+    size = {truncated(static_cast<double>(max_side) / ratio), max_side};
+  else if (size.height > size.width && size.height > max_side)
+    size = {max_side, truncated(static_cast<double>(max_side) * ratio)};
+  return {std::max<int64_t>(size.height, 1), std::max<int64_t>(size.width, 1)};
+}
+
+int64_t multiple(int64_t length, int64_t of) {
+  return (length + of - 1) / of * of;
+}
+
+ImageSize by_tiles(ImageSize image, int64_t tile) {
+  const double ratio = static_cast<double>(image.width) / static_cast<double>(image.height);
+  if (image.width >= image.height) {
+    const int64_t width = multiple(image.width, tile);
+    return {multiple(truncated(static_cast<double>(width) / ratio), tile), width};
+  }
+  const int64_t height = multiple(image.height, tile);
+  return {height, multiple(truncated(static_cast<double>(height) * ratio), tile)};
+}
+
+// The size of the image after each step that changes it.
+struct Sizes {
+  ImageSize padded, resized, tiled;
+};
+
+Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
+  Sizes sizes{image, {}, {}};
+  if (processor.square_padding) sizes.padded.height = sizes.padded.width = std::max(image.height, image.width);
+  switch (processor.resize) {
+  case ImageProcessor::Resize::none:
+    sizes.resized = sizes.padded;
+    break;
+  case ImageProcessor::Resize::exact:
+    sizes.resized = processor.size;
+    break;
+  case ImageProcessor::Resize::shortest_edge:
+    sizes.resized = by_shortest_edge(sizes.padded, processor.edge);
+    break;
+  case ImageProcessor::Resize::longest_edge:
+    sizes.resized = by_longest_edge(sizes.padded, processor.edge);
+    break;
+  }
+  sizes.tiled = sizes.resized;
+  if (processor.tile)
+    sizes.tiled = processor.splits_into_tiles ? by_tiles(sizes.resized, *processor.tile)
+                                              : ImageSize{*processor.tile, *processor.tile};
+  for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
+    if (size.height < 1 || size.width < 1 || size.height > max_pixels / size.width)
+      throw Error(ErrorKind::data,
+                  fmt::format("an image of {} x {} pixels would be resized to {} x {}, and at most {} pixels are "
+                              "supported",
+                              image.width, image.height, size.width, size.height, max_pixels))
+          .advise("crop or pad images that are so long and narrow before they go into a shard");
+  return sizes;
+}
+
+Image padded(const Image& image, const std::array<uint8_t, 3>& color) {
+  const int64_t side = std::max(image.height, image.width);
+  Image out{side, side, std::vector<uint8_t>(static_cast<size_t>(side * side * 3))};
+  for (size_t i = 0; i < out.rgb.size(); ++i) out.rgb[i] = color[i % 3];
+  const int64_t top = (side - image.height) / 2, left = (side - image.width) / 2, stride = image.width * 3;
+  for (int64_t y = 0; y < image.height; ++y)
+    std::copy_n(image.rgb.begin() + y * stride, stride, out.rgb.begin() + ((top + y) * side + left) * 3);
+  return out;
+}
+
+Image resized(const Image& image, ImageSize size, ResizeFilter filter) {
+  Image out{size.width, size.height, std::vector<uint8_t>(static_cast<size_t>(size.width * size.height * 3))};
+  resize(image, size.width, size.height, out.rgb, filter);
+  return out;
+}
+
+// The normalized value of each byte, by channel.
+using Table = std::array<std::array<float, 256>, 3>;
+
+Table table_of(const ImageProcessor& processor) {
+  Table table{};
+  for (size_t channel = 0; channel < 3; ++channel)
+    for (size_t value = 0; value < 256; ++value) {
+      const auto rescaled = static_cast<float>(static_cast<double>(value) * processor.rescale_factor);
+      table[channel][value] = (rescaled - processor.mean[channel]) / processor.deviation[channel];
+    }
+  return table;
+}
+
+// Normalizes the part of the image that begins at (top, left) into out[3, height, width]; black outside of the image.
+void normalize_window(const Image& image, int64_t top, int64_t left, ImageSize window, const Table& table, float* out) {
+  for (size_t channel = 0; channel < 3; ++channel)
+    for (int64_t y = top; y < top + window.height; ++y)
+      for (int64_t x = left; x < left + window.width; ++x) {
+        const bool inside = y >= 0 && y < image.height && x >= 0 && x < image.width;
+        const uint8_t value = inside ? image.rgb[static_cast<size_t>((y * image.width + x) * 3) + channel] : 0;
+        *out++ = table[channel][value];
+      }
+}
+
+// Where a window of this length begins in the middle of a line; negative: the line is shorter.
+int64_t centered(int64_t line, int64_t window) {
+  return line >= window ? (line - window) / 2 : -((window - line + 1) / 2);
+}
+
+ImageLayout layout_of(const ImageProcessor& processor, const Sizes& sizes) {
+  ImageLayout layout;
+  layout.frame = processor.center_crop.value_or(sizes.tiled);
+  if (!processor.tile) return layout;
+  const int64_t tile = *processor.tile;
+  layout.frame = {tile, tile};
+  if (sizes.tiled != layout.frame) layout.rows = sizes.tiled.height / tile, layout.columns = sizes.tiled.width / tile;
+  return layout;
+}
+
+} // namespace
+
+ImageLayout layout_of(const ImageProcessor& processor, ImageSize image) {
+  return layout_of(processor, sizes_of(processor, image));
+}
+
+void process(const ImageProcessor& processor, const Image& image, std::span<float> out) {
+  const Sizes sizes = sizes_of(processor, {image.height, image.width});
+  const ImageLayout layout = layout_of(processor, sizes);
+  const int64_t frame = 3 * layout.frame.height * layout.frame.width;
+  if (out.size() != static_cast<size_t>(layout.frames() * frame))
+    throw Error(ErrorKind::internal, fmt::format("process: {} floats for {} frames of {} x {} pixels", out.size(),
+                                                 layout.frames(), layout.frame.width, layout.frame.height));
+  const Table table = table_of(processor);
+  Image whole = processor.square_padding ? padded(image, *processor.square_padding) : image;
+  for (const ImageSize& size : {sizes.resized, sizes.tiled})
+    if (size != ImageSize{whole.height, whole.width}) whole = resized(whole, size, processor.filter);
+  float* end = out.data();
+  for (int64_t row = 0; row < layout.rows; ++row)
+    for (int64_t column = 0; column < layout.columns; ++column, end += frame)
+      normalize_window(whole, row * layout.frame.height, column * layout.frame.width, layout.frame, table, end);
+  if (layout.rows > 0) whole = resized(whole, layout.frame, processor.filter);
+  normalize_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),
+                   layout.frame, table, end);
+}
+
+} // namespace fvlm

@@ -1,0 +1,68 @@
+// ImageProcessor: prepares an image for an encoder as the image processor of a Hugging Face folder does. The pixels and
+// the normalized values are those of transformers' PIL-based processors, bit for bit.
+//
+// An image becomes one frame, or with Idefics3 and SmolVLM several: it is cut into square tiles, and the last frame is
+// the whole image at the size of a tile (the global image).
+#pragma once
+#include "data/media/image.h"
+#include "data/media/resize.h"
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+
+namespace fvlm {
+
+struct ImageSize {
+  int64_t height = 0, width = 0;
+  bool operator==(const ImageSize&) const = default;
+};
+
+// The steps in their order. The image should be decoded with DecodeOptions::white_background.
+struct ImageProcessor {
+  // Pads the shorter side with this color on both sides until the image is square.
+  std::optional<std::array<uint8_t, 3>> square_padding;
+
+  // exact: to `size`. shortest_edge, longest_edge: that side to `edge`, and the other one in proportion.
+  enum class Resize { none, exact, shortest_edge, longest_edge };
+  Resize resize = Resize::none;
+  ImageSize size;
+  int64_t edge = 0;
+  ResizeFilter filter = ResizeFilter::bicubic;
+
+  std::optional<ImageSize> center_crop; // an image that is smaller gets black margins
+
+  // Frames are squares of this side: with `splits_into_tiles` both sides are resized to multiples of it and the image
+  // is cut, without the whole image is resized to one tile.
+  std::optional<int64_t> tile;
+  bool splits_into_tiles = false;
+
+  // (value * rescale_factor - mean) / deviation, by channel
+  double rescale_factor = 1;
+  std::array<float, 3> mean{0, 0, 0}, deviation{1, 1, 1};
+
+  bool operator==(const ImageProcessor&) const = default;
+};
+
+// What an image becomes.
+struct ImageLayout {
+  int64_t rows = 0, columns = 0; // of tiles, which come row by row; 0: the image was not cut
+  ImageSize frame;               // the size of each frame
+  int64_t frames() const { return rows * columns + 1; }
+  bool operator==(const ImageLayout&) const = default;
+};
+
+// Throws Error(data) for an image so long and narrow that it would be resized to more than 64 Mi pixels.
+ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
+
+// out: [frames, 3, height, width] as layout_of() says. [any thread]
+void process(const ImageProcessor& processor, const Image& image, std::span<float> out);
+
+// Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
+// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3 and SmolVLM
+// are supported. Throws Error(data) with every option that is not.
+ImageProcessor read_image_processor(const std::filesystem::path& folder);
+
+} // namespace fvlm

@@ -1,0 +1,250 @@
+// The image processors of transformers: their defaults, and what their configs may say.
+#include "base/config_reader.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "data/media/image_processor.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace fvlm {
+namespace {
+
+using Json = nlohmann::json;
+using Resize = ImageProcessor::Resize;
+
+constexpr int64_t max_edge = 1 << 14;
+constexpr std::array<double, 3> clip_mean{0.48145466, 0.4578275, 0.40821073},
+    clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5};
+
+// A class of image processors, with what holds where a config leaves an option out.
+struct Family {
+  const char* type;
+  Resize resize;
+  int64_t edge;
+  ResizeFilter filter;
+  bool center_crop; // to `edge`
+  int64_t tile;     // 0: images are not cut
+  bool may_pad_to_square;
+  const std::array<double, 3>&mean, &deviation;
+};
+
+constexpr Family families[]{
+    {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, clip_mean,
+     clip_deviation},
+    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, half, half},
+    {"BitImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, clip_mean, clip_deviation},
+    {"LlavaImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, true, clip_mean,
+     clip_deviation},
+    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, half, half},
+    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, half, half},
+};
+
+// Options that change no pixel come last.
+constexpr std::array known_keys{"image_processor_type", "feature_extractor_type", "do_convert_rgb", "do_resize", "size",
+                                "resample", "default_to_square", "do_center_crop", "crop_size", "do_rescale",
+                                "rescale_factor", "do_normalize", "image_mean", "image_std", "do_pad", "pad_size",
+                                "do_image_splitting", "max_image_size", "data_format", "input_data_format",
+                                // of video, of the program that reads the config, and of text
+                                "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors",
+                                "return_row_col_info", "device", "disable_grouping", "image_seq_length"};
+
+// transformers reads null as if the option were left out.
+Json without_nulls(const Json& object) {
+  Json out = Json::object();
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null()) out[key] = value;
+  return out;
+}
+
+class Reader {
+ public:
+  Reader(const Json& config, const std::string& where) : config_(without_nulls(config)), reader_(config_, where) {}
+
+  ImageProcessor read() {
+    family_ = &find_family();
+    reader_.refuse_unknown(known_keys);
+    read_resize();
+    read_crop_and_tiles();
+    read_values();
+    reader_.refuse_unless(reader_.flag("do_convert_rgb", true), "do_convert_rgb", "encoders read RGB images");
+    reader_.refuse_unless(reader_.text("data_format", "channels_first") == "channels_first", "data_format",
+                          "frames are [channels, height, width]");
+    reader_.refuse_unless(!reader_.has("input_data_format"), "input_data_format", "images come from files");
+    reader_.finish("change the option, or take another image processor: images would not be what the model was "
+                   "trained on");
+    return out_;
+  }
+
+ private:
+  const Family& find_family() {
+    std::string type = reader_.text("image_processor_type", "");
+    if (type.empty()) { // the name of such classes before transformers 4.26
+      type = reader_.text("feature_extractor_type", "");
+      constexpr std::string_view ending = "FeatureExtractor";
+      if (type.ends_with(ending)) type.replace(type.size() - ending.size(), ending.size(), "ImageProcessor");
+    }
+    constexpr std::string_view fast = "Fast";
+    if (type.ends_with(fast)) type.resize(type.size() - fast.size());
+    std::vector<std::string> names;
+    for (const Family& family : families) {
+      if (type == family.type) return family;
+      names.emplace_back(family.type);
+    }
+    throw Error(ErrorKind::data, type.empty() ? "'image_processor_type' is missing"
+                                              : fmt::format("the image processor '{}' is not supported", type))
+        .at(reader_.where())
+        .advise(fmt::format("supported are {}", fmt::join(names, ", ")));
+  }
+
+  void refuse(const char* key, const std::string& expected) { reader_.refuse_unless(false, key, expected); }
+
+  // The sizes of an object that has exactly these keys.
+  bool sizes(const Json& object, std::initializer_list<std::pair<const char*, int64_t*>> keys) {
+    const Json present = without_nulls(object);
+    if (present.size() != keys.size()) return false;
+    for (const auto& [key, out] : keys) {
+      const auto found = present.find(key);
+      if (found == present.end() || !length(*found, *out)) return false;
+    }
+    return true;
+  }
+  static bool length(const Json& value, int64_t& out) {
+    if (!value.is_number_integer() || value < 1 || value > max_edge) return false;
+    out = value.get<int64_t>();
+    return true;
+  }
+  // [height, width] or an object of both.
+  bool exact_size(const Json& value, ImageSize& out) {
+    if (value.is_array()) return value.size() == 2 && length(value[0], out.height) && length(value[1], out.width);
+    return value.is_object() && sizes(value, {{"height", &out.height}, {"width", &out.width}});
+  }
+
+  void read_resize() {
+    constexpr ResizeFilter filters[]{ResizeFilter::lanczos, ResizeFilter::bilinear, ResizeFilter::bicubic};
+    const int64_t resample = reader_.has("resample") ? reader_.whole("resample", std::nullopt, 0, 5) : -1;
+    reader_.refuse_unless(resample == -1 || (resample >= 1 && resample <= 3), "resample",
+                          "1 (Lanczos), 2 (bilinear) and 3 (bicubic) are supported");
+    out_.filter = resample >= 1 && resample <= 3 ? filters[resample - 1] : family_->filter;
+    const bool to_square = reader_.flag("default_to_square", false);
+    if (!reader_.flag("do_resize", true)) return;
+    out_.resize = family_->resize;
+    out_.edge = family_->edge;
+    out_.size = {family_->edge, family_->edge};
+    if (reader_.has("size")) read_size(config_["size"], to_square);
+    if (out_.resize != Resize::exact) out_.size = {};
+    if (out_.resize == Resize::exact) out_.edge = 0;
+  }
+
+  void read_size(const Json& size, bool to_square) {
+    int64_t edge = 0;
+    ImageSize exact;
+    if (exact_size(size, exact)) {
+      out_.resize = Resize::exact;
+      out_.size = exact;
+    } else if (length(size, edge)) {
+      out_.resize = to_square ? Resize::exact : Resize::shortest_edge;
+      out_.edge = edge;
+      out_.size = {edge, edge};
+    } else if (!family_->tile && size.is_object() && sizes(size, {{"shortest_edge", &edge}})) {
+      out_.resize = Resize::shortest_edge;
+      out_.edge = edge;
+    } else if (family_->tile && size.is_object() && sizes(size, {{"longest_edge", &edge}})) {
+      out_.resize = Resize::longest_edge;
+      out_.edge = edge;
+    } else {
+      refuse("size", fmt::format("expected 'height' and 'width', or '{}' alone, of 1 to {} pixels",
+                                 family_->tile ? "longest_edge" : "shortest_edge", max_edge));
+    }
+    if (family_->tile && out_.resize == Resize::shortest_edge) refuse("size", "expected an object with 'longest_edge'");
+  }
+
+  void read_crop_and_tiles() {
+    if (family_->tile) {
+      int64_t tile = family_->tile;
+      if (reader_.has("max_image_size") &&
+          !(config_["max_image_size"].is_object() && sizes(config_["max_image_size"], {{"longest_edge", &tile}})))
+        refuse("max_image_size", fmt::format("expected 'longest_edge' of 1 to {} pixels", max_edge));
+      out_.tile = tile;
+      out_.splits_into_tiles = reader_.flag("do_image_splitting", true);
+      reader_.refuse_unless(!reader_.flag("do_center_crop", false), "do_center_crop", "this processor does not crop");
+      reader_.flag("do_pad", true); // adds empty frames to a batch, which models leave out
+      return;
+    }
+    for (const char* key : {"max_image_size", "do_image_splitting"})
+      reader_.refuse_unless(!reader_.has(key), key, "this processor does not cut images");
+    reader_.refuse_unless(!reader_.has("pad_size"), "pad_size", "images are only padded to a square");
+    const bool pad = reader_.flag("do_pad", false);
+    reader_.refuse_unless(!pad || family_->may_pad_to_square, "do_pad", "only LlavaImageProcessor pads images");
+    if (pad && family_->may_pad_to_square) {
+      std::array<uint8_t, 3> color{};
+      const std::array<double, 3> mean = channels("image_mean", family_->mean, 0, 1);
+      for (size_t i = 0; i < 3; ++i) color[i] = static_cast<uint8_t>(mean[i] * 255);
+      out_.square_padding = color;
+    }
+    if (!reader_.flag("do_center_crop", family_->center_crop)) return;
+    ImageSize crop{family_->edge, family_->edge};
+    int64_t edge = 0;
+    if (reader_.has("crop_size")) {
+      if (length(config_["crop_size"], edge))
+        crop = {edge, edge};
+      else if (!exact_size(config_["crop_size"], crop))
+        refuse("crop_size", fmt::format("expected 'height' and 'width' of 1 to {} pixels", max_edge));
+    } else if (!family_->center_crop) {
+      refuse("do_center_crop", "'crop_size' is missing");
+    }
+    out_.center_crop = crop;
+  }
+
+  // A number for all channels, or one for each.
+  std::array<double, 3> channels(const char* key, std::array<double, 3> out, double min, double max) {
+    if (!reader_.has(key)) return out;
+    const Json& value = config_[key];
+    bool good = value.is_number() || (value.is_array() && value.size() == 3);
+    for (size_t i = 0; good && i < 3; ++i) {
+      const Json& one = value.is_array() ? value[i] : value;
+      good = one.is_number() && one >= min && one <= max;
+      if (good) out[i] = one.get<double>();
+    }
+    if (!good) refuse(key, fmt::format("expected one number, or three, from {:g} to {:g}", min, max));
+    return out;
+  }
+
+  void read_values() {
+    const double factor = reader_.number("rescale_factor", 1.0 / 255, 1e-6, 1e6);
+    if (reader_.flag("do_rescale", true)) out_.rescale_factor = factor;
+    const std::array<double, 3> mean = channels("image_mean", family_->mean, -1e4, 1e4),
+                                deviation = channels("image_std", family_->deviation, 1e-6, 1e4);
+    if (!reader_.flag("do_normalize", true)) return;
+    for (size_t i = 0; i < 3; ++i) {
+      out_.mean[i] = static_cast<float>(mean[i]);
+      out_.deviation[i] = static_cast<float>(deviation[i]);
+    }
+  }
+
+  const Json config_;
+  ConfigReader reader_;
+  const Family* family_ = nullptr;
+  ImageProcessor out_;
+};
+
+} // namespace
+
+ImageProcessor read_image_processor(const std::filesystem::path& folder) {
+  constexpr uint64_t max_bytes = 1 << 20;
+  const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
+  if (exists(nested)) {
+    const Json config = read_json_object(nested, max_bytes);
+    const auto found = config.find("image_processor");
+    if (found != config.end() && found->is_object()) return Reader(*found, nested.string()).read();
+  }
+  if (!exists(own))
+    throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
+        .at(folder.string())
+        .advise("copy the file from the folder that the model was downloaded as");
+  return Reader(read_json_object(own, max_bytes), own.string()).read();
+}
+
+} // namespace fvlm

@@ -1,0 +1,116 @@
+// What configs are refused, and what an image becomes. That the values are transformers': image_processor_test.py.
+#include "base/error.h"
+#include "base/scratch_folder.h"
+#include "data/media/image_processor.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <gmock/gmock.h>
+
+namespace {
+
+using testing::HasSubstr;
+
+fvlm::ImageProcessor read_config(const std::string& config) {
+  const fvlm::ScratchFolder folder;
+  std::ofstream(folder.path() / "preprocessor_config.json") << config;
+  return fvlm::read_image_processor(folder.path());
+}
+
+std::string config_refusal(const std::string& config) {
+  try {
+    read_config(config);
+    return "";
+  } catch (const fvlm::Error& error) {
+    EXPECT_EQ(error.kind(), fvlm::ErrorKind::data);
+    return error.text();
+  }
+}
+
+std::string clip_with(const std::string& option) {
+  return R"({"image_processor_type": "CLIPImageProcessor", )" + option + "}";
+}
+std::string tiles_with(const std::string& option) {
+  return R"({"image_processor_type": "Idefics3ImageProcessor", )" + option + "}";
+}
+
+TEST(ImageProcessor, NamesUnknownTypesAndOptions) {
+  EXPECT_THAT(config_refusal(R"({"image_processor_type": "Qwen2VLImageProcessor"})"),
+              AllOf(HasSubstr("'Qwen2VLImageProcessor'"), HasSubstr("SiglipImageProcessor")));
+  EXPECT_THAT(config_refusal("{}"), HasSubstr("'image_processor_type' is missing"));
+  EXPECT_THAT(config_refusal(clip_with(R"("crop_sise": 5)")), AllOf(HasSubstr("crop_sise"), HasSubstr("'crop_size'")));
+  EXPECT_EQ(config_refusal(clip_with(R"("do_pad": null, "size": null)")), "");
+}
+
+TEST(ImageProcessor, RefusesOptionsThatItDoesNotApply) {
+  EXPECT_THAT(config_refusal(clip_with(R"("resample": 0)")), HasSubstr("'resample' = 0"));
+  EXPECT_THAT(config_refusal(clip_with(R"("do_convert_rgb": false)")), HasSubstr("'do_convert_rgb' = false"));
+  EXPECT_THAT(config_refusal(clip_with(R"("do_pad": true)")), HasSubstr("'do_pad' = true"));
+  EXPECT_THAT(config_refusal(clip_with(R"("pad_size": {"height": 5, "width": 5})")), HasSubstr("'pad_size'"));
+  EXPECT_THAT(config_refusal(clip_with(R"("do_image_splitting": true)")), HasSubstr("'do_image_splitting' = true"));
+  EXPECT_THAT(config_refusal(clip_with(R"("data_format": "channels_last")")), HasSubstr("'data_format'"));
+  EXPECT_THAT(config_refusal(tiles_with(R"("do_center_crop": true)")), HasSubstr("'do_center_crop' = true"));
+}
+
+TEST(ImageProcessor, RefusesSizesWithTheirValue) {
+  for (const char* size :
+       {R"({"shortest_edge": 224, "longest_edge": 336})", R"({"max_height": 5, "max_width": 5})",
+        R"({"longest_edge": 224})", R"({"height": 5})", R"({"shortest_edge": 0})", "99999", "[5]", R"("large")", "2.5"})
+    EXPECT_THAT(config_refusal(clip_with(R"("size": )" + std::string(size))), HasSubstr("'size' = ")) << size;
+  EXPECT_THAT(config_refusal(clip_with(R"("crop_size": {"shortest_edge": 5})")), HasSubstr("'crop_size' = "));
+  EXPECT_THAT(config_refusal(tiles_with(R"("size": 5)")), HasSubstr("'size' = 5"));
+  EXPECT_THAT(config_refusal(tiles_with(R"("size": {"shortest_edge": 5})")), HasSubstr("'size' = "));
+  EXPECT_THAT(config_refusal(tiles_with(R"("max_image_size": 512)")), HasSubstr("'max_image_size' = 512"));
+  EXPECT_THAT(config_refusal(clip_with(R"("image_std": [0, 1, 1])")), HasSubstr("'image_std'"));
+  EXPECT_THAT(config_refusal(clip_with(R"("image_mean": [1, 1])")), HasSubstr("'image_mean'"));
+}
+
+TEST(ImageProcessor, NamesTheFolderWithoutAConfig) {
+  const fvlm::ScratchFolder folder;
+  try {
+    fvlm::read_image_processor(folder.path());
+    FAIL() << "a folder without a config was read";
+  } catch (const fvlm::Error& error) {
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("preprocessor_config.json"), HasSubstr(folder.path().string())));
+  }
+}
+
+TEST(ImageProcessor, ReadsTheFormsOfASize) {
+  EXPECT_EQ(read_config(clip_with(R"("size": 336)")), read_config(clip_with(R"("size": {"shortest_edge": 336})")));
+  EXPECT_EQ(read_config(clip_with(R"("size": 336, "default_to_square": true)")),
+            read_config(clip_with(R"("size": {"height": 336, "width": 336})")));
+  EXPECT_EQ(read_config(clip_with(R"("size": [90, 70])")),
+            read_config(clip_with(R"("size": {"height": 90, "width": 70})")));
+  EXPECT_EQ(read_config(clip_with(R"("image_mean": 0.25)")),
+            read_config(clip_with(R"("image_mean": [0.25, 0.25, 0.25])")));
+}
+
+TEST(ImageProcessor, TellsTilesOfAnImage) {
+  const fvlm::ImageProcessor smolvlm =
+      read_config(tiles_with(R"("size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512})"));
+  const fvlm::ImageLayout wide = layout_of(smolvlm, {480, 640});
+  EXPECT_EQ(wide, (fvlm::ImageLayout{3, 4, {512, 512}}));
+  EXPECT_EQ(wide.frames(), 13);
+  EXPECT_EQ(layout_of(smolvlm, {512, 512}).frames(), 17);
+  const fvlm::ImageLayout whole = layout_of(read_config(tiles_with(R"("do_image_splitting": false)")), {480, 640});
+  EXPECT_EQ(whole, (fvlm::ImageLayout{0, 0, {364, 364}}));
+  EXPECT_EQ(whole.frames(), 1);
+}
+
+TEST(ImageProcessor, RefusesImagesThatWouldBecomeTooLarge) {
+  try {
+    layout_of(read_config(clip_with(R"("size": 2048)")), {1, 65535});
+    FAIL() << "134 million columns were accepted";
+  } catch (const fvlm::Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("65535 x 1 pixels would be resized to 134215680 x 2048"));
+  }
+}
+
+TEST(ImageProcessor, RefusesMemoryOfAnotherSize) {
+  const fvlm::Image image{2, 2, std::vector<uint8_t>(12)};
+  std::vector<float> out(3 * 224 * 224 - 1);
+  EXPECT_THROW(process(read_config(clip_with(R"("size": 224)")), image, out), fvlm::Error);
+}
+
+} // namespace

@@ -1,0 +1,175 @@
+"""Against the PIL-based image processors of transformers: image_processor_test.py MEDIA_PROBE. Equal to the bit."""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+probe = sys.argv.pop(1)
+try:
+    import numpy
+    from PIL import Image
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+except ImportError as error:
+    print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+draw = numpy.random.default_rng(7)
+scratch = tempfile.TemporaryDirectory()
+root = Path(scratch.name)
+
+
+def picture(width, height, channels=3):
+    """Smooth with some noise, as photographs are."""
+    y, x = numpy.mgrid[0:height, 0:width]
+    waves = [128 + 60 * numpy.sin(x / (9 + 5 * c) + y / 23) + 50 * numpy.cos(y / (7 + 3 * c)) for c in range(channels)]
+    noisy = numpy.stack(waves, -1) + draw.normal(0, 20, (height, width, channels))
+    return numpy.clip(noisy, 0, 255).astype(numpy.uint8)
+
+
+def saved(images):
+    paths = []
+    for image, options in images:
+        paths.append(root / f"{len(list(root.iterdir()))}.png")
+        image.save(paths[-1], **options)
+    return paths
+
+
+def rgb_of(*sizes):
+    return saved([(Image.fromarray(picture(width, height)), {}) for width, height in sizes])
+
+
+def all_modes():
+    rgb, rgba = Image.fromarray(picture(83, 61)), Image.fromarray(picture(83, 61, 4), "RGBA")
+    gray = rgb.convert("L")
+    images = [(image, {}) for image in (rgba, gray, rgba.convert("LA"), rgb.convert("1"), rgb.quantize(200))]
+    return saved(images + [(rgb.quantize(16), {"transparency": 3}), (rgb, {"transparency": tuple(picture(83, 61)[0, 0])}),
+                           (gray, {"transparency": 90}),
+                           (rgb.quantize(8), {"transparency": bytes([0, 40, 255, 128, 7, 200, 90, 1])})])
+
+
+def folder_of(config):
+    """A folder with a preprocessor_config.json, as published (a dict) or as transformers saves it (a processor)."""
+    folder = root / f"folder-{len(list(root.iterdir()))}"
+    folder.mkdir()
+    if isinstance(config, dict):
+        (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    else:
+        config.save_pretrained(folder)
+    return folder
+
+
+def process(folder, paths):
+    """(rows, columns, frames [n, 3, height, width]) of each picture."""
+    out = root / "out.bin"
+    done = subprocess.run([str(word) for word in (probe, "process", folder, out, *paths)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    raw, made, at = out.read_bytes(), [], 0
+    for _ in paths:
+        frames, rows, columns, height, width = (int(n) for n in numpy.frombuffer(raw, numpy.int32, 5, at))
+        count = frames * 3 * height * width
+        values = numpy.frombuffer(raw, numpy.float32, count, at + 20)
+        made.append((rows, columns, values.reshape(frames, 3, height, width)))
+        at += 20 + 4 * count
+    assert at == len(raw)
+    return made
+
+
+CLIP_336 = {"crop_size": 336, "do_center_crop": True, "do_normalize": True, "do_resize": True, "resample": 3,
+            "feature_extractor_type": "CLIPFeatureExtractor", "image_mean": [0.48145466, 0.4578275, 0.40821073],
+            "image_std": [0.26862954, 0.26130258, 0.27577711], "size": 336}
+DINOV2 = {"crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "do_convert_rgb": True,
+          "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.485, 0.456, 0.406],
+          "image_processor_type": "BitImageProcessor", "image_std": [0.229, 0.224, 0.225], "resample": 3,
+          "rescale_factor": 0.00392156862745098, "size": {"shortest_edge": 256}}
+SMOLVLM_256M = {"do_convert_rgb": True, "do_image_splitting": True, "do_normalize": True, "do_pad": True,
+                "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.5, 0.5],
+                "image_processor_type": "Idefics3ImageProcessor", "image_std": [0.5, 0.5, 0.5],
+                "max_image_size": {"longest_edge": 512}, "processor_class": "Idefics3Processor", "resample": 1,
+                "rescale_factor": 0.00392156862745098, "size": {"longest_edge": 2048}}
+ODD = [(337, 251), (251, 337), (640, 480), (31, 97), (224, 224), (225, 224), (1, 1), (7, 300), (500, 31)]
+
+
+class ImageProcessors(unittest.TestCase):
+    def expect_equal(self, oracle, paths, config=None):
+        made = process(folder_of(config or oracle), paths)
+        for path, (rows, columns, ours) in zip(paths, made):
+            with Image.open(path) as image:
+                said = oracle(image, return_tensors="np")
+                name = f"{type(oracle).__name__} {image.mode} {image.size} {image.info}"
+            theirs = said["pixel_values"]
+            theirs = theirs[0] if theirs.ndim == 5 else theirs
+            with self.subTest(name):
+                self.assertEqual(ours.shape, theirs.shape)
+                self.assertEqual(float(numpy.abs(ours - theirs).max()), 0, "largest difference")
+                if "rows" in said:
+                    self.assertEqual((rows, columns), (said["rows"][0][0], said["cols"][0][0]))
+
+    def test_published_configs(self):
+        paths = rgb_of(*ODD)
+        self.expect_equal(CLIPImageProcessorPil.from_dict(CLIP_336), paths, CLIP_336)
+        self.expect_equal(BitImageProcessorPil.from_dict(DINOV2), paths, DINOV2)
+        self.expect_equal(SiglipImageProcessorPil(size={"height": 384, "width": 384}), paths)
+
+    def test_defaults_and_every_option(self):
+        paths = rgb_of((337, 251), (60, 97))
+        for kind in (CLIPImageProcessorPil, BitImageProcessorPil, SiglipImageProcessorPil, LlavaImageProcessorPil):
+            self.expect_equal(kind(), paths)
+            self.expect_equal(kind(), paths, {"image_processor_type": kind.__name__[:-3]})
+            for options in ({"resample": 1}, {"resample": 2}, {"do_rescale": False}, {"do_normalize": False},
+                            {"rescale_factor": 1 / 127.5}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 0.5, 2]},
+                            {"size": {"shortest_edge": 100}, "do_center_crop": False},
+                            {"size": {"height": 90, "width": 151}, "crop_size": {"height": 91, "width": 64},
+                             "do_center_crop": True},
+                            {"do_resize": False, "do_center_crop": True, "crop_size": {"height": 98, "width": 95}}):
+                self.expect_equal(kind(**options), paths)
+
+    def test_center_crop_of_an_image_that_is_smaller(self):
+        paths = rgb_of((30, 41), (41, 30), (400, 7))
+        for height, width in ((64, 65), (65, 64), (35, 35), (20, 90)):
+            crop = {"height": height, "width": width}
+            self.expect_equal(CLIPImageProcessorPil(do_resize=False, crop_size=crop), paths)
+
+    def test_llava_pads_to_a_square_with_the_mean_color(self):
+        paths = rgb_of(*ODD)
+        self.expect_equal(LlavaImageProcessorPil(do_pad=True, size={"shortest_edge": 56}, crop_size=56), paths)
+        self.expect_equal(LlavaImageProcessorPil(do_pad=True, do_normalize=False, image_mean=[0, 0.5, 1]), paths[:3])
+
+    def test_gray_palette_and_alpha(self):
+        paths = all_modes()
+        self.expect_equal(CLIPImageProcessorPil(), paths)
+        self.expect_equal(CLIPImageProcessorPil(do_resize=False, do_center_crop=False), paths)
+
+    def test_tiles(self):
+        sizes = [(640, 480), (97, 31), (31, 97), (64, 64), (65, 64), (300, 7), (1, 1), (1, 300), (128, 128), (127, 129)]
+        paths = rgb_of(*sizes)
+        for kind in (Idefics3ImageProcessorPil, SmolVLMImageProcessorPil):
+            for options in ({}, {"do_image_splitting": False}, {"do_resize": False},
+                            {"size": {"height": 100, "width": 70}}, {"size": {"longest_edge": 64}},
+                            {"size": {"longest_edge": 5000}, "max_image_size": {"longest_edge": 1024}}):
+                settings = {"size": {"longest_edge": 256}, "max_image_size": {"longest_edge": 64}, **options}
+                some = paths[:2] if settings["size"].get("longest_edge") == 5000 else paths
+                self.expect_equal(kind(return_row_col_info=True, **settings), some)
+
+    def test_smolvlm_as_published(self):
+        oracle = Idefics3ImageProcessorPil.from_dict({**SMOLVLM_256M, "return_row_col_info": True})
+        self.expect_equal(oracle, rgb_of((640, 480), (251, 337)), SMOLVLM_256M)
+
+    def test_a_processor_config_goes_first(self):
+        folder = folder_of(CLIP_336)
+        nested = {"processor_class": "X", "image_processor": {**DINOV2, "crop_size": None}}
+        (folder / "processor_config.json").write_text(json.dumps(nested))
+        paths = rgb_of((300, 200))
+        with Image.open(paths[0]) as image:
+            theirs = BitImageProcessorPil.from_dict(DINOV2)(image, return_tensors="np")["pixel_values"]
+        self.assertEqual(float(numpy.abs(process(folder, paths)[0][2] - theirs).max()), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
