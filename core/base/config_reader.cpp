@@ -105,6 +105,19 @@ std::vector<int64_t> ConfigReader::wholes(const char* key, std::vector<int64_t> 
   return out;
 }
 
+std::vector<std::string> ConfigReader::texts(const char* key) {
+  std::vector<std::string> out;
+  if (!has(key)) return out;
+  const Json* value = find(key);
+  bool good = value->is_array();
+  for (size_t i = 0; good && i < value->size(); ++i) {
+    good = (*value)[i].is_string();
+    if (good) out.push_back((*value)[i].get<std::string>());
+  }
+  if (!good) problems_.add("'{}' is {}, and must be a list of texts", key, shown_value(key));
+  return out;
+}
+
 const Json* ConfigReader::object(const char* key) {
   if (!has(key)) return nullptr;
   if (find(key)->is_object()) return find(key);
@@ -115,6 +128,11 @@ const Json* ConfigReader::object(const char* key) {
 bool ConfigReader::has(const char* key) const {
   const Json* value = find(key);
   return value && !value->is_null();
+}
+
+bool ConfigReader::has_null(const char* key) const {
+  const Json* value = find(key);
+  return value && value->is_null();
 }
 
 void ConfigReader::refuse_unless(bool supported, const char* key, const std::string& why) {

@@ -27,9 +27,12 @@ class ConfigReader {
   int64_t square(const char* key, int64_t fallback, int64_t least, int64_t most);
   // A whole number, a list of them, or null.
   std::vector<int64_t> wholes(const char* key, std::vector<int64_t> fallback);
+  // A list of texts; empty where there is none.
+  std::vector<std::string> texts(const char* key);
   // An object, or null where there is none.
   const nlohmann::json* object(const char* key);
-  bool has(const char* key) const; // and it is not null
+  bool has(const char* key) const;      // and it is not null
+  bool has_null(const char* key) const; // and it is null
 
   // Notes that `key` has a value that the engine does not support.
   void refuse_unless(bool supported, const char* key, const std::string& why);

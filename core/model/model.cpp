@@ -59,7 +59,7 @@ std::vector<int64_t> Model::generate(Operations& ops, const at::Tensor& frames, 
   std::vector<int64_t> generated;
   while (static_cast<int64_t>(generated.size()) < stop.max_tokens) {
     const Value last(hidden.narrow(0, hidden.size(0) - 1, 1));
-    const at::Tensor logits = ops.linear(no_grad, last, decoder_->head()).data[0];
+    const at::Tensor logits = decoder_->logits(no_grad, ops, last).data[0];
     generated.push_back(sampler.pick(logits, static_cast<int64_t>(generated.size())));
     if (std::find(stop.end_tokens.begin(), stop.end_tokens.end(), generated.back()) != stop.end_tokens.end()) break;
     if (on_token && !on_token(generated.back())) break;

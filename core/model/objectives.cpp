@@ -22,12 +22,13 @@ at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperatu
 at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
                            const at::Tensor& weights) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  return ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights);
+  return ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights,
+                                    vlm.decoder().softcap());
 }
 
 Value label_losses(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  return ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets);
+  return ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, vlm.decoder().softcap());
 }
 
 LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const at::Tensor& mask) {
@@ -65,13 +66,13 @@ at::Tensor log_softmax_at_temperature(Operations& ops, const Model& vlm, const V
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
   const Value rows = ops::gather_rows(none, hidden, pack.labels.rows);
-  return log_softmax_at_temperature(ops.linear(none, rows, vlm.decoder().head()).data, temperature);
+  return log_softmax_at_temperature(vlm.decoder().logits(none, ops, rows).data, temperature);
 }
 
 at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  const Value logits = ops.linear(tape, rows, vlm.decoder().head());
+  const Value logits = vlm.decoder().logits(tape, ops, rows);
   const at::Tensor policy = log_softmax_at_temperature(logits.data, temperature), target = teacher.exp();
   at::Tensor divergences = (target * (teacher - policy)).sum(-1) * (temperature * temperature);
   if (logits.requires_grad())

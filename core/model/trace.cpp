@@ -94,8 +94,7 @@ class Tracer {
   std::vector<at::Tensor> logits(const TracedModel& model, size_t sides) {
     Tape none(Tape::Mode::forward_only);
     const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(ops_.options().device);
-    const at::Tensor all =
-        ops_.linear(none, Value(model.hidden.data.index_select(0, rows)), model.vlm->decoder().head()).data;
+    const at::Tensor all = model.vlm->decoder().logits(none, ops_, Value(model.hidden.data.index_select(0, rows))).data;
     std::vector<std::vector<at::Tensor>> parts(sides);
     int64_t begin = 0;
     for (size_t text = 0; text < text_lengths_.size(); ++text) {

@@ -57,13 +57,15 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
   return gradients;
 }
 
-at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& into) const {
+at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& frequencies,
+                       const at::Tensor& into) const {
   at::Tensor out = like(x, into);
   BoundArguments<fvlm_rope_apply> arguments;
   arguments.inverse = inverse;
   arguments.x = arguments.bind(x);
   arguments.positions = arguments.bind(positions);
   arguments.out = arguments.bind(out);
+  arguments.frequencies = arguments.bind(frequencies);
   run("rope", backend().table().rope, arguments, inverse ? backward_workspace : &fvlm_requirements::forward_workspace);
   return out;
 }

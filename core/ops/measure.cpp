@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -177,8 +178,12 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
   case FVLM_OP_ROPE: {
     const Rope op(backend, query);
     const at::Tensor heads = x.view({query.rows, query.heads, query.head_dim}),
-                     positions = make.cyclic_range(query.rows, query.rows, at::kInt);
-    return calls([=] { op.apply(heads, positions, false); }, [=] { op.apply(heads, positions, true); });
+                     positions = make.cyclic_range(query.rows, query.rows, at::kInt),
+                     frequencies = query.options & FVLM_WITH_FREQUENCIES
+                                       ? at::ones({query.rotary_dim / 2}, x.options().dtype(at::kDouble))
+                                       : at::Tensor();
+    return calls([=] { op.apply(heads, positions, false, frequencies); },
+                 [=] { op.apply(heads, positions, true, frequencies); });
   }
   case FVLM_OP_SWIGLU: {
     const SwiGlu op(backend, query);

@@ -135,7 +135,7 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
   return *op;
 }
 
-const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool records) {
+const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool records, double softcap) {
   fvlm_loss_query query{};
   query.struct_size = sizeof query;
   query.needs_d_hidden = records && hidden.requires_grad();
@@ -146,7 +146,8 @@ const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool r
   query.tokens = hidden.data.size(0);
   query.width = head.value().size(1);
   query.vocab = head.value().size(0);
-  const LossKey key{query.needs_d_hidden, query.needs_d_weight, query.tokens, query.width, query.vocab};
+  query.softcap = static_cast<float>(softcap);
+  const LossKey key{query.needs_d_hidden, query.needs_d_weight, query.tokens, query.width, query.vocab, query.softcap};
   auto& [op, refused] = losses_[key];
   make_op(op, refused, [&, &known = refused] {
     return std::make_shared<const Loss>(backend_for<fvlm_loss_v1>(options_.loss, query, known), query);

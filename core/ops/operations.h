@@ -43,12 +43,18 @@ struct Segments {
 struct Rotary {
   int64_t dimensions = 0; // the leading ones of each head; 0: no rotary embedding
   double theta = 10000;
+  at::Tensor frequencies = {}; // float64 [dimensions / 2], radians per position in place of theta's; may be undefined
+  bool reversed = false;       // rotates by the negative angle
+
+  // Whether theta says it all, as plugins of the kind attention expect it.
+  bool is_plain() const { return !frequencies.defined() && !reversed; }
 };
 
 struct AttentionShape {
   int64_t head_dim;
   bool causal = false;
   Rotary rotary = {};
+  double score_factor = 1; // of the scores, besides 1 / sqrt(head_dim)
 };
 
 struct OperationsOptions {
@@ -104,6 +110,7 @@ class Operations {
   struct NormOutput {
     Value y, sum;
   };
+  // An undefined weight of rmsnorm stands for ones.
   // compensation, if not null: in 16-bit types, what rounding took from the residual (undefined: nothing), and after
   // the call what it took from the sum.
   NormOutput rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon,
@@ -111,6 +118,9 @@ class Operations {
   NormOutput layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
                        double epsilon, at::Tensor* compensation = nullptr);
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
+  // The heads in some columns of a value, each normalized by its own root mean square: [rows, count * head_dim].
+  // `weight` [head_dim] is shared by the heads.
+  Value rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight, double epsilon);
 
   // A view of some columns of x.
   Value slice_columns(Tape& tape, const Value& x, int64_t first, int64_t count);
@@ -126,17 +136,22 @@ class Operations {
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                   const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 
+  // Rotary embedding of q and k, in place. They are adjacent columns of one value, or each the leading columns of its
+  // own. v changes only where it shares a value with k.
+  void rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q, const at::Tensor& positions_kv,
+              int64_t head_dim, const Rotary& rotary);
   // Rotary embedding of the first `heads` heads of each row, in place.
   Value rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
                const at::Tensor& positions);
 
   // The cross-entropy of softmax(hidden head^T), one loss a row. Targets are int64; rows with a negative one have
-  // loss 0.
-  Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets);
+  // loss 0. softcap: bound of the logits, see fvlm/loss.h; 0: none.
+  Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
+                      double softcap = 0);
   // The same where the gradient of each loss (`weights`) is known in advance: forward and backward are fused, and the
   // tape's backward() only passes the result on. Returns the losses.
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
-                                    const at::Tensor& weights);
+                                    const at::Tensor& weights, double softcap = 0);
 
   // Excludes a plugin that refused a call although it had claimed to support the problem: the next preference replaces
   // it for this problem. A tape that was begun with it has to be discarded. False: the call was not made here. [setup]
@@ -153,7 +168,7 @@ class Operations {
       std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
-  using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
+  using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
 
   // A prepared operation, and the plugins that drop() excluded from the problem, with the reason.
   template <class Op>
@@ -169,7 +184,7 @@ class Operations {
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
   const Attention& attention_for(fvlm_attention_query query);
-  const Loss& loss_for(const Value& hidden, const Weight& head, bool records);
+  const Loss& loss_for(const Value& hidden, const Weight& head, bool records, double softcap);
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
 
@@ -186,8 +201,7 @@ class Operations {
   NormOutput norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
                   double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
   void add_strided(const at::Tensor& rows, const at::Tensor& to);
-  void apply_rope_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
-                         const AttentionShape& shape);
+  const at::Tensor& ones(int64_t length);
 
   Registry& registry_;
   OperationsOptions options_;

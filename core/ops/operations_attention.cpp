@@ -78,16 +78,14 @@ bool is_packed_qkv(const Heads& q, const Heads& k, const Heads& v, int64_t head_
 
 } // namespace
 
-// For a plugin without rotary embedding. q and k are adjacent columns of one value, or each the leading columns of its
-// own.
-void Operations::apply_rope_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q,
-                                   const Segments& of_kv, const AttentionShape& shape) {
+void Operations::rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q,
+                        const at::Tensor& positions_kv, int64_t head_dim, const Rotary& rotary) {
   const bool together = q.value.data.is_same(k.value.data);
-  if (q.column != 0 || k.column != (together ? q.count * shape.head_dim : 0))
+  if (q.column != 0 || k.column != (together ? q.count * head_dim : 0))
     throw Error(ErrorKind::internal, "rotary embedding expects q and k to be the leading columns of their values");
   const Value before = k.value;
-  q.value = rotate(tape, q.value, together ? q.count + k.count : q.count, shape.head_dim, shape.rotary, of_q.positions);
-  k.value = together ? q.value : rotate(tape, k.value, k.count, shape.head_dim, shape.rotary, of_kv.positions);
+  q.value = rotate(tape, q.value, together ? q.count + k.count : q.count, head_dim, rotary, positions_q);
+  k.value = together ? q.value : rotate(tape, k.value, k.count, head_dim, rotary, positions_kv);
   if (v.value.data.is_same(before.data)) v.value = k.value;
 }
 
@@ -104,12 +102,12 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   query.head_dim = static_cast<int32_t>(shape.head_dim);
   query.max_seqlen_q = static_cast<int32_t>(of_q.max_length);
   query.max_seqlen_kv = static_cast<int32_t>(of_kv.max_length);
-  query.rotary_dim = static_cast<int32_t>(shape.rotary.dimensions);
+  query.rotary_dim = shape.rotary.is_plain() ? static_cast<int32_t>(shape.rotary.dimensions) : 0;
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.tokens_q = q.value.data.size(0);
   query.tokens_kv = k.value.data.size(0);
   query.segments = of_q.cu_seqlens.size(0) - 1;
-  query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  query.scale = static_cast<float>(shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)));
   query.needs_backward = records;
   query.even = of_q.uniform_lengths && of_kv.uniform_lengths;
   query.guests = records && shared_kv.requires_grad() && is_packed_qkv(q, k, v, shape.head_dim);
@@ -119,7 +117,8 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   const Attention& op = attention_for(query);
   if (op.query().guests) shared_kv.gradient->accept_deferred_queries();
   if (op.query().queries_alone) kv_gradient->close_to_deferred_queries();
-  if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0) apply_rope_before(tape, q, k, v, of_q, of_kv, shape);
+  if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0)
+    rotate(tape, q, k, v, of_q.positions, of_kv.positions, shape.head_dim, shape.rotary);
   const Packing packing{of_q.cu_seqlens, of_kv.cu_seqlens, of_q.positions, of_kv.positions};
 
   const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, shape.head_dim); };

@@ -60,7 +60,37 @@ Operations::NormOutput Operations::norm(Tape& tape, const Value& x, const Value&
 
 Operations::NormOutput Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
                                            double epsilon, const at::Tensor& into, at::Tensor* compensation) {
+  if (!weight.defined()) {
+    auto frozen = std::make_shared<Parameter>();
+    frozen->value = ones(x.data.size(1));
+    return norm(tape, x, residual, Weight(std::move(frozen)), {}, epsilon, FVLM_OP_RMSNORM, into, compensation);
+  }
   return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM, into, compensation);
+}
+
+Value Operations::rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight,
+                                double epsilon) {
+  const Value& of = heads.value;
+  const int64_t width = heads.count * head_dim;
+  const auto one_a_row = [head_dim](const at::Tensor& rows) { return rows.contiguous().view({-1, head_dim}); };
+  const auto as_rows = [width](const at::Tensor& each) { return each.view({-1, width}); };
+  const Value before(one_a_row(of.data.narrow(1, heads.column, width)), tape.records(of));
+  if (before.requires_grad()) {
+    of.gradient->withdraw_bias_gradient();
+    tape.push([this, as_rows, width, column = heads.column, shape = of.data.sizes().vec(), options = of.data.options(),
+               in = of.gradient, out = before.gradient] {
+      const at::Tensor d = out->take();
+      if (d.defined()) add_strided(as_rows(d), in->accumulator(shape, options).narrow(1, column, width));
+    });
+  }
+  const Value after = rmsnorm(tape, before, {}, weight, epsilon).y;
+  Value y(as_rows(after.data), after.requires_grad());
+  if (y.requires_grad())
+    tape.push([one_a_row, in = after.gradient, out = y.gradient] {
+      const at::Tensor d_y = out->take();
+      if (d_y.defined()) in->add(one_a_row(d_y));
+    });
+  return y;
 }
 
 Operations::NormOutput Operations::layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
@@ -91,10 +121,14 @@ void Operations::add_strided(const at::Tensor& rows, const at::Tensor& to) {
     to.add_(rows);
     return;
   }
-  at::Tensor& ones = ones_[rows.size(1)];
-  if (!ones.defined()) ones = at::ones({rows.size(1)}, tensor_options());
   kernel<LayerScale>(kernels_query(FVLM_OP_LAYERSCALE_RESIDUAL, 0, rows.size(0), rows.size(1)))
-      .forward(rows, ones, to, to);
+      .forward(rows, ones(rows.size(1)), to, to);
+}
+
+const at::Tensor& Operations::ones(int64_t length) {
+  at::Tensor& ones = ones_[length];
+  if (!ones.defined()) ones = at::ones({length}, tensor_options());
+  return ones;
 }
 
 Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into) {
@@ -145,16 +179,18 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
 
 Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
                          const at::Tensor& positions) {
-  auto query =
-      kernels_query(FVLM_OP_ROPE, option_if(FVLM_WITH_BACKWARD, tape.records(x)), x.data.size(0), heads * head_dim);
+  auto query = kernels_query(FVLM_OP_ROPE,
+                             option_if(FVLM_WITH_BACKWARD, tape.records(x) || rotary.reversed) |
+                                 option_if(FVLM_WITH_FREQUENCIES, rotary.frequencies.defined()),
+                             x.data.size(0), heads * head_dim);
   query.heads = static_cast<int32_t>(heads);
   query.head_dim = static_cast<int32_t>(head_dim);
   query.rotary_dim = static_cast<int32_t>(rotary.dimensions);
   query.rope_theta = static_cast<float>(rotary.theta);
   const Rope& op = kernel<Rope>(query);
-  const auto rotate = [&op, heads, head_dim, positions](const at::Tensor& rows, bool inverse) {
+  const auto rotate = [&op, heads, head_dim, rotary, positions](const at::Tensor& rows, bool inverse) {
     const at::Tensor view = rows.narrow(1, 0, heads * head_dim).unflatten(1, {heads, head_dim});
-    op.apply(view, positions, inverse, view);
+    op.apply(view, positions, inverse != rotary.reversed, rotary.frequencies, view);
   };
   rotate(x.data, false);
   if (!tape.records(x)) return x;

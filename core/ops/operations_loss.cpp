@@ -5,9 +5,10 @@
 
 namespace fvlm::ops {
 
-Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets) {
+Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
+                                double softcap) {
   const bool records = tape.records(hidden, head);
-  const Loss& op = loss_for(hidden, head, records);
+  const Loss& op = loss_for(hidden, head, records, softcap);
   const Loss::Inputs inputs{hidden.data, head.value(), targets};
   Loss::Output output = op.forward(inputs);
   Value losses(output.losses, records);
@@ -22,10 +23,11 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
 }
 
 at::Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head,
-                                              const at::Tensor& targets, const at::Tensor& weights) {
+                                              const at::Tensor& targets, const at::Tensor& weights, double softcap) {
   // A pass whose backward steps are discarded must not write gradients either.
-  if (!tape.keeps_steps() || !tape.records(hidden, head)) return cross_entropy(tape, hidden, head, targets).data;
-  const Loss& op = loss_for(hidden, head, true);
+  if (!tape.keeps_steps() || !tape.records(hidden, head))
+    return cross_entropy(tape, hidden, head, targets, softcap).data;
+  const Loss& op = loss_for(hidden, head, true, softcap);
   Loss::Fused fused =
       op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::begin_write(head));
   if (hidden.requires_grad())

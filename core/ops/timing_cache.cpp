@@ -37,9 +37,9 @@ std::string fields(const fvlm_attention_query& query) {
 }
 
 std::string fields(const fvlm_loss_query& query) {
-  return fmt::format("dtype={} gradient={} rows={} width={} vocabulary={} d_hidden={} d_weight={}",
+  return fmt::format("dtype={} gradient={} rows={} width={} vocabulary={} d_hidden={} d_weight={} softcap={}",
                      text_of(query.dtype), text_of(query.gradient_dtype), query.tokens, query.width, query.vocab,
-                     query.needs_d_hidden, query.needs_d_weight);
+                     query.needs_d_hidden, query.needs_d_weight, query.softcap);
 }
 
 std::string fields(const fvlm_kernels_query& query) {

@@ -164,8 +164,8 @@ std::string video_defect(const void* pointer, const KindName&, fvlm_device) {
 
 using Defect = decltype(Family::defect);
 
-// A family whose table has not grown since ABI minor 0. `functions`: those that are required, besides create and
-// destroy.
+// A family whose table has not grown since ABI minor 0, see grown(). `functions`: those that are required, besides
+// create and destroy.
 template <class Table>
 Family family(std::string_view name, std::string_view label, std::vector<TableSlot> functions, Defect defect,
               std::vector<TableOperation> operations = {}) {
@@ -179,6 +179,12 @@ Family family(std::string_view name, std::string_view label, std::vector<TableSl
           .required = std::move(functions),
           .operations = std::move(operations),
           .defect = defect};
+}
+
+// A family whose table was shorter in ABI minor 0.
+Family grown(size_t min_size, Family made) {
+  made.min_size = min_size;
+  return made;
 }
 
 Family with_variants(Family made) {
@@ -212,7 +218,7 @@ std::vector<TableOperation> kernels() {
           {.name = "rope",
            .slots = {FVLM_SLOT(Table, rope)},
            .op = FVLM_OP_ROPE,
-           .options = 0,
+           .options = FVLM_WITH_FREQUENCIES,
            .sizes = "ROWSxHEADSxHEAD_DIM",
            .rows_forward = 2,
            .rows_backward = 2},
@@ -269,10 +275,10 @@ std::vector<Family> make_families() {
                         {FVLM_SLOT(Attention, supports), FVLM_SLOT(Attention, requirements),
                          FVLM_SLOT(Attention, forward), FVLM_SLOT(Attention, backward)},
                         attention_defect),
-      family<Loss>(FVLM_LOSS_KIND, "loss",
-                   {FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements), FVLM_SLOT(Loss, forward),
-                    FVLM_SLOT(Loss, backward)},
-                   loss_defect),
+      grown(offsetof(Loss, features), family<Loss>(FVLM_LOSS_KIND, "loss",
+                                                   {FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements),
+                                                    FVLM_SLOT(Loss, forward), FVLM_SLOT(Loss, backward)},
+                                                   loss_defect)),
       family<Kernels>(FVLM_KERNELS_KIND, "kernels", {FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)},
                       kernels_defect, kernels()),
       with_variants(family<Optimizer>("fvlm.optimizer/1", "optimizer",
@@ -382,7 +388,8 @@ std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
 }
 
 std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
-  return fmt::format("{} rows of {}, vocabulary of {}{}", query.tokens, query.width, query.vocab,
+  return fmt::format("{} rows of {}, vocabulary of {}{}{}", query.tokens, query.width, query.vocab,
+                     query.softcap != 0 ? fmt::format(", softcap {}", query.softcap) : "",
                      query.needs_d_hidden || query.needs_d_weight ? ", with backward" : "");
 }
 
@@ -391,11 +398,9 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
   std::string text =
       fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_FOLD_ROW_SCALE ? "linears" : "rows", query.width);
   if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
-  constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
-                                                          {FVLM_WITH_BIAS, "bias"},
-                                                          {FVLM_WITH_GELU, "gelu"},
-                                                          {FVLM_COMPENSATED, "compensation"},
-                                                          {FVLM_WITH_BACKWARD, "backward"}};
+  constexpr std::pair<uint32_t, const char*> options[] = {
+      {FVLM_WITH_RESIDUAL, "residual"},       {FVLM_WITH_BIAS, "bias"},           {FVLM_WITH_GELU, "gelu"},
+      {FVLM_WITH_FREQUENCIES, "frequencies"}, {FVLM_COMPENSATED, "compensation"}, {FVLM_WITH_BACKWARD, "backward"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

@@ -96,6 +96,11 @@ struct KindOf<fvlm_loss_v1> {
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query&) { return "loss"; }
   static std::string shape(const Query& query);
+  // A field that the query needs and a plugin of an older ABI would ignore; empty where there is none. Such a plugin is
+  // not asked.
+  static std::string unknown_field(const fvlm_loss_v1& table, const Query& query) {
+    return query.softcap != 0 && !(table.features & FVLM_LOSS_SOFTCAP) ? "softcap" : "";
+  }
 };
 
 template <>

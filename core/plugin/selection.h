@@ -93,6 +93,9 @@ SelectionQuery selection_query(const typename KindOf<Table>::Query& query, const
   questions.device = KindOf<Table>::device(query);
   questions.ask = [&query, kind = questions.kind](const LoadedPlugin& plugin) {
     const auto* table = plugin.template table<Table>(kind.variant);
+    if constexpr (requires { KindOf<Table>::unknown_field(*table, query); })
+      if (std::string field = KindOf<Table>::unknown_field(*table, query); !field.empty())
+        return SupportAnswer{0, "does not know " + field, {}};
     auto answer = ask_supports([&](fvlm_support* support) {
       const ActiveCall mark(plugin.name(), "supports");
       table->supports(&query, support);

@@ -9,10 +9,15 @@
 
 namespace fvlm::plugins {
 
-// Angle per position of a frequency, in units of 2^-64 of a full turn.
-__host__ __device__ inline std::uint64_t rotary_frequency(int frequency, int rotary_dim, double log2_theta) {
-  const double turns = exp2(-2.0 * frequency / rotary_dim * log2_theta) * 0.15915494309189533577;
+// Angle per position, in units of 2^-64 of a full turn, of a frequency in radians.
+__host__ __device__ inline std::uint64_t rotary_step(double frequency) {
+  const double turns = frequency * 0.15915494309189533577;
   return static_cast<std::uint64_t>((turns - floor(turns)) * 0x1p64);
+}
+
+// The same of theta's frequencies.
+__host__ __device__ inline std::uint64_t rotary_frequency(int frequency, int rotary_dim, double log2_theta) {
+  return rotary_step(exp2(-2.0 * frequency / rotary_dim * log2_theta));
 }
 
 // The angle at a position, in [-half_turn, half_turn]. `half_turn` selects the unit of the result: pi for radians, 1

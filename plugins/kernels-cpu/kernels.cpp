@@ -69,8 +69,8 @@ HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, co
 }
 
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
-constexpr std::uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_COMPENSATED;
+constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
+                                        FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, max_parts);
@@ -200,9 +200,17 @@ class KernelsCpu : public Kernels {
     Workspace workspace(call);
     const int64_t half = query.rotary_dim / 2;
     const Span<double> inv_freq = workspace.take<double>(half);
+    const bool has_frequencies = query.options & FVLM_WITH_FREQUENCIES;
+    const auto frequencies =
+        has_frequencies ? View<const double, 1>(a.frequencies, "frequencies") : View<const double, 1>();
+    if (has_frequencies && frequencies.size(0) != half)
+      throw Failure(FVLM_ERROR_ARGUMENT, "frequencies has %lld entries, not %lld",
+                    static_cast<long long>(frequencies.size(0)), static_cast<long long>(half));
     for (int64_t i = 0; i < half; ++i)
       inv_freq[static_cast<std::size_t>(i)] =
-          std::pow(static_cast<double>(query.rope_theta), -2.0 * static_cast<double>(i) / query.rotary_dim) *
+          (has_frequencies
+               ? frequencies(i)
+               : std::pow(static_cast<double>(query.rope_theta), -2.0 * static_cast<double>(i) / query.rotary_dim)) *
           0.636619772367581343;
     const View<const int32_t, 1> positions(a.positions, "positions");
     if (positions.size(0) != query.rows)

@@ -16,7 +16,7 @@ using std::int64_t;
 constexpr int64_t widest_access = 16; // bytes
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED;
+                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -225,6 +225,12 @@ class KernelsCuda : public Kernels {
     p.head_dim = query.head_dim;
     p.rotary_dim = query.rotary_dim;
     p.log2_theta = std::log2(static_cast<double>(query.rope_theta));
+    if (query.options & FVLM_WITH_FREQUENCIES) {
+      const View<const double, 1> frequencies(a.frequencies, "frequencies");
+      if (2 * frequencies.size(0) != query.rotary_dim || (frequencies.size(0) > 1 && frequencies.stride(0) != 1))
+        throw Failure(FVLM_ERROR_ARGUMENT, "frequencies: expected %d contiguous entries", query.rotary_dim / 2);
+      p.frequencies = frequencies.data();
+    }
     p.inverse = a.inverse != 0;
     plugins::rope(on(call), query.dtype, operands.vectorized(), p);
   }

@@ -59,6 +59,7 @@ struct Rope {
   std::int64_t rows;
   int heads, head_dim, rotary_dim;
   double log2_theta;
+  const double* frequencies; // in place of theta's; may be null
   bool inverse;
 };
 

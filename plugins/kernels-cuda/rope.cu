@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(threads) rope_kernel(Rope p, Layout layout) {
   for (int i = thread; i < rows * half; i += threads) {
     if (const int frequency = i % half; frequency != current_frequency) {
       current_frequency = frequency;
-      step = rotary_frequency(current_frequency, p.rotary_dim, p.log2_theta);
+      step = p.frequencies ? rotary_step(p.frequencies[frequency])
+                           : rotary_frequency(current_frequency, p.rotary_dim, p.log2_theta);
     }
     float sine, cosine;
     sincospif(rotary_angle(step, p.positions[(first_row + i / half) * p.positions_stride], 1), &sine, &cosine);

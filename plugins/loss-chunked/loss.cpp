@@ -48,6 +48,8 @@ View<Element, 1> vector_of(std::conditional_t<std::is_const_v<Element>, const fv
 
 class LossChunked : public Loss {
  public:
+  static constexpr std::uint32_t features = FVLM_LOSS_SOFTCAP;
+
   explicit LossChunked(const fvlm_instance_config& config) : host_(config.host), kernels_(loss_kernels(cpu_level())) {}
 
   static Support supports(const Query& query) {
@@ -179,6 +181,7 @@ class LossChunked : public Loss {
       chunk.width = query.width;
       chunk.vocab = query.vocab;
       chunk.block = space.block;
+      chunk.softcap = Loss::softcap(query) * 1.44269504088896341f;
       chunk.targets = space.targets.data();
       chunk.hidden = space.hidden.data();
       chunk.logits = space.logits.data();

@@ -110,6 +110,11 @@ FVLM_INLINE Vector mask_after(Vector x, int64_t position, int64_t limit) {
   return places < static_cast<int32_t>(limit) ? x : splat(-__builtin_inff());
 }
 
+void apply_softcap(const LossChunk& chunk, float* row, int64_t count) {
+  const Vector cap = splat(chunk.softcap), inverse = splat(1 / chunk.softcap);
+  for (int64_t v = 0; v < count; v += lanes) store(row + v, cap * tanh(load(row + v) * inverse));
+}
+
 void logits_block(const LossChunk& chunk, int64_t block, float* scratch) {
   const int64_t first = block * chunk.block, count = block_count(chunk, block);
   float* panels = scratch;
@@ -121,6 +126,7 @@ void logits_block(const LossChunk& chunk, int64_t block, float* scratch) {
     multiply_strip(chunk, panels, count, r, rows, logits, chunk.block);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = logits + i * chunk.block;
+      if (chunk.softcap != 0) apply_softcap(chunk, row, count);
       Vector row_max = splat(-__builtin_inff()), total = zero();
       for (int64_t v = 0; v < count; v += lanes) {
         Vector x = load(row + v);
@@ -155,16 +161,34 @@ void reduce_log_sum_exps(const LossChunk& chunk) {
   }
 }
 
-// Computes the gradient of the loss with respect to the block's logits.
+// d_logits times the derivative of the softcap, by the logits after it.
+FVLM_INLINE float softcap_backward(const LossChunk& chunk, float d_logit, float logit) {
+  const float part = logit / chunk.softcap;
+  return d_logit * (1 - part * part);
+}
+
+// Computes the gradient of the loss with respect to the block's logits before the softcap. `logits` are those after it
+// and may be the same memory as d_logits.
 void cross_entropy_backward(const LossChunk& chunk, const float* logits, int64_t logits_row, int64_t first,
                             int64_t count, float* d_logits, int64_t d_logits_row) {
   for (int64_t r = 0; r < chunk.rows; ++r) {
     const Vector log_sum_exp = splat(chunk.log_sum_exps[r]), factor = splat(chunk.d_losses[r]);
     const float* from = logits + r * logits_row;
     float* to = d_logits + r * d_logits_row;
-    for (int64_t v = 0; v < count; v += lanes) store(to + v, exp2(load(from + v) - log_sum_exp) * factor);
     const int64_t target = chunk.targets[r] - first;
-    if (target >= 0 && target < count) to[target] -= chunk.d_losses[r];
+    const bool has_target = target >= 0 && target < count;
+    const float target_logit = has_target ? from[target] : 0;
+    if (chunk.softcap == 0) {
+      for (int64_t v = 0; v < count; v += lanes) store(to + v, exp2(load(from + v) - log_sum_exp) * factor);
+      if (has_target) to[target] -= chunk.d_losses[r];
+      continue;
+    }
+    const Vector inverse = splat(1 / chunk.softcap);
+    for (int64_t v = 0; v < count; v += lanes) {
+      const Vector logit = load(from + v), part = logit * inverse;
+      store(to + v, exp2(logit - log_sum_exp) * factor * (1.0f - part * part));
+    }
+    if (has_target) to[target] -= softcap_backward(chunk, chunk.d_losses[r], target_logit);
   }
 }
 
@@ -211,6 +235,7 @@ void gradient_block(const LossChunk& chunk, int64_t block, float* d_hidden, bool
     pack_block(chunk, true, first, count, panels);
     for (int64_t r = 0; r < chunk.rows; r += tile_rows)
       multiply_strip(chunk, panels, count, r, min(tile_rows, chunk.rows - r), d_logits + r * stride, stride);
+    for (int64_t r = 0; chunk.softcap != 0 && r < chunk.rows; ++r) apply_softcap(chunk, d_logits + r * stride, count);
     cross_entropy_backward(chunk, d_logits, stride, first, count, d_logits, stride);
   }
   if (d_hidden) {

@@ -15,12 +15,13 @@ struct LossChunk {
   int64_t weight_row;
   bool is_bfloat16; // whether the elements of hidden and weight are bfloat16 instead of float32
   int64_t width, vocab, block;
+  float softcap; // in units of log 2, as the logits; 0: none
   int64_t rows;
   const int64_t* targets; // [rows]
   float* hidden;          // [rows, padded_width(width)], times log2 e
   float* hidden_panels;   // [rows, padded_width(width)] without the factor, in panels of columns; for d_weight
 
-  float* logits;        // [blocks, rows, block]; NULL: not kept
+  float* logits;        // [blocks, rows, block], after the softcap; NULL: not kept
   float *maxima, *sums; // [blocks, rows]: maximum of a block's logits, and the sum of 2^(logit - maximum)
   float* target_logits; // [rows]
   float* log_sum_exps;  // [rows]: log2 of the sum of 2^logit

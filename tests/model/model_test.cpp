@@ -84,6 +84,49 @@ TEST(Model, recomputed_layers_give_the_same_loss_and_gradients) {
   }
 }
 
+// Shared weight gradients, packs and frames take the same way in every family.
+TEST(Model, RecomputesDecodersOfEveryFamily) {
+  struct Family {
+    const char* model_type;
+    void (*change)(DecoderConfig& decoder);
+  };
+  for (const auto& [model_type, change] :
+       {Family{"qwen2",
+               [](DecoderConfig& decoder) {
+                 decoder.qkv_bias = true;
+                 decoder.rope_scaling = {.type = RopeScaling::Type::linear, .factor = 2};
+               }},
+        Family{"qwen3", [](DecoderConfig& decoder) { decoder.qk_norm = true; }},
+        Family{"nanochat", [](DecoderConfig& decoder) {
+                 decoder.norm_weights = decoder.gated_mlp = decoder.tie_word_embeddings = false;
+                 decoder.qk_norm = decoder.embedding_norm = decoder.rope_reversed = true;
+                 decoder.qkv_bias = decoder.out_bias = true;
+                 decoder.final_logit_softcapping = 2;
+               }}}) {
+    SCOPED_TRACE(model_type);
+    ModelConfig config = tiny_config();
+    config.decoder.model_type = model_type;
+    change(config.decoder);
+    Tiny tiny(config);
+    const Pack pack = tiny.pack(some_samples());
+    const Tensor loss = tiny.losses(pack, tiny.ones(pack));
+    const auto kept = tiny.take_gradients();
+    for (const auto& [name, gradient] : kept)
+      if (!name.ends_with("k_proj.bias")) { // which shifts all scores of a row alike, but for the rotation
+        EXPECT_GT(gradient.abs().max().item<double>(), 1e-9) << name;
+      }
+    for (const Recompute& recompute : {Recompute::all(), Recompute::only({1}), Recompute::light_only()}) {
+      tiny.vlm.decoder().recompute = recompute;
+      ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
+      expect_same(tiny.take_gradients(), kept);
+    }
+    tiny.vlm.decoder().recompute = Recompute::none();
+    tiny.vlm.speed.joint_weight_gradients = false;
+    ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
+    expect_same(tiny.take_gradients(), kept);
+  }
+}
+
 // What sums lose by rounding goes from layer to layer beside them, into layers that are computed again too.
 TEST(Model, recomputed_layers_give_the_same_bits_in_bfloat16) {
   Tiny tiny(tiny_config(), at::kBFloat16);

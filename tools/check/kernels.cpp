@@ -68,7 +68,8 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {bias, FVLM_WITH_BIAS},
                                     {gelu, FVLM_WITH_GELU},
                                     {sums, FVLM_WITH_COLUMN_SUMS},
-                                    {keeps_rest, FVLM_COMPENSATED}})
+                                    {keeps_rest, FVLM_COMPENSATED},
+                                    {frequencies, FVLM_WITH_FREQUENCIES}})
     if (is_set) query.options |= bit;
   query.options &= operation.options;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
@@ -102,6 +103,7 @@ std::string KernelCase::label() const {
   if (gelu_before) text += ", gelu before";
   if (sums) text += ", sums";
   if (inverse) text += ", inverse";
+  if (frequencies) text += ", frequencies";
   if (accumulate) text += ", accumulating";
   if (ties) text += ", ties";
   if (frozen) text += ", frozen";

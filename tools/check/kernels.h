@@ -28,6 +28,7 @@ struct KernelCase {
   bool inverse = false;                   // rope
   int64_t first_position = 0;             // rope
   float theta = 10000;                    // rope
+  bool frequencies = false;               // rope: the angles are a table's
   float epsilon = 1e-5f;
   double magnitude = 1; // of x
   bool ties = false;    // results lie halfway between two numbers of the dtype

@@ -242,6 +242,20 @@ Outcome rope_theta(Context& context) {
   return cases<FVLM_OP_ROPE>(
       context, {{.theta = 100}, {.head_dim = 64, .rotary_dim = 64, .first_position = 90, .theta = 500000}});
 }
+Outcome rope_frequencies(Context& context) {
+  std::vector<Trial> trials;
+  std::string no;
+  const std::vector<KernelCase> all{
+      {.frequencies = true},
+      {.head_dim = 64, .rotary_dim = 64, .first_position = 8000, .frequencies = true},
+      {.head_dim = 80, .rotary_dim = 30, .inverse = true, .first_position = 90, .frequencies = true}};
+  for (const KernelCase& one : in_own_dtype(context, FVLM_OP_ROPE, all)) {
+    Trial trial = kernel_trial(one);
+    no = refusal(context, trial);
+    if (no.empty()) trials.push_back(std::move(trial));
+  }
+  return trials.empty() ? not_applicable(no) : right(context, trials);
+}
 Outcome rope_head_dims(Context& context) {
   std::vector<KernelCase> all;
   for (int head_dim : {2, 4, 6, 10, 24, 40, 72, 96, 128, 256})
@@ -314,7 +328,7 @@ Outcome nonsense(Context& context) {
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
-    for (int bit = 6; bit < 32; ++bit)
+    for (int bit = 7; bit < 32; ++bit)
       nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
                    [bit](Query& q) { q.options |= 1u << bit; });
     if (op != FVLM_OP_ROPE) continue;
@@ -395,13 +409,15 @@ Table kernels_table() {
   rows_of<FVLM_OP_LAYERNORM>(table.checks);
   rows_of<FVLM_OP_ROPE>(table.checks);
   const std::string rope = "rope_float*,rope_bfloat16";
-  append(table.checks, {
-                           {"rope_inverse", "inverse turns back", rope_inverse, rope},
-                           {"rope_partial", "what lies behind rotary_dim is copied", rope_partial, rope},
-                           {"rope_positions", "positions in the thousands", rope_positions, rope},
-                           {"rope_theta", "the query's rope_theta is the one applied", rope_theta, rope},
-                           {"rope_head_dims", "head_dim 2 to 256, 1 to 7 heads", rope_head_dims, rope},
-                       });
+  append(table.checks,
+         {
+             {"rope_inverse", "inverse turns back", rope_inverse, rope},
+             {"rope_partial", "what lies behind rotary_dim is copied", rope_partial, rope},
+             {"rope_positions", "positions in the thousands", rope_positions, rope},
+             {"rope_theta", "the query's rope_theta is the one applied", rope_theta, rope},
+             {"rope_frequencies", "angles of a table of frequencies, where supports() says so", rope_frequencies, rope},
+             {"rope_head_dims", "head_dim 2 to 256, 1 to 7 heads", rope_head_dims, rope},
+         });
   rows_of<FVLM_OP_SWIGLU>(table.checks);
   rows_of<FVLM_OP_BIAS_GELU>(table.checks);
   append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, "bias_gelu_float*,bias_gelu_bfloat16"}});

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/erf.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/sigmoid.h>
 
 namespace fvlm::check {
@@ -20,9 +21,17 @@ at::Tensor positions_of(const KernelCase& c) {
   return (at::arange(c.rows).remainder(7) + c.first_position).to(at::kInt);
 }
 
+// Unlike those of any theta.
+at::Tensor frequencies_of(const KernelCase& c) {
+  if (!c.frequencies) return {};
+  const auto index = at::arange(c.rotary_dim / 2, at::kDouble);
+  return at::exp(index * -0.3) / (index.remainder(3) + 1);
+}
+
 Expectation expect(const KernelCase& c) {
   auto x = x_of(c);
   auto turned = [&](at::ScalarType work) {
+    if (c.frequencies) return rotate(x.to(work), positions_of(c), frequencies_of(c), c.inverse);
     return rotate(x.to(work), positions_of(c), c.rotary_dim, c.theta, c.inverse);
   };
   return {{"out", turned(at::kDouble), turned(c.dtype), c.dtype}};
@@ -35,9 +44,10 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& x = bench.input("x", x_of(c));
   Operand& positions = bench.input("positions", positions_of(c), Rows::contiguous);
   Operand& out = variation.alias ? bench.alias("out", x) : bench.output("out", x.view().sizes(), c.dtype);
+  Operand* frequencies = c.frequencies ? &bench.input("frequencies", frequencies_of(c), Rows::contiguous) : nullptr;
   const fvlm_requirements& needs = bench.required();
   bench.call("forward", c.inverse ? needs.backward_workspace : needs.forward_workspace, {&out}, table.rope,
-             fvlm_rope_apply{0, c.inverse, x.abi(), positions.abi(), out.abi()});
+             fvlm_rope_apply{0, c.inverse, x.abi(), positions.abi(), out.abi(), abi_of(frequencies)});
   return bench.finish();
 }
 

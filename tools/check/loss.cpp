@@ -8,6 +8,7 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -27,6 +28,7 @@ fvlm_loss_query query_of(const LossCase& c, at::Device device) {
   query.tokens = c.tokens;
   query.width = c.width;
   query.vocab = c.vocab;
+  query.softcap = c.softcap;
   return query;
 }
 
@@ -77,6 +79,7 @@ Results formula(const LossCase& c, const Numbers& n, at::ScalarType work) {
   auto hidden = leaf(n.hidden, work), weight = leaf(n.weight, work);
   auto rows = at::nonzero(n.targets >= 0).reshape({-1});
   auto logits = at::matmul(hidden.index_select(0, rows), weight.t()).to(float_type);
+  if (c.softcap != 0) logits = at::tanh(logits / c.softcap) * c.softcap;
   auto chosen = logits.gather(1, n.targets.index_select(0, rows).unsqueeze(1)).squeeze(1);
   auto losses = at::logsumexp(logits, {1}) - chosen;
   auto d = gradients({losses}, {hidden, weight}, {n.d_losses.index_select(0, rows)});
@@ -156,6 +159,7 @@ std::string label(const LossCase& c) {
   if (c.accumulate) text += ", accumulating";
   if (!c.d_hidden) text += ", no d_hidden";
   if (!c.d_weight) text += ", no d_weight";
+  if (c.softcap != 0) text += fmt::format(", softcap {}", c.softcap);
   if (c.targets == Targets::none) text += ", no targets";
   return text;
 }

@@ -20,8 +20,9 @@ struct LossCase {
   Targets targets = Targets::all;
   bool d_hidden = true, d_weight = true;
   bool accumulate = false;
-  bool fused = false;          // one call in place of forward and backward
-  double magnitude = 1;        // of hidden
+  bool fused = false;   // one call in place of forward and backward
+  double magnitude = 1; // of hidden
+  float softcap = 0;
   bool ignored_nan = false;    // hidden and d_losses rows without a target hold NaN
   bool twins = false;          // words are alike in pairs, so that largest logits are there twice
   int64_t loud_from = 0;       // words from this one on have a large logit for some token; 0: none does

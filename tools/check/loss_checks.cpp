@@ -128,6 +128,23 @@ Outcome large_logits(Context& context) {
   return cases(context, {{.magnitude = 300}});
 }
 
+// Queries with a softcap are put only to plugins that say that they know it.
+Outcome softcap(Context& context) {
+  const auto& table = context.table<fvlm_loss_v1>();
+  if (!(table.features & FVLM_LOSS_SOFTCAP)) return not_applicable("features lacks FVLM_LOSS_SOFTCAP");
+  std::vector<LossCase> all;
+  for (const bool fused : {false, true}) {
+    if (fused && !table.fused) continue;
+    all.push_back({.targets = Targets::some, .fused = fused, .magnitude = 3, .softcap = 2});
+    all.push_back({.tokens = 31, .width = 65, .vocab = 97, .fused = fused, .magnitude = 20, .softcap = 15});
+    all.push_back({.tokens = 600, .width = 16, .vocab = 1003, .accumulate = true, .fused = fused, .softcap = 30});
+  }
+  const auto dtype = loss_dtype(context);
+  for (LossCase& one : all) one.dtype = one.gradient_dtype = dtype;
+  if (const std::string no = refusal(context, loss_trial(all.front())); !no.empty()) return not_applicable(no);
+  return right(context, loss_cases(all));
+}
+
 Outcome frozen_head(Context& context) {
   return cases(context, {{.d_weight = false}, {.tokens = 90, .d_weight = false}});
 }
@@ -208,6 +225,7 @@ Table loss_table() {
              {"large_vocabulary", "a vocabulary of 20,011 words", large_vocabulary, plain},
              {"many_logits", "14 million logits: more than a chunk", many_logits, plain},
              {"large_logits", "logits in the hundreds do not overflow", large_logits, plain},
+             {"softcap", "logits are bounded by the query's softcap, where supports() says so", softcap, plain},
              {"frozen_head", "d_weight not wanted", frozen_head, plain},
              {"head_alone", "d_hidden not wanted", head_alone, plain},
              {"supports_nonsense", "supports() refuses impossible queries", nonsense},

@@ -1,6 +1,7 @@
 #include "model/decoder/decoder.h"
 
 #include "base/error.h"
+#include "ops/pointwise.h"
 
 #include <fmt/format.h>
 
@@ -24,6 +25,11 @@ std::map<std::string, MakeDecoder>& all_decoders() {
 }
 
 } // namespace
+
+Value Decoder::logits(Tape& tape, Operations& ops, const Value& hidden) const {
+  const Value logits = ops.linear(tape, hidden, head());
+  return softcap() == 0 ? logits : ops::softcap(tape, logits, softcap());
+}
 
 std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters) {
   const auto found = all_decoders().find(family_of(config).name);

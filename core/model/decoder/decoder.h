@@ -21,6 +21,10 @@ class Decoder {
   virtual int64_t width() const = 0;
   virtual ops::Weight embedding() const = 0;
   virtual ops::Weight head() const = 0; // the embedding's where they are tied
+  // The head's logits z become softcap * tanh(z / softcap); 0: they stay as they are.
+  virtual double softcap() const { return 0; }
+  // Of the last hidden states [rows, width]: [rows, vocabulary]. float32 or wider where there is a softcap.
+  Value logits(Tape& tape, Operations& ops, const Value& hidden) const;
   // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan
   // compensation, for the few rows that become queries.
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,

@@ -2,6 +2,7 @@
 // Which there are: core/model/encoder/encoders.inc and core/model/decoder/decoders.inc.
 #pragma once
 #include "model/weights/layout.h"
+#include "model/weights/rope.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -31,6 +32,7 @@ struct VisionConfig {
   bool operator==(const VisionConfig&) const = default;
 };
 
+// What decoders are made of: the sizes of Llama, and the traits in which other families differ from it.
 struct DecoderConfig {
   std::string model_type;
   int64_t vocab_size = 0;
@@ -42,10 +44,18 @@ struct DecoderConfig {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rope_theta = 0;
+  RopeScaling rope_scaling;
+  bool rope_reversed = false; // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
   double rms_norm_eps = 0;
   double initializer_range = 0; // for fresh weights
   bool tie_word_embeddings = false;
   std::vector<int64_t> eos_token_id; // generation stops at any of these
+  bool qkv_bias = false, out_bias = false, mlp_bias = false;
+  bool qk_norm = false;        // RMSNorm of each head of q and k
+  bool norm_weights = true;    // whether RMSNorms have weights
+  bool embedding_norm = false; // RMSNorm of the rows that enter
+  bool gated_mlp = true; // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
+  double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
 
   bool operator==(const DecoderConfig&) const = default;
 };

@@ -68,10 +68,14 @@ void store_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 }
 
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& positions, int64_t rotary_dim, double theta, bool inverse) {
-  const int64_t half = rotary_dim / 2;
-  const auto exponents = at::arange(half, x.options().dtype(at::kDouble)).mul_(-2.0 / static_cast<double>(rotary_dim));
-  const auto frequencies = at::pow(theta, exponents).to(x.scalar_type());
-  const auto angles = positions.to(x.scalar_type()).unsqueeze(1).mul(frequencies).unsqueeze(1);
+  const auto exponents =
+      at::arange(rotary_dim / 2, x.options().dtype(at::kDouble)).mul_(-2.0 / static_cast<double>(rotary_dim));
+  return rotated(x, positions, at::pow(theta, exponents), inverse);
+}
+
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies, bool inverse) {
+  const int64_t half = frequencies.size(0), rotary_dim = 2 * half;
+  const auto angles = positions.to(x.scalar_type()).unsqueeze(1).mul(frequencies.to(x.scalar_type())).unsqueeze(1);
   const auto cosine = angles.cos();
   const auto sine = inverse ? angles.sin().neg_() : angles.sin();
   const auto first = x.narrow(2, 0, half), second = x.narrow(2, half, half);

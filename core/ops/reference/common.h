@@ -42,5 +42,7 @@ void store_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 // Llama's rotary embedding of the first `rotary_dim` dimensions of x [rows, heads, head_dim], which has an accumulation
 // type.
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& positions, int64_t rotary_dim, double theta, bool inverse);
+// The same by frequencies [rotary_dim / 2], in radians per position.
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies, bool inverse);
 
 } // namespace fvlm::ops::reference

@@ -19,7 +19,7 @@ namespace {
 using at::Tensor;
 
 constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED;
+                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
 // on request.
@@ -130,8 +130,11 @@ void Kernels::layernorm_backward(const fvlm_call&, const Query& query, const fvl
 }
 
 void Kernels::rope(const fvlm_call&, const Query& query, const fvlm_rope_apply& arguments) {
-  store(torch_tensor(arguments.out), rotated(upcast(arguments.x), torch_tensor(arguments.positions), query.rotary_dim,
-                                             query.rope_theta, arguments.inverse));
+  const Tensor x = upcast(arguments.x), positions = torch_tensor(arguments.positions);
+  const bool inverse = arguments.inverse;
+  store(torch_tensor(arguments.out), query.options & FVLM_WITH_FREQUENCIES
+                                         ? rotated(x, positions, torch_tensor(arguments.frequencies), inverse)
+                                         : rotated(x, positions, query.rotary_dim, query.rope_theta, inverse));
 }
 
 void Kernels::swiglu_forward(const fvlm_call&, const Query&, const fvlm_swiglu_forward& arguments) {

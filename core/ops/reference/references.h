@@ -21,6 +21,7 @@ struct Attention : sdk::Attention, OnDevice {
 
 struct Loss : sdk::Loss, OnDevice {
   using OnDevice::OnDevice;
+  static constexpr uint32_t features = FVLM_LOSS_SOFTCAP;
   static sdk::Support supports(const Query& query);
   void requirements(const Query& query, sdk::Requirements& wanted) const;
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments);

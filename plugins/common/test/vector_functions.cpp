@@ -24,7 +24,7 @@ void turn(const float* x, int64_t count, float* y) {
 } // namespace
 
 const VectorFunctions& vector_functions() {
-  static constexpr VectorFunctions functions{&map<exp2>,       &map<exp>,   &map<sigmoid>,
+  static constexpr VectorFunctions functions{&map<exp2>,       &map<exp>,   &map<sigmoid>, &map<tanh>,
                                              &map<normal_cdf>, &turn<true>, &turn<false>};
   return functions;
 }

@@ -10,7 +10,7 @@ namespace fvlm::plugins {
 // Each reads `count` numbers, which has to be a multiple of 16.
 struct VectorFunctions {
   using Function = void (*)(const float* x, int64_t count, float* y);
-  Function exp2, exp, sigmoid, normal_cdf;
+  Function exp2, exp, sigmoid, tanh, normal_cdf;
   Function sine, cosine; // of x quarter turns
 };
 

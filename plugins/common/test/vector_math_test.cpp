@@ -100,6 +100,16 @@ TEST_P(VectorMath, sigmoid_is_exact_to_three_units_and_saturates) {
   EXPECT_TRUE(std::isnan(one(functions.sigmoid, std::numeric_limits<float>::quiet_NaN())));
 }
 
+TEST_P(VectorMath, tanh_is_exact_to_two_units_and_saturates) {
+  const Worst t = worst(
+      functions.tanh, -20, 20, [](double x) { return std::tanh(x); }, units_in_the_last_place);
+  EXPECT_LE(t.error, 2.5) << "at " << t.at;
+  EXPECT_EQ(one(functions.tanh, 0), 0);
+  EXPECT_EQ(one(functions.tanh, -1000), -1);
+  EXPECT_EQ(one(functions.tanh, 1000), 1);
+  EXPECT_TRUE(std::isnan(one(functions.tanh, std::numeric_limits<float>::quiet_NaN())));
+}
+
 TEST_P(VectorMath, the_normal_distribution_is_exact_to_one_in_nine_million) {
   const Worst near = worst(functions.normal_cdf, -7, 7, normal_cdf, absolute);
   EXPECT_LE(near.error, 1.1e-7) << "at " << near.at;

@@ -46,7 +46,8 @@ enum {
   FVLM_WITH_REST = 1u << 5,     /* rmsnorm, layernorm, linear, with a residual: compensated summation (Kahan). What the
                                    sum loses by rounding is kept in a tensor of its own, the compensation */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
-  FVLM_COMPENSATED = FVLM_WITH_REST
+  FVLM_COMPENSATED = FVLM_WITH_REST,
+  FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
 };
 
 typedef struct fvlm_kernels_query {
@@ -93,13 +94,15 @@ typedef struct fvlm_norm_backward {
 /* Rotates the first rotary_dim dimensions of each head as Llama does: with half = rotary_dim / 2 and the angle
  * positions[row] * theta^(-2i / rotary_dim), out[i] = x[i] cos - x[i + half] sin and out[i + half] = x[i + half] cos +
  * x[i] sin; the other dimensions are copied. Its backward is the same function with inverse = 1 and backward_workspace.
- */
+ * With FVLM_WITH_FREQUENCIES the angle is positions[row] * frequencies[i]: scaled rotary embedding (linear, Llama 3,
+ * YaRN). Decoders that rotate the other way set inverse in their forward. */
 typedef struct fvlm_rope_apply {
   uint32_t struct_size;
   int32_t inverse;
-  const fvlm_tensor* x;         /* [rows, heads, head_dim], row and head strides free */
-  const fvlm_tensor* positions; /* int32 [rows] */
-  fvlm_tensor* out;             /* as x; may alias x */
+  const fvlm_tensor* x;           /* [rows, heads, head_dim], row and head strides free */
+  const fvlm_tensor* positions;   /* int32 [rows] */
+  fvlm_tensor* out;               /* as x; may alias x */
+  const fvlm_tensor* frequencies; /* float64 [rotary_dim / 2]; NULL without FVLM_WITH_FREQUENCIES */
 } fvlm_rope_apply;
 
 /* y = silu(gate) * up */

@@ -1,8 +1,9 @@
 /* fvlm/loss.h: linear head + cross-entropy, without materializing all logits where the plugin can. Kind "fvlm.loss/1".
  *
- * logits = hidden weight^T; losses[i] = logsumexp(logits[i]) - logits[i][targets[i]]. A negative target (ignore_index)
- * has no loss: its entry in losses is 0, its gradient row 0, and its hidden and d_losses rows may hold anything. Losses
- * are per token, not reduced: the engine weighs them over micro-batches and ranks, and DPO needs them per sample.
+ * logits = hidden weight^T, or softcap * tanh(hidden weight^T / softcap) in float32 where the query has a softcap;
+ * losses[i] = logsumexp(logits[i]) - logits[i][targets[i]]. A negative target (ignore_index) has no loss: its entry in
+ * losses is 0, its gradient row 0, and its hidden and d_losses rows may hold anything. Losses are per token, not
+ * reduced: the engine weighs them over micro-batches and ranks, and DPO needs them per sample.
  *
  * Shapes: hidden, d_hidden [tokens, width]; weight, d_weight [vocab, width]; targets int64 [tokens], below vocab;
  * losses, d_losses float32 [tokens] (float64 where dtype is float64). `tokens` may be 0: d_weight is then set to 0, or
@@ -29,7 +30,11 @@ typedef struct fvlm_loss_query {
   fvlm_dtype dtype;          /* of hidden, weight and d_hidden */
   fvlm_dtype gradient_dtype; /* of d_weight: dtype or float32 */
   int64_t tokens, width, vocab;
+  float softcap; /* bound of the logits; 0: none. Only plugins with FVLM_LOSS_SOFTCAP are asked for another */
 } fvlm_loss_query;
+
+/* Bits of fvlm_loss_v1.features. */
+enum { FVLM_LOSS_SOFTCAP = 1u << 0 /* the plugin reads softcap: supports() refuses it, or the functions apply it */ };
 
 typedef struct fvlm_loss_forward {
   uint32_t struct_size;
@@ -80,6 +85,10 @@ typedef struct fvlm_loss_v1 {
   /* May be NULL: the engine then calls forward and backward. [step thread] */
   fvlm_status (*fused)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query,
                        const fvlm_loss_fused* arguments);
+
+  /* FVLM_LOSS_*: fields of the query that were appended since the first plugins and that this one knows. The engine
+   * does not ask a plugin without the bit, or with a shorter table, for a problem that needs the field. */
+  uint32_t features;
 } fvlm_loss_v1;
 
 #ifdef __cplusplus

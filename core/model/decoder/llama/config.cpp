@@ -1,121 +1,229 @@
-// The Llama family (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries,
-// SwiGLU.
+// The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
+// gated MLP. Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+#include "base/text.h"
 #include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+
 namespace fvlm {
 namespace {
 
-// transformers 5 keeps all that is rotary in `rope_parameters`; older files have `rope_theta` and `rope_scaling`, which
-// wins over `rope_parameters` as it does there.
-double read_rope(ConfigReader& config) {
-  double theta = config.has("rope_theta") ? config.number("rope_theta", std::nullopt, 1, 1e12) : 10000;
-  auto whole_rotation = [&](ConfigReader& reader) {
-    if (reader.has("partial_rotary_factor"))
-      reader.refuse_unless(reader.number("partial_rotary_factor", 1, 0, 1) == 1, "partial_rotary_factor",
-                           "all features of a head are rotated");
-  };
-  whole_rotation(config);
-  const nlohmann::json* scaling = config.object("rope_scaling");
-  const nlohmann::json* parameters = config.object("rope_parameters");
-  const char* key = scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
-  const nlohmann::json* used = scaling && !scaling->empty() ? scaling : parameters;
-  if (!used) return theta;
-
-  ConfigReader inner(*used, config.where());
-  std::string type = inner.text("rope_type", inner.text("type", "default"));
-  if (type != "default")
-    config.problems().add("'{}' of the kind {} is not supported: only plain rotary positions (\"default\") are", key,
-                          shown(type));
-  if (inner.has("rope_theta")) theta = inner.number("rope_theta", std::nullopt, 1, 1e12);
-  whole_rotation(inner);
-  for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
-  return theta;
+void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derives_head_dim) {
+  if (derives_head_dim && decoder.hidden_size % decoder.num_attention_heads)
+    config.problems().add("'num_attention_heads' = {} heads do not share 'hidden_size' = {} evenly",
+                          decoder.num_attention_heads, decoder.hidden_size);
+  else if (decoder.head_dim % 2)
+    config.problems().add("'head_dim' = {} is odd, and rotary positions turn pairs of features", decoder.head_dim);
+  if (decoder.num_attention_heads % decoder.num_key_value_heads)
+    config.problems().add("'num_key_value_heads' = {} is no divisor of 'num_attention_heads' = {}",
+                          decoder.num_key_value_heads, decoder.num_attention_heads);
 }
 
-DecoderConfig read(ConfigReader& config, const std::string& model_type) {
-  DecoderConfig out;
-  out.model_type = model_type;
-  out.vocab_size = config.whole("vocab_size", 32000, 1);
-  out.hidden_size = config.whole("hidden_size", 4096, 1, most_features);
-  out.intermediate_size = config.whole("intermediate_size", 11008, 1, most_features);
-  out.num_hidden_layers = config.whole("num_hidden_layers", 32, 1, most_layers);
-  out.num_attention_heads = config.whole("num_attention_heads", 32, 1, most_heads);
-  out.num_key_value_heads = config.whole_or_null("num_key_value_heads", most_heads).value_or(out.num_attention_heads);
-  out.head_dim = config.whole_or_null("head_dim", most_heads).value_or(out.hidden_size / out.num_attention_heads);
-  out.max_position_embeddings = config.whole("max_position_embeddings", 2048, 1, int64_t{1} << 30);
-  out.rope_theta = read_rope(config);
-  out.rms_norm_eps = config.number("rms_norm_eps", 1e-6, 0, 1);
-  out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
-  out.tie_word_embeddings = config.flag("tie_word_embeddings", false);
-  out.eos_token_id = config.wholes("eos_token_id", {2});
-
-  std::string activation = config.text("hidden_act", "silu");
-  config.refuse_unless(activation == "silu" || activation == "swish", "hidden_act", "only silu is");
+// What no family supports.
+void refuse_unsupported(ConfigReader& config) {
   config.refuse_unless(config.flag("is_causal", true), "is_causal", "a row attends to itself and those before it");
-  config.refuse_unless(!config.flag("attention_bias", false), "attention_bias", "attention has no bias");
-  config.refuse_unless(!config.flag("mlp_bias", false), "mlp_bias", "the MLP has no bias");
   if (config.has("attention_dropout"))
     config.refuse_unless(config.number("attention_dropout", 0, 0, 1) == 0, "attention_dropout",
                          "towers are trained without dropout; set it to 0");
+  for (const char* key : {"num_experts", "num_local_experts"})
+    if (config.has(key))
+      config.refuse_unless(config.whole(key, 0, 0) <= 1, key, "the MLP is one, not a mixture of experts");
+  const auto layers = config.texts("layer_types");
+  config.refuse_unless(
+      std::all_of(layers.begin(), layers.end(), [](const auto& one) { return one == "full_attention"; }), "layer_types",
+      "every layer has full attention, without a sliding window");
+}
 
-  if (out.hidden_size % out.num_attention_heads)
-    config.problems().add("'num_attention_heads' = {} heads do not share 'hidden_size' = {} evenly",
-                          out.num_attention_heads, out.hidden_size);
-  else if (out.head_dim % 2)
-    config.problems().add("'head_dim' = {} is odd, and rotary positions turn pairs of features", out.head_dim);
-  if (out.num_attention_heads % out.num_key_value_heads)
-    config.problems().add("'num_key_value_heads' = {} is no divisor of 'num_attention_heads' = {}",
-                          out.num_key_value_heads, out.num_attention_heads);
+DecoderConfig llama_defaults(ConfigReader& config) {
+  DecoderConfig out;
+  out.vocab_size = 32000;
+  out.hidden_size = 4096;
+  out.intermediate_size = 11008;
+  out.num_hidden_layers = out.num_attention_heads = 32;
+  out.max_position_embeddings = 2048;
+  out.rms_norm_eps = 1e-6;
+  out.eos_token_id = {2};
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  out.mlp_bias = config.flag("mlp_bias", false);
+  return out;
+}
+
+DecoderConfig qwen_defaults(ConfigReader& config) {
+  DecoderConfig out;
+  out.vocab_size = 151936;
+  out.hidden_size = 4096;
+  out.intermediate_size = 22016;
+  out.num_hidden_layers = out.num_attention_heads = out.num_key_value_heads = 32;
+  out.max_position_embeddings = 32768;
+  out.rms_norm_eps = 1e-6;
+  // Without layer_types, layers from max_window_layers on have the window.
+  const bool has_window = config.flag("use_sliding_window", false) && !config.has_null("sliding_window") &&
+                          !config.has("layer_types") &&
+                          config.whole("max_window_layers", 28, 0) < config.whole("num_hidden_layers", 32, 1);
+  config.refuse_unless(!has_window, "use_sliding_window",
+                       "every layer has full attention; set it to false if no text is longer than the window");
+  return out;
+}
+
+DecoderConfig qwen2_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen_defaults(config);
+  out.qkv_bias = true;
+  return out;
+}
+
+DecoderConfig qwen3_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen_defaults(config);
+  out.head_dim = 128;
+  out.qk_norm = true;
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  return out;
+}
+
+DecoderConfig nanochat_defaults(ConfigReader& config) {
+  DecoderConfig out;
+  out.vocab_size = 50304;
+  out.hidden_size = 768;
+  out.intermediate_size = 8192;
+  out.num_hidden_layers = 12;
+  out.num_attention_heads = 6;
+  out.max_position_embeddings = 2048;
+  out.rms_norm_eps = 1e-6;
+  out.eos_token_id = {1};
+  out.norm_weights = out.gated_mlp = false;
+  out.embedding_norm = out.qk_norm = out.rope_reversed = true;
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  constexpr const char* cap = "final_logit_softcapping";
+  out.final_logit_softcapping = config.has_null(cap) ? 0 : config.number(cap, 15, 1e-3, 1e6);
+  return out;
+}
+
+// nanochat with Llama's MLP.
+DecoderConfig ghostvis_defaults(ConfigReader& config) {
+  DecoderConfig out = nanochat_defaults(config);
+  out.rms_norm_eps = 0x1p-23;
+  out.gated_mlp = true;
+  out.qkv_bias = config.flag("attention_bias", true);
+  out.out_bias = false;
+  return out;
+}
+
+// The traits of each model_type, and the sizes that it has where a config.json lacks them. A head_dim of 0 stands for
+// hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
+const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
+  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{{"llama", llama_defaults},
+                                                                           {"qwen2", qwen2_defaults},
+                                                                           {"qwen3", qwen3_defaults},
+                                                                           {"nanochat", nanochat_defaults},
+                                                                           {"ghostvis", ghostvis_defaults}};
+  return all;
+}
+
+DecoderConfig read(ConfigReader& config, const std::string& model_type) {
+  DecoderConfig out = all_defaults().at(model_type)(config);
+  out.model_type = model_type;
+  const bool derives_head_dim = out.head_dim == 0;
+  out.vocab_size = config.whole("vocab_size", out.vocab_size, 1);
+  out.hidden_size = config.whole("hidden_size", out.hidden_size, 1, most_features);
+  out.intermediate_size = config.whole("intermediate_size", out.intermediate_size, 1, most_features);
+  out.num_hidden_layers = config.whole("num_hidden_layers", out.num_hidden_layers, 1, most_layers);
+  out.num_attention_heads = config.whole("num_attention_heads", out.num_attention_heads, 1, most_heads);
+  out.num_key_value_heads =
+      config.whole_or_null("num_key_value_heads", most_heads)
+          .value_or(out.num_key_value_heads == 0 ? out.num_attention_heads : out.num_key_value_heads);
+  out.head_dim = config.whole_or_null("head_dim", most_heads)
+                     .value_or(derives_head_dim ? out.hidden_size / out.num_attention_heads : out.head_dim);
+  out.max_position_embeddings =
+      config.whole("max_position_embeddings", out.max_position_embeddings, 1, int64_t{1} << 30);
+  const Rope rope = read_rope(config, out.max_position_embeddings);
+  out.rope_theta = rope.theta;
+  out.rope_scaling = rope.scaling;
+  out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps, 0, 1);
+  out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
+  out.tie_word_embeddings = config.flag("tie_word_embeddings", false);
+  out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
+
+  const std::string activation = config.text("hidden_act", out.gated_mlp ? "silu" : "relu2");
+  if (out.gated_mlp)
+    config.refuse_unless(activation == "silu" || activation == "swish", "hidden_act", "only silu is");
+  else
+    config.refuse_unless(activation == "relu2", "hidden_act", "only relu2 is");
+  refuse_unsupported(config);
+  check_heads(config, out, derives_head_dim);
   return out;
 }
 
 nlohmann::json write(const DecoderConfig& config) {
-  return {{"vocab_size", config.vocab_size},
-          {"hidden_size", config.hidden_size},
-          {"intermediate_size", config.intermediate_size},
-          {"num_hidden_layers", config.num_hidden_layers},
-          {"num_attention_heads", config.num_attention_heads},
-          {"num_key_value_heads", config.num_key_value_heads},
-          {"head_dim", config.head_dim},
-          {"max_position_embeddings", config.max_position_embeddings},
-          {"rope_theta", config.rope_theta}, // read by old and new versions of transformers alike
-          {"rms_norm_eps", config.rms_norm_eps},
-          {"initializer_range", config.initializer_range},
-          {"tie_word_embeddings", config.tie_word_embeddings},
-          {"eos_token_id", config.eos_token_id.size() == 1 ? nlohmann::json(config.eos_token_id[0])
-                                                           : nlohmann::json(config.eos_token_id)},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"attention_dropout", 0.0}};
+  nlohmann::json out{{"vocab_size", config.vocab_size},
+                     {"hidden_size", config.hidden_size},
+                     {"intermediate_size", config.intermediate_size},
+                     {"num_hidden_layers", config.num_hidden_layers},
+                     {"num_attention_heads", config.num_attention_heads},
+                     {"num_key_value_heads", config.num_key_value_heads},
+                     {"head_dim", config.head_dim},
+                     {"max_position_embeddings", config.max_position_embeddings},
+                     {"rms_norm_eps", config.rms_norm_eps},
+                     {"initializer_range", config.initializer_range},
+                     {"tie_word_embeddings", config.tie_word_embeddings},
+                     {"hidden_act", config.gated_mlp ? "silu" : "relu2"},
+                     {"attention_bias", config.qkv_bias},
+                     {"mlp_bias", config.mlp_bias},
+                     {"attention_dropout", 0.0}};
+  if (config.eos_token_id.size() == 1)
+    out["eos_token_id"] = config.eos_token_id[0];
+  else
+    out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
+  if (config.embedding_norm) // of a family that has one where the key is missing
+    out["final_logit_softcapping"] =
+        config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
+  write_rope(out, {config.rope_theta, config.rope_scaling});
+  return out;
 }
 
 WeightLayout layout(const DecoderConfig& config) {
-  int64_t width = config.hidden_size, mlp = config.intermediate_size;
-  int64_t query = config.num_attention_heads * config.head_dim, key = config.num_key_value_heads * config.head_dim;
-  Initializer weight{Initializer::Kind::normal, config.initializer_range}, one{Initializer::Kind::constant, 1};
+  const int64_t width = config.hidden_size, mlp = config.intermediate_size;
+  const int64_t query = config.num_attention_heads * config.head_dim,
+                key = config.num_key_value_heads * config.head_dim;
+  const Initializer weight{Initializer::Kind::normal, config.initializer_range}, one{Initializer::Kind::constant, 1},
+      zero{Initializer::Kind::constant, 0};
   WeightLayout out;
   out.ignored = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}; // buffers of old files
-  auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
+  const auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
+  };
+  const auto add_norm = [&](const std::string& name, int64_t size) {
+    if (config.norm_weights) add(name + ".weight", {size}, one);
+  };
+  const auto add_linear = [&](const std::string& name, int64_t rows, int64_t columns, bool bias) {
+    add(name + ".weight", {rows, columns}, weight);
+    if (bias) add(name + ".bias", {rows}, zero);
   };
 
   add("model.embed_tokens.weight", {config.vocab_size, width}, weight);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    std::string layer = fmt::format("model.layers.{}.", i);
-    add(layer + "input_layernorm.weight", {width}, one);
-    add(layer + "self_attn.q_proj.weight", {query, width}, weight);
-    add(layer + "self_attn.k_proj.weight", {key, width}, weight);
-    add(layer + "self_attn.v_proj.weight", {key, width}, weight);
-    add(layer + "self_attn.o_proj.weight", {width, query}, weight);
-    add(layer + "post_attention_layernorm.weight", {width}, one);
-    add(layer + "mlp.gate_proj.weight", {mlp, width}, weight);
-    add(layer + "mlp.up_proj.weight", {mlp, width}, weight);
-    add(layer + "mlp.down_proj.weight", {width, mlp}, weight);
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    add_norm(layer + "input_layernorm", width);
+    add_linear(layer + "self_attn.q_proj", query, width, config.qkv_bias);
+    add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
+    add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
+    if (config.qk_norm) {
+      add_norm(layer + "self_attn.q_norm", config.head_dim);
+      add_norm(layer + "self_attn.k_norm", config.head_dim);
+    }
+    add_linear(layer + "self_attn.o_proj", width, query, config.out_bias);
+    add_norm(layer + "post_attention_layernorm", width);
+    if (config.gated_mlp) {
+      add_linear(layer + "mlp.gate_proj", mlp, width, config.mlp_bias);
+      add_linear(layer + "mlp.up_proj", mlp, width, config.mlp_bias);
+      add_linear(layer + "mlp.down_proj", width, mlp, config.mlp_bias);
+    } else {
+      add_linear(layer + "mlp.fc1", mlp, width, config.mlp_bias);
+      add_linear(layer + "mlp.fc2", width, mlp, config.mlp_bias);
+    }
   }
-  add("model.norm.weight", {width}, one);
+  add_norm("model.norm", width);
   if (config.tie_word_embeddings)
     out.tied_copy = "lm_head.weight", out.tied_to = "model.embed_tokens.weight";
   else
@@ -127,12 +235,18 @@ WeightLayout layout(const DecoderConfig& config) {
 
 DecoderFamily llama_family() {
   return {.name = "llama",
-          .types = {{"llama", "LlamaForCausalLM"}},
+          .types = {{"llama", "LlamaForCausalLM"},
+                    {"qwen2", "Qwen2ForCausalLM"},
+                    {"qwen3", "Qwen3ForCausalLM"},
+                    {"nanochat", "NanoChatForCausalLM"},
+                    {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,
           .write = write,
           .layout = layout,
           .fused_weights = {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
-                            {"mlp.gate_proj.weight", "mlp.up_proj.weight"}}};
+                            {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"},
+                            {"mlp.gate_proj.weight", "mlp.up_proj.weight"},
+                            {"mlp.gate_proj.bias", "mlp.up_proj.bias"}}};
 }
 
 } // namespace fvlm

@@ -2,6 +2,7 @@
 
 #include "model/flops.h"
 #include "model/shared_weight_gradients.h"
+#include "ops/pointwise.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
@@ -19,20 +20,41 @@ std::string layer_name(int64_t index, const char* suffix) {
 
 } // namespace
 
-Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config) {
+Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config), shape_{config.head_dim, true} {
   embedding_ = parameters.weight(std::string(stem) + "embed_tokens.weight");
+  const auto norm = [&](const std::string& name) {
+    return config.norm_weights ? parameters.weight(name + ".weight") : ops::Weight();
+  };
+  // One layer of the linears that one product reads together.
+  const auto linear = [&](int64_t layer, std::vector<const char*> names, bool has_bias) {
+    const auto all = [&](const char* suffix) {
+      std::vector<std::string> full;
+      for (const char* name : names) full.push_back(layer_name(layer, name) + suffix);
+      return parameters.fused(full);
+    };
+    return ops::Operations::Layer{all(".weight"), has_bias ? all(".bias") : ops::Weight()};
+  };
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const auto name = [i](const char* suffix) { return layer_name(i, suffix); };
-    const auto one = [&](const char* suffix) { return parameters.weight(name(suffix)); };
-    layers_.push_back({one("input_layernorm.weight"),
-                       parameters.fused({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"),
-                                         name("self_attn.v_proj.weight")}),
-                       one("self_attn.o_proj.weight"), one("post_attention_layernorm.weight"),
-                       parameters.fused({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")}),
-                       one("mlp.down_proj.weight")});
+    Layer& layer = layers_.emplace_back();
+    layer.qkv = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
+    layer.out = linear(i, {"self_attn.o_proj"}, config.out_bias);
+    layer.up = config.gated_mlp ? linear(i, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias)
+                                : linear(i, {"mlp.fc1"}, config.mlp_bias);
+    layer.down = linear(i, {config.gated_mlp ? "mlp.down_proj" : "mlp.fc2"}, config.mlp_bias);
+    layer.attention_norm = norm(layer_name(i, "input_layernorm"));
+    layer.mlp_norm = norm(layer_name(i, "post_attention_layernorm"));
+    if (!config.qk_norm) continue;
+    layer.q_norm = norm(layer_name(i, "self_attn.q_norm"));
+    layer.k_norm = norm(layer_name(i, "self_attn.k_norm"));
   }
-  norm_ = parameters.weight(std::string(stem) + "norm.weight");
+  norm_ = norm(std::string(stem) + "norm");
   head_ = config.tie_word_embeddings ? embedding_ : parameters.weight("decoder.lm_head.weight");
+
+  shape_.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
+  if (config.rope_scaling.type == RopeScaling::Type::none) return;
+  const auto frequencies = rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim);
+  shape_.rotary.frequencies = at::tensor(frequencies, at::kDouble).to(embedding_.value().device());
+  shape_.score_factor = config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
 }
 
 // The residual stream and the output of the last branch, which the next norm adds to it.
@@ -60,33 +82,51 @@ Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weig
   return std::move(y);
 }
 
+Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const {
+  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
+  QueryKeyValue heads{{qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}};
+  if (!config_.qk_norm) return heads;
+  heads.q = {ops.rmsnorm_heads(tape, heads.q, dim, layer.q_norm, config_.rms_norm_eps), 0, q};
+  heads.k = {ops.rmsnorm_heads(tape, heads.k, dim, layer.k_norm, config_.rms_norm_eps), 0, kv};
+  return heads;
+}
+
+Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x,
+                 const ops::SharedGradientPass& pass) const {
+  const Value up = ops.linear(tape, x, layer.up.weight, layer.up.bias, pass);
+  const Value inner = config_.gated_mlp ? ops.swiglu(tape, up, pass.input(layer.down.weight, x.data.size(0)))
+                                        : ops::relu_squared(tape, up);
+  return ops.linear(tape, inner, layer.down.weight, layer.down.bias, pass);
+}
+
 template <class Attend>
 void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                       const ops::SharedGradientPass& pass) const {
   const auto input = [&](const ops::Weight& weight) { return pass.input(weight, stream.branch.data.size(0)); };
-  const Value before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv));
-  const Value qkv = ops.linear(tape, before, layer.qkv, {}, pass);
-  stream.branch = ops.linear(tape, attend(qkv, input(layer.out)), layer.out, {}, pass);
-  const Value between = normed(tape, ops, stream, layer.mlp_norm, input(layer.gate_up));
-  const Value inner = ops.swiglu(tape, ops.linear(tape, between, layer.gate_up, {}, pass), input(layer.down));
-  stream.branch = ops.linear(tape, inner, layer.down, {}, pass);
+  const Value before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
+  const Value qkv = ops.linear(tape, before, layer.qkv.weight, layer.qkv.bias, pass);
+  const Value attended = attend(heads_of(tape, ops, layer, qkv), input(layer.out.weight));
+  stream.branch = ops.linear(tape, attended, layer.out.weight, layer.out.bias, pass);
+  const Value between = normed(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
+  stream.branch = mlp(tape, ops, layer, between, pass);
+}
+
+Value Llama::entry(Tape& tape, Operations& ops, const Value& x) const {
+  return config_.embedding_norm ? ops.rmsnorm(tape, x, {}, {}, config_.rms_norm_eps).y : x;
 }
 
 Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                      const ops::SharedGradientPass& pass, bool compensated) const {
-  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
-  const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
-  Stream stream({x}, compensated);
+  Stream stream({entry(tape, ops, x)}, compensated);
   const Tape::LightCheckpointing lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim, compensated,
+    const auto block = [this, &ops, &layer = layers_[i], segments, compensated,
                         pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
-      const auto attend = [&](const Value& qkv, const at::Tensor& into) {
-        return ops.attention(inner, {qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}, segments, segments,
-                             shape, into);
+      const auto attend = [&](const QueryKeyValue& heads, const at::Tensor& into) {
+        return ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, shape_, into);
       };
       run_layer(inner, ops, layer, own, attend, pass);
       return own.parts();
@@ -106,8 +146,7 @@ KvCache Llama::make_kv_cache(Operations& ops, int64_t capacity) const {
 }
 
 at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache) const {
-  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim,
-                rows = x.size(0);
+  const int64_t kv = config_.num_key_value_heads, dim = config_.head_dim, rows = x.size(0);
   const int64_t capacity = cache.layers.front().size(0), length = cache.length + rows;
   const auto index = at::TensorOptions().dtype(at::kInt);
   const auto segment = [&](int64_t end, int64_t longest) {
@@ -115,15 +154,22 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache) 
   };
   const Segments of_q = segment(rows, rows), of_kv = segment(length, capacity);
   const at::Tensor positions = at::arange(cache.length, length, index.device(x.device()));
+  const ops::AttentionShape rotated{dim, true, {}, shape_.score_factor};
   Tape no_grad(Tape::Mode::forward_only);
-  Stream stream({Value(x)}, false);
+  Stream stream({entry(no_grad, ops, Value(x))}, false);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto attend = [&](const Value& qkv, const at::Tensor&) {
-      const Value rotated = ops.rotate(no_grad, qkv, q + kv, dim, {dim, config_.rope_theta}, positions);
-      cache.layers[i].narrow(0, cache.length, rows).copy_(rotated.data.narrow(1, q * dim, 2 * kv * dim));
+    const auto attend = [&](QueryKeyValue heads, const at::Tensor&) {
+      ops.rotate(no_grad, heads.q, heads.k, heads.v, positions, positions, dim, shape_.rotary);
+      const at::Tensor appended = cache.layers[i].narrow(0, cache.length, rows);
+      const at::Tensor &k = heads.k.value.data, &v = heads.v.value.data;
+      if (k.is_same(v)) { // adjacent columns
+        appended.copy_(k.narrow(1, heads.k.column, 2 * kv * dim));
+      } else {
+        appended.narrow(1, 0, kv * dim).copy_(k.narrow(1, heads.k.column, kv * dim));
+        appended.narrow(1, kv * dim, kv * dim).copy_(v.narrow(1, heads.v.column, kv * dim));
+      }
       const Value keys_values(cache.layers[i]);
-      return ops.attention(no_grad, {rotated, 0, q}, {keys_values, 0, kv}, {keys_values, kv * dim, kv}, of_q, of_kv,
-                           {dim, true, {}});
+      return ops.attention(no_grad, heads.q, {keys_values, 0, kv}, {keys_values, kv * dim, kv}, of_q, of_kv, rotated);
     };
     run_layer(no_grad, ops, layers_[i], stream, attend);
   }
@@ -140,7 +186,7 @@ double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
                 kv = config_.num_key_value_heads * config_.head_dim;
   const auto layers = static_cast<double>(config_.num_hidden_layers);
   const double row = product_flops(width, heads + 2 * kv) + product_flops(heads, width) +
-                     3 * product_flops(width, config_.intermediate_size);
+                     (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
   return with_backward({rows * layers * row, pairs * layers * attention_pair_flops(heads)}, trains, inputs);
 }
 

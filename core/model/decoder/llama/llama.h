@@ -1,4 +1,5 @@
-// Llama and its family: RMSNorm, rotary positions, grouped queries, SwiGLU.
+// Llama and its family: RMSNorm, rotary positions, grouped queries, SwiGLU, and the traits of DecoderConfig in which
+// the family's members differ.
 #pragma once
 #include "model/decoder/decoder.h"
 
@@ -11,6 +12,7 @@ class Llama : public Decoder {
   int64_t width() const override { return config_.hidden_size; }
   ops::Weight embedding() const override { return embedding_; }
   ops::Weight head() const override { return head_; }
+  double softcap() const override { return config_.final_logit_softcapping; }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                 const ops::SharedGradientPass& pass, bool compensated) const override;
   KvCache make_kv_cache(Operations& ops, int64_t capacity) const override;
@@ -20,18 +22,31 @@ class Llama : public Decoder {
   double head_flops(double labels, bool trains, bool inputs) const override;
 
  private:
+  // Undefined where the family has none: biases, weights of norms.
   struct Layer {
-    ops::Weight attention_norm, qkv, out, mlp_norm, gate_up, down;
+    ops::Operations::Layer qkv, out;
+    ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
+    ops::Weight attention_norm, mlp_norm, q_norm, k_norm;
   };
   struct Stream;
   // Adds the branch to the residual and normalizes the sum.
   Value normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                const at::Tensor& into = {}) const;
+  // The columns of q, k and v, or normalized copies of the heads of q and k.
+  struct QueryKeyValue {
+    ops::Heads q, k, v;
+  };
+  QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const;
+  Value mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const ops::SharedGradientPass& pass) const;
   template <class Attend>
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                  const ops::SharedGradientPass& pass = {}) const;
 
+  // The rows that enter the first layer.
+  Value entry(Tape& tape, Operations& ops, const Value& x) const;
+
   DecoderConfig config_;
+  ops::AttentionShape shape_;
   ops::Weight embedding_, norm_, head_;
   std::vector<Layer> layers_;
 };

@@ -38,6 +38,9 @@ struct Attention {
   }
 };
 
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_loss_query> = offsetof(fvlm_loss_query, softcap);
+
 struct Loss {
   static constexpr const char* family = FVLM_LOSS_KIND;
   template <class>
@@ -50,6 +53,10 @@ struct Loss {
   void requirements(const Query&, Requirements&) const {}
   void prepare(const fvlm_call&, const Query&) {}
   static constexpr NotOffered fused{};
+  static constexpr std::uint32_t features = 0; // FVLM_LOSS_*
+
+  // The query of an engine that was built before there was a softcap has none.
+  static float softcap(const Query& query) { return query.struct_size > offsetof(Query, softcap) ? query.softcap : 0; }
 
   template <class Class>
   static constexpr fvlm_loss_v1 table() {
@@ -57,6 +64,7 @@ struct Loss {
     offer<Class, &Class::forward>(table.forward);
     offer<Class, &Class::backward>(table.backward);
     offer<Class, &Class::fused>(table.fused);
+    table.features = Class::features;
     return table;
   }
 };
@@ -202,6 +210,9 @@ struct Quantizer {
     return table;
   }
 };
+
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_rope_apply> = offsetof(fvlm_rope_apply, frequencies);
 
 // Each operation is optional; supports() is called only for those that the class has.
 struct Kernels {

@@ -1,0 +1,194 @@
+#include "model/weights/rope.h"
+
+#include "base/config_reader.h"
+#include "base/text.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+namespace fvlm {
+namespace {
+
+using Type = RopeScaling::Type;
+
+constexpr std::array<std::pair<const char*, Type>, 4> types{
+    {{"default", Type::none}, {"linear", Type::linear}, {"llama3", Type::llama3}, {"yarn", Type::yarn}}};
+constexpr double max_theta = 1e12, max_factor = 1e6;
+constexpr int64_t max_positions = int64_t{1} << 30;
+
+void require_full_rotation(ConfigReader& config) {
+  if (config.has("partial_rotary_factor"))
+    config.refuse_unless(config.number("partial_rotary_factor", 1, 0, 1) == 1, "partial_rotary_factor",
+                         "all features of a head are rotated");
+}
+
+// The key's number; the default where it is missing, null or 0, as transformers takes it.
+double number_or(ConfigReader& config, const char* key, double otherwise, double max) {
+  if (!config.has(key)) return otherwise;
+  const double number = config.number(key, std::nullopt, 0, max);
+  return number == 0 ? otherwise : number;
+}
+
+void read_llama3(ConfigReader& config, RopeScaling& scaling) {
+  scaling.factor = config.number("factor", std::nullopt, 1, max_factor);
+  scaling.low_freq_factor = config.number("low_freq_factor", std::nullopt, 1e-6, max_factor);
+  scaling.high_freq_factor = config.number("high_freq_factor", std::nullopt, 1e-6, max_factor);
+  if (config.problems().list().empty() && scaling.high_freq_factor <= scaling.low_freq_factor)
+    config.problems().add("'high_freq_factor' = {} is not larger than 'low_freq_factor' = {}", scaling.high_freq_factor,
+                          scaling.low_freq_factor);
+}
+
+// The factor that YaRN's paper recommends for a scaling.
+double magnitude_of(double factor, double scale) {
+  return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
+}
+
+void read_yarn(ConfigReader& config, int64_t max_position_embeddings, RopeScaling& scaling) {
+  if (!config.has("factor") && scaling.original_max_position_embeddings == max_position_embeddings)
+    config.problems().add("'factor' is missing");
+  scaling.factor = number_or(config, "factor",
+                             static_cast<double>(max_position_embeddings) /
+                                 static_cast<double>(scaling.original_max_position_embeddings),
+                             max_factor);
+  scaling.beta_fast = number_or(config, "beta_fast", 32, max_factor);
+  scaling.beta_slow = number_or(config, "beta_slow", 1, max_factor);
+  scaling.truncate = config.flag("truncate", true);
+  const double scale = number_or(config, "mscale", 0, max_factor),
+               scale_of_all = number_or(config, "mscale_all_dim", 0, max_factor);
+  scaling.attention_factor = number_or(config, "attention_factor",
+                                       scale != 0 && scale_of_all != 0 ? magnitude_of(scaling.factor, scale) /
+                                                                             magnitude_of(scaling.factor, scale_of_all)
+                                                                       : magnitude_of(scaling.factor, 1),
+                                       max_factor);
+  if (scaling.factor < 1) config.problems().add("'factor' = {} is less than 1", scaling.factor);
+  if (scaling.beta_fast < scaling.beta_slow)
+    config.problems().add("'beta_fast' = {} is less than 'beta_slow' = {}", scaling.beta_fast, scaling.beta_slow);
+}
+
+RopeScaling read_scaling(ConfigReader& config, const char* key, ConfigReader& inner, int64_t max_position_embeddings) {
+  RopeScaling scaling;
+  const std::string name = inner.text("rope_type", inner.text("type", "default"));
+  const auto* type = std::find_if(types.begin(), types.end(), [&](const auto& one) { return one.first == name; });
+  if (type == types.end()) {
+    config.problems().add("'{}' of the type {} is not supported: default, linear, llama3 and yarn are", key,
+                          shown(name));
+    return scaling;
+  }
+  scaling.type = type->second;
+  if (scaling.type == Type::linear) scaling.factor = inner.number("factor", std::nullopt, 1, max_factor);
+  if (scaling.type != Type::llama3 && scaling.type != Type::yarn) return scaling;
+  // transformers prefers the key of the whole config.
+  ConfigReader& has_original = config.has("original_max_position_embeddings") ? config : inner;
+  scaling.original_max_position_embeddings =
+      has_original.whole("original_max_position_embeddings", max_position_embeddings, 1, max_positions);
+  if (scaling.type == Type::llama3)
+    read_llama3(inner, scaling);
+  else
+    read_yarn(inner, max_position_embeddings, scaling);
+  return scaling;
+}
+
+// As Llama 3 scales: dimensions of a wavelength beyond the original length by the factor, short ones not at all, and
+// smoothly between.
+double llama3_frequency(double frequency, const RopeScaling& scaling) {
+  const auto original = static_cast<double>(scaling.original_max_position_embeddings);
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength > original / scaling.low_freq_factor) return frequency / scaling.factor;
+  if (wavelength < original / scaling.high_freq_factor) return frequency;
+  const double unscaled =
+      (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1 - unscaled) * frequency / scaling.factor + unscaled * frequency;
+}
+
+// The dimensions between which YaRN goes from unscaled to scaled frequencies.
+std::pair<double, double> yarn_range(const Rope& rope, int64_t head_dim) {
+  const auto dimension_of = [&](double rotations) {
+    return static_cast<double>(head_dim) *
+           std::log(static_cast<double>(rope.scaling.original_max_position_embeddings) /
+                    (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
+  };
+  double low = dimension_of(rope.scaling.beta_fast), high = dimension_of(rope.scaling.beta_slow);
+  if (rope.scaling.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  return {low, low == high ? high + 0.001 : high};
+}
+
+} // namespace
+
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings) {
+  Rope rope;
+  if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
+  require_full_rotation(config);
+  // `rope_scaling` wins, as in transformers.
+  const nlohmann::json* scaling = config.object("rope_scaling");
+  const nlohmann::json* parameters = config.object("rope_parameters");
+  const char* key = scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
+  const nlohmann::json* used = scaling && !scaling->empty() ? scaling : parameters;
+  if (!used) return rope;
+  ConfigReader inner(*used, config.where());
+  for (const char* unsupported : {"full_attention", "sliding_attention", "mrope_section"})
+    if (inner.has(unsupported))
+      config.problems().add("'{}' has '{}', which is not supported: rotary positions are the same in all layers and "
+                            "have one dimension",
+                            key, unsupported);
+  if (inner.has("rope_theta")) rope.theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
+  require_full_rotation(inner);
+  rope.scaling = read_scaling(config, key, inner, max_position_embeddings);
+  for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
+  return rope;
+}
+
+void write_rope(nlohmann::json& config, const Rope& rope) {
+  config["rope_theta"] = rope.theta;
+  const RopeScaling& scaling = rope.scaling;
+  if (scaling.type == Type::none) return;
+  nlohmann::json& out = config["rope_scaling"];
+  for (const auto& [name, type] : types)
+    if (type == scaling.type) out["rope_type"] = name;
+  out["factor"] = scaling.factor;
+  if (scaling.type == Type::linear) return;
+  out["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+  if (scaling.type == Type::llama3) {
+    out["low_freq_factor"] = scaling.low_freq_factor;
+    out["high_freq_factor"] = scaling.high_freq_factor;
+    return;
+  }
+  out["beta_fast"] = scaling.beta_fast;
+  out["beta_slow"] = scaling.beta_slow;
+  out["truncate"] = scaling.truncate;
+  out["attention_factor"] = scaling.attention_factor;
+}
+
+std::vector<double> rope_frequencies(const Rope& rope, int64_t head_dim) {
+  std::vector<double> frequencies;
+  const auto [low, high] =
+      rope.scaling.type == Type::yarn ? yarn_range(rope, head_dim) : std::pair<double, double>(0, 1);
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    const double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    switch (rope.scaling.type) {
+    case Type::none:
+      frequencies.push_back(frequency);
+      break;
+    case Type::linear:
+      frequencies.push_back(frequency / rope.scaling.factor);
+      break;
+    case Type::llama3:
+      frequencies.push_back(llama3_frequency(frequency, rope.scaling));
+      break;
+    case Type::yarn: {
+      const double scaled = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+      frequencies.push_back(frequency / rope.scaling.factor * scaled + frequency * (1 - scaled));
+    }
+    }
+  }
+  return frequencies;
+}
+
+} // namespace fvlm

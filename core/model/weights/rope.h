@@ -1,0 +1,41 @@
+// Rotary positions of a decoder as its config.json describes them: the base and the scaling that lets positions reach
+// beyond the length that the model was first trained at.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace fvlm {
+
+class ConfigReader;
+
+// The fields are called as in transformers' `rope_parameters`.
+struct RopeScaling {
+  enum class Type { none, linear, llama3, yarn };
+  Type type = Type::none;
+  double factor = 1;
+  int64_t original_max_position_embeddings = 0;     // llama3, yarn
+  double low_freq_factor = 0, high_freq_factor = 0; // llama3
+  double beta_fast = 0, beta_slow = 0;              // yarn
+  bool truncate = true;                             // yarn: whether the range between those is of whole dimensions
+  double attention_factor = 1;                      // yarn: of the rotated queries and keys
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct Rope {
+  double theta = 10000;
+  RopeScaling scaling;
+};
+
+// From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is
+// wrong or not supported is noted in the reader.
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings);
+// Writes the older keys, which all versions read.
+void write_rope(nlohmann::json& config, const Rope& rope);
+
+// Radians per position of each pair of dimensions: [head_dim / 2].
+std::vector<double> rope_frequencies(const Rope& rope, int64_t head_dim);
+
+} // namespace fvlm

@@ -1,0 +1,13 @@
+// Elementwise operations that few models have. They are ATen's and need no plugin.
+#pragma once
+#include "ops/tape.h"
+
+namespace fvlm::ops {
+
+// relu(x)^2
+Value relu_squared(Tape& tape, const Value& x);
+
+// cap * tanh(x / cap), computed and returned in float32, or in float64 where x is.
+Value softcap(Tape& tape, const Value& x, double cap);
+
+} // namespace fvlm::ops

@@ -1,0 +1,195 @@
+"""Decoders of Llama's family against transformers: logits, loss and every gradient, generated tokens, and folders that go through
+the engine and back.
+
+usage: families_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+engine = Path(sys.argv.pop(1)).resolve()
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import torch.nn.functional as F
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, NanoChatConfig, Qwen2Config, Qwen3Config
+    from transformers.models.llama.modeling_llama import LlamaMLP
+    from transformers.utils import logging
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+logging.set_verbosity_error()
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
+LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
+VOCABULARY = 61
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+MODELS = {
+    "llama-default": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}),
+    "llama-linear": (LlamaConfig, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}}),
+    "llama-llama3": (LlamaConfig, {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama-yarn": (LlamaConfig, {"rope_parameters": YARN, "head_dim": 32}),
+    "llama-yarn-set": (LlamaConfig, {"rope_parameters": YARN | {"attention_factor": 1.3, "beta_fast": 4.0, "beta_slow": 2.0,
+                                                                 "truncate": False}}),
+    "llama-yarn-mscale": (LlamaConfig, {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.2}}),
+    "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}),
+    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
+    "qwen3": (Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
+    "qwen3-biases": (Qwen3Config, {"head_dim": 16, "attention_bias": True, "rope_parameters": YARN}),
+    "nanochat": (NanoChatConfig, {}),
+    "nanochat-biases": (NanoChatConfig, {"attention_bias": True, "final_logit_softcapping": 2.0, "num_key_value_heads": 4}),
+    "nanochat-unbounded": (NanoChatConfig, {"final_logit_softcapping": None}),
+    "ghostvis": (NanoChatConfig, {"attention_bias": True, "rms_norm_eps": 2.0 ** -23, "hidden_act": "silu"}),
+}
+TOKENIZER = """{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}}"""
+
+
+def run(*command, code=0):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                            env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
+    assert result.returncode == code, f"{command}\n{result.stdout}{result.stderr}"
+    return result.stderr if code else result.stdout
+
+
+def draw(model):
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("norm.weight"):
+            parameter.data = 1 + 0.2 * noise
+        elif name.endswith("bias"):
+            parameter.data = 0.3 * noise
+        else:
+            parameter.data = noise if "embed_tokens" in name else noise * (1.3 / parameter.shape[1] ** 0.5)
+
+
+def make_decoder(name):
+    """A model of transformers with drawn weights, saved under decoder-NAME."""
+    kind, special = MODELS[name]
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
+    model = AutoModelForCausalLM.from_config(kind(**(sizes | special))).eval()
+    if name == "ghostvis":
+        model.config.mlp_bias = False
+        for layer in model.model.layers:
+            layer.mlp = LlamaMLP(model.config)
+    draw(model)
+    out = folder / f"decoder-{name}"
+    model.save_pretrained(out)
+    if name == "ghostvis":
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.bias.data.zero_()
+        tensors = {key: tensor for key, tensor in model.state_dict().items() if not key.endswith("o_proj.bias")}
+        save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((out / "config.json").read_text()) | {"model_type": "ghostvis", "architectures": ["GhostVisForCausalLM"]}
+        (out / "config.json").write_text(json.dumps(config))
+    (out / "tokenizer.json").write_text(TOKENIZER)
+    return model
+
+
+def setUpModule():
+    global models
+    torch.manual_seed(1)
+    Dinov2Model(Dinov2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)).save_pretrained(
+        folder / "vision")
+    models = {name: make_decoder(name) for name in MODELS}
+    ids = torch.randint(0, VOCABULARY, (sum(LENGTHS),), generator=torch.Generator().manual_seed(4))
+    mask = torch.rand(sum(LENGTHS), generator=torch.Generator().manual_seed(5)) < 0.6
+    batch = {"frames": torch.zeros(0, 3, 28, 28), "frame_counts": torch.zeros(len(LENGTHS), dtype=torch.long), "input_ids": ids,
+             "loss_mask": mask.to(torch.uint8), "text_lengths": torch.tensor(LENGTHS)}
+    save_file(batch, folder / "batch.safetensors")
+    for name in MODELS:
+        run(engine, "import", "--vision", folder / "vision", "--decoder", folder / f"decoder-{name}", "--out", folder / name)
+
+
+def texts():
+    batch = load_file(folder / "batch.safetensors")
+    return list(zip(batch["input_ids"].split(LENGTHS), batch["loss_mask"].bool().split(LENGTHS)))
+
+
+def expected_of(model):
+    """Logits, loss and gradients by the names of the folder's tensors."""
+    model.zero_grad()
+    logits = [model(input_ids=ids[None]).logits[0] for ids, _ in texts()]
+    losses = [F.cross_entropy(row[:-1], ids[1:], reduction="none")[mask[1:]] for row, (ids, mask) in zip(logits, texts())]
+    loss = torch.cat(losses).mean()
+    loss.backward()
+    gradients = {f"grad.decoder.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {"logits": torch.cat(logits).detach(), "loss": loss.detach()} | gradients
+
+
+class Families(unittest.TestCase):
+    def check(self, name, expected, *options):
+        out = folder / "trace.safetensors"
+        run(engine, "trace", folder / name, "--batch", folder / "batch.safetensors", "--grads", "--out", out, *options)
+        trace = load_file(out)
+        floor = 0.01 * max(tensor.abs().max().item() for key, tensor in expected.items() if key.startswith("grad."))
+        for key, right in expected.items():
+            if name == "ghostvis" and key.endswith("o_proj.bias"):
+                continue
+            scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
+            off = (trace[key].reshape(right.shape) - right).abs().max().item() / scale
+            self.assertLessEqual(off, 1e-5, f"{name} {' '.join(options)}: {key}")
+        unknown = {key for key in trace if key.startswith("grad.decoder.")} - set(expected)
+        self.assertEqual(unknown, set())
+
+    def test_logits_loss_and_every_gradient(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                expected = expected_of(model)
+                self.check(name, expected)
+                self.check(name, expected, "--kernels", "reference")
+
+    def test_generates_the_same_tokens(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                answers = json.loads(run(engine, "generate", folder / name, "--batch", folder / "batch.safetensors", "--limit", "24",
+                                         "--ignore-eos", "--json"))
+                for (ids, _), sample in zip(texts(), answers["samples"], strict=True):
+                    rows = model.generate(ids[None], attention_mask=torch.ones_like(ids[None]), max_new_tokens=24, min_new_tokens=24,
+                                          do_sample=False, eos_token_id=VOCABULARY + 1, pad_token_id=0)
+                    self.assertEqual(sample["ids"], rows[0, len(ids):].tolist())
+
+    def test_folders_come_back_with_equal_bytes(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                before, after = (load_file(path / "model.safetensors") for path in (folder / f"decoder-{name}", folder / name / "decoder"))
+                self.assertEqual(set(before), set(after))
+                for key, tensor in before.items():
+                    self.assertTrue(torch.equal(tensor, after[key]), key)
+                if name == "ghostvis":
+                    continue
+                again = AutoModelForCausalLM.from_pretrained(folder / name / "decoder").eval()
+                ids = texts()[0][0][None]
+                self.assertTrue(torch.equal(again(ids).logits, model(ids).logits))
+
+    def test_keys_of_transformers_4(self):
+        for name in ("llama-default", "llama-linear", "llama-llama3", "llama-yarn", "qwen2-yarn", "qwen3"):
+            with self.subTest(name):
+                shutil.copytree(folder / name, folder / "old", dirs_exist_ok=True)
+                path = folder / "old" / "decoder" / "config.json"
+                config = json.loads(path.read_text())
+                parameters = config.pop("rope_parameters")
+                config["rope_theta"] = parameters.pop("rope_theta")
+                kind = parameters.pop("rope_type")
+                config["rope_scaling"] = None if kind == "default" else {"type": kind} | parameters
+                path.write_text(json.dumps(config))
+                self.check("old", expected_of(models[name]))
+
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,93 @@
+// Operations of decoders other than Llama: norms of heads and without weights, scaled and reversed rotary embedding,
+// bounded logits.
+#include "bench.h"
+#include "ops/pointwise.h"
+
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/tensor.h>
+
+using namespace fvlm;
+using namespace fvlm::ops;
+using at::Tensor;
+
+TEST(DecoderOperations, NormsOfHeadsAndWithoutWeights) {
+  Bench b;
+  const Value x = b.input({3, 10});
+  const Weight weight(b.parameter("weight", {2}));
+  b.expect_true_gradients([&](Tape& tape) {
+    const Value q = b.ops->rmsnorm_heads(tape, {x, 0, 3}, 2, weight, 0.1),
+                k = b.ops->rmsnorm_heads(tape, {x, 6, 1}, 2, {}, 0.1);
+    return std::vector{q, k, b.ops->rmsnorm(tape, x, {}, {}, 0.1).y, b.ops->slice_columns(tape, x, 8, 2)};
+  });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor head = x.data.narrow(1, 2, 2), k = b.ops->rmsnorm_heads(none, {x, 2, 1}, 2, {}, 0.1).data;
+  expect_close(k, head * (head.square().mean(1, true) + static_cast<double>(0.1F)).rsqrt(), 1e-12, "a head by itself");
+}
+
+TEST(DecoderOperations, PointwiseFunctionsHaveTheirDerivatives) {
+  Bench b;
+  const Value x = b.input({4, 5});
+  b.expect_true_gradients([&](Tape& tape) {
+    return std::vector{relu_squared(tape, x), softcap(tape, x, 1.5), softcap(tape, x, 40)};
+  });
+  Tape none(Tape::Mode::forward_only);
+  EXPECT_LT(softcap(none, Value(x.data * 1000), 1.5).data.abs().max().item<double>(), 1.5 + 1e-12);
+  EXPECT_EQ(softcap(none, Value(x.data.to(at::kBFloat16)), 15).data.scalar_type(), at::kFloat);
+}
+
+TEST(DecoderOperations, RotationByFrequenciesAndTheOtherWay) {
+  Bench b;
+  const Value x = b.input({3, 8});
+  const Weight w(b.parameter("weight", {8, 8}));
+  const Tensor positions = at::tensor({0, 5, 9}, at::kInt), frequencies = at::tensor({0.7, 0.01}, at::kDouble);
+  for (const bool reversed : {false, true})
+    b.expect_true_gradients([&](Tape& tape) {
+      const Value y = b.ops->linear(tape, x, w);
+      return std::vector{b.ops->rotate(tape, y, 1, 4, {4, 1, frequencies, reversed}, positions)};
+    });
+  Tape none(Tape::Mode::forward_only);
+  const auto rotated = [&](const Rotary& rotary) {
+    return b.ops->rotate(none, Value(x.data.clone()), 2, 4, rotary, positions).data;
+  };
+  const Tensor of_theta = at::tensor({1.0, 0.1}, at::kDouble);
+  expect_close(rotated({4, 1, of_theta}), rotated({4, 100.0}), 1e-12, "theta's frequencies");
+  expect_close(rotated({4, 100.0, {}, true}), rotated({4, 1, -of_theta}), 1e-12, "the other way");
+}
+
+// A plugin that rotates by itself cannot do this: the rotation comes before it.
+TEST(DecoderOperations, AttentionRotatesByFrequencies) {
+  Bench b;
+  const Value qkv = b.input({3, 12});
+  const Segments segments{at::tensor({0, 3}, at::kInt), at::tensor({4, 5, 6}, at::kInt), 3};
+  const auto attend = [&](Tape& tape, const Value& value, const Rotary& rotary, double factor) {
+    return b.ops->attention(tape, {value, 0, 1}, {value, 4, 1}, {value, 8, 1}, segments, segments,
+                            {4, true, rotary, factor});
+  };
+  const Tensor of_theta = at::tensor({1.0, 0.1}, at::kDouble);
+  Tape none(Tape::Mode::forward_only);
+  const auto attended = [&](const Rotary& rotary, double factor) {
+    return attend(none, Value(qkv.data.clone()), rotary, factor).data;
+  };
+  expect_close(attended({4, 1, of_theta}, 1), attended({4, 100.0}, 1), 1e-12, "theta's frequencies");
+  Tensor scaled = qkv.data.clone();
+  scaled.narrow(1, 0, 4).mul_(1.7);
+  expect_close(attended({4, 100.0}, 1.7), attend(none, Value(scaled), {4, 100.0}, 1).data, 1e-12, "score_factor");
+}
+
+TEST(DecoderOperations, ASoftcapBoundsTheLogitsOfCrossEntropy) {
+  Bench b;
+  const Value hidden = b.input({4, 3});
+  const Weight head(b.parameter("head", {5, 3}));
+  const Tensor targets = at::tensor({1, -1, 4, 0}, at::kLong);
+  b.expect_true_gradients(
+      [&](Tape& tape) { return std::vector{b.ops->cross_entropy(tape, hidden, head, targets, 0.8)}; });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor logits = softcap(none, b.ops->linear(none, hidden, head), 0.8).data,
+               expected = logits.logsumexp(1) - logits.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  expect_close(b.ops->cross_entropy(none, hidden, head, targets, 0.8).data, expected * targets.ge(0), 1e-12, "losses");
+  Tape tape;
+  b.parameters[0]->has_gradient = false;
+  const Tensor weights = at::tensor({0.5, 7.0, 0.25, 1.0}, at::kDouble);
+  expect_close(b.ops->weighted_cross_entropy(tape, hidden, head, targets, weights, 0.8), expected * targets.ge(0),
+               1e-12, "weighted");
+}
