@@ -22,7 +22,7 @@ set(FVLM_TEST_LIBRARIES GTest::gtest GTest::gmock GTest::gtest_main)
 # Empty libraries own the precompiled headers; a header serves only those who are compiled with its options.
 function(fvlm_pch_owner name)
   cmake_parse_arguments(ARG "" "" "HEADERS;DEPENDS;OPTIONS" ${ARGN})
-  file(WRITE ${CMAKE_BINARY_DIR}/${name}.cpp "")
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${name}.cpp CONTENT "") # keeps the time of a file that is there already
   add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/${name}.cpp)
   target_link_libraries(${name} PUBLIC fvlm_warnings fvlm_fmt fvlm_json Threads::Threads ${ARG_DEPENDS})
   target_compile_options(${name} PRIVATE ${ARG_OPTIONS})

@@ -4,7 +4,7 @@
 
 using namespace fvlm;
 
-TEST(Error, text_says_where_what_and_what_to_do) {
+TEST(Error, TextHasPlaceCauseAndAdvice) {
   Error error(ErrorKind::recipe, "unknown key 'lrr'");
   error.at("a.lua:12").advise("did you mean 'lr'?");
   EXPECT_EQ(error.text(), "a.lua:12: unknown key 'lrr'\n  did you mean 'lr'?");

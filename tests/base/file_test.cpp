@@ -27,14 +27,14 @@ class FileTest : public testing::Test {
   fs::path folder;
 };
 
-TEST_F(FileTest, written_whole_and_nothing_left_beside_it) {
+TEST_F(FileTest, WritesWholeFileWithoutLeftovers) {
   write_file_atomic(folder / "a", "one");
   write_file_atomic(folder / "a", "second");
   EXPECT_EQ(read_file(folder / "a"), "second");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
 }
 
-TEST_F(FileTest, reading_refuses_what_is_missing_too_large_or_no_file) {
+TEST_F(FileTest, RefusesToReadMissingTooLargeAndNonFiles) {
   EXPECT_THROW(read_file(folder / "missing"), Error);
   EXPECT_THROW(read_file(folder), Error);
   write_file_atomic(folder / "large", std::string(100, 'x'));
@@ -43,7 +43,7 @@ TEST_F(FileTest, reading_refuses_what_is_missing_too_large_or_no_file) {
   EXPECT_THROW(read_file(folder / "pipe"), Error) << "and it does not wait for a writer";
 }
 
-TEST_F(FileTest, a_symlink_out_of_the_folder_is_not_below_it) {
+TEST_F(FileTest, SymlinkOutOfFolderIsNotBelowIt) {
   fs::create_directories(folder / "in");
   write_file_atomic(folder / "out", "");
   fs::create_symlink(folder / "out", folder / "in" / "link");
@@ -54,7 +54,7 @@ TEST_F(FileTest, a_symlink_out_of_the_folder_is_not_below_it) {
   EXPECT_FALSE(is_below(folder / "inside", folder / "in"));
 }
 
-TEST_F(FileTest, an_atomic_file_that_is_not_committed_leaves_the_old_one_and_nothing_else) {
+TEST_F(FileTest, UncommittedAtomicFileKeepsOldContent) {
   write_file_atomic(folder / "a", "old");
   {
     AtomicFile file(folder / "a");
@@ -65,7 +65,7 @@ TEST_F(FileTest, an_atomic_file_that_is_not_committed_leaves_the_old_one_and_not
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
 }
 
-TEST_F(FileTest, an_atomic_file_holds_every_piece_in_order) {
+TEST_F(FileTest, AtomicFileKeepsPiecesInOrder) {
   std::string expected;
   AtomicFile file(folder / "a");
   for (size_t size : {1, 100, 300000, 262144, 262143, 5}) {
@@ -77,7 +77,7 @@ TEST_F(FileTest, an_atomic_file_holds_every_piece_in_order) {
   EXPECT_TRUE(read_file(folder / "a") == expected);
 }
 
-TEST_F(FileTest, an_atomic_folder_appears_with_all_its_files_or_not_at_all) {
+TEST_F(FileTest, AtomicFolderAppearsWholeOrNotAtAll) {
   {
     AtomicFolder unfinished(folder / "one");
     write_file_atomic(unfinished.temporary_path() / "a", "x");
@@ -195,7 +195,7 @@ TEST(CacheFolder, IsNeverSharedWithOthersNorBelowTheWorkingFolder) {
   EXPECT_EQ(with(nullptr, "x", "."), own) << "nothing below the working folder";
 }
 
-TEST_F(FileTest, a_mapped_file_keeps_its_bytes_when_the_file_goes) {
+TEST_F(FileTest, MappedFileOutlivesItsName) {
   std::string content(20000, 'x');
   write_file_atomic(folder / "a", content);
   write_file_atomic(folder / "empty", "");

@@ -24,7 +24,7 @@ static std::string refusal(const std::string& pattern) {
   return "none";
 }
 
-TEST(Braces, ranges_keep_their_width_and_lists_their_order) {
+TEST(Braces, KeepRangeWidthAndListOrder) {
   EXPECT_THAT(expand_braces("plain.tar"), ElementsAre("plain.tar"));
   EXPECT_THAT(expand_braces("a{008..010}.tar"), ElementsAre("a008.tar", "a009.tar", "a010.tar"));
   EXPECT_THAT(expand_braces("{8..10}"), ElementsAre("8", "9", "10"));
@@ -33,7 +33,7 @@ TEST(Braces, ranges_keep_their_width_and_lists_their_order) {
   EXPECT_EQ(expand_braces("{0000..0999}.tar").size(), 1000u);
 }
 
-TEST(Braces, what_is_neither_is_refused) {
+TEST(Braces, LeaveOtherBracesRefused) {
   EXPECT_THAT(refusal("a{0..9.tar"), HasSubstr("a{0..9.tar: the brace at character 2 is not closed"));
   EXPECT_THAT(refusal("a}.tar"), HasSubstr("character 2 was never opened"));
   EXPECT_THAT(refusal("{word}"), HasSubstr("'{word}' is neither a range nor a list"));
@@ -60,14 +60,14 @@ class GlobTest : public testing::Test {
   fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-glob-test-{}", getpid());
 };
 
-TEST_F(GlobTest, wildcards_give_sorted_files) {
+TEST_F(GlobTest, WildcardsGiveSortedFiles) {
   auto found = match_files(at("*.tar"));
   EXPECT_THAT(found.files, ElementsAre(at("00.tar"), at("a.tar"), at("b.tar")));
   EXPECT_TRUE(found.nothing.empty());
   EXPECT_THAT(match_files(at("[ab].tar")).files, ElementsAre(at("a.tar"), at("b.tar")));
 }
 
-TEST_F(GlobTest, what_is_not_there_is_told) {
+TEST_F(GlobTest, ReportsMissingFiles) {
   auto found = match_files(at("{00..02}.tar"));
   EXPECT_THAT(found.files, ElementsAre(at("00.tar")));
   EXPECT_THAT(found.nothing, ElementsAre(at("01.tar"), at("02.tar")));

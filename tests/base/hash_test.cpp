@@ -6,7 +6,7 @@
 
 using namespace fvlm;
 
-TEST(Sha256, matches_the_published_vectors) {
+TEST(Sha256, MatchesPublishedVectors) {
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
@@ -15,7 +15,7 @@ TEST(Sha256, matches_the_published_vectors) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Sha256, does_not_depend_on_how_the_bytes_arrive) {
+TEST(Sha256, DoesNotDependOnChunking) {
   std::string bytes(1000, 'x');
   Sha256 pieces;
   for (size_t at = 0; at < bytes.size(); at += 37) pieces.update(std::string_view(bytes).substr(at, 37));
@@ -35,7 +35,7 @@ uint64_t counting(size_t length, size_t piece) {
 
 } // namespace
 
-TEST(Xxh64, equals_the_xxhash_library) {
+TEST(Xxh64, EqualsXxhashLibrary) {
   EXPECT_EQ(xxh64(""), 0xef46db3751d8e999);
   EXPECT_EQ(xxh64("a"), 0xd24ec4f1a98c6e5b);
   EXPECT_EQ(xxh64("abc"), 0x44bc2cf5ad770999);
@@ -45,6 +45,6 @@ TEST(Xxh64, equals_the_xxhash_library) {
   EXPECT_EQ(counting(1000, 1000), 0xf306f04aa88b54d3);
 }
 
-TEST(Xxh64, does_not_depend_on_how_the_bytes_arrive) {
+TEST(Xxh64, DoesNotDependOnChunking) {
   for (size_t piece : {1, 7, 31, 32, 33, 64, 100, 999}) EXPECT_EQ(counting(1000, piece), 0xf306f04aa88b54d3) << piece;
 }

@@ -23,26 +23,26 @@ std::string mistake(std::string_view text) {
 
 } // namespace
 
-TEST(Json, what_is_well_formed_is_read) {
+TEST(Json, ReadsWellFormedText) {
   auto parsed = parse_json(R"({"a": {"b": [1, 2.5, null]}, "b": {"b": "é"}})", "a.json");
   EXPECT_EQ(parsed["a"]["b"][1], 2.5);
   EXPECT_EQ(parsed["b"]["b"], "é");
 }
 
-TEST(Json, a_key_given_twice_is_a_mistake_at_every_level) {
+TEST(Json, RefusesDuplicateKeysAtEveryLevel) {
   EXPECT_THAT(mistake(R"({"a": 1, "a": 2})"), HasSubstr("duplicate key \"a\""));
   EXPECT_THAT(mistake(R"([{"x": {"b": 1, "c": [], "b": 1}}])"), HasSubstr("duplicate key \"b\""));
   EXPECT_EQ(mistake(R"([{"a": 1}, {"a": 1}])"), "no mistake");
 }
 
-TEST(Json, depth_has_a_bound) {
+TEST(Json, LimitsDepth) {
   const auto nested = [](size_t levels) { return std::string(levels, '[') + "0" + std::string(levels, ']'); };
   EXPECT_EQ(mistake(nested(64)), "no mistake");
   EXPECT_THAT(mistake(nested(65)), HasSubstr("more than 64 levels"));
   EXPECT_THAT(mistake(std::string(1 << 20, '[')), HasSubstr("more than 64 levels"));
 }
 
-TEST(Json, what_is_malformed_is_named_with_its_place) {
+TEST(Json, NamesPlaceOfMalformedText) {
   EXPECT_THAT(mistake("{\"a\":\n 1,,}"), HasSubstr("line 2, column 4"));
   EXPECT_THAT(mistake(""), HasSubstr("invalid JSON"));
   EXPECT_THAT(mistake("{\"a\": NaN}"), HasSubstr("invalid JSON"));

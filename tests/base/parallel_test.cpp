@@ -13,7 +13,7 @@
 namespace fvlm {
 namespace {
 
-TEST(Parallel, does_each_thing_once) {
+TEST(Parallel, RunsEachItemOnce) {
   for (int threads : {1, 2, 8}) {
     std::vector<std::atomic<int>> done(1000);
     in_parallel(std::ssize(done), threads, [&](int64_t i) { ++done[static_cast<size_t>(i)]; });
@@ -22,7 +22,7 @@ TEST(Parallel, does_each_thing_once) {
   in_parallel(0, 4, [](int64_t i) { FAIL() << i; });
 }
 
-TEST(Parallel, throws_the_error_of_the_smallest_index) {
+TEST(Parallel, ThrowsErrorOfSmallestIndex) {
   for (int repeat = 0; repeat < 200; ++repeat) try {
       in_parallel(1000, 4, [](int64_t i) {
         if (i >= 37) throw Error(ErrorKind::data, "number " + std::to_string(i));
@@ -33,7 +33,7 @@ TEST(Parallel, throws_the_error_of_the_smallest_index) {
     }
 }
 
-TEST(Parallel, gives_each_thread_a_copy_of_the_work) {
+TEST(Parallel, GivesEachThreadACopyOfTheWork) {
   std::vector<int64_t> at(1000); // how much the thread that did it had done before
   in_parallel(std::ssize(at), 4,
               [&, before = int64_t{0}](int64_t i) mutable { at[static_cast<size_t>(i)] = before++; });
@@ -43,7 +43,7 @@ TEST(Parallel, gives_each_thread_a_copy_of_the_work) {
   EXPECT_LE(first, 4);
 }
 
-TEST(TaskThread, does_its_tasks_on_one_thread_and_hands_on_what_they_throw) {
+TEST(TaskThread, RunsTasksOnOneThreadAndRethrows) {
   std::vector<std::thread::id> seen;
   TaskThread thread;
   for (int i = 0; i < 3; ++i) {

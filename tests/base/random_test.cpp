@@ -6,7 +6,7 @@
 
 using namespace fvlm;
 
-TEST(Random, philox_gives_the_known_answers_of_its_authors) {
+TEST(Random, PhiloxMatchesKnownAnswers) {
   using Four = std::array<uint32_t, 4>;
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Four{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (Four{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -14,7 +14,7 @@ TEST(Random, philox_gives_the_known_answers_of_its_authors) {
             (Four{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(Random, a_number_depends_on_seed_name_and_index_alone) {
+TEST(Random, DependsOnSeedNameAndIndexOnly) {
   RandomStream one(7, "q_static"), same(7, "q_static"), other_seed(8, "q_static"), other_name(7, "q_init");
   EXPECT_EQ(one.bits(12345), same.bits(12345));
   int equal = 0;
@@ -24,7 +24,7 @@ TEST(Random, a_number_depends_on_seed_name_and_index_alone) {
   EXPECT_LE(equal, 1);
 }
 
-TEST(Random, uniform_and_normal_have_their_moments) {
+TEST(Random, UniformAndNormalHaveTheirMoments) {
   RandomStream stream(42, "moments");
   constexpr int count = 200000;
   double uniform = 0, uniform_squares = 0, normal = 0, squares = 0, fourth = 0, neighbours = 0;

@@ -6,7 +6,7 @@
 
 using namespace fvlm;
 
-TEST(Nearest, finds_the_likely_word_and_nothing_far_off) {
+TEST(Nearest, FindsLikelyWordOnly) {
   std::vector<std::string> words{"learning_rate", "lr", "warmup", "weight_decay"};
   EXPECT_EQ(nearest("lrr", words), "lr");
   EXPECT_EQ(nearest("wieght_decay", words), "weight_decay");
@@ -14,12 +14,12 @@ TEST(Nearest, finds_the_likely_word_and_nothing_far_off) {
   EXPECT_EQ(nearest("banana", words), std::nullopt);
 }
 
-TEST(Terminal, obeys_no_command_in_a_text_and_keeps_its_spaces) {
+TEST(Terminal, EscapesCommandsAndKeepsSpaces) {
   EXPECT_EQ(strip_control_characters("a\x1b[2J\r\x7f b \n\tc "), "a [2J   b \n\tc ");
   EXPECT_EQ(strip_control_characters("\u009b31m\u0085 \u00a0é"), " 31m  \u00a0é");
 }
 
-TEST(Terminal, replaces_bidirectional_marks_and_bytes_that_are_no_utf8) {
+TEST(Terminal, ReplacesBidirectionalMarksAndInvalidUtf8) {
   EXPECT_EQ(strip_control_characters("a\u202Egpj.exe\u202C \u2066b\u2069 \u200F\u061C"), "a gpj.exe   b    ");
   EXPECT_EQ(strip_control_characters("\x9b"
                                      "31m \xc2"),
@@ -35,25 +35,25 @@ TEST(Terminal, ColoursOfOursStayOnRequestAndNoOtherSequence) {
   EXPECT_EQ(strip_control_characters(bold), " [1ma [0m");
 }
 
-TEST(Terminal, json_keeps_what_a_terminal_would_obey_as_an_escape) {
+TEST(Terminal, JsonEscapesControlCharacters) {
   EXPECT_EQ(escape_control_characters("{\"a\": \"\u009b31m\x7f\u202Eé\"}\n"),
             "{\"a\": \"\\u009b31m\\u007f\\u202eé\"}\n");
 }
 
-TEST(TextTable, aligns_words_left_and_numbers_right) {
+TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
   TextTable table({"name", "score"});
   table.row({"reference", "1"});
   table.row({"cpu", "100"});
   EXPECT_EQ(table.text(), "name       score\nreference      1\ncpu          100\n");
 }
 
-TEST(HumanBytes, picks_the_unit) {
+TEST(HumanBytes, PicksUnit) {
   EXPECT_EQ(human_bytes(512), "512 B");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");
   EXPECT_EQ(human_bytes(uint64_t{3} << 30), "3.0 GiB");
 }
 
-TEST(Text, numbers_are_grouped_by_thousands) {
+TEST(Text, GroupsNumbersByThousands) {
   EXPECT_EQ(grouped(0), "0");
   EXPECT_EQ(grouped(999), "999");
   EXPECT_EQ(grouped(31250), "31,250");
@@ -67,7 +67,7 @@ TEST(Text, CountsHaveTheirPlural) {
   EXPECT_EQ(counted(2000, "sample"), "2,000 samples");
 }
 
-TEST(Text, durations_have_two_units_at_most) {
+TEST(Text, DurationsHaveAtMostTwoUnits) {
   EXPECT_EQ(human_duration(0), "0.0 s");
   EXPECT_EQ(human_duration(9.94), "9.9 s");
   EXPECT_EQ(human_duration(9.96), "10 s");
@@ -78,7 +78,7 @@ TEST(Text, durations_have_two_units_at_most) {
   EXPECT_EQ(human_duration(1e300), "forever");
 }
 
-TEST(Join, reads_like_a_sentence) {
+TEST(Join, ReadsLikeASentence) {
   std::vector<std::string> words{"a", "b", "c"};
   EXPECT_EQ(join_or(words), "a, b or c");
   EXPECT_EQ(split("a,b,,c", ','), (std::vector<std::string>{"a", "b", "", "c"}));

@@ -40,7 +40,7 @@ class Watched : public train::OwnRuntime {
   mutable std::vector<device::Activity> seen_;
 };
 
-TEST(Anatomy, adds_up) {
+TEST(Anatomy, PartsAddUpToTheWhole) {
   const c10::InferenceMode without_autograd;
   Watched gpu;
   Registry registry{RegistryOptions{}};

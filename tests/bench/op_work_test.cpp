@@ -25,7 +25,7 @@ fvlm_kernels_query rows(int32_t op, uint32_t options) {
   return query;
 }
 
-TEST(LeastWork, of_a_linear) {
+TEST(LeastWork, CountsLinear) {
   const double x = 10 * 4 * 2, y = 10 * 6 * 2, weight = 6 * 4, product = 2 * 10 * 6 * 4;
   const Passes forward_alone = least_work(rows(FVLM_OP_LINEAR, 0));
   expect_work(forward_alone.forward, x + 2 * weight + y, product, "forward alone");
@@ -36,7 +36,7 @@ TEST(LeastWork, of_a_linear) {
   expect_work(both.backward, y + 2 * weight + x + x + 4 * weight, 2 * product, "backward");
 }
 
-TEST(LeastWork, of_the_small_operations) {
+TEST(LeastWork, CountsSmallOperations) {
   const double rows_once = 10 * 6 * 2;
   const auto times = [&](int32_t op, uint32_t options) {
     const Passes passes = least_work(rows(op, options | FVLM_WITH_BACKWARD));
@@ -52,7 +52,7 @@ TEST(LeastWork, of_the_small_operations) {
   EXPECT_EQ(times(FVLM_OP_LAYERSCALE_RESIDUAL, 0), std::pair(3.0, 3.0));
 }
 
-TEST(LeastWork, of_scaled_linears) {
+TEST(LeastWork, CountsScaledLinears) {
   auto query = rows(FVLM_OP_FOLD_ROW_SCALE, FVLM_WITH_BACKWARD);
   const auto weights = static_cast<double>(query.rows * query.width * query.inner),
              biases = static_cast<double>(query.rows * query.width);
@@ -62,7 +62,7 @@ TEST(LeastWork, of_scaled_linears) {
   expect_work(passes.backward, (4 + 2 + 4) * weights, 0, "backward");
 }
 
-TEST(LeastWork, of_attention_counts_the_pairs_that_see_each_other) {
+TEST(LeastWork, CountsAttendingPairsOfAttention) {
   fvlm_attention_query query{};
   query.dtype = bf16;
   query.heads_q = 4;
@@ -85,7 +85,7 @@ TEST(LeastWork, of_attention_counts_the_pairs_that_see_each_other) {
   expect_work(least_work(query).backward, 0, 0, "no backward");
 }
 
-TEST(LeastWork, of_the_loss_and_the_optimizer) {
+TEST(LeastWork, CountsLossAndOptimizer) {
   fvlm_loss_query loss{};
   loss.dtype = bf16;
   loss.gradient_dtype = fp32;
@@ -109,7 +109,7 @@ TEST(LeastWork, of_the_loss_and_the_optimizer) {
   expect_work(least_work(optimizer).forward, 7 * (8 + 4 + 8 + 4), 0, "AdamW without");
 }
 
-TEST(LeastWork, of_a_call_is_to_move_its_tensors_and_the_products_of_this_call) {
+TEST(LeastWork, CountsTensorTrafficAndProductsOfTheCall) {
   const auto linear = rows(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD);
   for (const char* operation : {"linear forward", "linear input gradient", "linear weight gradient"})
     expect_work(least_work(operation, linear, 77), 77, 2 * 10 * 6 * 4, operation);
@@ -142,14 +142,14 @@ TEST(LeastWork, of_a_call_is_to_move_its_tensors_and_the_products_of_this_call) 
               "masters and moments are read and written");
 }
 
-TEST(LeastWork, says_its_shape) {
+TEST(LeastWork, DescribesShape) {
   EXPECT_EQ(shape_of(rows(FVLM_OP_LINEAR, FVLM_WITH_BIAS)), "10 rows of 6 from 4, with bias");
   fvlm_optimizer_query optimizer{};
   optimizer.elements = 7;
   EXPECT_EQ(shape_of(optimizer), "7 parameters");
 }
 
-TEST(LeastWork, takes_as_long_as_the_slower_of_both) {
+TEST(LeastWork, TakesTheSlowerOfBandwidthAndCompute) {
   const LeastWork work{100, 30};
   EXPECT_EQ(work.seconds(10, 30), 10);
   EXPECT_EQ(work.seconds(100, 3), 10);

@@ -22,7 +22,7 @@ std::string message_of(Peer& peer, int64_t steps) {
   return "no error";
 }
 
-TEST(Times, are_summed_up_by_their_median_and_least) {
+TEST(Times, SummaryHasMedianAndMinimum) {
   Times times;
   for (const double wall : {4.0, 1.0, 3.0}) times.add({wall, wall + 10});
   EXPECT_EQ(times.median(), 3);
@@ -33,7 +33,7 @@ TEST(Times, are_summed_up_by_their_median_and_least) {
   EXPECT_EQ(times.json(5).at("samples_per_second"), 2000.0);
 }
 
-TEST(Peer, runs_the_steps_it_is_told_turn_by_turn) {
+TEST(Peer, RunsRequestedStepsRoundByRound) {
   Peer peer = shell(R"(case $n in
     2) echo "{\"times_ms\": [1.5, 2.5], \"cpu_ms\": [3, 4], \"loss\": 7}" ;;
     *) echo "{\"times_ms\": [], \"cpu_ms\": [], \"loss\": null}" ;; esac)");
@@ -46,7 +46,7 @@ TEST(Peer, runs_the_steps_it_is_told_turn_by_turn) {
   EXPECT_THAT(message_of(peer, 1), testing::HasSubstr("without the times of 1 steps and a loss: {\"times_ms\": []"));
 }
 
-TEST(Peer, that_ends_is_an_error_that_says_how) {
+TEST(Peer, ExitIsAnErrorWithStatus) {
   Peer gone("sh -c 'exit 3'", {});
   EXPECT_EQ(message_of(gone, 1), "the peer ended with exit code 3");
   Peer missing("/nowhere/bench-step 2>/dev/null", {});
@@ -56,7 +56,7 @@ TEST(Peer, that_ends_is_an_error_that_says_how) {
               testing::AnyOf("the peer was killed by signal 9", "the peer ended with exit code 137"));
 }
 
-TEST(Peer, that_talks_nonsense_is_quoted) {
+TEST(Peer, QuotesMalformedOutput) {
   Peer peer = shell("echo hello");
   EXPECT_THAT(message_of(peer, 1), testing::HasSubstr("without JSON: hello"));
 }

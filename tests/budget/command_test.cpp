@@ -30,7 +30,7 @@ class PlanTables : public testing::Test {
   ScratchFolder scratch_;
 };
 
-TEST_F(PlanTables, are_there_without_weights_where_the_recipe_describes_the_towers) {
+TEST_F(PlanTables, NeedNoWeightsWhereTheRecipeDescribesTheTowers) {
   const Ran ran = run("plan " + quickstart());
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, ContainsRegex("align +connector +9 +16,704 +trained +0.002 +0.01\n"));
@@ -38,7 +38,7 @@ TEST_F(PlanTables, are_there_without_weights_where_the_recipe_describes_the_towe
   EXPECT_THAT(ran.out, ContainsRegex("reference, teachers +0 +0 +[0-9.]+ [KM]iB\n"));
 }
 
-TEST_F(PlanTables, are_missing_with_the_reason_where_the_weights_are) {
+TEST_F(PlanTables, AreMissingWithAReasonWhereWeightsAreMissing) {
   const Ran ran = run("plan fvlm-135m.lua --arg weights=/nowhere");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out,
@@ -46,7 +46,7 @@ TEST_F(PlanTables, are_missing_with_the_reason_where_the_weights_are) {
   EXPECT_EQ(run("plan --budget fvlm-135m.lua --arg weights=/nowhere").code, 4);
 }
 
-TEST_F(PlanTables, alone_are_a_document) {
+TEST_F(PlanTables, AloneAreOneDocument) {
   const Ran ran = run("plan --budget --json " + quickstart());
   EXPECT_EQ(ran.code, 0) << ran.err;
   const json stages = json::parse(ran.out);
@@ -59,18 +59,18 @@ TEST_F(PlanTables, alone_are_a_document) {
   EXPECT_EQ(stages[0]["memory"]["sum"], sum);
 }
 
-TEST_F(PlanTables, leave_the_plan_file_as_it_is) {
+TEST_F(PlanTables, LeaveThePlanFileUnchanged) {
   const json document = json::parse(run("plan --json " + quickstart()).out);
   EXPECT_FALSE(document.contains("budget"));
 }
 
-TEST_F(PlanTables, are_of_a_device_that_there_is_a_name_for) {
+TEST_F(PlanTables, RefuseUnknownDevices) {
   EXPECT_EQ(run("plan quickstart.lua --device tpu").code, 2);
 }
 
 class DryRun : public PlanTables {};
 
-TEST_F(DryRun, is_a_line_or_a_document) {
+TEST_F(DryRun, PrintsALineOrADocument) {
   const std::string data = (scratch_.path() / "shapes").string(), recipe = "quickstart.lua --arg data=" + data;
   ASSERT_EQ(
       std::system(
@@ -151,7 +151,7 @@ TEST_F(CheckFiles, ReadsConfigsAndTheHeadersOfWeights) {
 
 class FindBatchVerb : public PlanTables {};
 
-TEST_F(FindBatchVerb, says_what_was_tried_and_what_to_write) {
+TEST_F(FindBatchVerb, PrintsTriesAndTheResultingRecipeLine) {
   const Ran ran = run("train --find-batch --bundled-only --memory-mib 16 --stage prefer " + quickstart());
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("stage prefer\n"));
@@ -162,7 +162,7 @@ TEST_F(FindBatchVerb, says_what_was_tried_and_what_to_write) {
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(FVLM_RECIPES) / "runs")) << "writes nothing";
 }
 
-TEST_F(FindBatchVerb, is_a_document_too) {
+TEST_F(FindBatchVerb, PrintsJson) {
   const Ran ran = run("train --find-batch --bundled-only --memory-mib 12 --json --stage align " + quickstart());
   EXPECT_EQ(ran.code, 0) << ran.err;
   const json stages = json::parse(ran.out);
@@ -175,7 +175,7 @@ TEST_F(FindBatchVerb, is_a_document_too) {
     }
 }
 
-TEST_F(FindBatchVerb, exits_with_1_where_nothing_fits_and_with_6_where_the_model_does_not) {
+TEST_F(FindBatchVerb, ExitsWith1WhenNothingFitsAnd6WhenTheModelDoesNot) {
   EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib 5 --stage align " + quickstart()).code, 1);
   EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib 1 --stage align " + quickstart()).code, 6);
   EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib=-1 --stage align " + quickstart()).code, 2);

@@ -10,7 +10,7 @@ int64_t amount(const Ledger& ledger, Item item) {
   return ledger.amounts()[static_cast<size_t>(item)];
 }
 
-TEST(Ledger, knows_the_most_that_was_held_and_for_what) {
+TEST(Ledger, RecordsPeakAndItsItems) {
   Ledger ledger;
   const Ledger::For weights(ledger, Item::weights);
   auto first = ledger.hold(100);
@@ -28,7 +28,7 @@ TEST(Ledger, knows_the_most_that_was_held_and_for_what) {
   EXPECT_EQ(ledger.peak(), 157);
 }
 
-TEST(Ledger, lets_nobody_inside_name_another_item_where_the_whole_is_for_one) {
+TEST(Ledger, NestedItemsKeepTheOuterName) {
   Ledger ledger;
   const Ledger::For passing(ledger, Item::passing, true);
   const Ledger::For decoder(ledger, Item::decoder);
@@ -37,7 +37,7 @@ TEST(Ledger, lets_nobody_inside_name_another_item_where_the_whole_is_for_one) {
   EXPECT_EQ(amount(ledger, Item::decoder), 0);
 }
 
-TEST(ShadowTape, lets_go_of_what_a_step_kept_when_it_is_done) {
+TEST(ShadowTape, ReleasesSavedTensorsAfterAStep) {
   Ledger ledger;
   shadow::Tape tape;
   shadow::Value x(shadow::make(ledger, 10, 4, 4), true);
@@ -47,7 +47,7 @@ TEST(ShadowTape, lets_go_of_what_a_step_kept_when_it_is_done) {
   EXPECT_EQ(ledger.live(), 160);
 }
 
-TEST(ShadowTape, adds_gradients_in_place_where_nobody_else_reads_them) {
+TEST(ShadowTape, AddsGradientsInPlaceWhereUnshared) {
   Ledger ledger;
   shadow::Gradient gradient;
   gradient.add(shadow::make(ledger, 1, 1, 8));
@@ -61,7 +61,7 @@ TEST(ShadowTape, adds_gradients_in_place_where_nobody_else_reads_them) {
   EXPECT_EQ(ledger.live(), 24) << "the sum of two that others read is a third";
 }
 
-TEST(ShadowTape, keeps_only_what_goes_in_and_out_of_a_block_that_is_computed_again) {
+TEST(ShadowTape, KeepsOnlyInputsAndOutputsOfRecomputedBlocks) {
   Ledger ledger;
   const auto block = [&](shadow::Tape& tape, const std::vector<shadow::Value>& in) {
     shadow::Value y(shadow::another(in[0].data), true);

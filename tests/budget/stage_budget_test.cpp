@@ -70,7 +70,7 @@ int64_t amount(const StageBudget& budget, Item item) {
   return budget.step.amounts[static_cast<size_t>(item)];
 }
 
-TEST(StageBudget, adds_up_to_its_sum) {
+TEST(StageBudget, ItemsAddUpToTheSum) {
   const StageBudget budget = budget_of(plan());
   int64_t sum = 0;
   for (const int64_t one : budget.step.amounts) sum += one;
@@ -80,7 +80,7 @@ TEST(StageBudget, adds_up_to_its_sum) {
   EXPECT_EQ(budget.step.peak, budget.without_recompute);
 }
 
-TEST(StageBudget, of_a_larger_pack_grows_with_its_activations_alone) {
+TEST(StageBudget, LargerPacksGrowActivationsOnly) {
   plan::Plan large = plan();
   large.stages[0].packing.frames = 64;
   large.stages[0].packing.tokens = 1024;
@@ -90,7 +90,7 @@ TEST(StageBudget, of_a_larger_pack_grows_with_its_activations_alone) {
   EXPECT_EQ(2 * amount(one, Item::vision), amount(two, Item::vision));
 }
 
-TEST(StageBudget, of_what_is_frozen_has_no_gradients_moments_and_activations) {
+TEST(StageBudget, FrozenPartsHaveNoGradientsMomentsOrActivations) {
   plan::Plan frozen = plan();
   frozen.stages[0].freeze = {"vision"};
   const StageBudget all = budget_of(plan()), some = budget_of(frozen);
@@ -100,7 +100,7 @@ TEST(StageBudget, of_what_is_frozen_has_no_gradients_moments_and_activations) {
   EXPECT_LT(amount(some, Item::vision), amount(all, Item::vision) / 2);
 }
 
-TEST(StageBudget, of_bfloat16_has_masters_and_half_the_activations) {
+TEST(StageBudget, Bfloat16HasMastersAndHalfTheActivations) {
   plan::Plan narrow = plan();
   narrow.precision = plan::Precision::bf16;
   const StageBudget wide = budget_of(plan(), Device::cuda), half = budget_of(narrow, Device::cuda);
@@ -113,7 +113,7 @@ TEST(StageBudget, of_bfloat16_has_masters_and_half_the_activations) {
       << "AdamW's second moment stays float32";
 }
 
-TEST(StageBudget, of_a_gpu_has_the_next_packs_frames_too) {
+TEST(StageBudget, GpuHoldsTheNextPacksFrames) {
   plan::Plan apart = plan();
   apart.speed.overlap_copies = false;
   const int64_t frames = 32 * 3 * 56 * 56 * 4;
@@ -130,13 +130,13 @@ plan::Plan muon_plan() {
   return other;
 }
 
-TEST(StageBudget, of_muon_has_a_moment_more) {
+TEST(StageBudget, MuonHasOneMomentMore) {
   const plan::Plan other = muon_plan();
   EXPECT_EQ(2 * amount(budget_of(other), Item::moments), 3 * amount(budget_of(plan()), Item::moments))
       << "momentum for the matrices, two moments for the others, each over the whole arena";
 }
 
-TEST(StageBudget, of_muon_has_room_for_a_matrix_and_on_a_gpu_for_those_of_a_shape) {
+TEST(StageBudget, MuonHasWorkspaceForMatrices) {
   const auto room = [](Device device, plan::Precision precision) {
     plan::Plan muon = muon_plan(), adamw = plan();
     muon.precision = adamw.precision = precision;
@@ -148,7 +148,7 @@ TEST(StageBudget, of_muon_has_room_for_a_matrix_and_on_a_gpu_for_those_of_a_shap
   EXPECT_EQ(room(Device::cuda, plan::Precision::bf16), 6 * gate + products);
 }
 
-TEST(StageBudget, of_layers_that_are_computed_again_is_less) {
+TEST(StageBudget, RecomputedLayersNeedLess) {
   plan::Plan again = plan();
   plan::Recompute all;
   all.every = 1;
@@ -159,7 +159,7 @@ TEST(StageBudget, of_layers_that_are_computed_again_is_less) {
   EXPECT_EQ(computed.without_recompute, kept.step.peak);
 }
 
-TEST(StageBudget, of_preferences_has_a_frozen_reference) {
+TEST(StageBudget, PreferencesHaveAFrozenReference) {
   plan::Plan prefers = plan();
   prefers.stages[0].objective = {objective::Dpo{}};
   const StageBudget budget = budget_of(prefers);
@@ -171,7 +171,7 @@ TEST(StageBudget, of_preferences_has_a_frozen_reference) {
   EXPECT_EQ(budget.pack.visual_rows, 2 * budget.pack.frames) << "each text is read behind all its frames";
 }
 
-TEST(StageBudget, of_weights_that_compute_quantised_has_what_they_really_are) {
+TEST(StageBudget, QuantizedWeightsKeepRealOnes) {
   plan::Plan aware = plan();
   aware.quantization = plan::Quantization{"int8", {"vision.*", "connector.*"}};
   aware.stages[0].quantization_aware = true;
@@ -181,7 +181,7 @@ TEST(StageBudget, of_weights_that_compute_quantised_has_what_they_really_are) {
   EXPECT_EQ(amount(budget_of(plan()), Item::real_weights), 0);
 }
 
-TEST(StageBudget, of_a_small_batch_is_that_of_its_samples_frames_or_tokens) {
+TEST(StageBudget, SmallBatchIsLimitedBySamplesFramesOrTokens) {
   struct Small {
     plan::Batch batch;
     bool open; // packing.frames
@@ -199,7 +199,7 @@ TEST(StageBudget, of_a_small_batch_is_that_of_its_samples_frames_or_tokens) {
   }
 }
 
-TEST(StageBudget, says_what_is_assumed_where_the_data_decide) {
+TEST(StageBudget, StatesAssumptionsAboutTheData) {
   plan::Plan open = plan();
   open.stages[0].packing.frames.reset();
   const StageBudget budget = budget_of(open);
@@ -209,7 +209,7 @@ TEST(StageBudget, says_what_is_assumed_where_the_data_decide) {
   EXPECT_TRUE(budget_of(plan()).assumptions.empty());
 }
 
-TEST(StageBudget, of_a_teacher_that_is_not_there_is_refused) {
+TEST(StageBudget, RefusesMissingTeacher) {
   plan::Plan taught = plan();
   objective::Kl kl;
   kl.folder = "/nowhere/teacher";
@@ -217,7 +217,7 @@ TEST(StageBudget, of_a_teacher_that_is_not_there_is_refused) {
   EXPECT_ANY_THROW(budget_of(taught));
 }
 
-TEST(GroupLines, count_tensors_and_say_what_trains_how_fast) {
+TEST(GroupLines, CountTensorsAndShowLearningRates) {
   plan::Plan grouped = plan();
   grouped.model.groups = {{"queries", {"connector.q_*"}}};
   grouped.stages[0].freeze = {"decoder"};
@@ -236,7 +236,7 @@ TEST(GroupLines, count_tensors_and_say_what_trains_how_fast) {
   EXPECT_THAT(text, HasSubstr("frozen"));
 }
 
-TEST(GroupLines, refuse_patterns_that_match_nothing_or_twice) {
+TEST(GroupLines, RefusePatternsThatMatchNothingOrTwice) {
   plan::Plan grouped = plan();
   grouped.model.groups = {{"nothing", {"connector.nobody"}}};
   EXPECT_ANY_THROW(group_lines(grouped.model, grouped.stages[0], model()));

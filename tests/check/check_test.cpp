@@ -27,7 +27,7 @@ const Entry* find(const Report& report, const std::string& name) {
 
 class GoodPlugin : public testing::TestWithParam<const char*> {};
 
-TEST_P(GoodPlugin, passes_wholly) {
+TEST_P(GoodPlugin, PassesEveryCheck) {
   Job job;
   job.library = plugin(GetParam()).string();
   Report report = check(job);
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(kinds, GoodPlugin,
                                          "process_mutant", "video_mutant"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Conformance, there_are_more_than_sixty_checks_and_each_says_what_it_proves) {
+TEST(Conformance, HasMoreThanSixtyDescribedChecks) {
   size_t rows = 0;
   for (const Table& table : tables()) {
     std::set<std::string> names;
@@ -55,7 +55,7 @@ TEST(Conformance, there_are_more_than_sixty_checks_and_each_says_what_it_proves)
   EXPECT_GT(rows, 60u);
 }
 
-TEST(Conformance, rows_build_on_rows_that_come_before_them) {
+TEST(Conformance, RowsDependOnEarlierRows) {
   for (const Table& table : tables()) {
     std::vector<std::string> before;
     for (const Check& row : table.checks) {
@@ -74,7 +74,7 @@ TEST(Conformance, rows_build_on_rows_that_come_before_them) {
   }
 }
 
-TEST(Conformance, a_text_file_is_no_library) {
+TEST(Conformance, TextFileIsNoLibrary) {
   auto path = std::filesystem::temp_directory_path() / "fvlm_no_library.so";
   std::ofstream(path) << "int main() {}\n";
   Job job;
@@ -88,7 +88,7 @@ TEST(Conformance, a_text_file_is_no_library) {
   std::filesystem::remove(path);
 }
 
-TEST(Conformance, a_truncated_library_is_a_failed_check) {
+TEST(Conformance, TruncatedLibraryFailsACheck) {
   const std::string whole = read_file(plugin("attention"));
   auto path = std::filesystem::temp_directory_path() / "fvlm_truncated.so";
   // A quarter of it ends before what is loaded does, with a sanitizer's notes for debuggers behind that, too.
@@ -103,7 +103,7 @@ TEST(Conformance, a_truncated_library_is_a_failed_check) {
   std::filesystem::remove(path);
 }
 
-TEST(Conformance, several_rows_can_be_asked_for) {
+TEST(Conformance, SelectsSeveralRows) {
   Job job;
   job.library = plugin("packer").string();
   job.only = "packer.capacity,,packer.creates";
@@ -112,7 +112,7 @@ TEST(Conformance, several_rows_can_be_asked_for) {
   EXPECT_THAT(names, UnorderedElementsAre("library.opens", "library.enters", "packer.creates", "packer.capacity"));
 }
 
-TEST(Conformance, quick_leaves_out_the_thorough_rows_and_no_other) {
+TEST(Conformance, QuickLeavesOutThoroughRowsOnly) {
   Job job;
   job.library = plugin("packer").string();
   const auto names = [&] {
@@ -133,19 +133,19 @@ TEST(Conformance, quick_leaves_out_the_thorough_rows_and_no_other) {
   EXPECT_EQ(left_out, thorough);
 }
 
-TEST(Conformance, a_manifest_that_disagrees_is_found) {
+TEST(Conformance, FindsDisagreeingManifest) {
   Job job;
   job.library = plugin("packer").string();
   job.only = "library.manifest";
-  job.declared = Declared{"packer", "1.0", {"fvlm.packer/1"}};
+  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1"}};
   EXPECT_TRUE(check(job).passed());
-  job.declared = Declared{"packer", "2.0", {"fvlm.packer/1"}};
+  job.declared = DeclaredPlugin{"packer", "2.0", {"fvlm.packer/1"}};
   EXPECT_THAT(failures(check(job)), HasSubstr("version = \"2.0\", the library \"1.0\""));
-  job.declared = Declared{"packer", "1.0", {"fvlm.packer/1", "fvlm.loss/1"}};
+  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1", "fvlm.loss/1"}};
   EXPECT_THAT(failures(check(job)), HasSubstr("declares fvlm.loss/1"));
 }
 
-TEST(Conformance, a_crash_names_its_signal_and_the_rest_goes_on) {
+TEST(Conformance, CrashNamesItsSignalAndLaterRowsRun) {
   Job job;
   job.library = plugin("attention_crashes_at_zero_rows").string();
   job.only = "attention.";
@@ -159,7 +159,7 @@ TEST(Conformance, a_crash_names_its_signal_and_the_rest_goes_on) {
   EXPECT_EQ(next->outcome.state, State::ok) << next->outcome.text;
 }
 
-TEST(Conformance, the_report_is_one_json_document) {
+TEST(Conformance, ReportIsOneJsonDocument) {
   Job job;
   job.library = plugin("packer").string();
   job.only = "packer.capacity";
@@ -172,7 +172,7 @@ TEST(Conformance, the_report_is_one_json_document) {
   EXPECT_TRUE(found) << json.dump(1);
 }
 
-TEST(Conformance, benchmarks_measure_against_the_reference) {
+TEST(Conformance, BenchmarksMeasureAgainstTheReference) {
   Job job;
   job.library = plugin("packer").string();
   job.only = "bench";
@@ -185,7 +185,7 @@ TEST(Conformance, benchmarks_measure_against_the_reference) {
   EXPECT_LE(report.figures[0].plugin, 100) << "per cent";
 }
 
-TEST(Elf, reads_what_a_library_exports_and_needs) {
+TEST(Elf, ReadsExportsAndNeededLibraries) {
   ElfFile file = read_elf(plugin("attention"));
   EXPECT_EQ(file.problem, "");
   EXPECT_EQ(file.exports, std::vector<std::string>{"fvlm_plugin_entry_v1"});

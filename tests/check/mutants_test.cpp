@@ -33,7 +33,7 @@ class Mutants : public testing::TestWithParam<Mutant> {
   void TearDown() override { unsetenv("FVLM_MUTANT"); }
 };
 
-TEST_P(Mutants, fail_the_row_of_their_defect) {
+TEST_P(Mutants, FailTheRowOfTheirDefect) {
   const Mutant& mutant = GetParam();
   setenv("FVLM_MUTANT", mutant.defect, 1);
   Job job;

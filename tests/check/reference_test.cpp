@@ -9,7 +9,7 @@ namespace {
 // A kind at a time, so that each is a test of its own.
 class Reference : public testing::TestWithParam<const char*> {};
 
-TEST_P(Reference, passes_wholly) {
+TEST_P(Reference, PassesEveryCheck) {
   Job job;
   job.only = GetParam();
   Report report = check_plugin(job, supervision(std::chrono::seconds(240)));

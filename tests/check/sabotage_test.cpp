@@ -36,7 +36,7 @@ Names failing(const Report& report) {
 
 class Sabotaged : public testing::TestWithParam<Sabotage> {};
 
-TEST_P(Sabotaged, fails_the_checks_of_its_defect_and_no_other) {
+TEST_P(Sabotaged, FailsOnlyTheChecksOfItsDefect) {
   const Sabotage& sabotage = GetParam();
   // A hang costs its whole limit, so it is shorter there; still far more than a check takes.
   const bool hangs = std::string_view(sabotage.library).ends_with("hangs_at_one_token");

@@ -41,7 +41,7 @@ class DataCheckVerb : public testing::Test {
 
 } // namespace
 
-TEST_F(DataCheckVerb, lists_what_is_broken_and_ends_with_4) {
+TEST_F(DataCheckVerb, ListsBrokenSamplesAndExitsWith4) {
   Ran ran = run("data check");
   EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("every sample can be used"));
@@ -101,7 +101,7 @@ TEST_F(DataCheckVerb, StatsCountInOneForm) {
   EXPECT_THAT(ran.out, Not(HasSubstr("2000")));
 }
 
-TEST_F(DataCheckVerb, a_set_half_broken_is_noticed_by_all_who_look_at_it) {
+TEST_F(DataCheckVerb, HalfBrokenSetIsReportedByEveryVerb) {
   add_broken(80);
   for (const char* verb : {"data stats", "train --dry-run", "preprocess"}) {
     const Ran ran = run(verb, verb == std::string("preprocess") ? "--out " + (folder / "made").string() : "");

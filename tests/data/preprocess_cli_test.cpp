@@ -32,7 +32,7 @@ class PreprocessVerb : public testing::Test {
 
 } // namespace
 
-TEST_F(PreprocessVerb, makes_a_folder_for_each_stage_and_leaves_what_fits) {
+TEST_F(PreprocessVerb, WritesAFolderPerStageAndKeepsUpToDateOnes) {
   ASSERT_EQ(run(fmt::format("{} --out {} --samples captions=40,text=8,questions=20,pairs=12", FVLM_MAKE_SHAPES,
                             data.string())),
             0)
@@ -54,7 +54,7 @@ TEST_F(PreprocessVerb, makes_a_folder_for_each_stage_and_leaves_what_fits) {
   EXPECT_THAT(err(), HasSubstr("image_size was 32 and is 16"));
 }
 
-TEST_F(PreprocessVerb, mistakes_say_what_to_do) {
+TEST_F(PreprocessVerb, MistakesSayWhatToDo) {
   ASSERT_EQ(run(fmt::format("{} --out {} --samples pairs=3", FVLM_MAKE_SHAPES, data.string())), 0) << err();
   EXPECT_EQ(preprocess("--threads 0"), 2);
   EXPECT_THAT(err(), HasSubstr("1 to 1024"));

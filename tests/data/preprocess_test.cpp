@@ -161,7 +161,7 @@ class PreprocessTest : public testing::Test {
 
 } // namespace
 
-TEST_F(PreprocessTest, reading_it_gives_the_same_samples_to_the_last_bit) {
+TEST_F(PreprocessTest, PreprocessedSamplesAreBitwiseEqual) {
   Preprocessed done = run();
   EXPECT_EQ(done.samples, 3 * 25 + 30);
   EXPECT_EQ(done.broken, 3 * 2) << fmt::format("{}", fmt::join(done.reasons, "\n"));
@@ -170,7 +170,7 @@ TEST_F(PreprocessTest, reading_it_gives_the_same_samples_to_the_last_bit) {
   EXPECT_EQ(compare(input.mix), 3 * 23 + 30);
 }
 
-TEST_F(PreprocessTest, what_is_cut_at_reading_may_change_without_another_preprocess) {
+TEST_F(PreprocessTest, CropAtReadTimeMayChange) {
   run();
   input.mix.max_text_tokens = 26; // the long answers, and here and there another
   EXPECT_EQ(stale_reason(folder / "out", input), std::nullopt);
@@ -181,7 +181,7 @@ TEST_F(PreprocessTest, what_is_cut_at_reading_may_change_without_another_preproc
   EXPECT_GT(dropped_, 3);
 }
 
-TEST_F(PreprocessTest, the_number_of_threads_changes_no_byte) {
+TEST_F(PreprocessTest, ThreadsChangeNoByte) {
   run();
   std::string shard = read_file(folder / "out/0/000001.tar");
   options.threads = 1;
@@ -189,7 +189,7 @@ TEST_F(PreprocessTest, the_number_of_threads_changes_no_byte) {
   EXPECT_TRUE(read_file(folder / "out/0/000001.tar") == shard);
 }
 
-TEST_F(PreprocessTest, numpy_reads_the_pixels) {
+TEST_F(PreprocessTest, NumpyReadsThePixels) {
   run();
   write_file_atomic(folder / "read.py", R"(
 import io, json, sys, tarfile
@@ -210,7 +210,7 @@ assert sample["frame_count"] == 3 and len(sample["token_ids"]) == len(sample["lo
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(PreprocessTest, a_folder_that_does_not_fit_says_what_differs) {
+TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
   run();
   fs::path out = folder / "out";
   ASSERT_EQ(stale_reason(out, input), std::nullopt);
@@ -243,7 +243,7 @@ TEST_F(PreprocessTest, a_folder_that_does_not_fit_says_what_differs) {
   EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("the tokenizer is another one"));
 }
 
-TEST_F(PreprocessTest, its_own_shards_are_looked_after_too) {
+TEST_F(PreprocessTest, WatchesItsOwnShards) {
   run();
   fs::resize_file(folder / "out/0/000002.tar", 1024);
   EXPECT_THAT(stale_reason(folder / "out", input).value_or(""), HasSubstr("its own shard 0/000002.tar has 1024 bytes"));
@@ -251,7 +251,7 @@ TEST_F(PreprocessTest, its_own_shards_are_looked_after_too) {
   EXPECT_EQ(stale_reason(folder / "out", input), "its own shard 0/000002.tar is gone");
 }
 
-TEST_F(PreprocessTest, other_folders_are_neither_read_nor_replaced) {
+TEST_F(PreprocessTest, LeavesOtherFoldersAlone) {
   fs::create_directories(folder / "out/0");
   write_bytes(folder / "out/0/letter.txt", "dear");
   EXPECT_THROW(stale_reason(folder / "out", input), Error);
@@ -262,7 +262,7 @@ TEST_F(PreprocessTest, other_folders_are_neither_read_nor_replaced) {
   EXPECT_EQ(read_file(folder / "out/0/letter.txt"), "dear");
 }
 
-TEST_F(PreprocessTest, an_older_one_is_replaced_and_a_failed_one_leaves_nothing) {
+TEST_F(PreprocessTest, ReplacesOlderOnesAndLeavesNothingAfterFailure) {
   run();
   input.image_size = 16;
   run();

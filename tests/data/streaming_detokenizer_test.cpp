@@ -34,7 +34,7 @@ std::string joined(const std::vector<std::string>& all) {
   return text;
 }
 
-TEST(StreamingDetokenizer, hands_out_each_token_as_it_comes_and_characters_whole) {
+TEST(StreamingDetokenizer, EmitsWholeCharactersPerToken) {
   EXPECT_THAT(pieces({257, 'x', 256}), ElementsAre("abc", "x", "ab", ""));
   EXPECT_THAT(pieces({'a', 0xC3, 0xA4, 'b'}), ElementsAre("a", "", "\u00e4", "b", ""));
   EXPECT_THAT(pieces({0xF0, 0x9F, 0x98, 0x80}), ElementsAre("", "", "", "\U0001F600", ""));
@@ -42,12 +42,12 @@ TEST(StreamingDetokenizer, hands_out_each_token_as_it_comes_and_characters_whole
   EXPECT_THAT(pieces({0xFF, 'a'}), ElementsAre("", "\uFFFDa", "")) << "it might have been a character's first byte";
 }
 
-TEST(StreamingDetokenizer, special_tokens_say_nothing_and_unknown_ones_are_marked) {
+TEST(StreamingDetokenizer, SkipsSpecialTokensAndMarksUnknownOnes) {
   EXPECT_THAT(pieces({'a', 259, 'b', 260}), ElementsAre("a", "", "b", "", ""));
   EXPECT_THAT(pieces({'a', 5000, -1}), ElementsAre("a", "\uFFFD", "\uFFFD", ""));
 }
 
-TEST(StreamingDetokenizer, nothing_from_the_first_stop_text_on_is_handed_out) {
+TEST(StreamingDetokenizer, StopsAtTheFirstStopText) {
   EXPECT_THAT(pieces({'x', 'y', '\n', 'z'}, {"\n"}), ElementsAre("x", "y", ""));
   EXPECT_THAT(pieces({'x', 256, 'c', 'd'}, {"bcd", "q"}), ElementsAre("x", "a", "", ""));
   EXPECT_THAT(pieces({'x', 257, 'y'}, {"b"}), ElementsAre("x", "a")) << "inside a token";
@@ -58,7 +58,7 @@ TEST(StreamingDetokenizer, nothing_from_the_first_stop_text_on_is_handed_out) {
   EXPECT_THROW(StreamingDetokenizer(tokenizer(), {"x", ""}), Error);
 }
 
-TEST(StreamingDetokenizer, in_sum_it_is_what_decode_says_up_to_the_stop) {
+TEST(StreamingDetokenizer, TotalEqualsDecodeUpToTheStop) {
   const RandomStream random(5, "tokens");
   for (uint64_t round = 0; round < 200; ++round) {
     std::vector<TokenId> ids;

@@ -37,14 +37,14 @@ std::string refusal(const std::string& text) {
 
 } // namespace
 
-TEST(Tokenizer, merges_the_lowest_rank_first_and_leftmost) {
+TEST(Tokenizer, MergesLowestRankFirstAndLeftmost) {
   Tokenizer tokenizer = make(small_tokenizer());
   EXPECT_EQ(tokenizer.encode("abc"), (std::vector<TokenId>{257}));
   EXPECT_EQ(tokenizer.encode("bcabc"), (std::vector<TokenId>{258, 257}));
   EXPECT_EQ(tokenizer.encode("12"), (std::vector<TokenId>{'1', '2'}));
 }
 
-TEST(Tokenizer, long_words_merge_as_short_ones_do) {
+TEST(Tokenizer, LongWordsMergeLikeShortOnes) {
   Tokenizer tokenizer = make(small_tokenizer());
   std::string word;
   std::vector<TokenId> expected;
@@ -56,7 +56,7 @@ TEST(Tokenizer, long_words_merge_as_short_ones_do) {
   EXPECT_EQ(tokenizer.encode(word), expected);
 }
 
-TEST(Tokenizer, what_a_user_writes_never_becomes_a_special_token) {
+TEST(Tokenizer, UserTextNeverBecomesASpecialToken) {
   Tokenizer tokenizer = make(small_tokenizer());
   EXPECT_EQ(tokenizer.encode("<|im_end|>"), (std::vector<TokenId>{260}));
   auto spelled = tokenizer.encode("<|im_end|>", SpecialTokens::as_text);
@@ -64,7 +64,7 @@ TEST(Tokenizer, what_a_user_writes_never_becomes_a_special_token) {
   EXPECT_EQ(tokenizer.decode(spelled), "<|im_end|>");
 }
 
-TEST(Tokenizer, ill_formed_utf8_counts_as_the_replacement_character) {
+TEST(Tokenizer, InvalidUtf8BecomesTheReplacementCharacter) {
   Tokenizer tokenizer = make(small_tokenizer());
   for (const char* text : {"\xff", "a\xc3", "\xe2\x82z", "\xed\xa0\x80", "\xf5\x80", "\xc0\xaf", "\xf0\x9f\x98"}) {
     auto ids = tokenizer.encode(text);
@@ -74,13 +74,13 @@ TEST(Tokenizer, ill_formed_utf8_counts_as_the_replacement_character) {
   EXPECT_EQ(ValidUtf8("\xed\xa0\x80").view(), "\uFFFD\uFFFD\uFFFD");
 }
 
-TEST(Tokenizer, decoding_an_unknown_id_is_an_error) {
+TEST(Tokenizer, DecodingAnUnknownIdIsAnError) {
   Tokenizer tokenizer = make(small_tokenizer());
   EXPECT_THROW(tokenizer.decode(std::vector<TokenId>{261}), Error);
   EXPECT_THROW(tokenizer.decode(std::vector<TokenId>{-1}), Error);
 }
 
-TEST(Tokenizer, a_batch_on_threads_equals_one_by_one) {
+TEST(Tokenizer, BatchOnThreadsEqualsOneByOne) {
   Tokenizer tokenizer = make(small_tokenizer());
   std::vector<std::string> texts;
   texts.reserve(200);
@@ -89,7 +89,7 @@ TEST(Tokenizer, a_batch_on_threads_equals_one_by_one) {
   for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(batch[i], tokenizer.encode(texts[i])) << texts[i];
 }
 
-TEST(Tokenizer, malformed_files_are_refused_each_with_its_reason) {
+TEST(Tokenizer, RefusesMalformedFilesWithAReason) {
   struct Case {
     const char* pointer; // JSON pointer of what is replaced
     nlohmann::json value;
@@ -162,7 +162,7 @@ TEST(Tokenizer, malformed_files_are_refused_each_with_its_reason) {
               testing::HasSubstr("object was expected"));
 }
 
-TEST(Chat, masks_what_comes_behind_the_assistant_line) {
+TEST(Chat, MasksTextAfterTheAssistantLine) {
   Tokenizer tokenizer = make(small_tokenizer());
   ChatTemplate chat(tokenizer);
   std::vector<Turn> turns{{"user", "hi <|im_end|>"}, {"assistant", "abc"}};
@@ -181,7 +181,7 @@ TEST(Chat, masks_what_comes_behind_the_assistant_line) {
   EXPECT_EQ(tokens.ids[prompt.size()], 257);
 }
 
-TEST(Chat, wants_its_tokens_special_for_users_could_write_them_otherwise) {
+TEST(Chat, RequiresSpecialTokens) {
   auto file = small_tokenizer();
   file["added_tokens"][1]["special"] = false;
   Tokenizer tokenizer = make(file);
@@ -192,7 +192,7 @@ TEST(Chat, wants_its_tokens_special_for_users_could_write_them_otherwise) {
 // of look-alikes of special tokens.
 class TokenizerOracle : public testing::TestWithParam<const char*> {};
 
-TEST_P(TokenizerOracle, equals_the_wheel_on_generated_strings) {
+TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
   fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-tokenizer-{}-{}", GetParam(), getpid());
   fs::create_directories(folder);
   int count = std::string(GetParam()) == "smollm2" ? 100'000 : 20'000;

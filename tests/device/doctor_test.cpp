@@ -74,7 +74,7 @@ library = "theirs.so"
   ScratchFolder scratch;
 };
 
-TEST_F(Machine, without_a_driver) {
+TEST_F(Machine, WithoutADriver) {
   if (dlopen("libcuda.so.1", RTLD_NOW)) GTEST_SKIP() << "this machine has one";
   expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 was not found", "driver 580 or newer", "none");
   const test::Ran run = engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "none");
@@ -82,24 +82,24 @@ TEST_F(Machine, without_a_driver) {
   EXPECT_THAT(run.err, Not(HasSubstr("using the CPU"))) << "nobody wonders why";
 }
 
-TEST_F(Machine, with_a_driver_that_is_none) {
+TEST_F(Machine, WithAnInvalidDriver) {
   expect_refused("CUDA", "it may be the toolkit's stub", "take the toolkit's stubs out", "stub");
   expect_refused("CUDA", "the toolkit's stub", "take the toolkit's stubs out", "driver", "FAKE_INIT=34 FAKE_DRIVER=0");
   expect_refused("CUDA", "the NVIDIA driver cannot be loaded", "driver 580", "damaged");
 }
 
-TEST_F(Machine, with_a_driver_that_is_too_old) {
+TEST_F(Machine, WithATooOldDriver) {
   expect_refused("CUDA", "the driver is too old: it supports CUDA 12.4, the engine needs 13.0", "driver 580 or newer",
                  "driver", "FAKE_DRIVER=12040");
 }
 
-TEST_F(Machine, with_a_driver_that_does_not_start) {
+TEST_F(Machine, WithADriverThatDoesNotStart) {
   expect_refused("CUDA", "different versions; cuInit returned 803", "restart the machine", "driver", "FAKE_INIT=803");
   expect_refused("CUDA", "cuInit returned 999", "nvidia-smi", "driver", "FAKE_INIT=999");
   expect_refused("CUDA", "cuInit returned 777", "nvidia-smi", "driver", "FAKE_INIT=777");
 }
 
-TEST_F(Machine, with_no_gpu_in_sight) {
+TEST_F(Machine, WithoutAVisibleGpu) {
   expect_refused("CUDA", "reports no GPU", "nvidia-smi -L", "driver", "FAKE_COUNT=0");
   expect_refused("CUDA", "reports no GPU", "nvidia-smi -L", "driver", "FAKE_INIT=100");
   expect_refused("CUDA", "CUDA_VISIBLE_DEVICES is '7'", "unset CUDA_VISIBLE_DEVICES", "driver",
@@ -107,18 +107,18 @@ TEST_F(Machine, with_no_gpu_in_sight) {
 }
 
 // Falling back to the CPU has to be reported.
-TEST_F(Machine, whose_gpu_cannot_be_used_says_why_the_cpu_is) {
+TEST_F(Machine, ExplainsTheCpuWhenTheGpuIsUnusable) {
   const test::Ran run =
       engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "driver", "FAKE_DRIVER=12040");
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, AllOf(HasSubstr("using the CPU: the driver is too old"), HasSubstr("driver 580")));
 }
 
-TEST_F(Machine, with_a_gpu_that_is_too_old) {
+TEST_F(Machine, WithATooOldGpu) {
   expect_refused("cuda:0", "Fake GPU is sm_75, older than sm_80", "--device cpu", "driver", "FAKE_CAPABILITY=75");
 }
 
-TEST_F(Machine, with_a_gpu_that_others_hold) {
+TEST_F(Machine, WithAGpuThatOthersHold) {
   expect_refused("cuda:0", "has 512.0 MiB of 80.0 GiB free; in use by process 4242 with 78.0 GiB",
                  "CUDA_VISIBLE_DEVICES", "driver", "FAKE_FREE_MIB=512 FAKE_PROCESS=4242 FAKE_PROCESS_MIB=79872");
   expect_refused("cuda:0", "in use by processes that are not visible here", "wait", "driver", "FAKE_FREE_MIB=512");
@@ -127,14 +127,14 @@ TEST_F(Machine, with_a_gpu_that_others_hold) {
   expect_refused("cuda:0", "compute mode 'prohibited'", "-c DEFAULT", "driver", "FAKE_COMPUTE_MODE=2");
 }
 
-TEST_F(Machine, with_a_gpu_that_others_use_a_part_of) {
+TEST_F(Machine, WithAGpuThatOthersPartlyUse) {
   const auto finding = doctor("driver", "FAKE_FREE_MIB=20480 FAKE_PROCESS=7").at("cuda:0");
   EXPECT_EQ(finding.at("ok"), false);
   EXPECT_EQ(finding.at("text"), "Fake GPU has 20.0 GiB of 80.0 GiB free; in use by process 7");
   EXPECT_THAT(engine("doctor", "driver", "FAKE_FREE_MIB=20480").out, HasSubstr("busy cuda:0"));
 }
 
-TEST_F(Machine, with_a_gpu_that_is_free) {
+TEST_F(Machine, WithAFreeGpu) {
   for (const char* facts : {"", "FAKE_COMPUTE_MODE=3", "FAKE_PROCESS=7", "FAKE_TOTAL_MIB=200000 FAKE_FREE_MIB=9",
                             "FAKE_MANAGEMENT=9 FAKE_FREE_MIB=9"}) {
     const auto finding = doctor("driver", facts).at("cuda:0");
@@ -145,21 +145,21 @@ TEST_F(Machine, with_a_gpu_that_is_free) {
 }
 
 // The fake driver has only the functions that are called first.
-TEST_F(Machine, whose_driver_fails_in_the_middle) {
+TEST_F(Machine, WithADriverThatFailsMidway) {
   const test::Ran run = engine("bench profile --configurations tiny:1 --device cuda", "driver");
   EXPECT_EQ(run.code, 6) << run.err;
   EXPECT_THAT(run.err, AllOf(HasSubstr("error: "), Not(HasSubstr("defect")), Not(HasSubstr("frame #"))));
 }
 
 // The library does not exist, because only the manifest is read.
-TEST_F(Machine, whose_gpu_is_not_the_one_that_plugins_were_built_for) {
+TEST_F(Machine, WithAGpuThatPluginsWereNotBuiltFor) {
   write_manifest("architectures = [\"sm_90a\"]");
   EXPECT_THAT(told_of_plugins("FAKE_CAPABILITY=80"),
               testing::ContainsRegex("theirs[^;]*: built for sm_90a; this machine has sm_80"));
 }
 
 // The library is not a plugin, but its dependencies are found.
-TEST_F(Machine, whose_cuda_libraries_lie_with_torch_alone) {
+TEST_F(Machine, WithCudaLibrariesOnlyBesideTorch) {
   write_manifest();
   std::filesystem::copy(FVLM_DRIVERS "/plugins/theirs/libtheirs.so", scratch / "plugins" / "theirs" / "theirs.so");
   EXPECT_THAT(told_of_plugins("FVLM_TORCH=/nowhere"), HasSubstr("libfvlm_brought.so: cannot open"));

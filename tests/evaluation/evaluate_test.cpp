@@ -62,7 +62,7 @@ std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, 
 }
 
 // Threads that share tensors as small as these cost many times what they gain.
-TEST(Evaluation, of_a_small_model_runs_on_one_thread_as_its_training_does) {
+TEST(Evaluation, SmallModelRunsOnOneThreadAsInTraining) {
   Tiny tiny(config(), at::kFloat);
   const int before = at::get_num_threads();
   at::set_num_threads(2);
@@ -75,7 +75,7 @@ TEST(Evaluation, of_a_small_model_runs_on_one_thread_as_its_training_does) {
   at::set_num_threads(before);
 }
 
-TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
+TEST(Evaluation, MetricsDoNotDependOnPackSize) {
   Tiny tiny(config(), at::kFloat);
   for (const Measure measure : {Measure::loss, Measure::choice, Measure::preference}) {
     const auto questions = std::make_shared<MadeQuestions>(measure);
@@ -96,7 +96,7 @@ TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
   }
 }
 
-TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
+TEST(Evaluation, LossIsTheMeanOverAllLabels) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
   for (const std::string& mode : all_modes) {
@@ -121,7 +121,7 @@ TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
   }
 }
 
-TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
+TEST(Evaluation, ChoosesTheOptionWithTheLowestMeanLoss) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::choice, std::vector<int64_t>{30, 10});
   for (const std::string& mode : all_modes) {
@@ -142,7 +142,7 @@ TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
   }
 }
 
-TEST(Evaluation, a_tie_is_no_right_answer) {
+TEST(Evaluation, TieIsNotCorrect) {
   const auto questions = std::make_shared<MadeQuestions>(Measure::choice);
   const auto set = open(wanted(Measure::choice), questions);
   Scores scores;
@@ -151,7 +151,7 @@ TEST(Evaluation, a_tie_is_no_right_answer) {
   EXPECT_NEAR(result_of(*set, "coarse_fine", scores).value("accuracy"), 1.0 / 3, 1e-12);
 }
 
-TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
+TEST(Evaluation, PreferencesUsePolicyAndReferenceRewards) {
   Tiny policy(config()), reference(config());
   for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
   const auto questions = std::make_shared<MadeQuestions>(Measure::preference);
@@ -179,7 +179,7 @@ TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
   EXPECT_THROW(alone.value("reward_margin"), Error);
 }
 
-TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
+TEST(Evaluation, EntropyIsThatOfTheAttentionRows) {
   const at::Tensor even = at::full({2, 3, 4, 5}, 0.2);
   EXPECT_NEAR(model::attention_entropies(even).sum().item<double>() / 2, std::log(5), 1e-6);
   at::Tensor certain = at::zeros({1, 2, 2, 5});
@@ -206,7 +206,7 @@ TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
   }
 }
 
-TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_same) {
+TEST(Evaluation, SubsetSpansTheSetAndIsStable) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss, std::vector<int64_t>{200, 200});
   auto some = wanted(Measure::loss);
@@ -224,7 +224,7 @@ TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_
   EXPECT_GE(sources["texts"] + sources["odd ones"], 4);
 }
 
-TEST(Evaluation, broken_samples_are_counted_and_the_others_measured) {
+TEST(Evaluation, BrokenSamplesAreCountedAndOthersMeasured) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
   questions->broken = [](const DrawnSample& drawn) { return drawn.sample == 2; };
@@ -235,7 +235,7 @@ TEST(Evaluation, broken_samples_are_counted_and_the_others_measured) {
   EXPECT_THROW(open(wanted(Measure::loss), questions), Error);
 }
 
-TEST(Evaluation, samples_of_another_kind_are_refused_before_any_work) {
+TEST(Evaluation, RefusesSamplesOfAnotherKindFirst) {
   for (const auto& [measure, of, words] :
        {std::tuple{Measure::choice, Measure::loss, "is no question with options"},
         std::tuple{Measure::choice, Measure::preference, "is no question with options"},
@@ -252,12 +252,12 @@ TEST(Evaluation, samples_of_another_kind_are_refused_before_any_work) {
   }
 }
 
-TEST(Evaluation, a_tokenizer_that_the_model_did_not_learn_with_is_refused) {
+TEST(Evaluation, RefusesAnotherTokenizer) {
   Tiny tiny; // 53 tokens
   EXPECT_THROW(evaluated(tiny, open(wanted(Measure::loss), std::make_shared<MadeQuestions>(Measure::loss))), Error);
 }
 
-TEST(Evaluation, a_result_is_a_line_of_metrics) {
+TEST(Evaluation, ResultIsALineOfMetrics) {
   const auto set = open(wanted(Measure::choice), std::make_shared<MadeQuestions>(Measure::choice));
   Scores scores;
   scores.samples = {{0, "", "red", {{2, 2}, {3, 1}}, 0}, {1, "", "blue", {{6, 2}, {1.1, 1}}, 0}};
@@ -269,7 +269,7 @@ TEST(Evaluation, a_result_is_a_line_of_metrics) {
       "\n");
 }
 
-TEST(Evaluation, of_questions_and_pairs_the_loss_is_that_of_the_right_text) {
+TEST(Evaluation, LossOfQuestionsAndPairsIsThatOfTheCorrectText) {
   Tiny tiny(config());
   for (const Measure kind : {Measure::choice, Measure::preference}) {
     const auto questions = std::make_shared<MadeQuestions>(kind);

@@ -65,7 +65,7 @@ struct Shown {
   model::Tiny tiny;
 };
 
-TEST(ShownSamples, say_what_was_asked_expected_and_answered_and_what_each_option_lost) {
+TEST(ShownSamples, HaveQuestionExpectedAnswerAnswerAndOptionLosses) {
   const Shown shown(Measure::choice, 3);
   EXPECT_FALSE(std::filesystem::exists(shown.folder.path() / "made" / "003.json"));
   for (const char* number : {"000", "001", "002"}) {
@@ -85,7 +85,7 @@ TEST(ShownSamples, say_what_was_asked_expected_and_answered_and_what_each_option
   }
 }
 
-TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_their_queries_looked) {
+TEST(ShownSamples, HaveFramesAndMeanAttentionMaps) {
   for (const std::string mode : {"coarse_fine", "coarse_only", "autoregressive"}) {
     Shown shown(Measure::loss, 4, mode);
     const MadeChats chats(Measure::loss);
@@ -115,7 +115,7 @@ TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_t
   }
 }
 
-TEST(ShownSamples, of_a_later_step_stand_in_place_of_the_earlier_ones) {
+TEST(ShownSamples, OfALaterStepReplaceEarlierOnes) {
   Shown shown(Measure::choice, 2);
   auto set = wanted(Measure::choice);
   set.show = 2;

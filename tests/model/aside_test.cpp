@@ -83,7 +83,7 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
   }
 };
 
-TEST_P(Aside, gradients_are_those_of_one_stream) {
+TEST_P(Aside, GradientsEqualThoseOfOneStream) {
   const auto& [objective, tied] = GetParam();
   ModelConfig config = tiny_config();
   config.decoder.tie_word_embeddings = tied;

@@ -27,7 +27,7 @@ void expect_same(const std::map<std::string, Tensor>& a, const std::map<std::str
 class Differences : public testing::TestWithParam<bool> {};
 
 // Every connector parameter and the tower's parts that attend() reads, in float64.
-TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
+TEST_P(Differences, AgreeWithGradientsOfConnectorAndAttend) {
   ModelConfig config = tiny_config();
   if (GetParam()) config.connector.as<connector::Foveated>()->attend = connector::Attend::shallow;
   Tiny tiny(config);
@@ -56,7 +56,7 @@ TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
 INSTANTIATE_TEST_SUITE_P(attend, Differences, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "shallow" : "deep"; });
 
-TEST(Model, recomputed_layers_give_the_same_loss_and_gradients) {
+TEST(Model, RecomputedLayersGiveTheSameLossAndGradients) {
   Tiny tiny;
   const Pack pack = tiny.pack(some_samples());
   const Tensor loss = tiny.losses(pack, tiny.ones(pack));
@@ -128,7 +128,7 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
 }
 
 // What sums lose by rounding goes from layer to layer beside them, into layers that are computed again too.
-TEST(Model, recomputed_layers_give_the_same_bits_in_bfloat16) {
+TEST(Model, RecomputedLayersGiveTheSameBitsInBfloat16) {
   Tiny tiny(tiny_config(), at::kBFloat16);
   tiny.vlm.speed.joint_weight_gradients = false; // layers that are computed again have no part in it
   const Pack pack = tiny.pack(some_samples());
@@ -139,7 +139,7 @@ TEST(Model, recomputed_layers_give_the_same_bits_in_bfloat16) {
   for (const auto& [name, gradient] : tiny.take_gradients()) EXPECT_TRUE(gradient.equal(kept.at(name))) << name;
 }
 
-TEST(Model, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
+TEST(Model, TowerOptimizationsGiveTheSameLossAndGradients) {
   Tiny tiny;
   const auto samples = some_samples();
   Capacity wide = Capacity::of(samples);
@@ -169,7 +169,7 @@ TEST(Model, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
       }
 }
 
-TEST(Model, products_are_shared_where_little_waits_for_them) {
+TEST(Model, SharesProductsWhereLittleIsSaved) {
   DecoderConfig decoder; // SmolLM2-135M
   decoder.num_hidden_layers = 30;
   decoder.hidden_size = 576;
@@ -186,7 +186,7 @@ TEST(Model, products_are_shared_where_little_waits_for_them) {
   EXPECT_TRUE(can_defer_gradients(decoder, (64 << 20) / bytes_a_row, 2));
 }
 
-TEST(Model, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
+TEST(Model, FrozenPartHasNoGradientAndOthersAreUnchanged) {
   Tiny whole;
   const Pack pack = whole.pack(some_samples());
   whole.losses(pack, whole.ones(pack));
@@ -200,7 +200,7 @@ TEST(Model, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
   }
 }
 
-TEST(Model, gradients_of_two_packs_add_up) {
+TEST(Model, GradientsOfTwoPacksAddUp) {
   Tiny tiny;
   const auto samples = some_samples();
   const Pack first = tiny.pack({samples[0]}), second = tiny.pack({samples[2]});
@@ -213,7 +213,7 @@ TEST(Model, gradients_of_two_packs_add_up) {
   expect_same(tiny.take_gradients(), sum);
 }
 
-TEST(Model, text_alone_needs_no_frames) {
+TEST(Model, TextAloneNeedsNoFrames) {
   Tiny tiny;
   Dice dice(2);
   const Pack pack = tiny.pack({random_sample(dice, 0, 6)});
@@ -223,7 +223,7 @@ TEST(Model, text_alone_needs_no_frames) {
     EXPECT_EQ(gradient.abs().max().item<double>() > 0, name.starts_with("decoder.")) << name;
 }
 
-TEST(Model, shows_on_request_where_each_frame_was_looked_at) {
+TEST(Model, ReturnsAttentionMapsOnRequest) {
   Tiny tiny;
   Dice dice(6);
   const std::vector<Sample> samples{random_sample(dice, 3, 4), random_sample(dice, 0, 2), random_sample(dice, 1, 3)};
@@ -278,7 +278,7 @@ TEST(Model, RefinedTrainsNoStaticQueryAndIsCoarseFineForSingleFrames) {
   expect_same(tiny.take_gradients(), expected);
 }
 
-TEST(Model, preference_is_its_formula) {
+TEST(Model, PreferenceMatchesItsFormula) {
   Tiny tiny;
   Dice dice(9);
   const Pack pack = tiny.pack({random_sample(dice, 2, 5, 2), random_sample(dice, 0, 6, 2)});

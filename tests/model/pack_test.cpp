@@ -74,7 +74,7 @@ Split one_by_one(size_t count) {
   return split;
 }
 
-TEST(Packing, any_split_of_forty_samples_gives_the_same_losses_and_gradients) {
+TEST(Packing, AnySplitGivesTheSameLossesAndGradients) {
   Tiny tiny(tiny_config(), at::kFloat);
   const auto samples = forty_samples();
   const Outcome alone = run(tiny, samples, one_by_one(samples.size()));
@@ -90,7 +90,7 @@ TEST(Packing, any_split_of_forty_samples_gives_the_same_losses_and_gradients) {
   }
 }
 
-TEST(Packing, padding_changes_no_result) {
+TEST(Packing, PaddingChangesNoResult) {
   Tiny tiny;
   Dice dice(3);
   const std::vector<Sample> samples{random_sample(dice, 3, 9), random_sample(dice, 0, 5), random_sample(dice, 1, 4)};
@@ -106,7 +106,7 @@ TEST(Packing, padding_changes_no_result) {
 }
 
 // The first of them may be read in longer strides than the second, so nothing that was recorded of it does for that.
-TEST(Packing, videos_of_one_length_are_of_another_shape_than_videos_of_several) {
+TEST(Packing, UniformVideoLengthsHaveAnotherShapeKey) {
   Tiny tiny;
   Dice dice(5);
   const auto packed = [&](int64_t first) {
@@ -119,7 +119,7 @@ TEST(Packing, videos_of_one_length_are_of_another_shape_than_videos_of_several) 
   EXPECT_NE(even.shape(), other.shape());
 }
 
-TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_rows) {
+TEST(Packing, TextsAreUniformOnlyIfEqualAndFilled) {
   Tiny tiny;
   Dice dice(4);
   const std::vector<Sample> equal{random_sample(dice, 2, 7), random_sample(dice, 3, 6)}, // 9 rows each
@@ -137,7 +137,7 @@ TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_r
   EXPECT_TRUE(tiny.pack(equal, spare).texts.uniform_lengths);
 }
 
-TEST(Packing, chosen_and_rejected_share_their_frames) {
+TEST(Packing, ChosenAndRejectedShareTheirFrames) {
   Tiny tiny;
   Dice dice(5);
   const Sample both = random_sample(dice, 3, 6, 2);
@@ -154,7 +154,7 @@ TEST(Packing, chosen_and_rejected_share_their_frames) {
     EXPECT_LE((gradients.at(name) - gradient).abs().max().item<double>(), 1e-10) << name;
 }
 
-TEST(Packing, what_does_not_fit_is_an_error_that_says_what) {
+TEST(Packing, RefusesOverflowWithTheReason) {
   Tiny tiny;
   Dice dice(1);
   const std::vector<Sample> samples{random_sample(dice, 3, 9)};

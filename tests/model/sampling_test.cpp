@@ -42,15 +42,15 @@ void expect_like(const Sampling& sampling, const std::vector<double>& expected) 
   EXPECT_LT(off, 23.5);
 }
 
-TEST(Sampling, without_a_temperature_the_likeliest_token) {
+TEST(Sampling, WithoutTemperatureTakesTheLikeliestToken) {
   EXPECT_EQ(drawn({}, 10), (std::vector<double>{0, 10, 0, 0, 0}));
 }
 
-TEST(Sampling, at_temperature_1_each_token_comes_as_often_as_its_probability_says) {
+TEST(Sampling, AtTemperature1FollowsTheProbabilities) {
   expect_like({.temperature = 1, .seed = 4}, shares);
 }
 
-TEST(Sampling, a_temperature_sharpens_and_flattens) {
+TEST(Sampling, TemperatureSharpensAndFlattens) {
   for (const double temperature : {0.5, 2.0}) {
     std::vector<double> expected;
     expected.reserve(shares.size());
@@ -61,13 +61,13 @@ TEST(Sampling, a_temperature_sharpens_and_flattens) {
   }
 }
 
-TEST(Sampling, top_p_draws_among_the_fewest_tokens_that_have_the_share) {
+TEST(Sampling, TopPDrawsFromTheSmallestSufficientSet) {
   expect_like({.temperature = 1, .top_p = 0.69, .seed = 6}, {0, 0.4 / 0.7, 0, 0.3 / 0.7, 0});
   expect_like({.temperature = 1, .top_p = 0.75, .seed = 6}, {0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85});
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 1e-9}, 10), (std::vector<double>{0, 10, 0, 0, 0}));
 }
 
-TEST(Sampling, a_seed_repeats_its_draws_and_another_seed_or_answer_has_others) {
+TEST(Sampling, SeedAndAnswerDetermineDraws) {
   const auto tokens = [](uint64_t seed, uint64_t answer) {
     const Sampler sampler({.temperature = 1, .seed = seed, .answer = answer});
     std::vector<int64_t> all;
@@ -79,7 +79,7 @@ TEST(Sampling, a_seed_repeats_its_draws_and_another_seed_or_answer_has_others) {
   EXPECT_NE(tokens(1, 0), tokens(1, 1));
 }
 
-TEST(Sampling, values_that_make_no_sense_are_refused) {
+TEST(Sampling, RefusesInvalidValues) {
   for (const Sampling& bad : {Sampling{.temperature = -1}, Sampling{.temperature = std::nan("")},
                               Sampling{.temperature = INFINITY}, Sampling{.top_p = 0}, Sampling{.top_p = 1.5}})
     EXPECT_THROW(Sampler{bad}, Error) << bad.temperature << ", " << bad.top_p;

@@ -168,7 +168,7 @@ class Attentions : public testing::TestWithParam<Case> {};
 
 } // namespace
 
-TEST_P(Attentions, forward_and_backward_follow_the_definition) {
+TEST_P(Attentions, ForwardAndBackwardFollowTheDefinition) {
   const Case& c = GetParam();
   const Problem p = make_problem(c);
   const Expected want = expected(c, p);
@@ -181,7 +181,7 @@ TEST_P(Attentions, forward_and_backward_follow_the_definition) {
   expect_close(gradients.v, want.d_v, 1e-12, "d_v");
 }
 
-TEST_P(Attentions, the_road_for_devices_gives_the_same_numbers) {
+TEST_P(Attentions, DevicePathGivesTheSameNumbers) {
   const Case& c = GetParam();
   if (c.rotary_dim) return; // applied before the roads part
   const Problem p = make_problem(c);
@@ -194,7 +194,7 @@ TEST_P(Attentions, the_road_for_devices_gives_the_same_numbers) {
   expect_close(d_v, want.d_v, 1e-12, "d_v");
 }
 
-TEST_P(Attentions, low_precision_rounds_results_and_not_sums) {
+TEST_P(Attentions, LowPrecisionRoundsResultsNotSums) {
   const Case& c = GetParam();
   const Problem exact = make_problem(c);
   for (const auto& [type, tolerance] : {std::pair{at::kFloat, 5e-6}, {at::kBFloat16, 8e-3}, {at::kHalf, 1e-3}}) {
@@ -215,7 +215,7 @@ TEST_P(Attentions, low_precision_rounds_results_and_not_sums) {
 
 INSTANTIATE_TEST_SUITE_P(Reference, Attentions, testing::ValuesIn(cases), testing::PrintToStringParamName());
 
-TEST(Attention, views_of_one_buffer_go_in_and_come_out) {
+TEST(Attention, TakesViewsOfOneBuffer) {
   const Case c{"", {4, 3}, {4, 3}, 4, 2, 8, true, 4, 1, 1};
   Problem p = make_problem(c);
   const Attention attention(reference_backend<fvlm_attention_v1>(FVLM_ATTENTION_KIND), p.query);
@@ -237,7 +237,7 @@ TEST(Attention, views_of_one_buffer_go_in_and_come_out) {
   EXPECT_EQ(gradients.q.data_ptr(), gradient_buffer.data_ptr());
 }
 
-TEST(Attention, gradients_are_the_slopes_of_the_output) {
+TEST(Attention, GradientsMatchFiniteDifferences) {
   const Case c{"", {3, 2}, {4, 2}, 2, 1, 4, true, 2, 0, 0};
   const Problem p = make_problem(c);
   const Attention attention(reference_backend<fvlm_attention_v1>(FVLM_ATTENTION_KIND), p.query);
@@ -252,7 +252,7 @@ TEST(Attention, gradients_are_the_slopes_of_the_output) {
           << name << " element " << element;
 }
 
-TEST(Attention, records_nothing_for_autograd) {
+TEST(Attention, RecordsNothingForAutograd) {
   const Case c{"", {3}, {3}, 1, 1, 4, true, 0, 0, 0};
   const Problem p = make_problem(c);
   const Attention attention(reference_backend<fvlm_attention_v1>(FVLM_ATTENTION_KIND), p.query);
@@ -262,7 +262,7 @@ TEST(Attention, records_nothing_for_autograd) {
   EXPECT_FALSE(attention.backward(q, p.k, p.v, p.packing, output, p.d_out).k.requires_grad());
 }
 
-TEST(Attention, what_it_does_not_do_is_refused_with_a_reason) {
+TEST(Attention, RefusesUnsupportedProblemsWithAReason) {
   using testing::HasSubstr;
   const auto refusal = [](auto change) {
     Problem p = make_problem({"", {3}, {3}, 4, 2, 8, true, 0, 0, 0});

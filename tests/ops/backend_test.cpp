@@ -90,7 +90,7 @@ class Backends : public testing::Test {
 
 } // namespace
 
-TEST_F(Backends, an_instance_lives_as_long_as_its_last_user) {
+TEST_F(Backends, InstanceLivesAsLongAsItsLastUser) {
   {
     auto backend = std::make_unique<KernelsBackend>(scripted_backend());
     const SwiGlu swiglu(*backend, make_query());
@@ -103,7 +103,7 @@ TEST_F(Backends, an_instance_lives_as_long_as_its_last_user) {
   EXPECT_EQ(script.alive, 0);
 }
 
-TEST_F(Backends, the_workspace_is_aligned_as_large_as_asked_and_shared) {
+TEST_F(Backends, WorkspaceIsAlignedSizedAndShared) {
   const auto backend = scripted_backend();
   script.workspace = 1000;
   const SwiGlu small(backend, make_query());
@@ -123,7 +123,7 @@ TEST_F(Backends, the_workspace_is_aligned_as_large_as_asked_and_shared) {
   EXPECT_EQ(script.last.workspace, nullptr);
 }
 
-TEST_F(Backends, calls_carry_flags_random_state_device_and_host) {
+TEST_F(Backends, CallsCarryFlagsRandomStateDeviceAndHost) {
   const auto backend = scripted_backend();
   const SwiGlu swiglu(backend, make_query());
   backend.state() = {.flags = FVLM_DETERMINISTIC, .random_seed = 7, .random_offset = 9};
@@ -136,7 +136,7 @@ TEST_F(Backends, calls_carry_flags_random_state_device_and_host) {
   EXPECT_EQ(script.last.host, host_for("scripted"));
 }
 
-TEST_F(Backends, failures_name_plugin_operation_reason_and_shapes) {
+TEST_F(Backends, FailuresNamePluginOperationReasonAndShapes) {
   script.fail = "create";
   EXPECT_THAT(error_of([] { scripted_backend(); }), AllOf(HasSubstr("scripted"), HasSubstr("no handle for you")));
   script.fail = "supports";
@@ -152,7 +152,7 @@ TEST_F(Backends, failures_name_plugin_operation_reason_and_shapes) {
   EXPECT_EQ(script.alive, 0) << "a failed setup leaves an instance behind";
 }
 
-TEST_F(Backends, requirements_that_cannot_be_are_refused) {
+TEST_F(Backends, RefusesImpossibleRequirements) {
   const auto refusal = [] { return error_of([] { SwiGlu(scripted_backend(), make_query()); }); };
   script.saved = 1;
   EXPECT_EQ(refusal(), "no error");
@@ -169,7 +169,7 @@ TEST_F(Backends, requirements_that_cannot_be_are_refused) {
   EXPECT_THAT(refusal(), HasSubstr("workspaces of 18446744073709551615"));
 }
 
-TEST_F(Backends, an_operation_without_a_function_is_an_error) {
+TEST_F(Backends, OperationWithoutAFunctionIsAnError) {
   fvlm_kernels_v1 table = scripted_table;
   table.swiglu_backward = nullptr;
   const SwiGlu swiglu({"scripted", table, host_for("scripted"), at::kCPU}, make_query());
@@ -177,7 +177,7 @@ TEST_F(Backends, an_operation_without_a_function_is_an_error) {
 }
 
 // Every argument of an attention's backward.
-TEST_F(Backends, a_call_carries_as_many_tensors_as_its_arguments_have_places) {
+TEST_F(Backends, CallCarriesAllTensorsOfItsArguments) {
   struct Greedy : sdk::Attention {
     static sdk::Support supports(const Query&) { return sdk::accept(100, "saves all it may"); }
     void requirements(const Query&, sdk::Requirements& wanted) const {
@@ -201,7 +201,7 @@ TEST_F(Backends, a_call_carries_as_many_tensors_as_its_arguments_have_places) {
   EXPECT_EQ(script.calls, FVLM_MAX_SAVED);
 }
 
-TEST(TorchThreads, carry_parallel_for_of_plugins) {
+TEST(TorchThreads, RunParallelForOfPlugins) {
   use_torch_threads();
   EXPECT_EQ(parallel_threads(), at::get_num_threads());
   std::vector<int> visits(1000);
@@ -216,7 +216,7 @@ TEST(TorchThreads, carry_parallel_for_of_plugins) {
   set_parallel_backend({}, 0);
 }
 
-TEST(ReferenceEntry, answers_its_kinds_with_one_table_each) {
+TEST(ReferenceEntry, HasOneTablePerKind) {
   const fvlm_plugin* plugin = reference_entry(host_for("reference"));
   ASSERT_NE(plugin, nullptr);
   EXPECT_EQ(plugin, reference_entry(host_for("reference")));

@@ -104,7 +104,7 @@ NormResult norm(int32_t op, const Tensor& s_rounded, const Tensor& weight, const
 
 } // namespace
 
-TEST_P(Kernels, norms_with_and_without_residual) {
+TEST_P(Kernels, NormsWithAndWithoutResidual) {
   for (const int32_t op : {FVLM_OP_RMSNORM, FVLM_OP_LAYERNORM})
     for (const bool residual : {false, true}) {
       SCOPED_TRACE((op == FVLM_OP_RMSNORM ? "rmsnorm" : "layernorm") + std::string(residual ? " + residual" : ""));
@@ -154,7 +154,7 @@ TEST_P(Kernels, norms_with_and_without_residual) {
     }
 }
 
-TEST_P(Kernels, rope_rotates_part_of_each_head_and_back) {
+TEST_P(Kernels, RopeRotatesPartOfEachHeadAndBack) {
   auto q = query();
   q.heads = 3;
   q.head_dim = 8;
@@ -180,7 +180,7 @@ TEST_P(Kernels, rope_rotates_part_of_each_head_and_back) {
   expect_same_bits(in_place, out, "in place");
 }
 
-TEST_P(Kernels, swiglu) {
+TEST_P(Kernels, Swiglu) {
   const SwiGlu swiglu(backend(), query());
   const Tensor gate = rows_of(1), up = rows_of(2), d_y = rows_of(3);
   const Tensor g = leaf(gate), u = leaf(up);
@@ -199,7 +199,7 @@ TEST_P(Kernels, swiglu) {
   }
 }
 
-TEST_P(Kernels, bias_gelu_with_and_without_bias) {
+TEST_P(Kernels, BiasGeluWithAndWithoutBias) {
   for (const bool with_bias : {false, true}) {
     SCOPED_TRACE(with_bias ? "bias" : "no bias");
     const BiasGelu gelu(backend(), query(FVLM_WITH_BACKWARD | (with_bias ? FVLM_WITH_BIAS : 0)));
@@ -219,7 +219,7 @@ TEST_P(Kernels, bias_gelu_with_and_without_bias) {
   }
 }
 
-TEST_P(Kernels, layerscale_with_residual) {
+TEST_P(Kernels, LayerscaleWithResidual) {
   const LayerScale layerscale(backend(), query());
   const Tensor x = rows_of(1), scale = parameter(2), residual = rows_of(3), d_y = rows_of(4);
   const Tensor x_leaf = leaf(x), scale_leaf = leaf(scale);
@@ -237,7 +237,7 @@ TEST_P(Kernels, layerscale_with_residual) {
   EXPECT_FALSE(layerscale.backward(x, scale, d_y, false).scale.defined());
 }
 
-TEST_P(Kernels, linear_with_bias_and_gelu) {
+TEST_P(Kernels, LinearWithBiasAndGelu) {
   constexpr int64_t inner = 5;
   for (const uint32_t options :
        {0u, 1u * FVLM_WITH_BIAS, 1u * FVLM_WITH_GELU, 1u * (FVLM_WITH_BIAS | FVLM_WITH_GELU)}) {
@@ -275,7 +275,7 @@ TEST_P(Kernels, linear_with_bias_and_gelu) {
   }
 }
 
-TEST_P(Kernels, linear_with_residual) {
+TEST_P(Kernels, LinearWithResidual) {
   constexpr int64_t inner = 5;
   for (const uint32_t options : {0u, 1u * FVLM_WITH_BIAS}) {
     auto q = query(options | FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL);
@@ -292,7 +292,7 @@ TEST_P(Kernels, linear_with_residual) {
   }
 }
 
-TEST_P(Kernels, scaled_rows) {
+TEST_P(Kernels, ScaledRows) {
   constexpr int64_t inner = 5;
   auto q = query();
   q.inner = inner;
@@ -325,7 +325,7 @@ INSTANTIATE_TEST_SUITE_P(Reference, Kernels, testing::Combine(testing::ValuesIn(
                                               std::get<1>(info.param));
                          });
 
-TEST(KernelGradients, are_the_slopes_of_the_outputs) {
+TEST(KernelGradients, MatchFiniteDifferences) {
   constexpr int64_t rows = 3;
   const auto query = make_query(at::kDouble, at::kDouble, rows, width, FVLM_WITH_BACKWARD);
   const Tensor x = random({rows, width}, 1), weight = random({width}, 2), bias = random({width}, 3),
@@ -350,7 +350,7 @@ TEST(KernelGradients, are_the_slopes_of_the_outputs) {
     EXPECT_NEAR(gradients.gate.view({-1})[element].item<double>(), difference(x, element, loss), 1e-8);
 }
 
-TEST(KernelPrecision, sums_of_many_bfloat16_rows_are_kept_in_float32) {
+TEST(KernelPrecision, SumsOfManyBfloat16RowsAreKeptInFloat32) {
   constexpr int64_t rows = 5000;
   auto query = make_query(at::kBFloat16, at::kFloat, rows, 1, FVLM_WITH_BACKWARD | FVLM_WITH_BIAS);
   query.inner = 1;
@@ -361,7 +361,7 @@ TEST(KernelPrecision, sums_of_many_bfloat16_rows_are_kept_in_float32) {
   EXPECT_EQ(gradients.bias.item<float>(), 5000.0f);
 }
 
-TEST(KernelSupport, refuses_with_a_reason) {
+TEST(KernelSupport, RefusesWithAReason) {
   using testing::HasSubstr;
   const auto refusal = [](auto change) {
     auto query = make_query(at::kFloat, at::kFloat, 2, 8);

@@ -67,7 +67,7 @@ void expect_losses(const Tensor& losses, const Loss::Gradients& gradients, const
 
 } // namespace
 
-TEST(Loss, forward_and_backward_equal_cross_entropy) {
+TEST(Loss, ForwardAndBackwardEqualCrossEntropy) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   const Loss loss = make_loss(inputs);
@@ -76,14 +76,14 @@ TEST(Loss, forward_and_backward_equal_cross_entropy) {
   EXPECT_EQ(output.losses[1].item<double>(), 0.0) << "a token without a target has a loss";
 }
 
-TEST(Loss, fused_equals_forward_and_backward) {
+TEST(Loss, FusedEqualsForwardAndBackward) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   const auto [losses, gradients] = make_loss(inputs).fused(inputs, d_losses);
   expect_losses(losses, gradients, cross_entropy(inputs, d_losses));
 }
 
-TEST(Loss, a_table_without_fused_is_called_twice_instead) {
+TEST(Loss, TableWithoutFusedIsCalledTwice) {
   const auto whole = reference_backend<fvlm_loss_v1>(FVLM_LOSS_KIND);
   fvlm_loss_v1 table = whole.table();
   table.fused = nullptr;
@@ -95,7 +95,7 @@ TEST(Loss, a_table_without_fused_is_called_twice_instead) {
   expect_losses(losses, gradients, cross_entropy(inputs, d_losses));
 }
 
-TEST(Loss, the_weight_gradient_accumulates_into_a_view_of_the_arena) {
+TEST(Loss, WeightGradientAccumulatesIntoAnArenaView) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   const Tensor arena = at::full({vocab, hidden_width + 4}, 0.5, at::kDouble);
@@ -109,7 +109,7 @@ TEST(Loss, the_weight_gradient_accumulates_into_a_view_of_the_arena) {
   expect_close(slot, cross_entropy(inputs, d_losses).d_weight, 1e-12, "overwritten");
 }
 
-TEST(Loss, strided_rows_go_in) {
+TEST(Loss, TakesStridedRows) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   const Loss::Inputs views{spread(inputs.hidden), spread(inputs.weight), inputs.targets};
@@ -118,7 +118,7 @@ TEST(Loss, strided_rows_go_in) {
   expect_losses(output.losses, loss.backward(views, output, d_losses), cross_entropy(inputs, d_losses));
 }
 
-TEST(Loss, low_precision_keeps_float32_losses_and_float32_weight_gradients) {
+TEST(Loss, LowPrecisionKeepsFloat32LossesAndWeightGradients) {
   for (const auto& [type, tolerance] : {std::pair{at::kFloat, 2e-6}, {at::kBFloat16, 5e-3}, {at::kHalf, 7e-4}}) {
     auto inputs = make_inputs();
     inputs.hidden = inputs.hidden.to(type);
@@ -137,7 +137,7 @@ TEST(Loss, low_precision_keeps_float32_losses_and_float32_weight_gradients) {
   }
 }
 
-TEST(Loss, nothing_is_saved_where_nothing_trains) {
+TEST(Loss, SavesNothingWhereNothingTrains) {
   const auto inputs = make_inputs();
   auto query = query_of(inputs, at::kDouble);
   query.needs_d_hidden = query.needs_d_weight = 0;
@@ -147,7 +147,7 @@ TEST(Loss, nothing_is_saved_where_nothing_trains) {
   expect_close(output.losses, cross_entropy(inputs, make_d_losses()).losses, 1e-12, "losses");
 }
 
-TEST(Loss, a_frozen_head_gets_no_gradient) {
+TEST(Loss, FrozenHeadGetsNoGradient) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   auto query = query_of(inputs, at::kDouble);
@@ -158,7 +158,7 @@ TEST(Loss, a_frozen_head_gets_no_gradient) {
   expect_close(gradients.hidden, cross_entropy(inputs, d_losses).d_hidden, 1e-12, "d_hidden");
 }
 
-TEST(Loss, no_tokens_and_no_targets_give_zero_gradients) {
+TEST(Loss, NoTokensAndNoTargetsGiveZeroGradients) {
   for (int64_t rows : {0, 3}) {
     const Loss::Inputs inputs{random({rows, hidden_width}, 1), random({vocab, hidden_width}, 2),
                               at::full({rows}, -1, at::kLong)};
@@ -171,7 +171,7 @@ TEST(Loss, no_tokens_and_no_targets_give_zero_gradients) {
   }
 }
 
-TEST(Loss, large_logits_do_not_overflow) {
+TEST(Loss, LargeLogitsDoNotOverflow) {
   auto inputs = make_inputs();
   inputs.hidden = inputs.hidden.nan_to_num(0, 0, 0).mul_(1e4).to(at::kFloat);
   inputs.weight = inputs.weight.to(at::kFloat);

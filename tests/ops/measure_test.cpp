@@ -100,7 +100,7 @@ struct Measured : testing::Test {
   Registry registry{RegistryOptions{}};
 };
 
-TEST_F(Measured, takes_the_fastest_and_tells_the_times) {
+TEST_F(Measured, TakesTheFastestAndReportsTimes) {
   auto ops = operations({.attention = measured});
   testing::internal::CaptureStderr();
   attend(ops, true);
@@ -117,7 +117,7 @@ TEST_F(Measured, takes_the_fastest_and_tells_the_times) {
                          HasSubstr("milliseconds"), HasSubstr("twin"), HasSubstr("reference")));
 }
 
-TEST_F(Measured, times_the_backward_pass_where_one_will_follow) {
+TEST_F(Measured, TimesBackwardWhereItWillFollow) {
   auto ops = operations({.attention = measured});
   attend(ops, false);
   EXPECT_GT(Twin::attention_forward, 1);
@@ -126,7 +126,7 @@ TEST_F(Measured, times_the_backward_pass_where_one_will_follow) {
   EXPECT_GT(Twin::attention_backward, 1);
 }
 
-TEST_F(Measured, a_second_start_takes_the_times_of_the_first) {
+TEST_F(Measured, SecondStartReusesTimes) {
   auto first = operations({.attention = measured});
   attend(first, true);
   const SelectionReport before = first.choices().at(0);
@@ -145,7 +145,7 @@ TEST_F(Measured, a_second_start_takes_the_times_of_the_first) {
   EXPECT_THAT(log, AllOf(HasSubstr("earlier"), Not(HasSubstr("now"))));
 }
 
-TEST_F(Measured, deterministic_calls_are_measured_by_themselves) {
+TEST_F(Measured, DeterministicCallsAreMeasuredSeparately) {
   auto plain = operations({.attention = measured});
   attend(plain, false);
   Twin::attention_forward = 0;
@@ -154,7 +154,7 @@ TEST_F(Measured, deterministic_calls_are_measured_by_themselves) {
   EXPECT_GT(Twin::attention_forward, 1);
 }
 
-TEST_F(Measured, only_where_it_is_wished_for_and_once_a_shape) {
+TEST_F(Measured, OnlyWherePreferredAndOncePerShape) {
   auto plain = operations({});
   attend(plain, false);
   EXPECT_EQ(Twin::attention_forward, 1) << "the call itself";
@@ -167,7 +167,7 @@ TEST_F(Measured, only_where_it_is_wished_for_and_once_a_shape) {
   EXPECT_EQ(ops.choices().size(), 1u);
 }
 
-TEST_F(Measured, a_candidate_that_fails_is_refused_with_its_reason) {
+TEST_F(Measured, RefusesAFailingCandidateWithItsReason) {
   Twin::fails = true;
   auto ops = operations({.attention = measured});
   const Value y = attend(ops, true);
@@ -181,7 +181,7 @@ TEST_F(Measured, a_candidate_that_fails_is_refused_with_its_reason) {
   expect_same_bits(y.data, attend(other, true).data, "attention");
 }
 
-TEST_F(Measured, the_loss_on_its_own_shapes) {
+TEST_F(Measured, LossOnItsOwnShapes) {
   auto ops = operations({.loss = measured});
   Parameter head;
   head.value = random({5, 3}, 1, at::kFloat);
@@ -195,7 +195,7 @@ TEST_F(Measured, the_loss_on_its_own_shapes) {
   EXPECT_TRUE(considered(ops.choices().at(0), "reference").seconds);
 }
 
-TEST_F(Measured, takes_nothing_from_the_random_state) {
+TEST_F(Measured, LeavesTheRandomStateUnchanged) {
   at::manual_seed(3);
   const at::Tensor expected = at::randn({4});
   at::manual_seed(3);
@@ -205,7 +205,7 @@ TEST_F(Measured, takes_nothing_from_the_random_state) {
 }
 
 // Each operation, in three types; guard zones detect tensors of a wrong size.
-TEST_F(Measured, every_small_operation) {
+TEST_F(Measured, EverySmallOperation) {
   const DebugMode debug;
   registry.load("reference");
   const auto candidate = registry.candidates<fvlm_kernels_v1>().back();
@@ -231,7 +231,7 @@ TEST_F(Measured, every_small_operation) {
 }
 
 // As in generation: one query with a long KV cache. Then rotary embedding, and buffers without segments.
-TEST_F(Measured, attention_of_any_shape) {
+TEST_F(Measured, AttentionOfAnyShape) {
   const DebugMode debug;
   const auto candidate = registry.candidates<fvlm_attention_v1>().back();
   fvlm_attention_query query{};
@@ -255,7 +255,7 @@ TEST_F(Measured, attention_of_any_shape) {
     }
 }
 
-TEST_F(Measured, one_operation_may_have_a_wish_of_its_own) {
+TEST_F(Measured, OneOperationMayHaveItsOwnPreference) {
   auto ops = operations({.kernels = {{"reference"}}, .operations = {{"rmsnorm", {{"twin"}}}}});
   Parameter weight;
   weight.value = at::ones({4});

@@ -19,14 +19,14 @@ Tensor starts(const std::vector<int>& bounds) {
   return at::tensor(bounds, at::kInt);
 }
 
-TEST(Operations, linear) {
+TEST(Operations, Linear) {
   Bench b;
   const Value x = b.input({5, 3});
   const Weight w(b.parameter("weight", {4, 3})), bias(b.parameter("bias", {4}));
   b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->linear(tape, x, w, bias)}; });
 }
 
-TEST(Operations, gelu_mlp) {
+TEST(Operations, GeluMlp) {
   Bench b;
   const Value x = b.input({5, 3});
   const Operations::Layer up{Weight(b.parameter("up", {6, 3})), Weight(b.parameter("up bias", {6}))},
@@ -34,7 +34,7 @@ TEST(Operations, gelu_mlp) {
   b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->gelu_mlp(tape, x, up, down)}; });
 }
 
-TEST(Operations, products_that_add_a_residual) {
+TEST(Operations, ProductsThatAddAResidual) {
   Bench b;
   const Value x = b.input({5, 3}), residual = b.input({5, 4});
   const Operations::Layer first{Weight(b.parameter("first", {4, 3})), Weight(b.parameter("first bias", {4}))},
@@ -64,7 +64,7 @@ struct ScaledLayers {
   std::vector<Operations::LayerWithScale> all;
 };
 
-TEST(Operations, scaled_linears_are_linears_and_scale) {
+TEST(Operations, ScaledLinearsEqualLinearAndScale) {
   Bench b;
   const Value x = b.input({5, 4}), residual = b.input({5, 4});
   const ScaledLayers layers(b, 3, 4, 4, 30);
@@ -89,7 +89,7 @@ TEST(Operations, scaled_linears_are_linears_and_scale) {
 }
 
 // Unused layers get zero gradients, and so does an unused tower; also with other memory layouts and frozen parameters.
-TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
+TEST(Operations, ScaledLinearsFrozenOrUnread) {
   Bench b;
   const Value x = b.input({5, 4});
   ScaledLayers layers(b, 2, 4, 4, 30);
@@ -123,7 +123,7 @@ TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
 }
 
 // The second pass of a step accumulates.
-TEST(Operations, scaled_linears_add_to_gradients) {
+TEST(Operations, ScaledLinearsAddToGradients) {
   Bench b;
   const Value x = b.input({5, 4});
   const ScaledLayers layers(b, 2, 4, 4, 30);
@@ -144,7 +144,7 @@ TEST(Operations, scaled_linears_add_to_gradients) {
 }
 
 // A fused bias gradient is computed by the last operation that adds to the value, and by no other.
-TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
+TEST(Operations, BiasesGetColumnSumsFromTheNextNorm) {
   for (const bool rows_are_taken : {false, true}) {
     SCOPED_TRACE(rows_are_taken);
     Bench b;
@@ -163,7 +163,7 @@ TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
   }
 }
 
-TEST(Operations, norms_with_and_without_a_residual) {
+TEST(Operations, NormsWithAndWithoutResidual) {
   Bench b;
   const Value x = b.input({5, 4}), residual = b.input({5, 4});
   const Weight rms(b.parameter("rms", {4})), weight(b.parameter("weight", {4})), bias(b.parameter("bias", {4}));
@@ -175,7 +175,7 @@ TEST(Operations, norms_with_and_without_a_residual) {
 }
 
 // A residual stream in bfloat16.
-TEST(Operations, a_sum_of_many_terms_is_rounded_once_where_its_rest_is_kept) {
+TEST(Operations, CompensatedSumIsRoundedOnce) {
   Registry registry{RegistryOptions{}};
   registry.add_static(reference_manifest(), [] { return &reference_entry; });
   const auto error = [&](at::ScalarType dtype, bool keeps) {
@@ -203,7 +203,7 @@ TEST(Operations, a_sum_of_many_terms_is_rounded_once_where_its_rest_is_kept) {
 }
 
 // A residual stream in bfloat16 to which linears add, compensated in every third row.
-TEST(Operations, rows_that_carry_what_they_lose_are_rounded_once) {
+TEST(Operations, CompensatedRowsAreRoundedOnce) {
   Registry registry{RegistryOptions{}};
   registry.add_static(reference_manifest(), [] { return &reference_entry; });
   const auto errors = [&](at::ScalarType dtype, bool carries) {
@@ -235,7 +235,7 @@ TEST(Operations, rows_that_carry_what_they_lose_are_rounded_once) {
   EXPECT_EQ(errors(at::kFloat, true), errors(at::kFloat, false));
 }
 
-TEST(Operations, swiglu_and_layerscale) {
+TEST(Operations, SwigluAndLayerscale) {
   Bench b;
   const Value both = b.input({5, 8}), residual = b.input({5, 4});
   const Weight scale(b.parameter("scale", {4}));
@@ -243,7 +243,7 @@ TEST(Operations, swiglu_and_layerscale) {
       [&](Tape& tape) { return std::vector{b.ops->layerscale(tape, b.ops->swiglu(tape, both), scale, residual)}; });
 }
 
-TEST(Operations, attention_over_one_value_rotated_by_the_plugin) {
+TEST(Operations, AttentionOverOneValueRotatedByThePlugin) {
   Bench b;
   const Value qkv = b.input({7, (4 + 2 + 2) * 4});
   const Segments segments{starts({0, 3, 3, 6}), at::tensor({0, 1, 2, 0, 1, 2, 0}, at::kInt), 3};
@@ -254,7 +254,7 @@ TEST(Operations, attention_over_one_value_rotated_by_the_plugin) {
 }
 
 // Keys and values that several attentions read, and queries in a value of their own: as for fVLM's frames.
-TEST(Operations, attention_twice_over_the_same_keys) {
+TEST(Operations, AttentionTwiceOverTheSameKeys) {
   Bench b;
   const Value q = b.input({2, 8}), qkv = b.input({6, 24});
   const Segments readers{starts({0, 1, 2}), {}, 1}, tokens{starts({0, 3, 6}), {}, 3};
@@ -266,7 +266,7 @@ TEST(Operations, attention_twice_over_the_same_keys) {
   });
 }
 
-TEST(Operations, rotation_in_place) {
+TEST(Operations, RotationInPlace) {
   Bench b;
   const Value x = b.input({3, 8});
   const Weight w(b.parameter("weight", {8, 8}));
@@ -277,7 +277,7 @@ TEST(Operations, rotation_in_place) {
   });
 }
 
-TEST(Operations, cross_entropy_by_label_and_weighted) {
+TEST(Operations, CrossEntropyByLabelAndWeighted) {
   Bench b;
   const Value hidden = b.input({4, 3});
   const Weight head(b.parameter("head", {5, 3}));
@@ -299,7 +299,7 @@ TEST(Operations, cross_entropy_by_label_and_weighted) {
   expect_close(d_head, b.parameters[0]->gradient, 1e-12, "d_head");
 }
 
-TEST(Operations, rows) {
+TEST(Operations, Rows) {
   Bench b;
   const Value visual = b.input({3, 4});
   const Weight table(b.parameter("table", {6, 4})), row(b.parameter("row", {1, 4}));
@@ -314,7 +314,7 @@ TEST(Operations, rows) {
 }
 
 // q by itself, then q, k and v as one weight: the gradient of q accumulates, the others start from zero.
-TEST(Operations, a_weight_read_in_part_and_as_a_whole) {
+TEST(Operations, WeightReadInPartAndAsAWhole) {
   Bench b;
   Parameter &q = b.parameter("q", {2, 3}), &k = b.parameter("k", {4, 3});
   const Tensor values = random({6, 3}, 1), gradients = at::full({6, 3}, std::nan(""), at::kDouble);
@@ -331,7 +331,7 @@ TEST(Operations, a_weight_read_in_part_and_as_a_whole) {
   });
 }
 
-TEST(Operations, two_passes_share_the_gradient_of_a_weight) {
+TEST(Operations, TwoPassesShareTheGradientOfAWeight) {
   Bench b;
   const Value one = b.input({3, 4}), other = b.input({5, 4});
   const Weight up(b.parameter("up", {8, 4})), bias(b.parameter("bias", {8})), down(b.parameter("down", {2, 4}));
@@ -346,7 +346,7 @@ TEST(Operations, two_passes_share_the_gradient_of_a_weight) {
   });
 }
 
-TEST(Operations, of_two_passes_one_may_come_back_alone_or_never_go) {
+TEST(Operations, SharedWeightGradientOfOnlyOnePassOrNone) {
   for (const char* which : {"earlier", "later", "earlier, and there is no other"}) {
     SCOPED_TRACE(which);
     Bench b;
@@ -369,7 +369,7 @@ TEST(Operations, of_two_passes_one_may_come_back_alone_or_never_go) {
 }
 
 // Avoids a copy where two passes share a weight gradient.
-TEST(Operations, results_lie_where_they_are_wanted) {
+TEST(Operations, ResultsLieInTheRequestedMemory) {
   Bench b;
   const Weight scale(b.parameter("scale", {4}));
   const Segments segments{starts({0, 2, 5}), at::tensor({0, 1, 0, 1, 2}, at::kInt), 3};
@@ -397,7 +397,7 @@ TEST(Operations, results_lie_where_they_are_wanted) {
   });
 }
 
-TEST(Operations, frozen_parameters_leave_no_step_and_no_gradient) {
+TEST(Operations, FrozenParametersLeaveNoStepAndNoGradient) {
   Bench b;
   Parameter& frozen = b.parameter("frozen", {4, 3});
   frozen.gradient.reset();
@@ -409,7 +409,7 @@ TEST(Operations, frozen_parameters_leave_no_step_and_no_gradient) {
   EXPECT_FALSE(frozen.gradient.defined());
 }
 
-TEST(Operations, recomputed_give_the_same_gradients) {
+TEST(Operations, RecomputedGiveTheSameGradients) {
   Bench b;
   const Value x = b.input({5, 4}), residual = b.input({5, 4});
   const Weight norm(b.parameter("norm", {4})), w(b.parameter("weight", {4, 4}));
@@ -422,7 +422,7 @@ TEST(Operations, recomputed_give_the_same_gradients) {
 }
 
 // The first attention that reads the shared keys defers its queries; the second adds to the gradient as usual.
-TEST(Operations, guests_leave_their_share_to_the_attention_whose_keys_they_read) {
+TEST(Operations, DeferredQueriesAddTheirShareToTheOtherAttention) {
   for (const bool is_read : {true, false}) {
     SCOPED_TRACE(is_read);
     Bench b;

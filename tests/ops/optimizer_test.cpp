@@ -138,11 +138,11 @@ const std::vector<Matrix> muon_matrices = {
 
 } // namespace
 
-TEST(AdamW, equals_torch_over_50_steps) {
+TEST(AdamW, EqualsTorchOver50Steps) {
   expect_torchs_steps("adamw", adamw_matrices);
 }
 
-TEST(Muon, equals_torch_over_50_steps) {
+TEST(Muon, EqualsTorchOver50Steps) {
   expect_torchs_steps("muon", muon_matrices);
 }
 
@@ -160,7 +160,7 @@ class Optimizers : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(Optimizers, the_scale_multiplies_the_gradient) {
+TEST_P(Optimizers, ScaleMultipliesTheGradient) {
   const auto optimizer = make();
   const Tensor scaled = before.clone(), plain = before.clone();
   auto scaled_states = values(optimizer.make_states()), plain_states = values(optimizer.make_states());
@@ -171,7 +171,7 @@ TEST_P(Optimizers, the_scale_multiplies_the_gradient) {
     expect_same_bits(scaled_states[index], plain_states[index], "state");
 }
 
-TEST_P(Optimizers, a_skipped_step_changes_nothing_even_where_gradients_are_nan) {
+TEST_P(Optimizers, SkippedStepChangesNothingEvenWithNanGradients) {
   const auto optimizer = make(at::kFloat, at::kBFloat16);
   const Tensor master = before.clone(), parameter = at::full({arena.elements}, 3, at::kBFloat16);
   auto states = values(optimizer.make_states());
@@ -181,7 +181,7 @@ TEST_P(Optimizers, a_skipped_step_changes_nothing_even_where_gradients_are_nan) 
   for (const auto& state : states) expect_same_bits(state, at::zeros_like(state), "state");
 }
 
-TEST_P(Optimizers, the_parameter_is_the_rounded_master_inside_the_segments) {
+TEST_P(Optimizers, ParameterIsTheRoundedMasterInsideSegments) {
   const auto optimizer = make(at::kBFloat16, at::kBFloat16);
   const Tensor master = before.clone(), parameter = at::full({arena.elements}, 3, at::kBFloat16);
   auto states = values(optimizer.make_states());
@@ -195,7 +195,7 @@ TEST_P(Optimizers, the_parameter_is_the_rounded_master_inside_the_segments) {
   expect_same_bits(master, exact, "bfloat16 gradients are widened first");
 }
 
-TEST_P(Optimizers, empty_segments_and_no_segments_are_allowed) {
+TEST_P(Optimizers, AllowsEmptyAndNoSegments) {
   const Tensor master = before.clone();
   const Optimizer none(backend(algorithm), make_query(arena, 1), {});
   auto states = values(none.make_states());
@@ -208,7 +208,7 @@ TEST_P(Optimizers, empty_segments_and_no_segments_are_allowed) {
 INSTANTIATE_TEST_SUITE_P(Reference, Optimizers, testing::Values("adamw", "muon"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(AdamW, neighbours_of_one_group_are_stepped_like_strangers) {
+TEST(AdamW, MergedNeighboursEqualSeparateSegments) {
   const auto& hyper = adamw_matrices[0].hyper;
   const Arena arena({{2, 3, hyper}, {1, 4, hyper}, {3, 3, hyper}}, 0);
   auto one_group = arena.segments;
@@ -224,7 +224,7 @@ TEST(AdamW, neighbours_of_one_group_are_stepped_like_strangers) {
   expect_same_bits(together, apart, "master");
 }
 
-TEST(Muon, refuses_vectors) {
+TEST(Muon, RefusesVectors) {
   const Arena arena({{1, 4, {}}}, 0);
   try {
     Optimizer optimizer(backend("muon"), make_query(arena, 1), arena.segments);
@@ -234,7 +234,7 @@ TEST(Muon, refuses_vectors) {
   }
 }
 
-TEST(Optimizer, fallbacks_are_torchs_defaults) {
+TEST(Optimizer, DefaultsAreThoseOfTorch) {
   const Arena arena({{2, 2, {}}, {2, 3, {}}}, 0);
   const Optimizer adamw(backend("adamw"), make_query(arena, 2), arena.segments);
   const Tensor want = at::tensor({1e-3, 0.9, 0.999, 1e-8, 1e-2}, at::kFloat).expand({2, -1});

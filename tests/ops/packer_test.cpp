@@ -16,36 +16,36 @@ using Bins = std::vector<int32_t>;
 
 } // namespace
 
-TEST(Packer, large_items_first_into_the_first_bin_with_room) {
+TEST(Packer, LargeItemsFirstIntoTheFirstBinThatFits) {
   const auto bins = packer({10}).pack({2, 7, 3, 8}, 0);
   // Item 0 opens bin 0, which 8 fits into as well; 7 opens bin 1 and 3 fills it.
   EXPECT_EQ(bins.of_item, (Bins{0, 1, 1, 0}));
   EXPECT_EQ(bins.count, 2);
 }
 
-TEST(Packer, the_first_item_that_fits_at_all_lies_in_bin_0) {
+TEST(Packer, FirstFittingItemLiesInBin0) {
   const auto bins = packer({10}).pack({11, 1, 10, 10}, 0);
   EXPECT_EQ(bins.of_item, (Bins{-1, 0, 1, 2}));
   EXPECT_EQ(bins.count, 3);
 }
 
-TEST(Packer, every_dimension_and_the_number_of_items_are_limits) {
+TEST(Packer, LimitsEveryDimensionAndTheNumberOfItems) {
   EXPECT_EQ(packer({10, 2}).pack({1, 2, 1, 1, 1, 1}, 0).of_item, (Bins{0, 1, 1}));
   EXPECT_EQ(packer({10}, 2).pack({1, 1, 1, 1, 1}, 0).of_item, (Bins{0, 0, 1, 1, 2}));
 }
 
-TEST(Packer, nothing_to_pack_and_nothing_that_fits) {
+TEST(Packer, NothingToPackAndNothingThatFits) {
   EXPECT_EQ(packer({10}).pack({}, 0).count, 0);
   const auto bins = packer({10}).pack({11, 12}, 0);
   EXPECT_EQ(bins.of_item, (Bins{-1, -1}));
   EXPECT_EQ(bins.count, 0);
 }
 
-TEST(Packer, items_of_no_size_and_a_capacity_of_zero) {
+TEST(Packer, ItemsOfSizeZeroAndCapacityZero) {
   EXPECT_EQ(packer({0, 4}).pack({0, 3, 1, 1, 0, 0}, 0).of_item, (Bins{0, -1, 0}));
 }
 
-TEST(Packer, no_bin_is_over_full_or_empty_and_the_result_repeats) {
+TEST(Packer, NoBinIsOverfullOrEmptyAndTheResultRepeats) {
   std::mt19937 generator(7);
   std::vector<int64_t> sizes;
   for (int item = 0; item < 500; ++item) {

@@ -29,7 +29,7 @@ Tensor make_weight(at::ScalarType type) {
 
 } // namespace
 
-TEST(Quantizer, codes_and_scales_are_torchs_symmetric_per_channel_ones) {
+TEST(Quantizer, CodesAndScalesEqualTorchSymmetricPerChannel) {
   const Tensor weight = make_weight(at::kFloat);
   const auto packed = make_quantizer(at::kFloat).pack(spread(weight));
   ASSERT_EQ(packed.size(), 2u);
@@ -43,7 +43,7 @@ TEST(Quantizer, codes_and_scales_are_torchs_symmetric_per_channel_ones) {
   }
 }
 
-TEST(Quantizer, a_row_of_zeros_is_safe) {
+TEST(Quantizer, RowOfZerosIsSafe) {
   const auto quantizer = make_quantizer(at::kFloat);
   const Tensor weight = make_weight(at::kFloat);
   const auto packed = quantizer.pack(weight);
@@ -52,7 +52,7 @@ TEST(Quantizer, a_row_of_zeros_is_safe) {
   expect_same_bits(quantizer.unpack(packed)[2], at::zeros({cols}, at::kFloat), "unpacked");
 }
 
-TEST(Quantizer, the_round_trip_is_half_a_step_off_at_most) {
+TEST(Quantizer, RoundTripIsWithinHalfAStep) {
   for (const auto& [type, rounding] :
        {std::pair{at::kDouble, 0.0}, {at::kFloat, 0.0}, {at::kBFloat16, 4e-3}, {at::kHalf, 5e-4}}) {
     const auto quantizer = make_quantizer(type);
@@ -69,7 +69,7 @@ TEST(Quantizer, the_round_trip_is_half_a_step_off_at_most) {
   }
 }
 
-TEST(Quantizer, packing_what_was_unpacked_changes_nothing) {
+TEST(Quantizer, RepackingChangesNothing) {
   const auto quantizer = make_quantizer(at::kFloat);
   const auto packed = quantizer.pack(make_weight(at::kFloat));
   const auto again = quantizer.pack(quantizer.unpack(packed));
@@ -77,13 +77,13 @@ TEST(Quantizer, packing_what_was_unpacked_changes_nothing) {
   expect_close(again[1], packed[1], 1e-7, "scales");
 }
 
-TEST(Quantizer, halves_round_to_even) {
+TEST(Quantizer, HalvesRoundToEven) {
   const auto quantizer = make_quantizer(at::kFloat, 1, 5);
   const auto packed = quantizer.pack(at::tensor({127.0f, 0.5f, 1.5f, 2.5f, -0.5f}).unsqueeze(0));
   expect_same_bits(packed[0][0], at::tensor({127, 0, 2, 2, 0}, at::kChar), "codes");
 }
 
-TEST(Quantizer, linear_and_its_gradient_use_the_restored_weight) {
+TEST(Quantizer, LinearAndGradientUseTheRestoredWeight) {
   for (const auto& [type, tolerance] :
        {std::pair{at::kDouble, 1e-12}, {at::kFloat, 2e-6}, {at::kBFloat16, 8e-3}, {at::kHalf, 1e-3}}) {
     const auto quantizer = make_quantizer(type);
@@ -98,7 +98,7 @@ TEST(Quantizer, linear_and_its_gradient_use_the_restored_weight) {
   }
 }
 
-TEST(Quantizer, the_straight_through_gradient_is_torchs) {
+TEST(Quantizer, StraightThroughGradientEqualsTorch) {
   const auto quantizer = make_quantizer(at::kFloat);
   const Tensor weight = make_weight(at::kFloat), d_out = random({rows, cols}, 5, at::kFloat);
   const Tensor scales = quantizer.pack(weight)[1].clamp_min(1e-9);
@@ -107,7 +107,7 @@ TEST(Quantizer, the_straight_through_gradient_is_torchs) {
   expect_same_bits(quantizer.fake_quantize_gradient(weight, d_out), trained.grad(), "d_weight");
 }
 
-TEST(Quantizer, a_weight_without_rows_or_columns) {
+TEST(Quantizer, WeightWithoutRowsOrColumns) {
   EXPECT_EQ(make_quantizer(at::kFloat, 0, cols).pack(at::zeros({0, cols}))[1].numel(), 0);
   const auto quantizer = make_quantizer(at::kFloat, rows, 0);
   const auto packed = quantizer.pack(at::zeros({rows, 0}));

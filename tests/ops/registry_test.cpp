@@ -16,7 +16,7 @@ using namespace fvlm;
 using namespace fvlm::ops;
 using at::Tensor;
 
-TEST(ReferenceInRegistry, passes_the_loaders_checks_and_is_selected) {
+TEST(ReferenceInRegistry, PassesTheLoadersChecksAndIsSelected) {
   Registry registry{RegistryOptions{}};
   registry.add_static(reference_manifest(), [] { return &reference_entry; });
   std::string reason;
@@ -45,7 +45,7 @@ TEST(ReferenceInRegistry, passes_the_loaders_checks_and_is_selected) {
 }
 
 // Debug mode replaces each output by a copy between guard zones, including the gaps of strided views.
-TEST(ReferenceInDebugMode, writes_nothing_outside_its_outputs) {
+TEST(ReferenceInDebugMode, WritesNothingOutsideItsOutputs) {
   const DebugMode debug;
   const auto kernels = reference_backend<fvlm_kernels_v1>(FVLM_KERNELS_KIND);
   const fvlm_kernels_query query = {.op = FVLM_OP_LAYERNORM,

@@ -14,7 +14,7 @@ using at::Tensor;
 
 namespace {
 
-TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
+TEST(Tape, AddsGradientsWithoutWritingToSharedMemory) {
   Gradient gradient;
   Tensor first = at::ones({2}), second = at::full({2}, 2.0);
   gradient.add(first);
@@ -25,7 +25,7 @@ TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
   EXPECT_TRUE(at::equal(gradient.take(), at::full({2}, 7.0)));
 }
 
-TEST(Tape, lets_go_what_it_was_given_to_keep_when_its_steps_are_done_or_it_goes) {
+TEST(Tape, ReleasesKeptTensorsWhenDoneOrDestroyed) {
   const auto kept = std::make_shared<int>();
   const auto keep = [&] { return kept; };
   std::vector<int64_t> seen;
@@ -76,7 +76,7 @@ struct Recomputed : testing::Test {
   std::vector<std::pair<bool, bool>> flags; // of each run: whether it is recorded, whether the result wants a gradient
 };
 
-TEST_F(Recomputed, runs_again_when_a_gradient_comes_back) {
+TEST_F(Recomputed, RunsAgainWhenAGradientComesBack) {
   train();
   Tape tape;
   const Value x(random({3, 4}, 2), true);
@@ -91,7 +91,7 @@ TEST_F(Recomputed, runs_again_when_a_gradient_comes_back) {
   EXPECT_EQ(flags[0], flags[1]) << "the first run is to ask for the same kernels as the second";
 }
 
-TEST_F(Recomputed, does_not_run_again_without_a_gradient) {
+TEST_F(Recomputed, DoesNotRunAgainWithoutAGradient) {
   train();
   Tape tape;
   const Value x(random({3, 4}, 2), true);
@@ -103,7 +103,7 @@ TEST_F(Recomputed, does_not_run_again_without_a_gradient) {
   EXPECT_TRUE(parameter.gradient.isnan().all().item<bool>()) << "nothing is to be written: " << parameter.gradient;
 }
 
-TEST_F(Recomputed, wants_no_gradient_where_nothing_trains_and_no_input_does) {
+TEST_F(Recomputed, RequiresNoGradientWhereNothingTrains) {
   Tape tape;
   const auto outputs = run(tape, {Value(random({3, 4}, 2))});
   for (const Value& output : outputs) EXPECT_FALSE(output.requires_grad());
@@ -111,7 +111,7 @@ TEST_F(Recomputed, wants_no_gradient_where_nothing_trains_and_no_input_does) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST_F(Recomputed, tells_apart_which_outputs_want_a_gradient) {
+TEST_F(Recomputed, DistinguishesOutputsThatRequireAGradient) {
   train();
   Tape tape;
   const auto outputs = run(tape, {Value(random({3, 4}, 2))});
@@ -119,7 +119,7 @@ TEST_F(Recomputed, tells_apart_which_outputs_want_a_gradient) {
   EXPECT_FALSE(outputs[1].requires_grad()) << "an input that wants none, passed on";
 }
 
-TEST_F(Recomputed, keeps_nothing_that_a_run_saved) {
+TEST_F(Recomputed, KeepsNothingThatARunSaved) {
   train();
   Tape tape;
   const auto outputs = run(tape, {Value(random({3, 4}, 2), true)});
@@ -131,7 +131,7 @@ TEST_F(Recomputed, keeps_nothing_that_a_run_saved) {
   EXPECT_TRUE(saved_in_a_run[1].expired());
 }
 
-TEST_F(Recomputed, inside_another_runs_once_more_a_pass) {
+TEST_F(Recomputed, NestedRunsOnceMorePerPass) {
   train();
   Tape tape;
   const Value x(random({3, 4}, 2), true);
@@ -144,7 +144,7 @@ TEST_F(Recomputed, inside_another_runs_once_more_a_pass) {
   expect_close(x.gradient->take(), at::ones({3, 4}, at::kDouble).mm(parameter.value), 1e-12, "d_x");
 }
 
-TEST_F(Recomputed, without_gradients_is_the_block_itself) {
+TEST_F(Recomputed, WithoutGradientsIsTheBlockItself) {
   train();
   Tape none(Tape::Mode::forward_only);
   EXPECT_FALSE(run(none, {Value(random({3, 4}, 2), true)})[0].requires_grad());
@@ -153,7 +153,7 @@ TEST_F(Recomputed, without_gradients_is_the_block_itself) {
 }
 
 // The fused loss must not write gradients when backward steps are discarded.
-TEST_F(Recomputed, a_fused_loss_writes_its_gradient_once) {
+TEST_F(Recomputed, FusedLossWritesItsGradientOnce) {
   train();
   const Tensor targets = at::tensor({1, 3, 0}, at::kLong), weights = at::ones({3}, at::kDouble);
   const Tensor x = random({3, 4}, 2);

@@ -24,7 +24,7 @@ std::string refusal(F&& run) {
 
 } // namespace
 
-TEST(TensorBridge, round_trip_shares_memory_shape_strides_and_type) {
+TEST(TensorBridge, RoundTripSharesMemoryShapeStridesAndType) {
   for (auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong, at::kChar, at::kShort,
                     at::kByte, at::kUInt16, at::kUInt32, at::kUInt64}) {
     const auto whole = at::zeros({4, 6, 5}, type);
@@ -38,14 +38,14 @@ TEST(TensorBridge, round_trip_shares_memory_shape_strides_and_type) {
   }
 }
 
-TEST(TensorBridge, writes_through_the_view_land_in_the_tensor) {
+TEST(TensorBridge, WritesThroughTheViewReachTheTensor) {
   const auto whole = at::zeros({3, 4}, at::kFloat);
   torch_tensor(AbiTensor(whole.narrow(1, 1, 2)).get()).fill_(7);
   EXPECT_EQ(whole.sum().item<float>(), 42.0f);
   EXPECT_EQ(whole[0][0].item<float>(), 0.0f);
 }
 
-TEST(TensorBridge, empty_scalar_and_undefined_tensors_cross) {
+TEST(TensorBridge, ConvertsEmptyScalarAndUndefinedTensors) {
   AbiTensor empty(at::empty({0, 5}));
   EXPECT_EQ(empty.get()->data, nullptr);
   EXPECT_EQ(torch_tensor(empty.get()).sizes(), at::IntArrayRef({0, 5}));
@@ -57,14 +57,14 @@ TEST(TensorBridge, empty_scalar_and_undefined_tensors_cross) {
   EXPECT_FALSE(torch_tensor(nullptr).defined());
 }
 
-TEST(TensorBridge, a_copy_points_to_its_own_shape) {
+TEST(TensorBridge, CopyPointsToItsOwnShape) {
   auto first = std::make_unique<AbiTensor>(at::zeros({2, 3}));
   AbiTensor copy = *first;
   first.reset();
   EXPECT_EQ(torch_tensor(copy.get()).sizes(), at::IntArrayRef({2, 3}));
 }
 
-TEST(TensorBridge, what_cannot_cross_is_refused_with_a_reason) {
+TEST(TensorBridge, RefusesUnsupportedTensorsWithAReason) {
   using testing::HasSubstr;
   EXPECT_THAT(refusal([] { AbiTensor(at::zeros({2}, at::kComplexFloat)); }),
               HasSubstr("ComplexFloat cannot be passed"));
@@ -75,7 +75,7 @@ TEST(TensorBridge, what_cannot_cross_is_refused_with_a_reason) {
   EXPECT_THAT(refusal([] { AbiTensor(at::zeros({2}, at::kComplexDouble).conj()); }), HasSubstr("conjugated"));
 }
 
-TEST(TensorBridge, a_malformed_abi_tensor_is_refused_with_a_reason) {
+TEST(TensorBridge, RefusesMalformedAbiTensorsWithAReason) {
   using testing::HasSubstr;
   const auto good = at::zeros({2, 3});
   const auto broken = [&](auto change) {

@@ -59,7 +59,7 @@ struct TimesOnDisk : testing::Test {
   Registry registry{RegistryOptions{}};
 };
 
-TEST_F(TimesOnDisk, are_found_again) {
+TEST_F(TimesOnDisk, AreFoundAgain) {
   const Measurement first = ask(rows_of(5)), second = ask(rows_of(5));
   EXPECT_GT(first.seconds, 0);
   EXPECT_FALSE(first.cached);
@@ -68,7 +68,7 @@ TEST_F(TimesOnDisk, are_found_again) {
   EXPECT_EQ(files().size(), 1u);
 }
 
-TEST_F(TimesOnDisk, hang_on_the_query_the_flags_and_the_threads) {
+TEST_F(TimesOnDisk, DependOnQueryFlagsAndThreads) {
   ask(rows_of(5));
   std::vector<fvlm_kernels_query> others(7, rows_of(5));
   others[0].rows = 6;
@@ -87,7 +87,7 @@ TEST_F(TimesOnDisk, hang_on_the_query_the_flags_and_the_threads) {
   EXPECT_TRUE(ask(rows_of(5)).cached);
 }
 
-TEST_F(TimesOnDisk, hang_on_the_plugins_own_file) {
+TEST_F(TimesOnDisk, DependOnThePluginsFile) {
   LoadedPlugin plugin = reference();
   plugin.sha256 = "1";
   EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
@@ -103,7 +103,7 @@ TEST_F(TimesOnDisk, hang_on_the_plugins_own_file) {
 }
 
 // A library without a known hash: a different file of the same name is a different plugin.
-TEST_F(TimesOnDisk, hang_on_the_file_of_a_plugin_without_a_hash) {
+TEST_F(TimesOnDisk, DependOnTheFileOfAPluginWithoutAHash) {
   LoadedPlugin plugin = reference();
   plugin.library = scratch / "library.so";
   write_file_atomic(plugin.library, "one");
@@ -113,7 +113,7 @@ TEST_F(TimesOnDisk, hang_on_the_file_of_a_plugin_without_a_hash) {
   EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
 }
 
-TEST_F(TimesOnDisk, a_file_that_makes_no_sense_is_told_once_and_rewritten) {
+TEST_F(TimesOnDisk, InvalidFileIsReportedOnceAndRewritten) {
   ask(rows_of(5));
   const fs::path file = files().at(0);
   const std::string good = read_file(file);
@@ -135,7 +135,7 @@ TEST_F(TimesOnDisk, a_file_that_makes_no_sense_is_told_once_and_rewritten) {
 }
 
 // Valid JSON that is not a time is measured again without a warning.
-TEST_F(TimesOnDisk, times_that_are_none_are_measured_again) {
+TEST_F(TimesOnDisk, InvalidTimesAreMeasuredAgain) {
   ask(rows_of(5));
   const fs::path file = files().at(0);
   for (const char* seconds : {"-1", "0", "null", "\"fast\"", "{}"}) {
@@ -147,7 +147,7 @@ TEST_F(TimesOnDisk, times_that_are_none_are_measured_again) {
   }
 }
 
-TEST_F(TimesOnDisk, nowhere_to_write_is_told_once) {
+TEST_F(TimesOnDisk, UnwritableFolderIsReportedOnce) {
   write_file_atomic(scratch / "cache", "a file in the way of the folder");
   const std::string log = log_of([&] {
     TimingCache times(at::kCPU);
@@ -158,7 +158,7 @@ TEST_F(TimesOnDisk, nowhere_to_write_is_told_once) {
   EXPECT_EQ(log.find("measured again"), log.rfind("measured again")) << log;
 }
 
-TEST_F(TimesOnDisk, the_folder_stays_small) {
+TEST_F(TimesOnDisk, FolderStaysSmall) {
   fs::create_directories(folder);
   for (int i = 0; i < 4096; ++i) std::ofstream(folder / std::to_string(i)).put('x');
   fs::last_write_time(folder / "7", fs::file_time_type::clock::now() + std::chrono::hours(1));
@@ -168,7 +168,7 @@ TEST_F(TimesOnDisk, the_folder_stays_small) {
   EXPECT_TRUE(ask(rows_of(5)).cached);
 }
 
-TEST_F(TimesOnDisk, processes_at_once_leave_whole_files) {
+TEST_F(TimesOnDisk, ConcurrentProcessesLeaveWholeFiles) {
   constexpr int processes = 4, questions = 20;
   std::vector<pid_t> children;
   for (int process = 0; process < processes; ++process) {

@@ -117,7 +117,7 @@ const Broken built[] = {
     {"missing_dependency", "it cannot be loaded: dependency.so: cannot open shared object file"},
 };
 
-TEST_P(BrokenLibrary, is_refused_with_its_own_reason) {
+TEST_P(BrokenLibrary, IsRefusedWithItsOwnReason) {
   ManifestText manifest;
   manifest.kinds = GetParam().kinds;
   lay("broken", GetParam().name, manifest);
@@ -131,7 +131,7 @@ const Broken hanging[] = {
     {"constructor_hangs", "it did not return from its constructors within 3 s"},
     {"entry_hangs", "it did not return from fvlm_plugin_entry_v1() within 3 s"},
 };
-TEST_P(HangingLibrary, is_refused_when_its_time_is_up) {
+TEST_P(HangingLibrary, IsRefusedAfterItsTimeLimit) {
   lay("broken", GetParam().name);
   auto settings = options();
   settings.load.probe.limit = std::chrono::seconds(3);
@@ -140,14 +140,14 @@ TEST_P(HangingLibrary, is_refused_when_its_time_is_up) {
 INSTANTIATE_TEST_SUITE_P(built, HangingLibrary, testing::ValuesIn(hanging), testing::PrintToStringParamName());
 
 // A longjmp into a frame that has returned is undefined behaviour, but it must not affect this process.
-TEST_F(BrokenPlugin, that_jumps_out_of_its_entry_is_refused) {
+TEST_F(BrokenPlugin, ThatJumpsOutOfItsEntryIsRefused) {
   lay("broken", "entry_longjmps");
   auto settings = options();
   settings.load.probe.limit = std::chrono::seconds(3);
   EXPECT_THAT(refusal_beside_a_good_one(settings), HasSubstr("in fvlm_plugin_entry_v1()"));
 }
 
-TEST_F(BrokenPlugin, that_finds_the_entry_of_another_library_is_refused) {
+TEST_F(BrokenPlugin, ThatFindsTheEntryOfAnotherLibraryIsRefused) {
   fs::path home = lay("broken", "borrowed_symbol");
   fs::copy_file(library("dependency"), home / "dependency.so");
   EXPECT_THAT(refusal_beside_a_good_one(options()), HasSubstr("exports no fvlm_plugin_entry_v1 of its own"));
@@ -310,14 +310,14 @@ const Mangled mangled[] = {
 
 class MangledPlugin : public BrokenPlugin, public testing::WithParamInterface<Mangled> {};
 
-TEST_P(MangledPlugin, is_refused_with_its_own_reason) {
+TEST_P(MangledPlugin, IsRefusedWithItsOwnReason) {
   fs::path home = lay("broken", "sample");
   GetParam().mangle(home);
   EXPECT_THAT(refusal_beside_a_good_one(options()), HasSubstr(GetParam().reason));
 }
 INSTANTIATE_TEST_SUITE_P(made, MangledPlugin, testing::ValuesIn(mangled), testing::PrintToStringParamName());
 
-TEST_F(BrokenPlugin, below_a_folder_that_others_can_write_is_refused) {
+TEST_F(BrokenPlugin, BelowAWorldWritableFolderIsRefused) {
   fs::path outer = folder("outer");
   folder("outer/plugins");
   lay("broken", "sample", {}, "outer/plugins");
@@ -327,7 +327,7 @@ TEST_F(BrokenPlugin, below_a_folder_that_others_can_write_is_refused) {
   EXPECT_THAT(refusal_beside_a_good_one(settings), HasSubstr("a world-writable folder (mode 0777)"));
 }
 
-TEST(broken_plugins, have_more_than_forty_reasons_that_differ) {
+TEST(BrokenPlugins, HaveMoreThanFortyDistinctReasons) {
   std::set<std::string> reasons;
   for (const auto& one : built) reasons.insert(one.reason);
   for (const auto& one : mangled) reasons.insert(one.reason);

@@ -34,7 +34,7 @@ ManifestText called(const std::string& name) {
   return text;
 }
 
-TEST_F(PluginVerb, list_shows_what_is_there_and_what_was_refused) {
+TEST_F(PluginVerb, ListShowsFoundAndRefusedPlugins) {
   lay("sample", "sample");
   lay("broken", "entry_crashes", called("broken"));
   Ran run = engine("plugin list " + directory());
@@ -44,7 +44,7 @@ TEST_F(PluginVerb, list_shows_what_is_there_and_what_was_refused) {
                              HasSubstr("it crashed with SIGSEGV in fvlm_plugin_entry_v1()")));
 }
 
-TEST_F(PluginVerb, list_as_json_is_one_document) {
+TEST_F(PluginVerb, ListAsJsonIsOneDocument) {
   fs::path home = lay("other", "other", called("other"));
   lay("sample", "table_size_zero");
   json list = listed(directory());
@@ -60,7 +60,7 @@ TEST_F(PluginVerb, list_as_json_is_one_document) {
   EXPECT_EQ(std::count_if(list.at("refused").begin(), list.at("refused").end(), is_broken), 1);
 }
 
-TEST_F(PluginVerb, list_says_which_small_operations_have_backends) {
+TEST_F(PluginVerb, ListShowsBackendsOfSmallOperations) {
   ManifestText text;
   text.kinds = "[\"fvlm.kernels/1\"]";
   lay("sample", "kernels", text);
@@ -69,7 +69,7 @@ TEST_F(PluginVerb, list_says_which_small_operations_have_backends) {
   EXPECT_EQ(listed(directory()).at("fused_kernel_backends").at("sample"), json::array({"rmsnorm"}));
 }
 
-TEST_F(PluginVerb, list_searches_the_path_but_not_the_working_directory) {
+TEST_F(PluginVerb, ListSearchesThePathButNotTheWorkingDirectory) {
   lay("sample", "sample", {}, "."); // the engine is started here
   EXPECT_TRUE(named(listed(""), "sample").is_null());
   EXPECT_FALSE(named(listed("--plugin-dir ."), "sample").is_null()) << "unless it is named";
@@ -80,14 +80,14 @@ TEST_F(PluginVerb, list_searches_the_path_but_not_the_working_directory) {
   EXPECT_THAT(whole.out, AllOf(HasSubstr("sample"), HasSubstr("FVLM_PLUGIN_PATH"), HasSubstr("ready")));
 }
 
-TEST_F(PluginVerb, list_of_the_bundled_only_knows_no_others) {
+TEST_F(PluginVerb, ListOfBundledPluginsHasNoOthers) {
   lay("sample", "sample");
   json list = listed(directory() + " --bundled-only");
   EXPECT_TRUE(named(list, "sample").is_null());
   for (const auto& plugin : list.at("plugins")) EXPECT_THAT(plugin.at("from"), testing::AnyOf("bundled", "built in"));
 }
 
-TEST_F(PluginVerb, info_tells_path_hash_and_tables) {
+TEST_F(PluginVerb, InfoShowsPathHashAndTables) {
   fs::path home = lay("sample", "kernels", [] {
     ManifestText text;
     text.kinds = R"(["fvlm.kernels/1", "fvlm.future/3"])";
@@ -103,7 +103,7 @@ TEST_F(PluginVerb, info_tells_path_hash_and_tables) {
       << "by its path it is found as well";
 }
 
-TEST_F(PluginVerb, info_of_an_optimizer_lists_its_hyperparameters) {
+TEST_F(PluginVerb, InfoOfAnOptimizerListsItsHyperparameters) {
   ManifestText text;
   text.kinds = R"(["fvlm.optimizer/1:sgd"])";
   lay("sample", "optimizer", text);
@@ -113,7 +113,7 @@ TEST_F(PluginVerb, info_of_an_optimizer_lists_its_hyperparameters) {
   EXPECT_EQ(info.at("tables").at("fvlm.optimizer/1:sgd").at("hyperparameters")[1].at("most"), 1);
 }
 
-TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
+TEST_F(PluginVerb, InfoOfRefusedOrMissingPluginsExitsWith5) {
   lay("sample", "other_version");
   Ran refused = engine("plugin info sample " + directory());
   EXPECT_EQ(refused.code, 5);
@@ -125,13 +125,13 @@ TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
   EXPECT_EQ(engine("plugin info").code, 2);
 }
 
-TEST_F(PluginVerb, check_lists_its_checks_as_a_document_too) {
+TEST_F(PluginVerb, CheckListsItsChecksAsJson) {
   const json families = json::parse(engine("plugin check --list --json").out);
   EXPECT_EQ(families.at(0).at("family"), "library");
   EXPECT_EQ(families.at(0).at("checks").at(0).at("name"), "loads");
 }
 
-TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
+TEST_F(PluginVerb, TrustAllowsOnePluginAndNoOther) {
   fs::path home = lay("sample", "sample");
   lay("other", "other", called("other"));
   Ran trusted = engine("plugin trust sample " + directory());
@@ -153,7 +153,7 @@ TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
   EXPECT_EQ(engine("plugin trust sample --remove").code, 5) << "it is no longer there";
 }
 
-TEST_F(PluginVerb, trust_takes_a_folder_by_its_name_and_removes_by_path) {
+TEST_F(PluginVerb, TrustTakesAFolderByNameAndRemovesByPath) {
   const fs::path home = lay("my-folder", "sample", {}, "."); // the engine is started beside it
   EXPECT_THAT(engine("plugin trust my-folder").out, HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")));
   for (const fs::path& path : {home, home / "plugin.so", home / "plugin.toml", fs::path("./my-folder")}) {
@@ -166,7 +166,7 @@ TEST_F(PluginVerb, trust_takes_a_folder_by_its_name_and_removes_by_path) {
   EXPECT_EQ(engine("plugin trust --remove '" + home.string() + "'").code, 0) << "what is gone, too";
 }
 
-TEST_F(PluginVerb, trust_gives_advice_for_a_malformed_lock_that_helps) {
+TEST_F(PluginVerb, TrustAdvisesOnAMalformedLockFile) {
   lay("sample", "sample");
   folder("config/fvlm-engine");
   write(user_lock(), "{\"plugins\": 3}");
@@ -179,7 +179,7 @@ TEST_F(PluginVerb, trust_gives_advice_for_a_malformed_lock_that_helps) {
 }
 
 // U+009B starts a terminal's control sequences, U+202E reverses the text that follows it.
-TEST_F(PluginVerb, list_and_info_clean_what_a_manifest_says) {
+TEST_F(PluginVerb, ListAndInfoEscapeManifestText) {
   ManifestText text;
   text.more = "";
   const fs::path home = lay("sample", "sample");
@@ -194,7 +194,7 @@ TEST_F(PluginVerb, list_and_info_clean_what_a_manifest_says) {
   EXPECT_THAT(engine("plugin list " + directory()).out, HasSubstr("version: contains a control character"));
 }
 
-TEST_F(PluginVerb, trust_writes_the_lock_it_is_given) {
+TEST_F(PluginVerb, TrustWritesTheGivenLockFile) {
   lay("sample", "sample");
   lay("other", "other", called("other"));
   EXPECT_EQ(engine("plugin trust sample other --lock team/plugins.lock " + directory()).code, 0);
@@ -211,7 +211,7 @@ TEST_F(PluginVerb, trust_writes_the_lock_it_is_given) {
   EXPECT_THAT(open.err, HasSubstr("a world-writable file"));
 }
 
-TEST_F(PluginVerb, trust_is_not_given_to_what_others_can_write) {
+TEST_F(PluginVerb, TrustRefusesWritableByOthers) {
   fs::path home = lay("sample", "sample");
   fs::permissions(home / "plugin.so", fs::perms(0777));
   Ran run = engine("plugin trust sample " + directory());
@@ -220,7 +220,7 @@ TEST_F(PluginVerb, trust_is_not_given_to_what_others_can_write) {
   EXPECT_FALSE(fs::exists(user_lock()));
 }
 
-TEST_F(PluginVerb, help_begins_with_an_example_and_loads_nothing) {
+TEST_F(PluginVerb, HelpBeginsWithAnExampleAndLoadsNothing) {
   lay("sample", "constructor_exits");
   for (const char* verb : {"list", "info", "trust"}) {
     Ran run = engine(fmt::format("plugin {} --help", verb));

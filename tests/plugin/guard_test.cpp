@@ -71,7 +71,7 @@ class Debug {
   ~Debug() { set_plugin_debug(false); }
 };
 
-TEST(guard, names_plugin_operation_words_and_shapes_of_a_failed_call) {
+TEST(Guard, NamesPluginOperationAndShapesOfAFailedCall) {
   Attention attention;
   EXPECT_THAT(attention.error_of([](auto*, auto* call, auto* query, auto*) {
     return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "head_dim %d not\nsupported", query->head_dim);
@@ -82,7 +82,7 @@ TEST(guard, names_plugin_operation_words_and_shapes_of_a_failed_call) {
               HasSubstr("status 77: (no reason given)"));
 }
 
-TEST(guard, catches_what_a_plugin_throws) {
+TEST(Guard, CatchesExceptionsOfAPlugin) {
   Attention attention;
   EXPECT_THAT(
       attention.error_of([](auto*, auto*, auto*, auto*) -> fvlm_status { throw std::out_of_range("index 9"); }),
@@ -91,7 +91,7 @@ TEST(guard, catches_what_a_plugin_throws) {
               HasSubstr("threw a char const*"));
 }
 
-TEST(guard, survives_an_error_text_without_its_end) {
+TEST(Guard, SurvivesAnUnterminatedErrorText) {
   Attention attention;
   EXPECT_THAT(attention.error_of([](auto*, auto* call, auto*, auto*) {
     std::memset(call->error->text, 'x', call->error->capacity);
@@ -100,7 +100,7 @@ TEST(guard, survives_an_error_text_without_its_end) {
               HasSubstr("FVLM_ERROR_INTERNAL: xxxx"));
 }
 
-TEST(guard, in_debug_mode_names_the_output_that_was_overrun) {
+TEST(Guard, InDebugModeNamesTheOverrunOutput) {
   Debug debug;
   Attention attention;
   EXPECT_THAT(attention.error_of([](auto*, auto*, auto*, auto* arguments) {
@@ -117,7 +117,7 @@ TEST(guard, in_debug_mode_names_the_output_that_was_overrun) {
   EXPECT_EQ(attention.out.values[8], 0) << "the tensor's neighbour was written";
 }
 
-TEST(guard, in_debug_mode_watches_the_workspace) {
+TEST(Guard, InDebugModeChecksTheWorkspace) {
   Debug debug;
   Attention attention;
   std::array<char, 64> workspace{};
@@ -130,7 +130,7 @@ TEST(guard, in_debug_mode_watches_the_workspace) {
               HasSubstr("wrote outside 'workspace', 4 bytes past its end"));
 }
 
-TEST(guard, in_debug_mode_watches_the_gaps_of_a_strided_output) {
+TEST(Guard, InDebugModeChecksTheGapsOfAStridedOutput) {
   Debug debug;
   Attention attention;
   attention.out = HostTensor({4, 1, 2}, {6, 2, 1});
@@ -153,7 +153,7 @@ TEST(guard, in_debug_mode_watches_the_gaps_of_a_strided_output) {
                     HasSubstr("strides [6, 2, 1]")));
 }
 
-TEST(guard, in_debug_mode_gives_the_plugin_what_the_output_held) {
+TEST(Guard, InDebugModePassesTheOutputsContent) {
   Debug debug;
   Attention attention;
   attention.out.values.fill(5);
@@ -165,7 +165,7 @@ TEST(guard, in_debug_mode_gives_the_plugin_what_the_output_held) {
   EXPECT_EQ(attention.out.values[8], 5);
 }
 
-TEST(guarded_buffer, finds_writes_on_either_side) {
+TEST(GuardedBuffer, FindsWritesOnEitherSide) {
   GuardedBuffer buffer(10);
   EXPECT_EQ(buffer.violation(), std::nullopt);
   float first;
@@ -183,11 +183,11 @@ TEST(guarded_buffer, finds_writes_on_either_side) {
   EXPECT_EQ(buffer.violation(), 3990);
 }
 
-TEST(guarded_buffer, may_be_empty) {
+TEST(GuardedBuffer, MayBeEmpty) {
   EXPECT_EQ(GuardedBuffer(0).violation(), std::nullopt);
 }
 
-TEST(describe, tells_type_shape_strides_and_device) {
+TEST(Describe, ShowsTypeShapeStridesAndDevice) {
   HostTensor tensor({2, 3});
   EXPECT_EQ(describe(&tensor.tensor), "float32 [2, 3]");
   HostTensor strided({2, 3}, {8, 1});
@@ -210,14 +210,14 @@ class GuardedLibrary : public Workshop {
   }
 };
 
-TEST_F(GuardedLibrary, that_fails_is_quoted) {
+TEST_F(GuardedLibrary, FailureIsQuoted) {
   EXPECT_THAT(error_of("fails_politely"),
               HasSubstr("sample: attention forward: FVLM_ERROR_UNSUPPORTED: head_dim 2 not supported"));
 }
-TEST_F(GuardedLibrary, that_throws_is_caught) {
+TEST_F(GuardedLibrary, ExceptionIsCaught) {
   EXPECT_THAT(error_of("forward_throws"), HasSubstr("threw std::runtime_error: out of luck"));
 }
-TEST_F(GuardedLibrary, that_writes_too_far_is_found_out) {
+TEST_F(GuardedLibrary, OverrunIsFound) {
   Debug debug;
   EXPECT_THAT(error_of("writes_too_far"), HasSubstr("wrote outside 'out'"));
 }

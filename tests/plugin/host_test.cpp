@@ -40,7 +40,7 @@ class SevenBackwards {
   ~SevenBackwards() { set_parallel_backend({}, 0); }
 };
 
-TEST(host_parallel_for, covers_every_index_once) {
+TEST(HostParallelFor, CoversEveryIndexOnce) {
   for (int64_t count : {1, 2, 3, 63, 64, 1000})
     for (int64_t grain : {0, 1, 7, 64, 5000}) {
       std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
@@ -52,12 +52,12 @@ TEST(host_parallel_for, covers_every_index_once) {
     }
 }
 
-TEST(host_parallel_for, runs_nothing_for_no_items) {
+TEST(HostParallelFor, RunsNothingForNoItems) {
   EXPECT_TRUE(pieces_of(0, 1).empty());
   EXPECT_TRUE(pieces_of(-3, 1).empty());
 }
 
-TEST(host_parallel_for, cuts_alike_whoever_runs_the_pieces) {
+TEST(HostParallelFor, CutsTheSamePiecesOnAnyThread) {
   SevenBackwards backend;
   EXPECT_EQ(parallel_threads(), 7);
   EXPECT_EQ(pieces_of(10, 1), (Pieces{{0, 1}, {1, 2}, {2, 4}, {4, 5}, {5, 7}, {7, 8}, {8, 10}}));
@@ -70,7 +70,7 @@ TEST(host_parallel_for, cuts_alike_whoever_runs_the_pieces) {
   EXPECT_EQ(pieces.back().second, huge);
 }
 
-TEST(host_parallel_for, nested_runs_in_order_on_the_same_thread) {
+TEST(HostParallelFor, NestedCallsRunInOrderOnTheSameThread) {
   std::atomic<int> total{0}, strangers{0};
   parallel_for(8, 1, [&](int64_t begin, int64_t end) {
     auto self = std::this_thread::get_id();
@@ -84,7 +84,7 @@ TEST(host_parallel_for, nested_runs_in_order_on_the_same_thread) {
   EXPECT_EQ(strangers, 0);
 }
 
-TEST(host_parallel_for, serves_several_threads_at_once) {
+TEST(HostParallelFor, ServesSeveralThreadsAtOnce) {
   std::vector<std::thread> threads;
   threads.reserve(4);
   std::atomic<int64_t> total{0};
@@ -97,7 +97,7 @@ TEST(host_parallel_for, serves_several_threads_at_once) {
   EXPECT_EQ(total, 4 * 200 * 64);
 }
 
-TEST(host_parallel_for, brings_a_tasks_exception_to_the_caller) {
+TEST(HostParallelFor, RethrowsATasksException) {
   auto boom = [](int64_t, int64_t end) {
     if (end == 100) throw std::runtime_error("boom");
   };
@@ -106,7 +106,7 @@ TEST(host_parallel_for, brings_a_tasks_exception_to_the_caller) {
 }
 
 // fork() does not copy threads.
-TEST(host_parallel_for, works_in_a_forked_child) {
+TEST(HostParallelFor, WorksInAForkedChild) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer does not allow threads after a fork";
 #endif
@@ -122,7 +122,7 @@ TEST(host_parallel_for, works_in_a_forked_child) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(host_table, is_one_for_each_name_and_complete) {
+TEST(HostTable, IsOnePerNameAndComplete) {
   const fvlm_host* host = host_for("sample");
   EXPECT_EQ(host, host_for("sample"));
   EXPECT_NE(host, host_for("other"));
@@ -132,7 +132,7 @@ TEST(host_table, is_one_for_each_name_and_complete) {
   EXPECT_EQ(host->parallel_threads(host), parallel_threads());
 }
 
-TEST(host_table, logs_under_the_plugins_name) {
+TEST(HostTable, LogsUnderThePluginsName) {
   testing::internal::CaptureStderr();
   const fvlm_host* host = host_for("sample");
   host->log(host, FVLM_LOG_WARNING, "tuned\nfor \xff this");
@@ -142,7 +142,7 @@ TEST(host_table, logs_under_the_plugins_name) {
   EXPECT_NE(text.find("error: [sample] (null)\n"), std::string::npos) << text;
 }
 
-TEST(host_table, runs_tasks_with_their_context) {
+TEST(HostTable, RunsTasksWithTheirContext) {
   const fvlm_host* host = host_for("sample");
   std::atomic<int64_t> sum{0};
   auto task = [](void* context, int64_t begin, int64_t end) {

@@ -25,7 +25,7 @@ std::string with(const std::function<void(ManifestText&)>& change) {
   return text.text();
 }
 
-TEST(manifest, tells_all_it_was_given) {
+TEST(Manifest, HasAllValuesOfItsFile) {
   auto manifest = parse_manifest(with([](auto& text) {
                                    text.kinds = R"(["fvlm.attention/1", "fvlm.optimizer/1:adamw", "fvlm.future/1"])";
                                    text.devices = R"(["cpu", "cuda"])";
@@ -40,11 +40,11 @@ TEST(manifest, tells_all_it_was_given) {
   EXPECT_TRUE(manifest.on_device("cuda"));
 }
 
-TEST(manifest, of_a_later_minor_is_read) {
+TEST(Manifest, OfALaterMinorIsRead) {
   EXPECT_EQ(parse_manifest(with([](auto& text) { text.abi = "1.12"; }), "/p/plugin.toml").abi_minor, 12);
 }
 
-TEST(manifest, error_names_file_and_line) {
+TEST(Manifest, ErrorNamesFileAndLine) {
   EXPECT_THAT(error_of("name = \"a\"\nversion = 3\n"),
               HasSubstr("/p/plugin.toml:2: version: expected a string but got a number"));
   EXPECT_THAT(error_of("name = \"a\"\n\n[devices]\n"), HasSubstr("the key 'version' is missing"));
@@ -53,7 +53,7 @@ TEST(manifest, error_names_file_and_line) {
   EXPECT_THAT(error_of("name = \"a"), HasSubstr("/p/plugin.toml:1: "));
 }
 
-TEST(manifest, wants_every_key) {
+TEST(Manifest, RequiresEveryKey) {
   const std::string whole = ManifestText().text();
   for (const char* key : {"name", "version", "description", "license", "library", "abi", "kinds", "devices"}) {
     size_t begin = whole.find(std::string(key) + " = ");
@@ -67,7 +67,7 @@ struct BadValue {
   const char* reason;
 };
 
-TEST(manifest, refuses_values_that_cannot_be) {
+TEST(Manifest, RefusesImpossibleValues) {
   const BadValue bad[] = {
       {[](auto& text) { text.name = "a/b"; }, "name: 'a/b' cannot be a plugin's name"},
       {[](auto& text) { text.name = ".."; }, "name: '..' cannot"},
@@ -99,7 +99,7 @@ TEST(manifest, refuses_values_that_cannot_be) {
   for (const auto& one : bad) EXPECT_THAT(error_of(with(one.change)), HasSubstr(one.reason));
 }
 
-TEST_F(Workshop, manifest_of_more_than_64_kib_is_refused) {
+TEST_F(Workshop, ManifestAbove64KibIsRefused) {
   write(root() / "plugin.toml", std::string(70'000, '#'));
   EXPECT_THROW(read_manifest(root() / "plugin.toml"), Error);
 }

@@ -33,7 +33,7 @@ class RegistryTest : public Workshop {
   }
 };
 
-TEST_F(RegistryTest, loads_a_plugin_and_knows_it) {
+TEST_F(RegistryTest, LoadsAPluginAndItsDescription) {
   fs::path home = lay("sample", "sample");
   Registry registry(options());
   const LoadedPlugin* plugin = registry.load("sample");
@@ -48,7 +48,7 @@ TEST_F(RegistryTest, loads_a_plugin_and_knows_it) {
   EXPECT_TRUE(registry.refusals().empty());
 }
 
-TEST_F(RegistryTest, opens_nothing_before_it_is_asked) {
+TEST_F(RegistryTest, OpensNothingBeforeItIsRequested) {
   lay("sample", "constructor_crashes");
   auto settings = options();
   settings.load.probe.when = ProbeOptions::When::never;
@@ -57,7 +57,7 @@ TEST_F(RegistryTest, opens_nothing_before_it_is_asked) {
   EXPECT_TRUE(registry.candidates<fvlm_loss_v1>().empty()) << "and not for a kind that its manifest does not list";
 }
 
-TEST_F(RegistryTest, lets_the_first_of_a_name_win) {
+TEST_F(RegistryTest, FirstPluginOfANameWins) {
   folder("second");
   lay("sample", "sample");
   lay("sample", "sample", {}, "second");
@@ -70,7 +70,7 @@ TEST_F(RegistryTest, lets_the_first_of_a_name_win) {
   EXPECT_THAT(registry.refusals()[0].reason, HasSubstr("already found in " + (plugins() / "sample").string()));
 }
 
-TEST_F(RegistryTest, finds_a_folder_once_however_often_it_is_named) {
+TEST_F(RegistryTest, FindsAFolderOnceHoweverOftenItIsNamed) {
   lay("sample", "sample");
   fs::create_directory_symlink(plugins(), root() / "link");
   auto settings = options();
@@ -80,7 +80,7 @@ TEST_F(RegistryTest, finds_a_folder_once_however_often_it_is_named) {
   EXPECT_TRUE(registry.refusals().empty());
 }
 
-TEST_F(RegistryTest, searches_directories_then_the_path_then_the_bundled) {
+TEST_F(RegistryTest, SearchesDirectoriesThenThePathThenTheBundled) {
   lay("a", "sample", named("sample"), "bundled");
   lay("b", "other", named("other"), "path");
   lay("c", "kernels", named("c"));
@@ -93,7 +93,7 @@ TEST_F(RegistryTest, searches_directories_then_the_path_then_the_bundled) {
   EXPECT_THAT(names(Registry(settings)), testing::ElementsAre("sample"));
 }
 
-TEST_F(RegistryTest, refuses_empty_and_relative_entries_of_the_path) {
+TEST_F(RegistryTest, RefusesEmptyAndRelativeEntriesOfThePath) {
   lay("sample", "sample");
   fs::path before = fs::current_path();
   fs::current_path(plugins());
@@ -109,20 +109,20 @@ TEST_F(RegistryTest, refuses_empty_and_relative_entries_of_the_path) {
                                             HasSubstr("a relative entry"), HasSubstr("cannot be read: No such file")));
 }
 
-TEST_F(RegistryTest, takes_the_folder_of_a_single_plugin) {
+TEST_F(RegistryTest, TakesTheFolderOfASinglePlugin) {
   fs::path home = lay("sample", "sample");
   auto settings = options();
   settings.directories = {home};
   EXPECT_THAT(names(Registry(settings)), testing::ElementsAre("sample"));
 }
 
-TEST_F(RegistryTest, says_when_a_directory_holds_no_plugin) {
+TEST_F(RegistryTest, ReportsADirectoryWithoutPlugins) {
   Registry registry(options());
   ASSERT_EQ(registry.refusals().size(), 1u);
   EXPECT_THAT(registry.refusals()[0].reason, HasSubstr("no plugin in this folder"));
 }
 
-TEST_F(RegistryTest, shows_no_control_characters_of_a_folders_name) {
+TEST_F(RegistryTest, EscapesControlCharactersOfFolderNames) {
   fs::path home = lay("evil\x1b[2J", "sample");
   fs::remove(home / "plugin.toml");
   Registry registry(options());
@@ -130,7 +130,7 @@ TEST_F(RegistryTest, shows_no_control_characters_of_a_folders_name) {
   EXPECT_EQ(registry.refusals()[0].name, "evil [2J");
 }
 
-TEST_F(RegistryTest, gives_bundled_plugins_no_probe) {
+TEST_F(RegistryTest, DoesNotProbeBundledPlugins) {
   lay("sample", "sample", {}, "bundled");
   auto settings = options();
   settings.directories.clear();
@@ -141,7 +141,7 @@ TEST_F(RegistryTest, gives_bundled_plugins_no_probe) {
   EXPECT_TRUE(registry.load("sample"));
 }
 
-TEST_F(RegistryTest, says_when_the_probing_program_is_missing) {
+TEST_F(RegistryTest, ReportsAMissingProbeProgram) {
   lay("sample", "sample");
   auto settings = options();
   settings.load.probe.program = root() / "no-such-program";
@@ -152,7 +152,7 @@ TEST_F(RegistryTest, says_when_the_probing_program_is_missing) {
 }
 
 // The reason that `train` reports, which loads by name; the folder has another name.
-TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
+TEST_F(RegistryTest, DescribesAnAbsentPlugin) {
   ManifestText text;
   text.more = "licence = \"MIT\"\n";
   lay("somewhere", "sample", text);
@@ -169,7 +169,7 @@ TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
 }
 
 // The second load uses the cached result: the probing program, which now refuses everything, is not started.
-TEST_F(RegistryTest, remembers_a_verdict_until_the_library_changes) {
+TEST_F(RegistryTest, CachesAVerdictUntilTheLibraryChanges) {
   fs::path home = lay("sample", "sample");
   ASSERT_TRUE(Registry(options()).load("sample"));
   ASSERT_EQ(verdicts(), 1u);
@@ -184,7 +184,7 @@ TEST_F(RegistryTest, remembers_a_verdict_until_the_library_changes) {
   EXPECT_NE(fs::last_write_time(file), when);
 }
 
-TEST_F(RegistryTest, remembers_what_crashed_and_tries_it_again_only_when_asked) {
+TEST_F(RegistryTest, CachesCrashesAndRetriesOnRequestOnly) {
   lay("sample", "entry_crashes");
   std::string first, second, third;
   Registry(options()).load("sample", &first);
@@ -198,7 +198,7 @@ TEST_F(RegistryTest, remembers_what_crashed_and_tries_it_again_only_when_asked) 
   EXPECT_EQ(third, first);
 }
 
-TEST_F(RegistryTest, ignores_a_memory_that_makes_no_sense) {
+TEST_F(RegistryTest, IgnoresAnInvalidCache) {
   lay("sample", "sample");
   ASSERT_TRUE(Registry(options()).load("sample"));
   for (const auto& file : fs::directory_iterator(root() / "memory")) write(file.path(), "{\"library\": 3}");
@@ -208,7 +208,7 @@ TEST_F(RegistryTest, ignores_a_memory_that_makes_no_sense) {
   EXPECT_TRUE(Registry(options()).load("sample"));
 }
 
-TEST_F(RegistryTest, refuses_a_library_that_was_replaced_after_it_was_loaded) {
+TEST_F(RegistryTest, RefusesALibraryReplacedAfterLoading) {
   fs::path home = lay("sample", "sample");
   ASSERT_TRUE(Registry(options()).load("sample"));
   fs::copy_file(library("newer_minor"), home / "new.so");
@@ -218,7 +218,7 @@ TEST_F(RegistryTest, refuses_a_library_that_was_replaced_after_it_was_loaded) {
   EXPECT_THAT(reason, HasSubstr("another library of this name is already loaded"));
 }
 
-TEST_F(RegistryTest, loads_one_by_library_manifest_or_folder) {
+TEST_F(RegistryTest, LoadsOneByLibraryManifestOrFolder) {
   fs::path home = lay("sample", "sample");
   auto settings = options();
   settings.directories.clear();
@@ -234,7 +234,7 @@ TEST_F(RegistryTest, loads_one_by_library_manifest_or_folder) {
   EXPECT_THROW(Registry(settings).load_file(home), Error);
 }
 
-TEST_F(RegistryTest, keeps_the_engines_own_name_for_the_engine) {
+TEST_F(RegistryTest, ReservesTheEnginesOwnName) {
   lay("reference", "sample", named("reference"));
   Registry registry(options());
   int asked = 0;
@@ -252,7 +252,7 @@ TEST_F(RegistryTest, keeps_the_engines_own_name_for_the_engine) {
   EXPECT_THAT(reason, HasSubstr("returned NULL")) << "its own are held to the same rules";
 }
 
-TEST_F(RegistryTest, says_for_which_architectures_a_library_was_built) {
+TEST_F(RegistryTest, ReportsArchitecturesOfALibrary) {
   ManifestText text;
   text.devices = R"(["cuda"])";
   text.more = "architectures = [\"sm_90a\", \"sm_80\", \"sm_100f\"]\n";
@@ -271,7 +271,7 @@ TEST_F(RegistryTest, says_for_which_architectures_a_library_was_built) {
   EXPECT_THAT(load({12, 0}), StartsWith("built for sm_90a, sm_80, sm_100f; this machine has sm_120 ("));
 }
 
-TEST_F(RegistryTest, takes_the_smaller_minor_of_both) {
+TEST_F(RegistryTest, UsesTheSmallerMinorVersion) {
   lay("sample", "newer_minor");
   Registry registry(options());
   const LoadedPlugin* plugin = registry.load("sample");
@@ -281,7 +281,7 @@ TEST_F(RegistryTest, takes_the_smaller_minor_of_both) {
 }
 
 // An engine with a newer ABI minor, whose table has grown: functions that an older plugin lacks are NULL.
-TEST(registry_tables, of_an_older_minor_are_extended_with_nothing) {
+TEST(RegistryTables, OfAnOlderMinorAreExtendedWithNull) {
   struct Grown {
     uint32_t struct_size;
     void (*first)();
@@ -310,7 +310,7 @@ TEST(registry_tables, of_an_older_minor_are_extended_with_nothing) {
   EXPECT_EQ(adopted.declared_size, sizeof(Old));
 }
 
-TEST_F(RegistryTest, serves_several_threads) {
+TEST_F(RegistryTest, ServesSeveralThreads) {
   lay("sample", "sample");
   lay("other", "other", named("other"));
   Registry registry(options());
@@ -343,10 +343,10 @@ class OutsideTheTree : public RegistryTest {
     EXPECT_TRUE(registry.load("sample", &reason)) << reason;
   }
 };
-TEST_F(OutsideTheTree, a_c_plugin_built_with_cc_is_loaded) {
+TEST_F(OutsideTheTree, CPluginBuiltWithCcIsLoaded) {
   build_and_load("cc");
 }
-TEST_F(OutsideTheTree, a_plugin_built_by_clang_with_another_standard_is_loaded) {
+TEST_F(OutsideTheTree, PluginBuiltByClangWithAnotherStandardIsLoaded) {
   if (std::system("clang++ --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no clang++ on this machine";
   build_and_load("clang++ -x c++ -std=c++17");
 }

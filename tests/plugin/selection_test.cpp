@@ -82,32 +82,32 @@ class Selection : public Workshop {
   fvlm_attention_query query_{};
 };
 
-TEST_F(Selection, auto_takes_the_best_score) {
+TEST_F(Selection, AutoTakesTheBestScore) {
   EXPECT_EQ(chosen({}), "attention-cpu");
   answers[2].score = 300;
   EXPECT_EQ(chosen({"auto"}), "reference");
 }
 
-TEST_F(Selection, auto_settles_ties_by_the_search_order) {
+TEST_F(Selection, AutoBreaksTiesBySearchOrder) {
   answers[0] = {100, ""};
   answers[2].score = 100;
   EXPECT_EQ(chosen({}), "attention-fast");
 }
 
-TEST_F(Selection, takes_the_first_of_the_list_that_can) {
+TEST_F(Selection, TakesTheFirstSupportedOfTheList) {
   EXPECT_EQ(chosen({"attention-fast", "reference", "attention-cpu"}), "reference");
   EXPECT_EQ(chosen({"fast", "cpu"}), "attention-cpu") << "the kind's label may be left out";
   EXPECT_EQ(chosen({"fast", "auto"}), "attention-cpu");
 }
 
-TEST_F(Selection, reports_the_choice_and_every_refusal) {
+TEST_F(Selection, ReportsTheChoiceAndEveryRefusal) {
   auto report = choice({"cudnn", "fast", "cpu"}).report;
   EXPECT_EQ(report.text(),
             "attention: attention-cpu (score 100: tiles of 64); refused: cudnn: no plugin of this name was found; "
             "attention-fast: head_dim 80 not supported");
 }
 
-TEST_F(Selection, logs_the_choice) {
+TEST_F(Selection, LogsTheChoice) {
   set_log_level(LogLevel::debug);
   testing::internal::CaptureStderr();
   choice({});
@@ -115,7 +115,7 @@ TEST_F(Selection, logs_the_choice) {
   set_log_level(LogLevel::info);
 }
 
-TEST_F(Selection, that_cannot_be_met_lists_every_refusal) {
+TEST_F(Selection, FailureListsEveryRefusal) {
   EXPECT_THAT(error_of({"fast", "attention-gpu"}),
               AllOf(HasSubstr("attention: none of the preferred plugins (fast, attention-gpu) supports it"),
                     HasSubstr("\n  attention-fast: head_dim 80 not supported"),
@@ -125,11 +125,11 @@ TEST_F(Selection, that_cannot_be_met_lists_every_refusal) {
   EXPECT_THAT(error_of({}), AllOf(HasSubstr("(auto)"), HasSubstr("reference: ATen")));
 }
 
-TEST_F(Selection, falls_through_to_the_reference_where_it_is_listed) {
+TEST_F(Selection, FallsThroughToTheReferenceWhereListed) {
   EXPECT_EQ(chosen({"nothing", "reference"}), "reference");
 }
 
-TEST_F(Selection, believes_no_answer_that_cannot_be) {
+TEST_F(Selection, RejectsImpossibleAnswers) {
   answers[1].score = -1;
   EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() returned the score -1"));
   answers[1] = {INT32_MAX, "best of all"};
@@ -145,12 +145,12 @@ TEST_F(Selection, believes_no_answer_that_cannot_be) {
   EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() wrote past the end of fvlm_support"));
 }
 
-TEST_F(Selection, asks_only_plugins_for_the_querys_device) {
+TEST_F(Selection, QueriesOnlyPluginsForTheDevice) {
   query_.device = {FVLM_CUDA, 0};
   EXPECT_THAT(error_of({}), HasSubstr("attention-cpu: runs on cpu only"));
 }
 
-TEST_F(Selection, measures_where_it_is_wished_for) {
+TEST_F(Selection, MeasuresWherePreferred) {
   answers[0] = {300, "says it is fast"};
   auto measure = [](const Candidate<fvlm_attention_v1>& candidate) {
     if (candidate.plugin->name() == "reference") throw Error(ErrorKind::plugin, "out of memory");
@@ -170,7 +170,7 @@ TEST_F(Selection, measures_where_it_is_wished_for) {
   EXPECT_EQ(select<fvlm_attention_v1>(registry_, {{}, false}, query_, {}, measure).plugin->name(), "attention-fast");
 }
 
-TEST_F(Selection, answers_of_all_that_are_wished_for_without_a_choice) {
+TEST_F(Selection, AnswersOfAllPreferredWithoutAChoice) {
   const auto names = [&](const std::vector<std::string>& wishes) {
     std::vector<std::string> all;
     for (const CandidateAnswer& one :
@@ -194,7 +194,7 @@ class LibrarySelection : public Workshop {
   }
 };
 
-TEST_F(LibrarySelection, finds_an_optimizer_by_its_algorithm) {
+TEST_F(LibrarySelection, FindsAnOptimizerByItsAlgorithm) {
   lay("sample", "optimizer", giving("fvlm.optimizer/1:sgd"));
   Registry registry(options());
   fvlm_optimizer_query query{};
@@ -207,7 +207,7 @@ TEST_F(LibrarySelection, finds_an_optimizer_by_its_algorithm) {
 }
 
 // A regression: `generate` printed eight lines of refusals before its answer.
-TEST_F(LibrarySelection, tells_who_was_chosen_and_refused_to_who_debugs_alone) {
+TEST_F(LibrarySelection, ReportsChoiceAndRefusalsInDebugLogOnly) {
   lay("sample", "optimizer", giving("fvlm.optimizer/1:sgd"));
   fvlm_optimizer_query query{};
   query.struct_size = sizeof query;
@@ -230,7 +230,7 @@ TEST_F(LibrarySelection, tells_who_was_chosen_and_refused_to_who_debugs_alone) {
   }
 }
 
-TEST_F(LibrarySelection, refuses_an_operation_the_table_does_not_have) {
+TEST_F(LibrarySelection, RefusesAnOperationMissingFromTheTable) {
   lay("sample", "kernels", giving("fvlm.kernels/1"));
   Registry registry(options());
   EXPECT_EQ(fused_backends_line(registry), "Fused kernel backends available: sample (rmsnorm)");
@@ -243,7 +243,7 @@ TEST_F(LibrarySelection, refuses_an_operation_the_table_does_not_have) {
   EXPECT_THROW(select<fvlm_kernels_v1>(registry, {}, query), Error);
 }
 
-TEST_F(LibrarySelection, says_why_a_plugin_that_is_wished_for_was_refused) {
+TEST_F(LibrarySelection, ExplainsARefusedPreference) {
   lay("sample", "entry_crashes");
   Registry registry(options());
   fvlm_attention_query query{};

@@ -23,7 +23,7 @@ class Trust : public Workshop {
   }
 };
 
-TEST_F(Trust, reaches_through_a_sticky_folder_and_symlinks) {
+TEST_F(Trust, FollowsStickyFoldersAndSymlinks) {
   fs::path sticky = folder("sticky"), home = folder("sticky/home");
   ASSERT_EQ(chmod(sticky.c_str(), 01777), 0);
   fs::path file = write(home / "file", "x");
@@ -32,14 +32,14 @@ TEST_F(Trust, reaches_through_a_sticky_folder_and_symlinks) {
   EXPECT_EQ(check_trusted(root() / "plugins" / ".." / "." / "sticky" / "home" / "file", TrustPolicy()), file);
 }
 
-TEST_F(Trust, is_denied_to_a_symlink_that_lies_in_an_open_folder) {
+TEST_F(Trust, RefusesASymlinkInAWorldWritableFolder) {
   fs::path open = folder("open");
   ASSERT_EQ(chmod(open.c_str(), 0777), 0);
   fs::create_symlink("/usr/bin/env", open / "link");
   EXPECT_THAT(error_of(open / "link", TrustPolicy()), HasSubstr("a world-writable folder (mode 0777)"));
 }
 
-TEST_F(Trust, is_denied_to_files_of_another_user) {
+TEST_F(Trust, RefusesFilesOfAnotherUser) {
   fs::path file = write(root() / "file", "x");
   if (geteuid() != 0) {
     TrustPolicy somebody_else;
@@ -58,7 +58,7 @@ TEST_F(Trust, is_denied_to_files_of_another_user) {
   EXPECT_EQ(error_of(file, with_its_owner), "trusted");
 }
 
-TEST_F(Trust, of_a_group_depends_on_who_is_in_it) {
+TEST_F(Trust, OfAGroupDependsOnItsMembers) {
   fs::path file = write(root() / "file", "x");
   ASSERT_EQ(chmod(file.c_str(), 0664), 0);
   TrustPolicy policy;
@@ -69,11 +69,11 @@ TEST_F(Trust, of_a_group_depends_on_who_is_in_it) {
   EXPECT_THAT(error_of(file, policy), HasSubstr("chmod g-w " + file.string()));
 }
 
-TEST_F(Trust, names_what_is_missing) {
+TEST_F(Trust, NamesMissingFiles) {
   EXPECT_THAT(error_of(root() / "nothing", TrustPolicy()), HasSubstr("nothing: no such file or folder"));
 }
 
-TEST_F(Trust, notices_that_an_opened_file_was_replaced_or_written) {
+TEST_F(Trust, NoticesThatAnOpenFileWasReplacedOrWritten) {
   fs::path file = write(root() / "file", "first");
   OpenedFile opened(file);
   EXPECT_EQ(opened.sha256(), sha256_hex("first"));
@@ -100,7 +100,7 @@ class Lock : public Workshop {
   }
 };
 
-TEST_F(Lock, lets_in_what_it_lists_and_nothing_else) {
+TEST_F(Lock, AllowsListedPluginsOnly) {
   fs::path home = lay("sample", "sample");
   fs::path file = root() / "deep" / "er" / "plugins.lock";
   PluginLock lock;
@@ -117,7 +117,7 @@ TEST_F(Lock, lets_in_what_it_lists_and_nothing_else) {
   EXPECT_THAT(reason(PluginLock::read(file)), HasSubstr("but the lock file " + file.string() + " has "));
 }
 
-TEST_F(Lock, is_not_asked_about_the_bundled) {
+TEST_F(Lock, DoesNotApplyToBundledPlugins) {
   lay("sample", "sample", {}, "bundled");
   auto settings = options();
   settings.bundled = root() / "bundled";
@@ -127,7 +127,7 @@ TEST_F(Lock, is_not_asked_about_the_bundled) {
   EXPECT_TRUE(registry.load("sample"));
 }
 
-TEST_F(Lock, that_is_malformed_is_an_error) {
+TEST_F(Lock, MalformedFileIsAnError) {
   fs::path file = root() / "plugins.lock";
   for (const char* text :
        {"", "[]", "{}", R"({"format": "fvlm.plugin-lock/2", "plugins": {}})", R"({"format": "fvlm.plugin-lock/1"})",

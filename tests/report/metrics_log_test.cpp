@@ -78,7 +78,7 @@ std::string log_of(Body body) {
 
 } // namespace
 
-TEST(JsonLine, holds_kind_stage_step_words_and_values_in_their_order) {
+TEST(JsonLine, HoldsKindStageStepWordsAndValuesInOrder) {
   Record record{"evaluation",
                 "instruct",
                 1500,
@@ -90,7 +90,7 @@ TEST(JsonLine, holds_kind_stage_step_words_and_values_in_their_order) {
             "\n");
 }
 
-TEST(JsonLine, numbers_read_back_as_the_same_double) {
+TEST(JsonLine, NumbersRoundTrip) {
   for (double value :
        {0.1, 1.0 / 3, 1e22, 1e23, 123456789012345680.0, 9007199254740993.0, 5e-324, DBL_MIN, DBL_MAX, -DBL_MAX,
         1.7976931348623155e308, 0.30000000000000004, -0.0, 0.0, 1e-5, 4096.0, 18446744073709552000.0}) {
@@ -101,26 +101,26 @@ TEST(JsonLine, numbers_read_back_as_the_same_double) {
   EXPECT_THAT(json_line({"step", "s", 1, {}, {{"x", 0.1}}}), HasSubstr("\"x\":0.1}")) << "no digit too many";
 }
 
-TEST(JsonLine, what_is_not_finite_is_null) {
+TEST(JsonLine, NonFiniteIsNull) {
   double infinite = std::numeric_limits<double>::infinity();
   for (double value : {infinite, -infinite, std::nan("")})
     EXPECT_TRUE(line({"step", "s", 1, {}, {{"x", value}}}).at("x").is_null());
 }
 
-TEST(JsonLine, names_and_words_are_escaped) {
+TEST(JsonLine, EscapesNamesAndWords) {
   auto read = line({"event", "a\"b\\", 1, {{"text", "line\nbreak \x01 </script> \xff end"}}, {{"lr.\"odd\"\t", 1}}});
   EXPECT_EQ(read.at("stage"), "a\"b\\");
   EXPECT_EQ(read.at("text"), "line\nbreak \x01 </script> \xEF\xBF\xBD end") << "bytes that are no UTF-8 become U+FFFD";
   EXPECT_EQ(read.at("lr.\"odd\"\t"), 1);
 }
 
-TEST(EventRecord, checksum_is_crc32c) {
+TEST(EventRecord, ChecksumIsCrc32c) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
   EXPECT_EQ(crc32c(""), 0u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu) << "RFC 3720, B.4";
 }
 
-TEST(MetricsLog, begins_anew_at_zero_and_goes_on_in_the_same_events_file) {
+TEST(MetricsLog, StartsAfreshAtZeroAndContinuesTheSameEventsFile) {
   ScratchFolder run;
   Position first;
   {
@@ -145,7 +145,7 @@ TEST(MetricsLog, begins_anew_at_zero_and_goes_on_in_the_same_events_file) {
 }
 
 // A run of 12 lines with a checkpoint after the fifth, killed at every byte that it may have written behind it.
-TEST(MetricsLog, a_run_killed_at_any_byte_resumes_to_the_files_of_one_that_was_not) {
+TEST(MetricsLog, KilledRunResumesToTheFilesOfAnUninterruptedOne) {
   ScratchFolder whole, killed;
   Position checkpoint;
   for (const auto& run : {whole.path(), killed.path()}) {
@@ -260,7 +260,7 @@ TEST_F(LogsOfOthers, AnotherMetricsFileIsKeptAside) {
   }
 }
 
-TEST(MetricsLog, a_full_disk_is_warned_of_once_tried_again_and_leaves_no_half_line) {
+TEST(MetricsLog, FullDiskIsReportedOnceRetriedAndLeavesNoHalfLine) {
   ScratchFolder whole, run;
   Position calm;
   {
@@ -291,7 +291,7 @@ TEST(MetricsLog, a_full_disk_is_warned_of_once_tried_again_and_leaves_no_half_li
   EXPECT_EQ(content(run.path()).events, content(whole.path()).events);
 }
 
-TEST(MetricsLog, what_could_not_be_flushed_is_written_again) {
+TEST(MetricsLog, RewritesUnflushedRecords) {
   ScratchFolder run;
   MetricsLog log(run.path(), {});
   log.write(step(1));
@@ -313,7 +313,7 @@ TEST(MetricsLog, what_could_not_be_flushed_is_written_again) {
   EXPECT_THAT(warned, HasSubstr("written again, nothing is lost"));
 }
 
-TEST(MetricsLog, records_that_memory_does_not_hold_are_counted) {
+TEST(MetricsLog, CountsRecordsThatMemoryCannotHold) {
   ScratchFolder run;
   MetricsLog log(run.path(), {});
   Position before = log.flush();

@@ -81,7 +81,7 @@ class ProgressLineTest : public testing::Test {
 
 } // namespace
 
-TEST_F(ProgressLineTest, without_a_terminal_plain_lines_that_come_less_and_less_often) {
+TEST_F(ProgressLineTest, PrintsPlainLinesEverLessOftenWithoutATerminal) {
   Watched watched(false);
   ProgressLine line(watched.in, clock);
   std::vector<int64_t> written;
@@ -102,7 +102,7 @@ TEST_F(ProgressLineTest, without_a_terminal_plain_lines_that_come_less_and_less_
       << "after the first step, and 5, 15, 35, 65 and 95 seconds later";
 }
 
-TEST_F(ProgressLineTest, a_terminal_has_one_line_that_is_written_over_and_taken_away) {
+TEST_F(ProgressLineTest, TerminalHasOneOverwrittenLine) {
   Watched watched(true);
   {
     ProgressLine line(watched.in, clock);
@@ -114,7 +114,7 @@ TEST_F(ProgressLineTest, a_terminal_has_one_line_that_is_written_over_and_taken_
   EXPECT_EQ(watched.read(), "\r\x1b[K");
 }
 
-TEST_F(ProgressLineTest, waiting_for_data_is_shown_where_it_is_worth_a_percent) {
+TEST_F(ProgressLineTest, ShowsDataWaitFromOnePercent) {
   for (const bool waits : {false, true}) {
     Watched watched(false);
     ProgressLine line(watched.in, clock);
@@ -126,7 +126,7 @@ TEST_F(ProgressLineTest, waiting_for_data_is_shown_where_it_is_worth_a_percent) 
   }
 }
 
-TEST_F(ProgressLineTest, what_goes_on_between_steps_is_for_terminals_alone) {
+TEST_F(ProgressLineTest, ShowsWorkBetweenStepsOnTerminalsOnly) {
   Watched terminal(true), pipe(false);
   ProgressLine(terminal.in, clock).note("align: evaluating questions");
   ProgressLine(pipe.in, clock).note("align: evaluating questions");
@@ -134,7 +134,7 @@ TEST_F(ProgressLineTest, what_goes_on_between_steps_is_for_terminals_alone) {
   EXPECT_EQ(pipe.read(), "");
 }
 
-TEST_F(ProgressLineTest, a_narrow_terminal_keeps_what_matters_most) {
+TEST_F(ProgressLineTest, NarrowTerminalKeepsTheMostImportantParts) {
   for (unsigned short columns : {30, 45, 60, 75, 90}) {
     Watched watched(true, columns);
     ProgressLine line(watched.in, clock);
@@ -147,7 +147,7 @@ TEST_F(ProgressLineTest, a_narrow_terminal_keeps_what_matters_most) {
   EXPECT_EQ(narrow.read(), "\ralign 1/2,000 (overall 50 %)\x1b[K");
 }
 
-TEST_F(ProgressLineTest, colours_only_where_they_are_wanted) {
+TEST_F(ProgressLineTest, ColoursOnlyWhereRequested) {
   Watched plain(true), coloured(true), dumb(true);
   ProgressLine(plain.in, clock).show(at(1));
   EXPECT_THAT(plain.read(), Not(HasSubstr("\x1b[1m")));
@@ -161,7 +161,7 @@ TEST_F(ProgressLineTest, colours_only_where_they_are_wanted) {
   EXPECT_THAT(dumb.read(), testing::MatchesRegex("align 1/2,000 [^\r\x1b]*\n")) << "cannot take a line back";
 }
 
-TEST_F(ProgressLineTest, the_log_writes_above_the_line) {
+TEST_F(ProgressLineTest, LogWritesAboveTheLine) {
   Watched watched(true);
   int standard_error = dup(STDERR_FILENO);
   dup2(watched.in, STDERR_FILENO);
@@ -175,7 +175,7 @@ TEST_F(ProgressLineTest, the_log_writes_above_the_line) {
   EXPECT_THAT(watched.read(), testing::EndsWith("lr 1.9e-3\x1b[K\r\x1b[Kwarning: the disk is full\n"));
 }
 
-TEST(SmoothedRate, follows_a_change_and_forgets_the_start) {
+TEST(SmoothedRate, FollowsAChangeAndForgetsTheStart) {
   SmoothedRate rate;
   EXPECT_FALSE(rate.value());
   for (int step = 0; step < 1000; ++step) rate.add(32, 0.1);
@@ -186,7 +186,7 @@ TEST(SmoothedRate, follows_a_change_and_forgets_the_start) {
   EXPECT_NEAR(*rate.value(), 160, 10);
 }
 
-TEST_F(ProgressLineTest, another_stage_or_a_resume_begins_the_rates_anew) {
+TEST_F(ProgressLineTest, AnotherStageOrAResumeRestartsRates) {
   Watched watched(false);
   ProgressLine line(watched.in, clock);
   line.show(at(0));

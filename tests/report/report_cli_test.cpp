@@ -25,7 +25,7 @@ class ReportCommand : public testing::Test {
 
 } // namespace
 
-TEST_F(ReportCommand, prints_the_figures_and_where_the_page_is) {
+TEST_F(ReportCommand, PrintsFiguresAndThePagesPath) {
   std::filesystem::create_directories(folder / "a run");
   test::make_run(folder / "a run");
   auto ran = run("'a run'");
@@ -37,7 +37,7 @@ TEST_F(ReportCommand, prints_the_figures_and_where_the_page_is) {
   EXPECT_TRUE(std::filesystem::exists(folder / "a run/report.html"));
 }
 
-TEST_F(ReportCommand, says_what_is_missing_and_writes_elsewhere) {
+TEST_F(ReportCommand, ReportsMissingFilesAndWritesElsewhere) {
   std::filesystem::create_directories(folder / "r");
   test::make_run(folder / "r", {.stages = 1, .last_progress = 0.5, .samples = false, .parameters = false});
   auto ran = run("r --out page.html");
@@ -48,7 +48,7 @@ TEST_F(ReportCommand, says_what_is_missing_and_writes_elsewhere) {
   EXPECT_FALSE(std::filesystem::exists(folder / "r/report.html"));
 }
 
-TEST_F(ReportCommand, has_its_figures_as_json) {
+TEST_F(ReportCommand, HasFiguresAsJson) {
   std::filesystem::create_directories(folder / "r");
   test::make_run(folder / "r");
   auto ran = run("r --json");
@@ -64,7 +64,7 @@ TEST_F(ReportCommand, has_its_figures_as_json) {
   EXPECT_THAT(document["missing"], IsEmpty());
 }
 
-TEST_F(ReportCommand, of_no_run_fails_with_advice) {
+TEST_F(ReportCommand, MissingRunFailsWithAdvice) {
   auto ran = run("nowhere");
   EXPECT_EQ(ran.code, 4);
   EXPECT_THAT(ran.err, HasSubstr("nowhere: this is no folder of a run"));
@@ -72,7 +72,7 @@ TEST_F(ReportCommand, of_no_run_fails_with_advice) {
   EXPECT_THAT(run("--help").out, testing::StartsWith("Example\n\n  fvlm-engine report runs/quickstart\n"));
 }
 
-TEST_F(ReportCommand, has_a_row_of_all_stages_and_what_preferences_came_to) {
+TEST_F(ReportCommand, HasARowPerStageAndPreferenceResults) {
   std::filesystem::create_directories(folder / "r");
   test::make_run(folder / "r");
   const auto ran = run("r");

@@ -63,7 +63,7 @@ size_t count(std::string_view text, std::string_view part) {
 
 } // namespace
 
-TEST(Figures, are_computed_from_the_lines) {
+TEST(Figures, AreComputedFromTheLines) {
   Stage stage;
   stage.name = "align";
   stage.steps = 30;
@@ -124,7 +124,7 @@ TEST(Figures, TheStepsOfFirstLossesStandInTheHeaderWhereTheyAreTheSame) {
   EXPECT_EQ(unknown.beside(none), "");
 }
 
-TEST(Figures, smoothing_keeps_a_constant_and_leaves_gaps_out) {
+TEST(Figures, SmoothingKeepsAConstantAndSkipsGaps) {
   for (double value : smoothed({2, 2, nothing, 2, 2, 2, 2, nothing, nothing, 2}, 5))
     EXPECT_TRUE(std::isnan(value) || value == 2) << value;
   std::vector<double> ramp(60), noisy(60);
@@ -136,7 +136,7 @@ TEST(Figures, smoothing_keeps_a_constant_and_leaves_gaps_out) {
   EXPECT_THAT(smoothed({}, 4), ElementsAre());
 }
 
-TEST(Html, text_is_escaped_and_what_is_no_text_replaced) {
+TEST(Html, EscapesTextAndReplacesInvalidText) {
   EXPECT_EQ(escaped("<a href=\"x\">'&</a>"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&lt;/a&gt;");
   EXPECT_EQ(escaped("ä€😀"), "ä€😀");
   EXPECT_EQ(escaped(std::string("a\0b\x1b\x7f", 5)), "a\uFFFDb\uFFFD\uFFFD");
@@ -145,7 +145,7 @@ TEST(Html, text_is_escaped_and_what_is_no_text_replaced) {
   EXPECT_THAT(script_string("</script><!--"), Not(HasSubstr("<")));
 }
 
-TEST(Html, numbers_are_short_and_true) {
+TEST(Html, FormatsNumbersShortAndExact) {
   EXPECT_EQ(figure(0.84312), "0.8431");
   EXPECT_EQ(figure(12345.6), "12,346");
   EXPECT_EQ(figure(2e-5), "2e-5");
@@ -192,7 +192,7 @@ TEST(Report, EachPartOfTheTimeHasAColourOfItsOwnInEveryStage) {
   EXPECT_LT(page.find("</i>backward<"), page.find("</i>evaluation<"));
 }
 
-TEST(Chart, no_spike_is_lost_where_points_are_many) {
+TEST(Chart, KeepsSpikesOfManyPoints) {
   Chart chart;
   chart.title = "Loss";
   ChartLine line{"loss", 1, true, false, {}, {}};
@@ -204,7 +204,7 @@ TEST(Chart, no_spike_is_lost_where_points_are_many) {
   EXPECT_EQ(read_markup(html).problem, "");
 }
 
-TEST(Chart, a_run_that_was_rolled_back_is_drawn_as_two_lines) {
+TEST(Chart, RolledBackRunIsDrawnAsTwoLines) {
   Chart chart;
   chart.lines = {{"loss", 1, false, false, {10, 20, 30, 20, 30, 40}, {5, 4, 9, 3, 2, 1}}};
   std::string html = chart_html(chart);
@@ -214,20 +214,20 @@ TEST(Chart, a_run_that_was_rolled_back_is_drawn_as_two_lines) {
   EXPECT_EQ(count(path, "L"), 4u) << path;
 }
 
-TEST(Chart, what_happened_after_the_last_line_is_within_it) {
+TEST(Chart, EventsAfterTheLastLineAreInside) {
   Chart chart{.title = "c", .lines = {{.name = "loss", .x = {10, 20}, .y = {2, 1}}}, .stages = {{"align", 0, 20}}};
   chart.flags = {{25, "nonfinite", "at step 25", "event-1"}};
   EXPECT_THAT(chart_html(chart), HasSubstr(R"(href="#event-1" style="left:100.00%")"));
 }
 
-TEST(Chart, one_point_alone_is_a_dot) {
+TEST(Chart, SinglePointIsADot) {
   Chart chart{.title = "c", .lines = {{.name = "loss", .x = {1}, .y = {2}}}};
   EXPECT_THAT(chart_html(chart), HasSubstr("class=\"dot"));
   chart.lines[0].x.push_back(2), chart.lines[0].y.push_back(1);
   EXPECT_THAT(chart_html(chart), testing::Not(HasSubstr("class=\"dot")));
 }
 
-TEST(Chart, without_points_there_is_none_and_odd_values_break_nothing) {
+TEST(Chart, SurvivesNoPointsAndOddValues) {
   Chart chart;
   EXPECT_EQ(chart_html(chart), "");
   chart.lines = {{"x", 1, false, false, {1, 2}, {nothing, nothing}}};
@@ -243,7 +243,7 @@ TEST(Chart, without_points_there_is_none_and_odd_values_break_nothing) {
     }
 }
 
-TEST(HeatMap, is_a_png_of_a_pixel_a_cell) {
+TEST(HeatMap, IsAPngWithOnePixelPerCell) {
   auto decoded = [](const std::string& png) { return decode_image(std::as_bytes(std::span(png))); };
   std::vector<double> shares(6 * 300);
   for (size_t i = 0; i < shares.size(); ++i) shares[i] = static_cast<double>(i);
@@ -253,7 +253,7 @@ TEST(HeatMap, is_a_png_of_a_pixel_a_cell) {
   EXPECT_EQ(decoded(heat_map_png({0, 0}, 1, 2, 0)).width, 2) << "a model that looked nowhere";
 }
 
-TEST(Report, of_a_whole_run_says_what_its_files_say) {
+TEST(Report, OfAWholeRunMatchesItsFiles) {
   ScratchFolder run;
   test::make_run(run.path());
   auto made = write_report(run.path());
@@ -290,7 +290,7 @@ TEST(Report, of_a_whole_run_says_what_its_files_say) {
   EXPECT_THAT(markup.text, HasSubstr(fmt::format("{:.3f}", tail)));
 }
 
-TEST(Report, carries_all_that_it_needs) {
+TEST(Report, IsSelfContained) {
   ScratchFolder run;
   test::make_run(run.path());
   std::string page = page_of(run.path());
@@ -301,7 +301,7 @@ TEST(Report, carries_all_that_it_needs) {
   EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
 }
 
-TEST(Report, of_a_run_that_was_killed_or_goes_on_says_how_far_it_got) {
+TEST(Report, OfAKilledOrRunningRunShowsProgress) {
   ScratchFolder run;
   test::make_run(run.path(), {.stages = 2, .last_progress = 0.4});
   std::string lines = read_file(run / "metrics.jsonl");
@@ -316,7 +316,7 @@ TEST(Report, of_a_run_that_was_killed_or_goes_on_says_how_far_it_got) {
   EXPECT_THAT(made.notes, testing::Contains(HasSubstr("the last line of metrics.jsonl is not whole")));
 }
 
-TEST(Report, does_with_a_plan_and_no_line_at_all) {
+TEST(Report, NeedsOnlyAPlan) {
   ScratchFolder run;
   write_run(run.path(), plan_of(json::array({{{"name", "align"}, {"steps", 10}}})), "");
   auto made = write_report(run.path());
@@ -327,7 +327,7 @@ TEST(Report, does_with_a_plan_and_no_line_at_all) {
   EXPECT_THAT(markup.text, HasSubstr("parameters.json is not there"));
 }
 
-TEST(Report, passes_over_what_it_does_not_know) {
+TEST(Report, IgnoresUnknownLines) {
   ScratchFolder run;
   auto stages = json::array({{{"name", "align"}, {"steps", 20}, {"later", {1, {{"a", nullptr}}}}}});
   std::string lines =
@@ -372,7 +372,7 @@ TEST(Report, ReadsTokensUnderTheirEarlierName) {
   EXPECT_FALSE(columns.contains("tokens"));
 }
 
-TEST(Report, lets_no_markup_through_from_any_file) {
+TEST(Report, EscapesMarkupFromEveryFile) {
   const std::string evil = "</script><img src=x onerror=alert(1)>\"'&{{title}}";
   ScratchFolder run;
   test::make_run(run.path());
@@ -422,7 +422,7 @@ TEST(Report, lets_no_markup_through_from_any_file) {
   EXPECT_EQ(count(page, "<script"), count(page, "</script>"));
 }
 
-TEST(Report, shows_frames_from_beside_the_sample_alone) {
+TEST(Report, ShowsFramesFromBesideTheSampleOnly) {
   ScratchFolder run;
   test::make_run(run.path());
   fs::path show = run / "instruct/show/questions";
@@ -440,7 +440,7 @@ TEST(Report, shows_frames_from_beside_the_sample_alone) {
   }
 }
 
-TEST(Report, makes_large_frames_smaller) {
+TEST(Report, ScalesLargeFramesDown) {
   ScratchFolder run;
   test::make_run(run.path());
   fs::path show = run / "instruct/show/questions";
@@ -458,7 +458,7 @@ TEST(Report, makes_large_frames_smaller) {
 }
 
 // What a full disk, another program or a later version might have left: values of other types, anywhere.
-TEST(Report, survives_values_of_any_type_anywhere) {
+TEST(Report, SurvivesValuesOfAnyType) {
   ScratchFolder run;
   test::make_run(run.path(), {.stages = 2});
   static const json others[] = {nullptr,
@@ -511,7 +511,7 @@ TEST(Report, survives_values_of_any_type_anywhere) {
   }
 }
 
-TEST(Report, of_what_is_no_run_says_so) {
+TEST(Report, RefusesWhatIsNoRun) {
   ScratchFolder folder;
   auto refused = [](const fs::path& run) {
     try {

@@ -561,7 +561,7 @@ FIELD(fvlm_quantizer_v1, fake_quantize_backward, 104,
 // What a compiler with other ideas of these would break.
 static_assert(sizeof(void*) == 8 && sizeof(float) == 4 && sizeof(double) == 8 && sizeof(std::int64_t) == 8);
 
-TEST(AbiLayout, entry_symbol_and_kinds_have_their_names) {
+TEST(AbiLayout, EntrySymbolAndKindsHaveTheirNames) {
   EXPECT_STREQ(FVLM_PLUGIN_ENTRY, "fvlm_plugin_entry_v1");
   EXPECT_STREQ(FVLM_ATTENTION_KIND, "fvlm.attention/1");
   EXPECT_STREQ(FVLM_LOSS_KIND, "fvlm.loss/1");

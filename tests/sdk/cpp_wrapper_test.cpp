@@ -78,7 +78,7 @@ class Comfort : public testing::Test {
   alignas(256) char space[512] = {};
 };
 
-TEST_F(Comfort, entry_answers_one_pointer_and_only_hosts_of_its_major) {
+TEST_F(Comfort, EntryReturnsOnePointerForHostsOfItsMajorOnly) {
   EXPECT_EQ(fvlm_plugin_entry_v1(&host), plugin);
   EXPECT_STREQ(plugin->name, "comfort");
   EXPECT_STREQ(plugin->version, "1.2.3");
@@ -91,7 +91,7 @@ TEST_F(Comfort, entry_answers_one_pointer_and_only_hosts_of_its_major) {
   EXPECT_EQ(fvlm_plugin_entry_v1(nullptr), nullptr);
 }
 
-TEST_F(Comfort, tables_are_the_classes_named_and_no_others) {
+TEST_F(Comfort, TablesAreExactlyTheNamedClasses) {
   EXPECT_EQ(plugin->table(FVLM_KERNELS_KIND), kernels);
   const auto* momentum = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("momentum")));
   const auto* nesterov = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("nesterov")));
@@ -107,7 +107,7 @@ TEST_F(Comfort, tables_are_the_classes_named_and_no_others) {
   EXPECT_EQ(plugin->table(nullptr), nullptr);
 }
 
-TEST_F(Comfort, operations_without_a_member_function_are_null_and_refused) {
+TEST_F(Comfort, OperationsWithoutAMemberFunctionAreNullAndRefused) {
   EXPECT_NE(kernels->swiglu_forward, nullptr);
   EXPECT_NE(kernels->swiglu_backward, nullptr);
   EXPECT_EQ(kernels->rope, nullptr);
@@ -117,14 +117,14 @@ TEST_F(Comfort, operations_without_a_member_function_are_null_and_refused) {
   EXPECT_EQ(ask(), "0 this operation is not offered");
 }
 
-TEST_F(Comfort, supports_answers_with_text_even_when_it_throws) {
+TEST_F(Comfort, SupportsAnswersWithTextEvenWhenItThrows) {
   query.dtype = sdk::float64;
   EXPECT_EQ(ask(), "0 dtype float64 not supported");
   query.width = 13;
   EXPECT_EQ(ask(), "0 13 is unlucky");
 }
 
-TEST_F(Comfort, struct_sizes_of_zero_and_too_small_are_refused) {
+TEST_F(Comfort, RefusesStructSizesOfZeroAndTooSmall) {
   Matrix x(3, 4, 4);
   fvlm_swiglu_forward arguments{sizeof arguments, &x.tensor, &x.tensor, &x.tensor};
   for (const std::uint32_t wrong : {0U, 8U, static_cast<std::uint32_t>(sizeof arguments - 1)}) {
@@ -145,7 +145,7 @@ TEST_F(Comfort, struct_sizes_of_zero_and_too_small_are_refused) {
   EXPECT_EQ(kernels->swiglu_forward(nullptr, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
 }
 
-TEST_F(Comfort, exceptions_become_statuses) {
+TEST_F(Comfort, ExceptionsBecomeStatuses) {
   fvlm_swiglu_backward backward{};
   backward.struct_size = sizeof backward;
   EXPECT_EQ(kernels->swiglu_backward(instance, &call, &query, &backward), FVLM_ERROR_INTERNAL);
@@ -170,7 +170,7 @@ TEST_F(Comfort, exceptions_become_statuses) {
   EXPECT_STREQ(text, "row 100") << "what a piece of parallel_for throws arrives";
 }
 
-TEST_F(Comfort, views_follow_strides_and_refuse_other_types) {
+TEST_F(Comfort, ViewsFollowStridesAndRefuseOtherTypes) {
   Matrix x(3, 4, 7), y(3, 4, 5);
   fvlm_swiglu_forward arguments{sizeof arguments, &x.tensor, &x.tensor, &y.tensor};
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_OK) << text;
@@ -189,7 +189,7 @@ TEST_F(Comfort, views_follow_strides_and_refuse_other_types) {
   EXPECT_EQ((sdk::View<float, 2>(&x.tensor).row(2)), x.values.data() + 14);
 }
 
-TEST_F(Comfort, workspace_is_counted_and_carved_by_one_function) {
+TEST_F(Comfort, WorkspaceIsCountedAndCarvedByOneFunction) {
   fvlm_requirements requirements{};
   requirements.struct_size = sizeof requirements;
   ASSERT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
@@ -204,7 +204,7 @@ TEST_F(Comfort, workspace_is_counted_and_carved_by_one_function) {
   EXPECT_STREQ(text, "expected a workspace of at least 512 bytes but got 511");
 }
 
-TEST_F(Comfort, optimizer_declares_its_states_and_hyperparameters) {
+TEST_F(Comfort, OptimizerDeclaresItsStatesAndHyperparameters) {
   const auto* table = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("momentum")));
   EXPECT_STREQ(table->algorithm, "momentum");
   EXPECT_EQ(table->hyperparameter_count, 2);
@@ -230,7 +230,7 @@ TEST_F(Comfort, ErrorSinkOfCapacity0AndNoSinkAreLeftAlone) {
 }
 
 // The definition of bfloat16 rounding, in doubles: the neighbour that is nearer, of two as near the even one.
-TEST(Number, bfloat16_rounds_to_nearest_even_and_keeps_nan) {
+TEST(Number, Bfloat16RoundsToNearestEvenAndKeepsNan) {
   for (std::uint32_t high = 0; high < 0x10000; ++high) {
     sdk::BFloat16 exact{};
     exact.bits = static_cast<std::uint16_t>(high);
@@ -259,7 +259,7 @@ double half_by_definition(std::uint32_t bits) {
   return exponent == 0 ? sign * std::ldexp(fraction, -14) : sign * std::ldexp(1 + fraction, exponent - 15);
 }
 
-TEST(Number, half_is_exact_both_ways_and_rounds_to_nearest_even) {
+TEST(Number, HalfIsExactBothWaysAndRoundsToNearestEven) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     sdk::Half half{};
     half.bits = static_cast<std::uint16_t>(bits);

@@ -10,7 +10,7 @@
 
 namespace {
 
-TEST(DlPack, tensor_is_binary_identical) {
+TEST(DlPack, TensorIsBinaryIdentical) {
   static_assert(sizeof(fvlm_tensor) == sizeof(DLTensor));
   static_assert(std::alignment_of_v<fvlm_tensor> == std::alignment_of_v<DLTensor>);
   static_assert(offsetof(fvlm_tensor, data) == offsetof(DLTensor, data));
@@ -40,7 +40,7 @@ TEST(DlPack, tensor_is_binary_identical) {
   EXPECT_EQ(theirs.byte_offset, 0U);
 }
 
-TEST(DlPack, codes_are_the_same) {
+TEST(DlPack, CodesAreTheSame) {
   EXPECT_EQ(FVLM_CPU, static_cast<int>(kDLCPU));
   EXPECT_EQ(FVLM_CUDA, static_cast<int>(kDLCUDA));
   EXPECT_EQ(FVLM_INT, static_cast<int>(kDLInt));

@@ -55,14 +55,14 @@ class DropIn : public PluginBuilder {
   }
 };
 
-TEST_F(DropIn, a_plugin_in_c_built_by_cc_is_listed_and_chosen) {
+TEST_F(DropIn, CPluginBuiltByCcIsListedAndChosen) {
   make("kernels", "kernels-in-c", "c", "CC=cc");
   EXPECT_EQ(listed("kernels-in-c").at("state"), "ready");
   EXPECT_EQ(listed("kernels-in-c").at("kinds"), nlohmann::json::array({"fvlm.kernels/1"}));
   EXPECT_EQ(choose({}).chosen, "kernels-in-c");
 }
 
-TEST_F(DropIn, a_plugin_of_another_compiler_and_standard_is_chosen_by_name) {
+TEST_F(DropIn, PluginOfAnotherCompilerAndStandardIsChosenByName) {
   if (!has_tool("clang++")) GTEST_SKIP() << "clang is not installed";
   make("kernels", "kernels-in-c", "c", "CC=cc CFLAGS=-O1");
   make("kernels", "kernels-of-clang", "cpp", "CXX=clang++ CXXFLAGS='-O1 -std=c++20'");
@@ -71,7 +71,7 @@ TEST_F(DropIn, a_plugin_of_another_compiler_and_standard_is_chosen_by_name) {
   EXPECT_EQ(report.chosen, "kernels-of-clang") << report.text();
 }
 
-TEST_F(DropIn, a_plugin_in_cuda_is_listed_with_the_reason_that_no_device_is_there) {
+TEST_F(DropIn, CudaPluginIsListedWithTheReasonOfNoDevice) {
   if (nvcc().empty()) GTEST_SKIP() << "no CUDA toolkit";
   make("kernels", "kernels-in-cuda", "cuda",
        "NVCCFLAGS=-O1 ARCHITECTURES=-gencode=arch=compute_90a,code=sm_90a NVCC=" + nvcc());

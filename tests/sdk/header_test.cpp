@@ -42,7 +42,7 @@ class HeaderTest : public PluginBuilder, public testing::WithParamInterface<Comp
   int count = 0;
 };
 
-TEST_P(HeaderTest, compiles_alone_without_a_warning) {
+TEST_P(HeaderTest, CompilesAloneWithoutAWarning) {
   const Compiler& compiler = GetParam();
   if (!has_tool(compiler.name)) GTEST_SKIP() << compiler.name << " is not installed";
   const std::string files = compiler.cpp ? sources({".h", ".hpp"}, ".cpp") : sources({".h"}, ".c");
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Compilers, HeaderTest,
 
 using CudaHeader = PluginBuilder;
 
-TEST_F(CudaHeader, compiles_alone_without_a_warning) {
+TEST_F(CudaHeader, CompilesAloneWithoutAWarning) {
   if (nvcc().empty()) GTEST_SKIP() << "no CUDA toolkit";
   write("alone.cu", "#include <fvlm/cuda.hpp>\n");
   const Result result = run(nvcc() +

@@ -34,14 +34,14 @@ class PackageTest : public PluginBuilder {
   fs::path prefix;
 };
 
-TEST_F(PackageTest, mentions_no_place_of_the_machine_that_made_it) {
+TEST_F(PackageTest, MentionsNoPathOfTheBuildMachine) {
   for (const std::string& place : {source.string(), build.string(), (folder / "first").string()}) {
     const Result found = run("grep -rlF '" + place + "' .", prefix);
     EXPECT_EQ(found.output, "") << "these mention " << place;
   }
 }
 
-TEST_F(PackageTest, find_package_builds_a_folder_that_the_engine_takes_as_it_is) {
+TEST_F(PackageTest, FindPackageBuildsAFolderThatTheEngineLoads) {
   copy_template("packer", "c", "packer-c");
   write("packer-c/CMakeLists.txt", "cmake_minimum_required(VERSION 3.24)\n"
                                    "project(packer-c LANGUAGES C)\n"
@@ -57,7 +57,7 @@ TEST_F(PackageTest, find_package_builds_a_folder_that_the_engine_takes_as_it_is)
   }
 }
 
-TEST_F(PackageTest, find_package_leaves_the_choice_of_a_younger_standard) {
+TEST_F(PackageTest, FindPackageAllowsANewerStandard) {
   copy_template("packer", "cpp", "packer-cpp");
   write("packer-cpp/CMakeLists.txt", "cmake_minimum_required(VERSION 3.24)\n"
                                      "project(packer-cpp LANGUAGES CXX)\n"
@@ -73,7 +73,7 @@ TEST_F(PackageTest, find_package_leaves_the_choice_of_a_younger_standard) {
             std::set<std::string>{"fvlm_plugin_entry_v1"});
 }
 
-TEST_F(PackageTest, find_package_says_what_is_missing) {
+TEST_F(PackageTest, FindPackageReportsWhatIsMissing) {
   write("young/CMakeLists.txt", "cmake_minimum_required(VERSION 3.24)\nproject(young LANGUAGES C)\n"
                                 "find_package(fvlm-sdk 2.0 REQUIRED)\n");
   const Result young = configure("young");
@@ -92,7 +92,7 @@ TEST_F(PackageTest, find_package_says_what_is_missing) {
   EXPECT_NE(flat.find("missing; the engine reads it before the library"), std::string::npos) << bare.output;
 }
 
-TEST_F(PackageTest, pkg_config_is_enough_for_a_plugin_in_one_command) {
+TEST_F(PackageTest, PkgConfigBuildsAPluginInOneCommand) {
   if (!has_tool("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
   copy_template("attention", "c", "attention-c");
   const std::string search = "export PKG_CONFIG_PATH='" + (prefix / "lib/pkgconfig").string() + "'; ";

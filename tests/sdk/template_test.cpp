@@ -66,7 +66,7 @@ void PrintTo(const Built& built, std::ostream* out) {
 
 class TemplateTest : public PluginBuilder, public testing::WithParamInterface<Built> {};
 
-TEST_P(TemplateTest, builds_as_it_comes_and_exports_its_entry_point_alone) {
+TEST_P(TemplateTest, BuildsUnchangedAndExportsItsEntryPointOnly) {
   const Built& built = GetParam();
   if (!has_tool(built.needs)) GTEST_SKIP() << built.needs << " is not installed";
   for (const std::string& kind : kinds) {
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
 // As the README of a template says: make, then plugin check.
 class TemplateCheck : public PluginBuilder, public testing::WithParamInterface<std::tuple<std::string, std::string>> {};
 
-TEST_P(TemplateCheck, passes_plugin_check_as_it_comes) {
+TEST_P(TemplateCheck, PassesPluginCheckUnchanged) {
   const auto& [kind, lang] = GetParam();
   const std::string name = kind + "-mine";
   ASSERT_EQ(plugin_new({kind, name, "--lang", lang, "--dir", (folder / name).string()}), 0);
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Templates, TemplateCheck,
 
 using CheckOnly = PluginBuilder;
 
-TEST_F(CheckOnly, says_so_where_no_check_has_such_a_name) {
+TEST_F(CheckOnly, ReportsAnUnknownCheckName) {
   const Result none =
       run("'" + (build / "bin/fvlm-engine").string() + "' plugin check packer-bestfit --only nosuch,neither");
   EXPECT_EQ(none.status, 2) << none.output;
@@ -126,7 +126,7 @@ TEST_F(CheckOnly, says_so_where_no_check_has_such_a_name) {
 // The numbers of a CUDA template, on a machine without a GPU: its kernels run as functions of the host.
 using CudaOnHost = PluginBuilder;
 
-TEST_F(CudaOnHost, cuda_sources_also_compile_for_the_host) {
+TEST_F(CudaOnHost, CudaSourcesAlsoCompileForTheHost) {
   for (const std::string& kind : kinds) {
     const std::string name = kind + "-host";
     if (!fs::exists(build / "share/fvlm/template" / kind / "cuda")) continue;
@@ -156,7 +156,7 @@ class PluginNew : public PluginBuilder {
   }
 };
 
-TEST_F(PluginNew, fills_in_every_name_and_says_what_to_do_next) {
+TEST_F(PluginNew, FillsInEveryNameAndPrintsNextSteps) {
   const fs::path made = folder / "loss-mine";
   testing::internal::CaptureStdout();
   const std::vector<std::string> words = {"loss", "loss-mine", "--lang", "cpp", "--dir", made.string()};
@@ -178,7 +178,7 @@ TEST_F(PluginNew, fills_in_every_name_and_says_what_to_do_next) {
   EXPECT_NE(text_of(made / "plugin.cpp").find("FVLM_PLUGIN(\"loss-mine\""), std::string::npos);
 }
 
-TEST_F(PluginNew, refuses_to_overwrite) {
+TEST_F(PluginNew, RefusesToOverwrite) {
   write("kept/notes.txt", "mine");
   const std::string text = refusal({"loss", "loss-mine", "--dir", (folder / "kept").string()});
   EXPECT_NE(text.find("the path already exists"), std::string::npos) << text;
@@ -188,7 +188,7 @@ TEST_F(PluginNew, refuses_to_overwrite) {
             std::string::npos);
 }
 
-TEST_F(PluginNew, refuses_names_that_no_plugin_can_have) {
+TEST_F(PluginNew, RefusesInvalidNames) {
   for (const std::string name : {"", "Attention", "9lives", "a b", "a/b", "../a", "a\"b", "caf\xc3\xa9"}) {
     EXPECT_NE(refusal({"loss", name, "--dir", (folder / "x").string()}).find("cannot be a plugin's name"),
               std::string::npos)
@@ -200,7 +200,7 @@ TEST_F(PluginNew, refuses_names_that_no_plugin_can_have) {
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 
-TEST_F(PluginNew, suggests_kinds_and_languages_and_says_why_there_is_no_packer_in_cuda) {
+TEST_F(PluginNew, SuggestsKindsAndLanguagesAndExplainsTheMissingCudaPacker) {
   const std::string dir = (folder / "x").string();
   EXPECT_NE(refusal({"atention", "x", "--dir", dir}).find("did you mean 'attention'?"), std::string::npos);
   EXPECT_NE(

@@ -51,7 +51,7 @@ std::string trained(const std::vector<std::string>& texts, size_t max_vocabulary
 
 } // namespace
 
-TEST(BpeTrainer, every_frequent_word_becomes_one_token) {
+TEST(BpeTrainer, EveryFrequentWordBecomesOneToken) {
   auto json = trained({"red red blue", "a red circle"});
   Tokenizer tokenizer = Tokenizer::from_json(json, "trained");
   auto ids = tokenizer.encode("red red circle");
@@ -63,13 +63,13 @@ TEST(BpeTrainer, every_frequent_word_becomes_one_token) {
   EXPECT_NO_THROW(ChatTemplate{tokenizer});
 }
 
-TEST(BpeTrainer, the_order_of_texts_does_not_matter) {
+TEST(BpeTrainer, OrderOfTextsDoesNotMatter) {
   auto one = texts(50), other = one;
   std::reverse(other.begin(), other.end());
   EXPECT_EQ(trained(one, 400), trained(other, 400));
 }
 
-TEST(BpeTrainer, the_vocabulary_bounds_it) {
+TEST(BpeTrainer, LimitsTheVocabulary) {
   auto tokens = [](size_t max_vocabulary) {
     return nlohmann::json::parse(trained({"aaab aaab", "zx"}, max_vocabulary))["model"]["vocab"].size();
   };
@@ -79,7 +79,7 @@ TEST(BpeTrainer, the_vocabulary_bounds_it) {
   EXPECT_THROW(tokens(258), Error);
 }
 
-TEST(BpeTrainer, makes_the_file_that_the_wheel_makes) {
+TEST(BpeTrainer, MatchesTheFileOfTheWheel) {
   fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-bpe-trainer-{}", getpid());
   fs::create_directories(folder);
   auto all = texts(400);

@@ -93,7 +93,7 @@ std::string text(const Shard& shard, const Member& member) {
 
 } // namespace
 
-TEST(Shapes, every_answer_is_what_is_seen_and_no_wrong_one_is) {
+TEST(Shapes, AnswersMatchThePicturesAndWrongOnesDoNot) {
   for (std::string_view name : {"questions", "pairs", "heldout/questions", "heldout/pairs"}) {
     std::map<std::string, int> kinds;
     for (uint64_t number = 0; number < 2000; ++number) {
@@ -119,14 +119,14 @@ TEST(Shapes, every_answer_is_what_is_seen_and_no_wrong_one_is) {
   }
 }
 
-TEST(Shapes, the_right_choice_stands_anywhere) {
+TEST(Shapes, CorrectChoiceStandsAnywhere) {
   std::array<int, 4> places{};
   for (uint64_t number = 0; number < 2000; ++number)
     ++places.at(nlohmann::json::parse(make_sample(part("heldout/questions"), 1, number, 4).json)["answer"]);
   for (int times : places) EXPECT_NEAR(times, 500, 100);
 }
 
-TEST(Shapes, no_clip_is_both_held_out_and_trained_on) {
+TEST(Shapes, NoClipIsBothHeldOutAndTrainedOn) {
   auto pixels = [](const Sample& sample) {
     std::string all;
     for (const Picture& picture : sample.frames) {
@@ -143,7 +143,7 @@ TEST(Shapes, no_clip_is_both_held_out_and_trained_on) {
       ASSERT_FALSE(trained.contains(pixels(make_sample(part(name), 1, number, 4)))) << name << " " << number;
 }
 
-TEST(Shapes, every_word_is_one_token) {
+TEST(Shapes, EveryWordIsOneToken) {
   Tokenizer tokenizer = Tokenizer::from_json(make_tokenizer(), "tokenizer.json");
   for (const Part& part : parts())
     for (uint64_t number = 0; number < 300; ++number) {
@@ -160,7 +160,7 @@ TEST(Shapes, every_word_is_one_token) {
     }
 }
 
-TEST(Shapes, blobs_are_painted_where_they_are) {
+TEST(Shapes, BlobsArePaintedAtTheirPlace) {
   Picture picture{grey, {{Form::square, {200, 0, 0}, 128, 384, 128}}};
   Image image = paint(picture, 64, 32, Ground::plain, 0);
   auto red = [&](int64_t x, int64_t y) { return image.rgb.at(static_cast<size_t>(y * 64 + x) * 3); };
@@ -170,7 +170,7 @@ TEST(Shapes, blobs_are_painted_where_they_are) {
   EXPECT_EQ(red(0, 0), 124);
 }
 
-TEST_F(MakeShapes, the_same_options_give_the_same_bytes_on_any_number_of_threads) {
+TEST_F(MakeShapes, SameOptionsGiveTheSameBytesOnAnyNumberOfThreads) {
   const std::string samples = "--samples captions=50,questions=30,text=20,heldout/pairs=10 --shard-size 20";
   ASSERT_EQ(make(fmt::format("--out {}/a {} --threads 1", folder.string(), samples)), 0) << said();
   ASSERT_EQ(make(fmt::format("--out {}/b {} --threads 3", folder.string(), samples)), 0) << said();
@@ -182,7 +182,7 @@ TEST_F(MakeShapes, the_same_options_give_the_same_bytes_on_any_number_of_threads
   EXPECT_EQ(a["tokenizer/tokenizer.json"], c["tokenizer/tokenizer.json"]);
 }
 
-TEST_F(MakeShapes, shards_hold_whole_samples_with_frames_in_order) {
+TEST_F(MakeShapes, ShardsHoldWholeSamplesWithFramesInOrder) {
   for (const char* format : {"png", "jpeg"}) {
     ASSERT_EQ(make(fmt::format("--out {}/a --samples captions=50,text=5 --shard-size 20 --frames 3 --format {}",
                                folder.string(), format)),
@@ -209,7 +209,7 @@ TEST_F(MakeShapes, shards_hold_whole_samples_with_frames_in_order) {
   }
 }
 
-TEST_F(MakeShapes, what_is_there_stays_and_what_is_other_is_made_anew) {
+TEST_F(MakeShapes, KeepsMatchingDataAndRegeneratesTheRest) {
   const std::string a = fmt::format("--out {}/a --samples captions=5 ", folder.string());
   ASSERT_EQ(make(a), 0);
   auto before = fs::last_write_time(folder / "a/manifest.json");
@@ -225,7 +225,7 @@ TEST_F(MakeShapes, what_is_there_stays_and_what_is_other_is_made_anew) {
   EXPECT_NE(said().find("made in"), std::string::npos) << said();
 }
 
-TEST_F(MakeShapes, never_removes_what_it_has_not_made) {
+TEST_F(MakeShapes, NeverRemovesFilesOfOthers) {
   fs::create_directories(folder / "mine/captions");
   write_file_atomic(folder / "mine/captions/letter.txt", "dear");
   EXPECT_EQ(make(fmt::format("--out {}/mine --samples captions=5", folder.string())), 7);
@@ -233,7 +233,7 @@ TEST_F(MakeShapes, never_removes_what_it_has_not_made) {
   EXPECT_NE(said().find("a file or folder of this name already exists"), std::string::npos) << said();
 }
 
-TEST_F(MakeShapes, wrong_options_are_refused_each_with_its_reason) {
+TEST_F(MakeShapes, RefusesWrongOptionsWithAReason) {
   for (auto [options, reason] : {std::pair{"--frames 1", "--frames wants 2 to 64, not 1"},
                                  {"--size 32x", "--size: expected an integer from 8 to 4096, got '32x'"},
                                  {"--size 5", "--size: expected an integer from 8 to 4096, got '5'"},
@@ -258,7 +258,7 @@ TEST_F(MakeShapes, HelpSaysWhereMp4IsToBeHad) {
 }
 
 #ifdef FVLM_MAKE_SHAPES_MP4
-TEST_F(MakeShapes, a_clip_may_be_one_mp4) {
+TEST_F(MakeShapes, ClipMayBeOneMp4) {
   for (const char* name : {"a", "b"})
     ASSERT_EQ(
         std::system(fmt::format("{} --out {}/{} --format mp4 --size 64x48 --samples captions=3,text=1 > {}/said 2>&1",

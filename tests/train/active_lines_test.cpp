@@ -29,7 +29,7 @@ struct ActiveLines : testing::Test {
   PackingStatistics packing;
 };
 
-TEST_F(ActiveLines, name_tf32_only_where_products_are_computed_in_it) {
+TEST_F(ActiveLines, NameTf32OnlyWhereProductsUseIt) {
   plan.precision = plan::Precision::tf32;
   const at::Device gpu(at::kCUDA, 0);
   operations = {chosen("kernels rmsnorm", "kernels-cuda"), chosen("kernels linear", "reference")};
@@ -43,7 +43,7 @@ TEST_F(ActiveLines, name_tf32_only_where_products_are_computed_in_it) {
   EXPECT_EQ(product_precision(plan::Precision::bf16, gpu, operations), plan::Precision::bf16);
 }
 
-TEST_F(ActiveLines, name_each_plugin_once_and_what_was_preferred_and_refused) {
+TEST_F(ActiveLines, NameEachPluginOnceWithPreferencesAndRefusals) {
   operations = {chosen("kernels linear", "kernels-cublaslt", "cuBLASLt"), chosen("kernels rope", "kernels-cuda"),
                 chosen("kernels linear", "kernels-cublaslt", "cuBLASLt"), chosen("kernels swiglu", "kernels-cuda"),
                 chosen("attention", "attention-flash", "tiles")};
@@ -59,7 +59,7 @@ TEST_F(ActiveLines, name_each_plugin_once_and_what_was_preferred_and_refused) {
   EXPECT_THAT(all, Contains("Using activation checkpointing: vision off, decoder one layer of 2"));
 }
 
-TEST_F(ActiveLines, tell_what_packing_saves) {
+TEST_F(ActiveLines, ShowWhatPackingSaves) {
   const auto sample = [](int64_t frames, size_t tokens) {
     auto made = std::make_shared<Sample>();
     made->frames = frames;

@@ -77,7 +77,7 @@ class BrokenData : public SmallRun {
   }
 };
 
-TEST_F(BrokenData, a_set_whose_images_are_all_broken_trains_nothing) {
+TEST_F(BrokenData, SetOfBrokenImagesTrainsNothing) {
   break_images("questions", [](int64_t) { return true; });
   const std::string text = refused([&] { run("a", {}, {.stage = "instruct"}); });
   EXPECT_THAT(text, HasSubstr("samples read are broken"));
@@ -89,12 +89,12 @@ TEST_F(BrokenData, a_set_whose_images_are_all_broken_trains_nothing) {
   EXPECT_FALSE(fs::exists(folder("b") / "instruct" / "step-000001"));
 }
 
-TEST_F(BrokenData, a_set_half_broken_ends_the_run) {
+TEST_F(BrokenData, HalfBrokenSetEndsTheRun) {
   break_images("questions", [](int64_t number) { return number % 2 == 0; });
   EXPECT_THAT(refused([&] { run("a", {}, {.stage = "instruct"}); }), HasSubstr("samples read are broken"));
 }
 
-TEST_F(BrokenData, what_was_skipped_stands_in_the_metrics_and_is_the_same_after_a_stop) {
+TEST_F(BrokenData, SkippedSamplesAreInTheMetricsAndSurviveAStop) {
   break_images("questions", [](int64_t number) { return number % 12 == 5; });
   run("whole", {},
       {.stage = "instruct", .write_report = [](const std::filesystem::path& run) { report::write_report(run); }});
@@ -111,7 +111,7 @@ TEST_F(BrokenData, what_was_skipped_stands_in_the_metrics_and_is_the_same_after_
   EXPECT_THAT(read_file(folder("whole") / "report.html"), HasSubstr("image or video"));
 }
 
-TEST_F(BrokenData, steps_without_a_usable_sample_are_not_taken_and_the_schedule_passes_over_them) {
+TEST_F(BrokenData, StepsWithoutUsableSamplesAreSkippedButScheduled) {
   run("good", {"log_every=1"}, {.stage = "instruct"});
   // The samples of the second and third step, as the stage reads them.
   const auto plan = resolved().plan;
@@ -142,7 +142,7 @@ TEST_F(BrokenData, steps_without_a_usable_sample_are_not_taken_and_the_schedule_
   EXPECT_EQ(rates("gaps"), planned);
 }
 
-TEST_F(BrokenData, a_rehearsal_decodes_a_few_samples_of_each_set) {
+TEST_F(BrokenData, RehearsalDecodesAFewSamplesOfEachSet) {
   EXPECT_NO_THROW(rehearse(resolved(), {}, registry_));
   break_images("heldout/questions", [](int64_t) { return true; });
   EXPECT_THAT(refused([&] { rehearse(resolved(), {}, registry_); }), HasSubstr("instruct, evaluation set questions"));
@@ -150,14 +150,14 @@ TEST_F(BrokenData, a_rehearsal_decodes_a_few_samples_of_each_set) {
   EXPECT_THAT(refused([&] { rehearse(resolved(), {}, registry_); }), HasSubstr("stage align"));
 }
 
-TEST_F(BrokenData, texts_cut_and_answers_cut_to_nothing_are_counted) {
+TEST_F(BrokenData, CountsTruncatedTextsAndAnswers) {
   run("a", {"stages.align.data.max_text_tokens=12"}, {.stage = "align"});
   const auto line = last_line("a", "event");
   EXPECT_GT(line["samples_truncated"].get<int64_t>() + line.value("skipped.no_answer", int64_t{0}), 0) << line.dump();
   EXPECT_THAT(line["text"].get<std::string>(), HasSubstr("max_text_tokens"));
 }
 
-TEST_F(BrokenData, epochs_of_a_stage_say_how_long_it_is) {
+TEST_F(BrokenData, EpochsOfAStageDefineItsLength) {
   change_recipe("samples = 64,", "epochs = 2,");
   const auto plan = resolved().plan;
   const plan::Stage counted = with_length(plan, plan.stages[1]);
@@ -179,7 +179,7 @@ TEST_F(BrokenData, epochs_of_a_stage_say_how_long_it_is) {
   EXPECT_EQ(with_length(plan, resolved().plan.stages[1]).samples, 100);
 }
 
-TEST_F(BrokenData, a_schedule_spans_the_samples_that_a_sources_epochs_leave) {
+TEST_F(BrokenData, ScheduleSpansTheSamplesOfASourcesEpochs) {
   change_recipe("mix { { data .. \"/questions/*.tar\" } }", "mix { { data .. \"/questions/*.tar\", epochs = 1 } }");
   change_recipe("samples = 64,", "samples = 6400,");
   testing::internal::CaptureStderr();
@@ -193,7 +193,7 @@ TEST_F(BrokenData, a_schedule_spans_the_samples_that_a_sources_epochs_leave) {
   EXPECT_LT(rates.back(), 0.15 * rates.front()) << "linear, down to nothing";
 }
 
-TEST_F(BrokenData, statistics_predict_the_padding_of_the_run) {
+TEST_F(BrokenData, StatisticsPredictThePaddingOfTheRun) {
   const auto plan = resolved({"log_every=1000"}).plan;
   for (const int64_t parts : {1, 3}) {
     const std::string name = fmt::format("a{}", parts);
@@ -204,7 +204,7 @@ TEST_F(BrokenData, statistics_predict_the_padding_of_the_run) {
   }
 }
 
-TEST_F(BrokenData, sizes_of_packs_go_by_the_data_where_they_can_be_looked_at) {
+TEST_F(BrokenData, PackSizesFollowTheDataWhereReadable) {
   const std::vector<std::string> wide = {"stages.align.data.max_frames=64", "stages.align.data.max_text_tokens=192",
                                          "stages.align.packing.frames=auto", "stages.align.packing.tokens=auto"};
   const auto plan = resolved(wide).plan;
@@ -220,7 +220,7 @@ TEST_F(BrokenData, sizes_of_packs_go_by_the_data_where_they_can_be_looked_at) {
   EXPECT_THAT(none.said, HasSubstr("as large as the recipe allows, 64 frames and 192 tokens"));
 }
 
-TEST_F(BrokenData, sequences_beyond_the_positions_of_a_decoder_from_a_folder_are_refused) {
+TEST_F(BrokenData, RefusesSequencesBeyondTheDecodersPositions) {
   run("a", {}, {.stage = "align"});
   const StageFolder checkpoints(folder("a") / "align");
   const fs::path decoder = checkpoints.of(checkpoints.steps().back()) / "decoder";

@@ -123,32 +123,32 @@ plan::Recompute every(int64_t nth) {
   return recompute;
 }
 
-TEST_F(Budget, of_next_token_is_what_is_measured) {
+TEST_F(Budget, NextTokenMatchesMeasured) {
   expect_true("align");
 }
 
-TEST_F(Budget, of_text_alone_is_what_is_measured) {
+TEST_F(Budget, TextAloneMatchesMeasured) {
   expect_true("align", {}, Kernels::reference, {0, 768});
 }
 
-TEST_F(Budget, of_both_passes_is_what_is_measured) {
+TEST_F(Budget, BothPassesMatchMeasured) {
   expect_true("instruct");
 }
 
-TEST_F(Budget, of_preferences_is_what_is_measured) {
+TEST_F(Budget, PreferencesMatchMeasured) {
   expect_true("prefer");
 }
 
-TEST_F(Budget, of_a_remembered_reference_is_what_is_measured) {
+TEST_F(Budget, CachedReferenceMatchesMeasured) {
   expect_true("prefer",
               [](plan::Plan&, plan::Stage& stage) { stage.objective[0].as<objective::Dpo>()->cache_reference = true; });
 }
 
-TEST_F(Budget, of_preferences_beside_next_token_is_what_is_measured) {
+TEST_F(Budget, PreferencesBesideNextTokenMatchMeasured) {
   expect_true("prefer", [](plan::Plan&, plan::Stage& stage) { stage.objective.push_back(objective::NextToken{}); });
 }
 
-TEST_F(Budget, of_a_teacher_is_what_is_measured) {
+TEST_F(Budget, TeacherMatchesMeasured) {
   const std::string teacher = made_teacher();
   expect_true("align", [&](plan::Plan&, plan::Stage& stage) {
     objective::Kl kl;
@@ -157,7 +157,7 @@ TEST_F(Budget, of_a_teacher_is_what_is_measured) {
   });
 }
 
-TEST_F(Budget, without_work_that_is_saved_is_what_is_measured) {
+TEST_F(Budget, WithoutTowerOptimizationsMatchesMeasured) {
   const plan::Speed none = resolved({"speed=false"}).plan.speed;
   for (const char* stage : {"align", "instruct", "prefer"}) {
     expect_true(stage, [&](plan::Plan& plan, plan::Stage&) { plan.speed = none; });
@@ -167,11 +167,11 @@ TEST_F(Budget, without_work_that_is_saved_is_what_is_measured) {
   }
 }
 
-TEST_F(Budget, of_layers_that_are_computed_again_is_what_is_measured) {
+TEST_F(Budget, RecomputedLayersMatchMeasured) {
   expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.activation_checkpointing = {every(1), every(1)}; });
 }
 
-TEST_F(Budget, of_what_is_lightly_computed_again_is_what_is_measured) {
+TEST_F(Budget, LightCheckpointingMatchesMeasured) {
   plan::Recompute light;
   light.light = true;
   const auto both = [&](plan::Plan&, plan::Stage& stage) { stage.activation_checkpointing = {light, light}; };
@@ -179,28 +179,28 @@ TEST_F(Budget, of_what_is_lightly_computed_again_is_what_is_measured) {
   expect_true("align", both, Kernels::plugins);
 }
 
-TEST_F(Budget, of_some_layers_that_are_computed_again_is_what_is_measured) {
+TEST_F(Budget, SomeRecomputedLayersMatchMeasured) {
   expect_true("instruct", [](plan::Plan&, plan::Stage& stage) {
     stage.activation_checkpointing = {every(2), every(3)};
   });
 }
 
-TEST_F(Budget, of_a_frozen_vision_tower_is_what_is_measured) {
+TEST_F(Budget, FrozenVisionTowerMatchesMeasured) {
   expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.freeze = {"vision"}; });
 }
 
-TEST_F(Budget, of_a_connector_that_trains_alone_is_what_is_measured) {
+TEST_F(Budget, ConnectorAloneMatchesMeasured) {
   expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.freeze = {"vision", "decoder"}; });
 }
 
-TEST_F(Budget, of_shallow_queries_on_frames_of_another_size_is_what_is_measured) {
+TEST_F(Budget, ShallowQueriesOnOtherFrameSizeMatchMeasured) {
   expect_true("align", [](plan::Plan& plan, plan::Stage&) {
     plan.model.connector.as<connector::Foveated>()->attend = connector::Attend::shallow;
     plan.model.image_size = 40;
   });
 }
 
-TEST_F(Budget, of_muon_is_what_is_measured) {
+TEST_F(Budget, MuonMatchesMeasured) {
   expect_true("align", [](plan::Plan&, plan::Stage& stage) {
     plan::Muon muon;
     static_cast<plan::OptimizerCommon&>(muon) = plan::common(stage.optimizer);
@@ -209,18 +209,18 @@ TEST_F(Budget, of_muon_is_what_is_measured) {
   });
 }
 
-TEST_F(Budget, of_weights_that_compute_quantised_is_what_is_measured) {
+TEST_F(Budget, QuantizedWeightsMatchMeasured) {
   expect_true("align", [](plan::Plan& plan, plan::Stage& stage) {
     plan.quantization = plan::Quantization{};
     stage.quantization_aware = true;
   });
 }
 
-TEST_F(Budget, of_plugins_is_what_is_measured) {
+TEST_F(Budget, PluginsMatchMeasured) {
   for (const char* stage : {"align", "instruct", "prefer"}) expect_true(stage, {}, Kernels::plugins);
 }
 
-TEST_F(Budget, of_bfloat16_is_what_is_measured) {
+TEST_F(Budget, Bfloat16MatchesMeasured) {
   const auto narrow = [](plan::Plan& plan, plan::Stage& stage) {
     plan.precision = plan::Precision::bf16;
     plan::common(stage.optimizer).moments = plan::Moments::bf16;
@@ -233,7 +233,7 @@ TEST_F(Budget, of_bfloat16_is_what_is_measured) {
   expect_true("align", narrowest, Kernels::plugins);
 }
 
-TEST_F(Budget, of_the_quickstart_is_what_is_measured) {
+TEST_F(Budget, QuickstartMatchesMeasured) {
   recipe::Request request;
   request.file = FVLM_QUICKSTART;
   request.args = {{"data", data().string()}};

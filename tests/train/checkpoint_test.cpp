@@ -28,7 +28,7 @@ class Checkpoints : public SmallRun {
   }
 };
 
-TEST_F(Checkpoints, any_flipped_bit_is_found) {
+TEST_F(Checkpoints, AnyFlippedBitIsFound) {
   const fs::path checkpoint = folder("run") / "align" / "step-000007";
   write_checkpoint(checkpoint, made());
   ASSERT_NO_THROW(verify_checkpoint(checkpoint));
@@ -69,7 +69,7 @@ TEST_F(Checkpoints, any_flipped_bit_is_found) {
   EXPECT_NO_THROW(verify_checkpoint(checkpoint)) << "all bits are back";
 }
 
-TEST_F(Checkpoints, a_file_that_is_missing_or_does_not_belong_is_found) {
+TEST_F(Checkpoints, MissingOrForeignFileIsFound) {
   const fs::path checkpoint = folder("run") / "step-000007";
   write_checkpoint(checkpoint, made());
   for (const auto& [name, bytes] : content(checkpoint)) {
@@ -84,7 +84,7 @@ TEST_F(Checkpoints, a_file_that_is_missing_or_does_not_belong_is_found) {
 // Each call in turn that a checkpoint is written with.
 class FailingDisk : public Checkpoints, public testing::WithParamInterface<DiskFault> {};
 
-TEST_P(FailingDisk, at_any_call_leaves_the_last_good_checkpoint_and_nothing_half) {
+TEST_P(FailingDisk, AtAnyCallLeavesTheLastGoodCheckpointOnly) {
   const auto shot = made();
   const StageFolder stage(folder("run") / "align");
   write_checkpoint(stage.of(3), shot);
@@ -117,7 +117,7 @@ TEST_P(FailingDisk, at_any_call_leaves_the_last_good_checkpoint_and_nothing_half
 INSTANTIATE_TEST_SUITE_P(All, FailingDisk,
                          testing::Values(DiskFault::full, DiskFault::failing, DiskFault::short_write));
 
-TEST_F(Checkpoints, a_run_goes_on_where_one_cannot_be_written) {
+TEST_F(Checkpoints, RunContinuesWhereOneCannotBeWritten) {
   run("whole", {}, {.stage = "align"});
   {
     const FailingWrites disk(DiskFault::full, "/step-000006", 1, 1 << 30);
@@ -128,7 +128,7 @@ TEST_F(Checkpoints, a_run_goes_on_where_one_cannot_be_written) {
   expect_equal_runs("whole", "full");
 }
 
-TEST_F(Checkpoints, a_run_goes_on_where_what_control_answers_cannot_be_written) {
+TEST_F(Checkpoints, RunContinuesWhereTheJournalCannotBeWritten) {
   change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
     memory.calls = (memory.calls or 0) + 1
     if memory.calls == 2 then return fvlm.scale_lr(0.5) end
@@ -225,7 +225,7 @@ TEST_F(Checkpoints, NeedRoomOnTheDiskBeforeTheFirstStep) {
   EXPECT_FALSE(warned(3 * bytes));
 }
 
-TEST_F(Checkpoints, a_damaged_newest_one_falls_back_to_the_one_before) {
+TEST_F(Checkpoints, DamagedNewestOneFallsBackToThePrevious) {
   run("whole", {}, {.stage = "align"});
   run("hurt", {}, {.stage = "align", .max_steps = 7});
   const StageFolder stage(folder("hurt") / "align");
@@ -236,7 +236,7 @@ TEST_F(Checkpoints, a_damaged_newest_one_falls_back_to_the_one_before) {
   expect_equal_runs("whole", "hurt");
 }
 
-TEST_F(Checkpoints, the_best_are_kept_besides_the_last) {
+TEST_F(Checkpoints, BestAreKeptBesidesTheLast) {
   const StageFolder stage(folder("run") / "align");
   auto shot = made();
   for (const auto& [step, score] : std::map<int64_t, double>{{1, 0.1}, {2, 0.9}, {3, 0.3}, {4, 0.2}}) {
@@ -247,7 +247,7 @@ TEST_F(Checkpoints, the_best_are_kept_besides_the_last) {
   EXPECT_EQ(stage.steps(), (std::vector<int64_t>{2, 4}));
 }
 
-TEST_F(Checkpoints, a_state_reads_back_as_it_was) {
+TEST_F(Checkpoints, StateRoundTrips) {
   RunState state = made().state;
   state.interval = {{"loss", 1.0 / 3}, {"steps", 2}, {"gradient_norm", std::numeric_limits<double>::infinity()}};
   state.rates = {{"lr.decoder", 1.0 / 7}};

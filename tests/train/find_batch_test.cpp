@@ -40,7 +40,7 @@ class FindBatch : public SmallRun {
   std::vector<std::string> said_;
 };
 
-TEST_F(FindBatch, ends_where_the_found_pack_fits_and_the_next_does_not) {
+TEST_F(FindBatch, EndsWhereTheFoundPackFitsAndTheNextDoesNot) {
   const int64_t memory = 12 * mebibyte;
   const FoundBatch found = find("align", memory);
   ASSERT_TRUE(found.best);
@@ -59,14 +59,14 @@ TEST_F(FindBatch, ends_where_the_found_pack_fits_and_the_next_does_not) {
   EXPECT_LT(again(good.peak - good.peak / 100), good.size.rows);
 }
 
-TEST_F(FindBatch, is_as_exact_as_it_is_asked_to_be) {
+TEST_F(FindBatch, IsAsExactAsRequested) {
   const FoundBatch exact = find("align", 12 * mebibyte), rough = find("align", 12 * mebibyte, 0.25);
   EXPECT_LT(rough.tries.size(), exact.tries.size());
   EXPECT_LE(best(rough).size.rows, best(exact).size.rows);
   EXPECT_GT(best(rough).size.rows * 5 / 4 + 64, best(exact).size.rows);
 }
 
-TEST_F(FindBatch, tries_nothing_that_certainly_does_not_fit) {
+TEST_F(FindBatch, SkipsSizesThatCertainlyDoNotFit) {
   const FoundBatch found = find("align", 12 * mebibyte);
   bool passed_over = false;
   for (const PackTry& one : found.tries) {
@@ -78,21 +78,21 @@ TEST_F(FindBatch, tries_nothing_that_certainly_does_not_fit) {
   EXPECT_TRUE(passed_over);
 }
 
-TEST_F(FindBatch, goes_below_the_recipes_own_pack) {
+TEST_F(FindBatch, GoesBelowTheRecipesOwnPack) {
   const FoundBatch found = find("align", 2 * mebibyte);
   ASSERT_TRUE(found.best);
   EXPECT_LT(best(found).size.frames, 16);
   EXPECT_GE(best(found).size.frames, 2) << "a sample of the mix has 2 frames";
 }
 
-TEST_F(FindBatch, grows_the_batch_where_a_pack_is_the_whole_step) {
+TEST_F(FindBatch, GrowsTheBatchWhereAPackIsTheWholeStep) {
   const FoundBatch found = find("align", 12 * mebibyte);
   EXPECT_EQ(found.batch, 8);
   EXPECT_FALSE(found.holds_step);
   EXPECT_EQ(best(found).batch, best(found).segments) << "8 segments hold a batch of 8";
 }
 
-TEST_F(FindBatch, stops_where_the_largest_step_fits) {
+TEST_F(FindBatch, StopsWhereTheLargestStepFits) {
   const FoundBatch found =
       find("align", 512 * mebibyte, 0, {"stages.align.batch.samples=64", "stages.align.packing.segments=16"});
   EXPECT_FALSE(found.batch);
@@ -101,7 +101,7 @@ TEST_F(FindBatch, stops_where_the_largest_step_fits) {
   EXPECT_GE(best(found).size.rows, 64 * (2 + 48));
 }
 
-TEST_F(FindBatch, knows_every_objective) {
+TEST_F(FindBatch, SupportsEveryObjective) {
   for (const char* stage : {"instruct", "prefer"}) {
     const FoundBatch found = find(stage, 6 * mebibyte, 0.25);
     ASSERT_TRUE(found.best) << stage;
@@ -109,7 +109,7 @@ TEST_F(FindBatch, knows_every_objective) {
   }
 }
 
-TEST_F(FindBatch, says_where_not_even_the_model_fits) {
+TEST_F(FindBatch, ReportsWhereTheModelDoesNotFit) {
   try {
     find("align", mebibyte / 16);
     FAIL() << "64 KiB hold no model";
@@ -119,14 +119,14 @@ TEST_F(FindBatch, says_where_not_even_the_model_fits) {
   }
 }
 
-TEST_F(FindBatch, says_where_no_pack_fits) {
+TEST_F(FindBatch, ReportsWhereNoPackFits) {
   const FoundBatch found = find("align", mebibyte / 2);
   EXPECT_FALSE(found.best);
   EXPECT_FALSE(found.tries.empty());
 }
 
 // A step that is refused memory in the middle of an operation is done again in halves.
-TEST_F(FindBatch, training_under_a_limit_goes_on_with_smaller_packs) {
+TEST_F(FindBatch, TrainingUnderALimitContinuesWithSmallerPacks) {
   const auto train_within = [&](const std::string& name, int64_t limit) {
     TensorMemory memory(limit);
     TrainRequest request;
@@ -143,7 +143,7 @@ TEST_F(FindBatch, training_under_a_limit_goes_on_with_smaller_packs) {
   EXPECT_THAT(read_file(folder("whole") / "metrics.jsonl"), testing::Not(testing::HasSubstr("\"out_of_memory\"")));
 }
 
-TEST(TensorMemory, counts_what_is_held_and_refuses_what_is_beyond_its_limit) {
+TEST(TensorMemory, CountsHeldBytesAndEnforcesItsLimit) {
   constexpr double a_page = 4096;
   TensorMemory memory(1000000);
   const int64_t before = memory.live();
@@ -163,7 +163,7 @@ TEST(TensorMemory, counts_what_is_held_and_refuses_what_is_beyond_its_limit) {
   EXPECT_EQ(at::empty({200000}, at::kFloat).numel(), 200000);
 }
 
-TEST(OutOfMemory, is_known_behind_a_plugins_words_too) {
+TEST(OutOfMemory, IsRecognizedInPluginErrors) {
   EXPECT_TRUE(is_out_of_memory(Error(ErrorKind::plugin, "linear forward: FVLM_ERROR_INTERNAL: can't allocate memory")));
   EXPECT_FALSE(is_out_of_memory(Error(ErrorKind::plugin, "linear forward: FVLM_ERROR_INTERNAL: no such thing")));
   EXPECT_FALSE(is_out_of_memory(Error(ErrorKind::data, "can't allocate memory")));
@@ -179,13 +179,13 @@ class AvailableMemory : public testing::Test {
   ScratchFolder scratch_;
 };
 
-TEST_F(AvailableMemory, is_what_the_machine_has_where_no_group_limits_it) {
+TEST_F(AvailableMemory, IsTheMachinesWithoutACgroupLimit) {
   write("proc/meminfo", "MemTotal:       2000 kB\nMemFree:          10 kB\nMemAvailable:    1000 kB\n");
   write("proc/self/cgroup", "0::/\n");
   EXPECT_EQ(available(), 1000u << 10);
 }
 
-TEST_F(AvailableMemory, is_what_the_group_has_left_and_its_parents) {
+TEST_F(AvailableMemory, IsTheRestOfTheCgroupAndItsParents) {
   write("proc/meminfo", "MemAvailable:    1000 kB\n");
   write("proc/self/cgroup", "0::/jobs/mine\n");
   write("sys/fs/cgroup/jobs/mine/memory.max", "max\n");
@@ -197,7 +197,7 @@ TEST_F(AvailableMemory, is_what_the_group_has_left_and_its_parents) {
   EXPECT_EQ(available(), 240000u) << "what is cached of files is given up first";
 }
 
-TEST_F(AvailableMemory, knows_groups_of_the_first_version) {
+TEST_F(AvailableMemory, SupportsCgroupV1) {
   write("proc/meminfo", "MemAvailable:    1000 kB\n");
   write("proc/self/cgroup", "7:cpu:/a\n4:memory:/a\n0::/\n");
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "300000\n");

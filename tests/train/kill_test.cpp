@@ -39,7 +39,7 @@ class Kill : public SmallRun {
   }
 };
 
-TEST_F(Kill, at_random_instants_loses_nothing) {
+TEST_F(Kill, AtRandomInstantsLosesNothing) {
   const char* wanted = std::getenv("FVLM_KILLS");
   const int kills = wanted ? std::atoi(wanted) : 100;
   const RandomStream random(9, "instants");

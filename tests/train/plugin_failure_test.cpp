@@ -86,7 +86,7 @@ devices = ["cpu"]
   }
 };
 
-TEST_F(PluginFailure, is_named_and_loses_no_step) {
+TEST_F(PluginFailure, IsNamedAndLosesNoStep) {
   EXPECT_EQ(train_with("", "whole").steps, 10);
   const std::string text = failure_of("backward fail 18", "broken");
   for (const char* told : {"kernels-gate", "swiglu backward", "call 18 of width 32 went wrong", "gate:", ", 32]"})
@@ -101,7 +101,7 @@ TEST_F(PluginFailure, is_named_and_loses_no_step) {
 }
 
 // The reference computes swiglu with other roundings, so who did which step shows in the weights.
-TEST_F(PluginFailure, that_is_unsupported_leaves_the_call_to_the_next_preference) {
+TEST_F(PluginFailure, UnsupportedCallGoesToTheNextPreference) {
   for (const char* fault : {"forward unsupported 1", "backward unsupported 1"}) {
     SCOPED_TRACE(fault);
     const std::string name = std::string("fallen-") + fault[0];
@@ -142,7 +142,7 @@ TEST_P(PluginEnds, TheProcessWithAMessage) {
 }
 INSTANTIATE_TEST_SUITE_P(by, PluginEnds, testing::Values("exit", "quick_exit", "crash", "abort", "overflow"));
 
-TEST_F(PluginFailure, is_blamed_for_what_it_asks_for) {
+TEST_F(PluginFailure, IsBlamedForItsRequests) {
   EXPECT_THAT(failure_of("forward saved 0", "saved"),
               AllOf(HasSubstr("plugin kernels-gate: "),
                     HasSubstr("saved tensor 0 has the shape [1099511627776, 1099511627776]")));

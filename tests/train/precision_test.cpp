@@ -57,29 +57,29 @@ class Precision : public SmallRun {
   }
 };
 
-TEST_F(Precision, bf16_follows_fp32) {
+TEST_F(Precision, Bf16FollowsFp32) {
   expect_follows("bf16", 0.03);
 }
 
-TEST_F(Precision, gradients_in_bf16_follow_fp32) {
+TEST_F(Precision, GradientsInBf16FollowFp32) {
   expect_follows("bf16", 0.03, "bf16");
   EXPECT_NE(losses("bf16"), losses("bf16", "bf16")) << "they are kept in fp32";
 }
 
-TEST_F(Precision, fp16_follows_fp32) {
+TEST_F(Precision, Fp16FollowsFp32) {
   expect_follows("fp16", 3e-3);
 }
 
-TEST_F(Precision, bf16_resumes_to_the_same_bits) {
+TEST_F(Precision, Bf16ResumesToTheSameBits) {
   expect_exact_resume("bf16");
 }
 
-TEST_F(Precision, fp16_resumes_to_the_same_bits) {
+TEST_F(Precision, Fp16ResumesToTheSameBits) {
   expect_exact_resume("fp16");
 }
 
 // An overflow costs one step, and the scale is half of what it was from there on.
-TEST_F(Precision, fp16_scales_less_after_an_overflow) {
+TEST_F(Precision, Fp16ScalesLessAfterAnOverflow) {
   std::vector<double> before;
   std::map<int64_t, at::Tensor> weights;
   TrainRequest request;
@@ -98,7 +98,7 @@ TEST_F(Precision, fp16_scales_less_after_an_overflow) {
   EXPECT_EQ(state.guard.skipped, 0) << "that is no broken step";
 }
 
-TEST(LossScale, grows_again_after_many_good_steps) {
+TEST(LossScale, GrowsAgainAfterManyGoodSteps) {
   ScalerState state{1024, 1998};
   Scaler scaler(true, state);
   scaler.step_done();

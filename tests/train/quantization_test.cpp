@@ -45,7 +45,7 @@ class Quantization : public SmallRun {
   }
 };
 
-TEST_F(Quantization, is_seen_by_the_losses_and_by_no_checkpoint) {
+TEST_F(Quantization, AffectsLossesButNotCheckpoints) {
   run("aware", {}, {.stage = "align"});
   args_["aware"] = "no";
   run("unaware", {}, {.stage = "align"});
@@ -60,14 +60,14 @@ TEST_F(Quantization, is_seen_by_the_losses_and_by_no_checkpoint) {
       << "these are no real weights";
 }
 
-TEST_F(Quantization, resumes_to_the_same_bits) {
+TEST_F(Quantization, ResumesToTheSameBits) {
   run("whole");
   for (int part = 0; part < 40; ++part)
     if (!run("parts", {}, {.max_steps = 1 + part % 4}).stopped) break;
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(Quantization, rolls_back_to_real_weights) {
+TEST_F(Quantization, RollsBackToRealWeights) {
   Faults faults;
   faults.before_step = [&](const std::string&, int64_t step, model::Parameters& parameters) {
     if (step >= 4) parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
@@ -81,7 +81,7 @@ TEST_F(Quantization, rolls_back_to_real_weights) {
         << file;
 }
 
-TEST_F(Quantization, leaves_frozen_weights_as_they_are_and_sees_them_quantised) {
+TEST_F(Quantization, KeepsFrozenWeightsAndQuantizesTheirUse) {
   const std::vector<std::string> frozen = {R"(stages.align.freeze=["decoder"])"};
   run("aware", frozen, {.stage = "align", .max_steps = 3});
   args_["aware"] = "no";
@@ -92,7 +92,7 @@ TEST_F(Quantization, leaves_frozen_weights_as_they_are_and_sees_them_quantised) 
                read_file(last("unaware") / "connector.safetensors"));
 }
 
-TEST_F(Quantization, takes_the_linear_weights_that_are_not_skipped) {
+TEST_F(Quantization, TakesTheLinearWeightsThatAreNotSkipped) {
   const c10::InferenceMode without_autograd;
   auto plan = resolved().plan;
   const auto vlm = make_model(describe(plan), 42, {});
@@ -132,7 +132,7 @@ TEST_F(Quantization, takes_the_linear_weights_that_are_not_skipped) {
     EXPECT_TRUE(parameter.value.equal(before[parameter.name])) << parameter.name;
 }
 
-TEST_F(Quantization, that_nobody_has_is_refused_before_the_first_step) {
+TEST_F(Quantization, MissingQuantizerIsRefusedBeforeTheFirstStep) {
   const std::vector<std::string> sets = {"quantization.scheme=int3"};
   for (const bool rehearsed : {true, false}) {
     try {

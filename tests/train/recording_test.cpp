@@ -16,7 +16,7 @@
 namespace fvlm::train {
 namespace {
 
-TEST(GraphCache, runs_then_records_then_replays) {
+TEST(GraphCache, RunsThenCapturesThenReplays) {
   OwnRuntime runtime;
   GraphCache recorder("the test", true);
   int runs = 0;
@@ -32,7 +32,7 @@ TEST(GraphCache, runs_then_records_then_replays) {
   EXPECT_EQ(runs, 3) << "each time the work was done once";
 }
 
-TEST(GraphCache, without_a_device_or_a_wish_everything_runs_as_it_is) {
+TEST(GraphCache, RunsEagerlyWithoutADeviceOrByRequest) {
   int runs = 0;
   GraphCache nowhere("the test", true);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(nowhere.run([&] { ++runs; }));
@@ -67,7 +67,7 @@ class OwnStaging : public testing::Test {
   std::weak_ptr<std::byte> memory_;       // of the last pack
 };
 
-TEST_F(OwnStaging, frames_fill_the_first_slots_and_the_rest_is_zero) {
+TEST_F(OwnStaging, FramesFillTheFirstSlotsAndTheRestIsZero) {
   stage(4, 1, 4);
   expect_slots(4, {1, 1, 1, 1});
   stage(2, 2, 3);
@@ -75,7 +75,7 @@ TEST_F(OwnStaging, frames_fill_the_first_slots_and_the_rest_is_zero) {
   expect_slots(4, {2, 2, 0, 1}); // packs of all shapes share the slots
 }
 
-TEST_F(OwnStaging, small_tensors_stay_where_the_first_pack_of_their_shapes_put_them) {
+TEST_F(OwnStaging, SmallTensorsKeepTheMemoryOfTheirShapes) {
   stage(4, 1, 4);
   const at::Tensor shares = places.at(4).inputs.frame_shares;
   BuiltPass next;
@@ -84,7 +84,7 @@ TEST_F(OwnStaging, small_tensors_stay_where_the_first_pack_of_their_shapes_put_t
   EXPECT_TRUE(at::equal(shares, at::full({4}, 0.25, at::kDouble)));
 }
 
-TEST_F(OwnStaging, frames_are_copied_when_the_previous_ones_have_moved_on) {
+TEST_F(OwnStaging, CopiesFramesAfterThePreviousOnesMoved) {
   stage(2, 1, 4);
   const auto first = memory_;
   EXPECT_FALSE(first.expired()) << "the device may still read it";
@@ -102,7 +102,7 @@ class TrainRecording : public SmallRun {
   }
 };
 
-TEST_F(TrainRecording, recorded_steps_are_those_that_were_not_to_the_bit) {
+TEST_F(TrainRecording, CapturedStepsEqualEagerOnesToTheBit) {
   run_alone("plain");
   OwnRuntime runtime;
   run_alone("recorded");
@@ -111,7 +111,7 @@ TEST_F(TrainRecording, recorded_steps_are_those_that_were_not_to_the_bit) {
   EXPECT_GE(runtime.copied, 24) << "frames of each step";
 }
 
-TEST_F(TrainRecording, the_recipe_may_want_copies_that_do_not_overlap) {
+TEST_F(TrainRecording, RecipeMayDisableOverlappingCopies) {
   run_alone("plain");
   OwnRuntime runtime;
   run_alone("one_after_the_other", {"speed.overlap_copies=false"});
@@ -120,7 +120,7 @@ TEST_F(TrainRecording, the_recipe_may_want_copies_that_do_not_overlap) {
 }
 
 // What the device does, and what the host reads of it.
-TEST_F(TrainRecording, a_step_is_read_when_the_next_one_is_on_its_way) {
+TEST_F(TrainRecording, ReadsAStepWhileTheNextOneRuns) {
   OwnRuntime runtime;
   Faults faults;
   std::vector<int64_t> read_before; // marks that were waited for when a step's optimizer was due
@@ -133,7 +133,7 @@ TEST_F(TrainRecording, a_step_is_read_when_the_next_one_is_on_its_way) {
   EXPECT_THAT(read_before, testing::ElementsAre(0, 0, 1, 2, 4, 4, 5, 6, 8, 8));
 }
 
-TEST_F(TrainRecording, what_may_change_the_next_step_is_read_at_once) {
+TEST_F(TrainRecording, ReadsAtOnceWhatMayChangeTheNextStep) {
   OwnRuntime runtime;
   Faults faults;
   int64_t steps = 0;
@@ -147,7 +147,7 @@ TEST_F(TrainRecording, what_may_change_the_next_step_is_read_at_once) {
 }
 
 // A pixel of one step and a gradient of another, and a step for which memory runs out.
-TEST_F(TrainRecording, steps_that_go_wrong_are_told_of_in_the_same_lines) {
+TEST_F(TrainRecording, BadStepsAreReportedInTheSameLines) {
   const auto go = [&](const std::string& name) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     Faults faults;
@@ -166,7 +166,7 @@ TEST_F(TrainRecording, steps_that_go_wrong_are_told_of_in_the_same_lines) {
   expect_equal_runs("plain", "recorded");
 }
 
-TEST_F(TrainRecording, stopped_anywhere_it_ends_in_the_same_bits) {
+TEST_F(TrainRecording, StoppedAnywhereEndsInTheSameBits) {
   run_alone("whole");
   OwnRuntime runtime;
   for (int part = 0; part < 40; ++part)
@@ -174,7 +174,7 @@ TEST_F(TrainRecording, stopped_anywhere_it_ends_in_the_same_bits) {
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRecording, too_many_bad_steps_end_the_run_at_the_same_one) {
+TEST_F(TrainRecording, TooManyBadStepsEndTheRunAtTheSameStep) {
   OwnRuntime runtime;
   Faults faults;
   faults.before_step = [](const std::string&, int64_t step, model::Parameters& parameters) {
@@ -190,7 +190,7 @@ TEST_F(TrainRecording, too_many_bad_steps_end_the_run_at_the_same_one) {
   }
 }
 
-TEST_F(TrainRecording, an_end_without_memory_is_told_of_behind_the_step_before) {
+TEST_F(TrainRecording, OutOfMemoryIsReportedAfterThePreviousStep) {
   const auto go = [&](const std::string& name) {
     Faults faults;
     faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
@@ -205,7 +205,7 @@ TEST_F(TrainRecording, an_end_without_memory_is_told_of_behind_the_step_before) 
   EXPECT_EQ(metrics(folder("recorded")).back()["step"], 5);
 }
 
-TEST_F(TrainRecording, control_sees_and_does_the_same) {
+TEST_F(TrainRecording, ControlSeesAndDoesTheSame) {
   change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
     memory.losses = (memory.losses or "") .. " " .. m.loss
     memory.calls = (memory.calls or 0) + 1
@@ -219,7 +219,7 @@ TEST_F(TrainRecording, control_sees_and_does_the_same) {
   EXPECT_EQ(read_file(folder("plain") / "journal.jsonl"), read_file(folder("recorded") / "journal.jsonl"));
 }
 
-TEST_F(TrainRecording, a_step_that_cannot_be_recorded_is_taken_as_it_is) {
+TEST_F(TrainRecording, UncapturableStepRunsEagerly) {
   run_alone("plain");
   OwnRuntime runtime;
   runtime.refuses = true;
@@ -227,7 +227,7 @@ TEST_F(TrainRecording, a_step_that_cannot_be_recorded_is_taken_as_it_is) {
   expect_equal_runs("plain", "refused");
 }
 
-TEST_F(TrainRecording, what_a_reference_is_asked_is_recorded_too) {
+TEST_F(TrainRecording, ReferenceInputsAreCapturedToo) {
   change_recipe("fvlm.dpo { beta = 0.1 }", "fvlm.dpo { beta = 0.1, cache_reference = true }");
   run_alone("plain");
   OwnRuntime runtime;
@@ -244,7 +244,7 @@ TEST_F(TrainRecording, what_a_reference_is_asked_is_recorded_too) {
   EXPECT_LT(after - before, packs - 1) << "and then replayed";
 }
 
-TEST_F(TrainRecording, the_recipe_may_say_no) {
+TEST_F(TrainRecording, RecipeMayDisableCapture) {
   OwnRuntime runtime;
   run_alone("plain", {"speed.graphs=false"});
   EXPECT_EQ(runtime.recorded, 0);

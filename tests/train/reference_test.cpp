@@ -41,7 +41,7 @@ class RememberedReference : public SmallRun {
   std::function<void()> on_pack_;
 };
 
-TEST_F(RememberedReference, changes_no_bit) {
+TEST_F(RememberedReference, ChangesNoBit) {
   prefer("live");
   EXPECT_EQ(asked_, 0);
   EXPECT_FALSE(fs::exists(file("live")));
@@ -51,7 +51,7 @@ TEST_F(RememberedReference, changes_no_bit) {
   expect_equal_runs("live", "cached");
 }
 
-TEST_F(RememberedReference, is_asked_once_however_often_the_run_is_stopped) {
+TEST_F(RememberedReference, IsComputedOnceHoweverOftenTheRunStops) {
   prefer("live");
   for (int part = 0; part < 8; ++part)
     if (!prefer("cached", {.max_steps = 1}).stopped) break;
@@ -59,7 +59,7 @@ TEST_F(RememberedReference, is_asked_once_however_often_the_run_is_stopped) {
   expect_equal_runs("live", "cached");
 }
 
-TEST_F(RememberedReference, of_every_pair_once_in_all_epochs) {
+TEST_F(RememberedReference, CoversEveryPairOnceInAllEpochs) {
   args_["samples"] = "200"; // of 80 pairs
   prefer("live");
   prefer("cached");
@@ -72,7 +72,7 @@ TEST_F(RememberedReference, of_every_pair_once_in_all_epochs) {
 }
 
 // Without sets of preferences nothing but the file is needed, not even what the reference was made from.
-TEST_F(RememberedReference, is_not_loaded_by_a_run_that_goes_on) {
+TEST_F(RememberedReference, IsNotLoadedByAResumedRun) {
   change_recipe(R"(
     evaluation = { fvlm.evaluation "pairs" { data = mix { { data .. "/heldout/pairs/*.tar" } }, measure = "preference" } },)",
                 "");
@@ -87,7 +87,7 @@ TEST_F(RememberedReference, is_not_loaded_by_a_run_that_goes_on) {
   expect_equal_runs("live", "cached");
 }
 
-TEST_F(RememberedReference, is_the_same_for_packs_of_another_size) {
+TEST_F(RememberedReference, IsTheSameForOtherPackSizes) {
   prefer("live");
   TrainRequest request;
   request.faults.before_pack = [](const std::string&, int64_t, HostPack& pack) {
@@ -99,7 +99,7 @@ TEST_F(RememberedReference, is_the_same_for_packs_of_another_size) {
   for (size_t step = 0; step < live.size(); ++step) EXPECT_NEAR(cached[step], live[step], 1e-6) << "step " << step;
 }
 
-TEST_F(RememberedReference, that_is_damaged_or_anothers_is_computed_again) {
+TEST_F(RememberedReference, DamagedOrForeignOneIsComputedAgain) {
   prefer("live");
   prefer("cached", {.max_steps = 1});
   const std::string whole = read_file(file("cached"));
@@ -123,7 +123,7 @@ TEST_F(RememberedReference, that_is_damaged_or_anothers_is_computed_again) {
   expect_equal_runs("live", "cached");
 }
 
-TEST_F(RememberedReference, that_is_interrupted_goes_on) {
+TEST_F(RememberedReference, InterruptedOneContinues) {
   prefer("live");
   int packs = 0;
   on_pack_ = [&] {

@@ -45,7 +45,7 @@ class TrainRun : public SmallRun {
   }
 };
 
-TEST_F(TrainRun, three_stages_hand_the_model_on_and_learn) {
+TEST_F(TrainRun, ThreeStagesHandTheModelOnAndLearn) {
   const TrainReport report = run("a");
   EXPECT_FALSE(report.stopped);
   EXPECT_EQ(report.stage, "prefer");
@@ -81,7 +81,7 @@ class TrainSays : public TrainRun {
   }
 };
 
-TEST_F(TrainSays, what_is_active_once_and_the_rest_in_the_log) {
+TEST_F(TrainSays, ActivePluginsOnceAndTheRestInTheLog) {
   change_recipe("log_every = 2", "log_every = 2, kernels = { attention = { 'missing', 'auto' } }");
   const std::string text = said("a");
   for (const char* line :
@@ -99,7 +99,7 @@ TEST_F(TrainSays, what_is_active_once_and_the_rest_in_the_log) {
   EXPECT_EQ(times_in(read_file(folder("a") / "log.txt"), "debug: kernels linear: reference \\(score 1: ATen\\)"), 1);
 }
 
-TEST_F(TrainSays, results_checkpoints_and_the_end_of_stages_as_they_come) {
+TEST_F(TrainSays, ResultsCheckpointsAndStageEndsAsTheyCome) {
   const std::string text = said("a");
   EXPECT_EQ(times_in(text, "instruct, step [48]: questions \\(coarse_fine\\): loss [0-9.]+, accuracy [0-9.]+ %; 12 "
                            "samples in "),
@@ -113,7 +113,7 @@ TEST_F(TrainSays, results_checkpoints_and_the_end_of_stages_as_they_come) {
       << text;
 }
 
-TEST_F(TrainSays, how_long_it_waits_for_data) {
+TEST_F(TrainSays, HowLongItWaitsForData) {
   Faults slow;
   slow.before_data = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
   const std::string text = said("a", {.stage = "align", .max_steps = 1, .faults = slow});
@@ -122,7 +122,7 @@ TEST_F(TrainSays, how_long_it_waits_for_data) {
   EXPECT_EQ(std::stoll(found[1]), std::llround(100 * first_line("a")["data_wait_share"].get<double>())) << text;
 }
 
-TEST_F(TrainRun, evaluates_once_where_every_divides_the_last_step) {
+TEST_F(TrainRun, EvaluatesOnceWhereEveryDividesTheLastStep) {
   const auto evaluated_at = [&](const std::string& name) {
     std::vector<int64_t> steps;
     for (const auto& line : metrics(folder(name)))
@@ -139,7 +139,7 @@ TEST_F(TrainRun, evaluates_once_where_every_divides_the_last_step) {
   EXPECT_TRUE(read_state(last("b", "instruct")).score);
 }
 
-TEST_F(TrainRun, its_lines_tell_how_widely_the_model_looks) {
+TEST_F(TrainRun, MetricsHaveAttentionEntropy) {
   run("a");
   for (const auto& line : metrics(folder("a"))) {
     if (line["kind"] != "step") continue;
@@ -149,7 +149,7 @@ TEST_F(TrainRun, its_lines_tell_how_widely_the_model_looks) {
   }
 }
 
-TEST_F(TrainRun, stopped_anywhere_it_ends_in_the_same_bits) {
+TEST_F(TrainRun, StoppedAnywhereEndsInTheSameBits) {
   run("whole");
   int64_t steps = 0;
   for (int part = 0; part < 40; ++part) { // 24 steps, a few at a time
@@ -161,7 +161,7 @@ TEST_F(TrainRun, stopped_anywhere_it_ends_in_the_same_bits) {
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRun, a_terminal_that_closes_stops_it_and_a_pipe_does_not) {
+TEST_F(TrainRun, ClosingTerminalStopsItAndClosingPipeDoesNot) {
   run("whole", {}, {.stage = "align"});
   Faults faults;
   faults.before_step = [](const std::string&, int64_t step, model::Parameters&) {
@@ -178,14 +178,14 @@ TEST_F(TrainRun, a_terminal_that_closes_stops_it_and_a_pipe_does_not) {
   std::signal(SIGHUP, ignored);
 }
 
-TEST_F(TrainRun, stage_by_stage_it_writes_what_the_whole_run_writes) {
+TEST_F(TrainRun, StageByStageWritesWhatTheWholeRunWrites) {
   run("whole", {}, {.replicas = ThreadReplicas::Size{3, 3}});
   for (const char* stage : {"align", "instruct", "prefer"})
     run("parts", {}, {.stage = stage, .replicas = ThreadReplicas::Size{3, 1}});
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRun, what_the_first_stage_begins_from_is_no_later_ones_reference) {
+TEST_F(TrainRun, StartOfTheFirstStageIsNoLaterOnesReference) {
   run("start", {}, {.stage = "align"});
   const fs::path from = last("start", "align");
   run("whole", {}, {.from = from});
@@ -194,7 +194,7 @@ TEST_F(TrainRun, what_the_first_stage_begins_from_is_no_later_ones_reference) {
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRun, that_goes_on_from_other_weights_than_it_began_with_says_so) {
+TEST_F(TrainRun, ResumingWithOtherWeightsIsReported) {
   run("start", {}, {.stage = "align"});
   const StageFolder checkpoints(folder("start") / "align");
   const std::string warning = "not those that it was begun with";
@@ -208,7 +208,7 @@ TEST_F(TrainRun, that_goes_on_from_other_weights_than_it_began_with_says_so) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find(warning), std::string::npos);
 }
 
-TEST_F(TrainRun, that_went_back_to_an_earlier_checkpoint_goes_on_from_there) {
+TEST_F(TrainRun, ResumesFromAnEarlierCheckpoint) {
   run("whole");
   run("back");
   run("back", {}, {.resume = StageFolder(folder("back") / "align").of(9), .max_steps = 0});
@@ -218,7 +218,7 @@ TEST_F(TrainRun, that_went_back_to_an_earlier_checkpoint_goes_on_from_there) {
   expect_equal_runs("whole", "back");
 }
 
-TEST_F(TrainRun, refuses_a_folder_in_which_another_process_is_at_work) {
+TEST_F(TrainRun, RefusesAFolderInUseByAnotherProcess) {
   Faults faults;
   faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
     if (step != 4) return;
@@ -236,7 +236,7 @@ TEST_F(TrainRun, refuses_a_folder_in_which_another_process_is_at_work) {
   expect_equal_runs("a", "b");
 }
 
-TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
+TEST_F(TrainRun, PackSizeChangesNothing) {
   const auto of_samples = [&](const std::string& name, int samples) {
     std::vector<std::string> sets = {"precision=fp32"};
     for (const char* stage : {"align", "instruct", "prefer"})
@@ -258,7 +258,7 @@ TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
     }
 }
 
-TEST_F(TrainRun, learners_side_by_side_come_to_the_same_whoever_does_the_work) {
+TEST_F(TrainRun, ReplicasGiveTheSameResultOnAnyThread) {
   run("alone", {}, {.replicas = ThreadReplicas::Size{1, 1}});
   run("in_turns", {}, {.replicas = ThreadReplicas::Size{3, 1}});
   run("at_once", {}, {.replicas = ThreadReplicas::Size{3, 3}});
@@ -267,14 +267,14 @@ TEST_F(TrainRun, learners_side_by_side_come_to_the_same_whoever_does_the_work) {
   EXPECT_GT(distance(last("alone", "align"), last("at_once", "align")), 0) << "it was one learner";
 }
 
-TEST_F(TrainRun, a_crew_stays_as_large_as_it_was) {
+TEST_F(TrainRun, NumberOfReplicasIsKept) {
   run("whole", {}, {.replicas = ThreadReplicas::Size{3, 3}});
   run("parts", {}, {.max_steps = 13, .replicas = ThreadReplicas::Size{3, 3}});
   run("parts", {}, {.replicas = ThreadReplicas::Size{2, 1}});
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRun, a_loss_or_gradient_that_is_not_finite_is_never_applied) {
+TEST_F(TrainRun, NonFiniteLossOrGradientIsNeverApplied) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Faults faults;
   faults.before_pack = [&](const std::string& stage, int64_t step, HostPack& pack) {
@@ -296,7 +296,7 @@ TEST_F(TrainRun, a_loss_or_gradient_that_is_not_finite_is_never_applied) {
     }
 }
 
-TEST_F(TrainRun, too_many_in_a_row_end_the_run_and_name_the_last_good_checkpoint) {
+TEST_F(TrainRun, TooManyBadStepsNameTheLastGoodCheckpoint) {
   Faults faults;
   faults.before_step = [&](const std::string&, int64_t step, model::Parameters& parameters) {
     if (step >= 4) parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
@@ -330,7 +330,7 @@ TEST_F(TrainRun, AStageThatDivergesBeforeItsFirstCheckpointSaysSo) {
   EXPECT_EQ(run("a", {"guard.nonfinite_limit=2"}).steps, 24);
 }
 
-TEST_F(TrainRun, rolls_back_once_for_each_checkpoint) {
+TEST_F(TrainRun, RollsBackOnceForEachCheckpoint) {
   Faults faults;
   int broken = 0;
   faults.before_step = [&](const std::string& stage, int64_t step, model::Parameters& parameters) {
@@ -344,7 +344,7 @@ TEST_F(TrainRun, rolls_back_once_for_each_checkpoint) {
   EXPECT_EQ(events("a", "rollback")[0]["step"], 6);
 }
 
-TEST_F(TrainRun, a_pack_too_large_for_the_memory_is_cut_and_nothing_is_lost) {
+TEST_F(TrainRun, PackTooLargeForTheMemoryIsSplit) {
   Faults faults;
   faults.before_pack = [](const std::string& stage, int64_t step, HostPack& pack) {
     if (stage == "align" && step >= 3 && pack.samples.size() > 2) throw std::bad_alloc();
@@ -364,7 +364,7 @@ TEST_F(TrainRun, a_pack_too_large_for_the_memory_is_cut_and_nothing_is_lost) {
   }
 }
 
-TEST_F(TrainRun, another_plan_is_told_and_wants_to_be_allowed) {
+TEST_F(TrainRun, AnotherPlanHasToBeAllowed) {
   run("a", {}, {.max_steps = 4});
   try {
     run("a", {"stages.align.optimizer.clip=2"});
@@ -376,7 +376,7 @@ TEST_F(TrainRun, another_plan_is_told_and_wants_to_be_allowed) {
   EXPECT_EQ(run("a", {"stages.align.optimizer.clip=2"}, {.allow_plan_change = true}).steps, 20);
 }
 
-TEST_F(TrainRun, a_plan_that_trained_nothing_binds_nobody) {
+TEST_F(TrainRun, PlanThatTrainedNothingDoesNotBind) {
   const std::string absent = R"(stages.align.data.sources.1.shards=["/nowhere/a.tar"])";
   EXPECT_THROW(run("a", {absent}), Error);
   EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1) << "the path is right now";
@@ -386,7 +386,7 @@ TEST_F(TrainRun, a_plan_that_trained_nothing_binds_nobody) {
   }
 }
 
-TEST_F(TrainRun, tokens_that_the_decoder_has_no_row_for_are_refused_before_the_first_step) {
+TEST_F(TrainRun, RefusesTokensBeyondTheVocabularyBeforeTheFirstStep) {
   run("a", {}, {.max_steps = 1});
   const fs::path decoder = last("a", "align") / "decoder", file = decoder / "tokenizer.json";
   auto tokenizer = nlohmann::json::parse(read_file(file));
@@ -409,7 +409,7 @@ TEST_F(TrainRun, tokens_that_the_decoder_has_no_row_for_are_refused_before_the_f
   }
 }
 
-TEST_F(TrainRun, frozen_groups_stay_as_they_are) {
+TEST_F(TrainRun, FrozenGroupsStayUnchanged) {
   run("a", {}, {.stage = "align"});
   const std::vector<std::string> sets = {R"(stages.instruct.freeze=["vision","decoder"])"};
   run("b", sets, {.stage = "instruct", .from = last("a", "align")});
@@ -418,7 +418,7 @@ TEST_F(TrainRun, frozen_groups_stay_as_they_are) {
   EXPECT_GT(distance(last("a", "align"), last("b", "instruct")), 1e-4) << "the connector learns";
 }
 
-TEST_F(TrainRun, control_acts_is_journaled_and_replayed) {
+TEST_F(TrainRun, ControlActsIsJournaledAndReplayed) {
   change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
     memory.calls = (memory.calls or 0) + 1
     if memory.calls == 2 then return { fvlm.scale_lr(0.5), fvlm.save() } end
@@ -433,7 +433,7 @@ TEST_F(TrainRun, control_acts_is_journaled_and_replayed) {
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRun, control_of_another_plan_is_asked_anew) {
+TEST_F(TrainRun, ControlOfAnotherPlanIsCalledAgain) {
   const std::string first = "samples = 80, control = { every = 2, run = function() return fvlm.scale_lr(0.5) end },";
   change_recipe("samples = 80,", first);
   run("a", {}, {.stage = "align", .max_steps = 5});
@@ -443,7 +443,7 @@ TEST_F(TrainRun, control_of_another_plan_is_asked_anew) {
   EXPECT_EQ(read_state(last("a", "align")).rate_scale, 0.5) << "of the second step, which came before";
 }
 
-TEST_F(TrainRun, samples_with_other_answers_than_the_objective_learns_from_are_broken) {
+TEST_F(TrainRun, SamplesWithoutTheObjectivesAnswersAreBroken) {
   struct Wrong {
     const char *run, *stage, *data, *reason;
   };
@@ -465,7 +465,7 @@ TEST_F(TrainRun, samples_with_other_answers_than_the_objective_learns_from_are_b
   }
 }
 
-TEST_F(TrainRun, a_rehearsal_opens_the_models_that_stages_begin_from_and_are_taught_by) {
+TEST_F(TrainRun, RehearsalOpensInitialModelsAndTeachers) {
   EXPECT_NO_THROW(rehearse(resolved(), {}, registry_));
   const std::string teacher = R"(stages.prefer.objective=[{"kind":"dpo"},{"kind":"kl","teacher":"/nowhere"}])";
   for (const std::string& set : {teacher, std::string("stages.instruct.from=/nowhere")}) try {
@@ -515,7 +515,7 @@ TEST_F(TrainRun, ControlMemoryThatIsNoTextIsAMistakeOfTheRecipe) {
   }
 }
 
-TEST_F(TrainRun, an_evaluation_set_of_shards_that_are_trained_on_is_named) {
+TEST_F(TrainRun, EvaluationSetOfTrainingShardsIsNamed) {
   const auto warning_of = [&](const std::string& shards) {
     const std::string path = "stages.prefer.evaluation.sets.pairs.data.sources.1.shards";
     testing::internal::CaptureStderr();
@@ -531,7 +531,7 @@ TEST_F(TrainRun, an_evaluation_set_of_shards_that_are_trained_on_is_named) {
   }
 }
 
-TEST_F(TrainRun, a_rate_beyond_the_optimizers_range_is_refused_with_its_place) {
+TEST_F(TrainRun, RateBeyondTheOptimizersRangeIsRefusedWithItsPlace) {
   for (const bool muon : {false, true}) {
     if (muon)
       change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
@@ -546,7 +546,7 @@ TEST_F(TrainRun, a_rate_beyond_the_optimizers_range_is_refused_with_its_place) {
   }
 }
 
-TEST_F(TrainRun, muon_steps_matrices_and_adamw_the_rest) {
+TEST_F(TrainRun, MuonStepsMatricesAndAdamWTheRest) {
   change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
                 "fvlm.muon { lr = 0.02, others = { lr = 2e-3 } }");
   run("whole", {}, {.stage = "align"});

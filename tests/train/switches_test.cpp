@@ -158,7 +158,7 @@ class Switches : public SmallRun {
   }
 };
 
-TEST_F(Switches, coarse_in_tower) {
+TEST_F(Switches, CoarseInTower) {
   const auto which = &plan::Speed::coarse_in_tower;
   for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
@@ -166,7 +166,7 @@ TEST_F(Switches, coarse_in_tower) {
   EXPECT_FALSE(changes_work_alone(which, "instruct", read_the_last_layer_alone)) << "there is one layer to read";
 }
 
-TEST_F(Switches, skip_last_patches) {
+TEST_F(Switches, SkipLastPatches) {
   const auto which = &plan::Speed::skip_last_patches;
   for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
@@ -174,7 +174,7 @@ TEST_F(Switches, skip_last_patches) {
     EXPECT_TRUE(changes_work_alone(which, "instruct", change));
 }
 
-TEST_F(Switches, fold_layer_scale) {
+TEST_F(Switches, FoldLayerScale) {
   const auto which = &plan::Speed::fold_layer_scale;
   for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
@@ -182,7 +182,7 @@ TEST_F(Switches, fold_layer_scale) {
     EXPECT_TRUE(changes_work_alone(which, "instruct", change));
 }
 
-TEST_F(Switches, loss_tokens_only) {
+TEST_F(Switches, LossTokensOnly) {
   const auto which = &plan::Speed::loss_tokens_only;
   for (const char* stage : {"align", "instruct"})
     EXPECT_FALSE(changes_work_alone(which, stage)) << "every token has a loss";
@@ -191,7 +191,7 @@ TEST_F(Switches, loss_tokens_only) {
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
 }
 
-TEST_F(Switches, joint_weight_gradients) {
+TEST_F(Switches, JointWeightGradients) {
   const auto which = &plan::Speed::joint_weight_gradients;
   for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
@@ -201,14 +201,14 @@ TEST_F(Switches, joint_weight_gradients) {
   EXPECT_FALSE(changes_work_alone(which, "align", compute_again)) << "there are no layers that wait";
 }
 
-TEST_F(Switches, shared_preference_frames) {
+TEST_F(Switches, SharedPreferenceFrames) {
   const auto which = &plan::Speed::shared_preference_frames;
   EXPECT_FALSE(changes_work_alone(which, "align")) << "there is one text";
   EXPECT_TRUE(changes_work_alone(which, "prefer"));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
 }
 
-TEST_F(Switches, text_without_tower) {
+TEST_F(Switches, TextWithoutTower) {
   const auto which = &plan::Speed::text_without_tower;
   EXPECT_FALSE(changes_work_alone(which, "align")) << "there are frames";
   EXPECT_TRUE(changes_work_alone(which, "align", {}, ragged({{0, {8}}, {0, {13}}})));

@@ -42,7 +42,7 @@ bool same_tensors(const fs::path& a, const fs::path& b) {
 
 } // namespace
 
-TEST(WeightsCli, import_and_export_write_model_directories) {
+TEST(WeightsCli, ImportAndExportWriteModelDirectories) {
   Folder folder;
   tiny::write_towers(folder.path());
   test::Ran imported = engine(folder, std::string(import_words) + "--seed 5 --visual-scale 0.5 --shallow --json");
@@ -70,7 +70,7 @@ TEST(WeightsCli, import_and_export_write_model_directories) {
   EXPECT_EQ(ModelDirectory::open(folder / "half").description().name, "model");
 }
 
-TEST(WeightsCli, folders_whose_names_are_no_utf8_are_told_of_in_json) {
+TEST(WeightsCli, FolderNamesThatAreNoUtf8AreInJson) {
   Folder folder;
   tiny::write_towers(folder.path());
   test::Ran imported = engine(folder, "import --vision vision --decoder decoder --out caf\xe9 --json");
@@ -79,7 +79,7 @@ TEST(WeightsCli, folders_whose_names_are_no_utf8_are_told_of_in_json) {
   EXPECT_EQ(ModelDirectory::open(folder / "caf\xe9").description().name, "caf\uFFFD");
 }
 
-TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
+TEST(WeightsCli, WrongOptionsAreUsageErrorsAndWrongFilesDataErrors) {
   Folder folder;
   tiny::write_towers(folder.path());
   auto expect = [&](const std::string& arguments, int code, const char* words) {
@@ -152,7 +152,7 @@ struct Releases {
   Folder folder;
 };
 
-TEST(ConvertRelease, every_form_of_a_release_becomes_the_model_it_was_made_of) {
+TEST(ConvertRelease, EveryFormOfAReleaseGivesTheOriginalModel) {
   skip_without("safetensors");
   if (IsSkipped()) return;
   Releases releases("release_checkpoints.py");
@@ -164,7 +164,7 @@ TEST(ConvertRelease, every_form_of_a_release_becomes_the_model_it_was_made_of) {
                           {"\"encoder.layer.1.norm2.weight\" is missing", "\"encoder.layer.1.norm2.bias\" is missing"});
 }
 
-TEST(ConvertRelease, the_files_that_a_module_of_transformers_towers_leaves) {
+TEST(ConvertRelease, FilesOfAModuleWithTransformersTowers) {
   skip_without("transformers");
   if (IsSkipped()) return;
   Releases releases("release_module.py");

@@ -47,7 +47,7 @@ Json with(Json config, const std::string& changes) {
 
 } // namespace
 
-TEST(Config, dinov2_small_has_its_dimensions) {
+TEST(Config, Dinov2SmallHasItsDimensions) {
   VisionConfig config = read_vision_config(dinov2_small, "config.json");
   EXPECT_EQ(config.hidden_size, 384);
   EXPECT_EQ(config.num_hidden_layers, 12);
@@ -58,7 +58,7 @@ TEST(Config, dinov2_small_has_its_dimensions) {
   EXPECT_EQ(parameters(layout_of(config)), 22056576u - 384); // Dinov2Model's, less the mask token
 }
 
-TEST(Config, smollm2_135m_has_its_dimensions) {
+TEST(Config, Smollm2135mHasItsDimensions) {
   DecoderConfig config = read_decoder_config(smollm2_135m, "config.json");
   EXPECT_EQ(config.hidden_size, 576);
   EXPECT_EQ(config.num_key_value_heads, 3);
@@ -70,7 +70,7 @@ TEST(Config, smollm2_135m_has_its_dimensions) {
   EXPECT_EQ(parameters(layout_of(config)), 134515008u);
 }
 
-TEST(Config, all_parts_of_fvlm_135m_have_157_3_million_parameters) {
+TEST(Config, Fvlm135mHas1573MillionParameters) {
   VisionConfig vision = read_vision_config(dinov2_small, "config.json");
   DecoderConfig decoder = read_decoder_config(smollm2_135m, "config.json");
   uint64_t sum = parameters(layout_of(vision)) + parameters(layout_of(decoder)) +
@@ -78,7 +78,7 @@ TEST(Config, all_parts_of_fvlm_135m_have_157_3_million_parameters) {
   EXPECT_EQ(sum / 100000, 1573u) << sum;
 }
 
-TEST(Config, what_is_left_out_has_the_default_of_transformers) {
+TEST(Config, OmittedValuesHaveTheDefaultsOfTransformers) {
   VisionConfig vision = read_vision_config({{"model_type", "dinov2"}}, "config.json");
   EXPECT_EQ(vision.hidden_size, 768);
   EXPECT_EQ(vision.grid(), 16);
@@ -91,7 +91,7 @@ TEST(Config, what_is_left_out_has_the_default_of_transformers) {
   EXPECT_THAT(decoder.eos_token_id, testing::ElementsAre(2));
 }
 
-TEST(Config, rotary_base_is_read_in_every_form_that_transformers_reads) {
+TEST(Config, ReadsEveryFormOfTheRotaryBase) {
   auto theta = [](const std::string& changes) {
     Json config = smollm2_135m;
     config.erase("rope_theta");
@@ -170,7 +170,7 @@ TEST(Config, TraitsOfEachFamily) {
   EXPECT_EQ(ghostvis.rms_norm_eps, 0x1p-23);
 }
 
-TEST(Config, sizes_as_pairs_fractions_and_lists_of_ends) {
+TEST(Config, SizesAsPairsFractionsAndListsOfEnds) {
   EXPECT_EQ(read_vision_config(with(dinov2_small, R"({"image_size": [224, 224]})"), "c").image_size, 224);
   EXPECT_EQ(read_vision_config(with(dinov2_small, R"({"mlp_ratio": 2.6667})"), "c").intermediate_size, 1024);
   EXPECT_EQ(read_vision_config(with(dinov2_small, R"({"image_size": 30})"), "c").grid(), 2) << "rounded down";
@@ -180,7 +180,7 @@ TEST(Config, sizes_as_pairs_fractions_and_lists_of_ends) {
   EXPECT_EQ(read_decoder_config(with(smollm2_135m, R"({"head_dim": 32})"), "c").head_dim, 32);
 }
 
-TEST(Config, what_the_engine_writes_it_reads_to_the_same) {
+TEST(Config, WrittenConfigReadsBack) {
   for (const char* changes : {"{}", R"({"mlp_ratio": 2.6667, "image_size": 98, "layerscale_value": 0.1})"}) {
     VisionConfig config = read_vision_config(with(dinov2_small, changes), "config.json");
     EXPECT_EQ(read_vision_config(config_json(config), "written"), config) << changes;
@@ -204,7 +204,7 @@ TEST(Config, what_the_engine_writes_it_reads_to_the_same) {
   EXPECT_TRUE(read.as<connector::Foveated>()->shallow());
 }
 
-TEST(Config, all_that_is_wrong_is_told_at_once) {
+TEST(Config, ReportsAllErrorsAtOnce) {
   std::string text = data_error_of([] {
     read_decoder_config(with(smollm2_135m, R"({"hidden_size": -1, "is_causal": false, "hidden_act": "gelu"})"),
                         "decoder/config.json");
@@ -324,13 +324,13 @@ class WrongDecoder : public testing::TestWithParam<Wrong> {};
 
 } // namespace
 
-TEST_P(WrongVision, is_refused_by_name) {
+TEST_P(WrongVision, IsRefusedByName) {
   std::string text = data_error_of([&] { read_vision_config(GetParam().config, "vision/config.json"); });
   EXPECT_THAT(text, testing::StartsWith("vision/config.json: "));
   for (const std::string& word : GetParam().words) EXPECT_THAT(text, HasSubstr(word));
 }
 
-TEST_P(WrongDecoder, is_refused_by_name) {
+TEST_P(WrongDecoder, IsRefusedByName) {
   std::string text = data_error_of([&] { read_decoder_config(GetParam().config, "decoder/config.json"); });
   EXPECT_THAT(text, testing::StartsWith("decoder/config.json: "));
   for (const std::string& word : GetParam().words) EXPECT_THAT(text, HasSubstr(word));
@@ -341,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(Configs, WrongVision, testing::ValuesIn(wrong_visions()
 INSTANTIATE_TEST_SUITE_P(Configs, WrongDecoder, testing::ValuesIn(wrong_decoders()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(WrongConnector, is_refused_by_name) {
+TEST(WrongConnector, IsRefusedByName) {
   auto error = [](const std::string& json) {
     return data_error_of([&] { read_connector_config(Json::parse(json), "fvlm.json"); });
   };

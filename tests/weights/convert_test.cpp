@@ -66,7 +66,7 @@ std::vector<double> hard_doubles() {
 
 } // namespace
 
-TEST(Convert, every_half_goes_through_wider_types_unchanged) {
+TEST(Convert, EveryHalfRoundTripsThroughWiderTypes) {
   for (DType half : {DType::f16, DType::bf16}) {
     auto bits = all_half_bits();
     auto as_float = converted<float>(bits, half, DType::f32);
@@ -87,7 +87,7 @@ TEST(Convert, every_half_goes_through_wider_types_unchanged) {
 }
 
 // The definition itself: no other number of the type is nearer, and of two equally near the even one is taken.
-TEST(Convert, rounds_to_the_nearest_and_to_even_from_double_and_float) {
+TEST(Convert, RoundsToNearestEvenFromDoubleAndFloat) {
   for (DType half : {DType::f16, DType::bf16}) {
     double largest = half == DType::f16 ? 65504 : 0x1.fep127;
     double beyond = half == DType::f16 ? 65536 : 0x1p128; // what the next number would be
@@ -126,7 +126,7 @@ TEST(Convert, rounds_to_the_nearest_and_to_even_from_double_and_float) {
   }
 }
 
-TEST(Convert, counts_finite_numbers_that_became_infinite) {
+TEST(Convert, CountsFiniteNumbersThatBecameInfinite) {
   float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> numbers{1, 65504, 65519, 65520, -70000, infinity, -infinity, std::nanf("")};
   uint64_t overflowed = 99;
@@ -140,7 +140,7 @@ TEST(Convert, counts_finite_numbers_that_became_infinite) {
   EXPECT_EQ(overflowed, 1u);
 }
 
-TEST(Convert, bytes_need_no_alignment) {
+TEST(Convert, BytesNeedNoAlignment) {
   std::vector<std::byte> from(9), to(5);
   float number = 1.5;
   std::memcpy(from.data() + 1, &number, 4);

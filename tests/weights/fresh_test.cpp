@@ -20,7 +20,7 @@ std::vector<float> fresh(const TensorSpec& spec, uint64_t seed) {
 
 } // namespace
 
-TEST(Fresh, a_connector_begins_as_its_layers_in_pytorch_do) {
+TEST(Fresh, ConnectorIsInitializedLikePytorchLayers) {
   VisionConfig vision = read_vision_config({{"model_type", "dinov2"}}, "c");
   DecoderConfig decoder =
       read_decoder_config({{"model_type", "llama"}, {"hidden_size", 1024}, {"num_attention_heads", 8}}, "c");
@@ -44,7 +44,7 @@ TEST(Fresh, a_connector_begins_as_its_layers_in_pytorch_do) {
   }
 }
 
-TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_for) {
+TEST(Fresh, ValuesDependOnSeedAndNameOnly) {
   Initializer normal{Initializer::Kind::normal, 1};
   std::vector<float> whole(1000), piece(300);
   initialize_weights(whole, normal, 7, "a");
@@ -57,7 +57,7 @@ TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_fo
   EXPECT_NE(whole, other);
 }
 
-TEST(Fresh, a_tensor_of_many_threads_holds_what_its_pieces_hold) {
+TEST(Fresh, TensorOfManyThreadsEqualsItsPieces) {
   const Initializer normal{Initializer::Kind::normal, 1};
   std::vector<float> whole(200001), piece(1);
   initialize_weights(whole, normal, 7, "a");

@@ -60,7 +60,7 @@ TensorInfo& named(std::vector<TensorInfo>& tensors, const std::string& name) {
 
 } // namespace
 
-TEST(Layout, tensors_are_bound_in_the_layouts_order_with_and_without_the_prefix) {
+TEST(Layout, BindsTensorsInLayoutOrderWithAndWithoutThePrefix) {
   for (const char* prefix : {"", "dinov2."}) {
     Folder folder;
     WeightLayout layout = tiny_vision();
@@ -73,7 +73,7 @@ TEST(Layout, tensors_are_bound_in_the_layouts_order_with_and_without_the_prefix)
   }
 }
 
-TEST(Layout, missing_unknown_misshapen_and_whole_numbers_are_told_at_once_by_name) {
+TEST(Layout, ReportsMissingUnknownMisshapenAndIntegerTensorsAtOnce) {
   Folder folder;
   WeightLayout layout = tiny_vision();
   auto tensors = infos(layout);
@@ -87,7 +87,7 @@ TEST(Layout, missing_unknown_misshapen_and_whole_numbers_are_told_at_once_by_nam
                           HasSubstr("\"layernorm.bias\" holds I16")));
 }
 
-TEST(Layout, the_mask_token_may_be_there_or_not) {
+TEST(Layout, MaskTokenIsOptional) {
   Folder folder;
   WeightLayout layout = tiny_vision();
   auto tensors = infos(layout);
@@ -101,7 +101,7 @@ TEST(Layout, the_mask_token_may_be_there_or_not) {
                     HasSubstr("\"layernorm.bias\" is missing")));
 }
 
-TEST(Layout, buffers_of_old_files_are_passed_over) {
+TEST(Layout, IgnoresBuffersOfOldFiles) {
   Folder folder;
   auto tensors = infos(tiny_decoder());
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {1}});
@@ -110,7 +110,7 @@ TEST(Layout, buffers_of_old_files_are_passed_over) {
   EXPECT_THAT(data_error_of([&] { bind(file_of(folder, tensors), tiny_decoder()); }), HasSubstr("rotary_emb.other"));
 }
 
-TEST(Layout, a_tied_head_may_be_written_out_if_it_is_the_same) {
+TEST(Layout, TiedHeadMayBeStoredIfEqual) {
   Folder folder;
   auto tensors = infos(tiny_decoder());
   tensors.push_back({"lm_head.weight", DType::bf16, {8, 4}});
@@ -119,7 +119,7 @@ TEST(Layout, a_tied_head_may_be_written_out_if_it_is_the_same) {
               HasSubstr("\"lm_head.weight\" differs from \"model.embed_tokens.weight\""));
 }
 
-TEST(Layout, an_untied_head_must_be_there) {
+TEST(Layout, UntiedHeadIsRequired) {
   Folder folder;
   DecoderConfig config = read_decoder_config({{"model_type", "llama"},
                                               {"hidden_size", 4},
@@ -132,7 +132,7 @@ TEST(Layout, an_untied_head_must_be_there) {
               HasSubstr("\"lm_head.weight\" is missing"));
 }
 
-TEST(Layout, a_model_of_another_depth_names_a_bounded_number_of_tensors) {
+TEST(Layout, ModelOfAnotherDepthNamesABoundedNumberOfTensors) {
   Folder folder;
   DecoderConfig config = read_decoder_config({{"model_type", "llama"},
                                               {"hidden_size", 4},

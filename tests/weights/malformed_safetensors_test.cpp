@@ -143,7 +143,7 @@ class MalformedSafetensors : public testing::TestWithParam<Malformed> {};
 
 } // namespace
 
-TEST_P(MalformedSafetensors, is_refused_with_its_own_words) {
+TEST_P(MalformedSafetensors, IsRefusedWithItsOwnWords) {
   Folder folder;
   put_file(folder / "model.safetensors", GetParam().bytes);
   std::string text = data_error_of([&] { Safetensors::open(folder / "model.safetensors"); });
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Files, MalformedSafetensors, testing::ValuesIn(malforme
                          [](const auto& info) { return info.param.name; });
 
 // Whatever single byte of a good file's header is changed, the file is read or refused; it never reads past its end.
-TEST(MalformedSafetensorsBytes, no_changed_byte_does_harm) {
+TEST(MalformedSafetensorsBytes, NoChangedByteDoesHarm) {
   Folder folder;
   std::string file = safetensors_bytes(
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"b":{"dtype":"I8","shape":[],"data_offsets":[8,9]}})",
@@ -201,7 +201,7 @@ using testing::HasSubstr;
 
 } // namespace
 
-TEST(MalformedIndex, names_that_are_in_no_shard_are_told_all_at_once) {
+TEST(MalformedIndex, ReportsAllNamesMissingFromShards) {
   EXPECT_THAT(
       shards_error(
           R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"1.safetensors","d":"2.safetensors"}})"),
@@ -209,38 +209,38 @@ TEST(MalformedIndex, names_that_are_in_no_shard_are_told_all_at_once) {
             HasSubstr("in no shard")));
 }
 
-TEST(MalformedIndex, a_tensor_in_another_shard_than_named) {
+TEST(MalformedIndex, TensorInAnotherShardThanNamed) {
   EXPECT_THAT(shards_error(R"({"weight_map":{"a":"2.safetensors","b":"1.safetensors"}})"),
               AllOf(HasSubstr("\"a\" should be in 2.safetensors, and is in 1.safetensors"), HasSubstr("\"b\" should")));
 }
 
-TEST(MalformedIndex, a_tensor_that_the_index_does_not_name) {
+TEST(MalformedIndex, TensorThatTheIndexDoesNotName) {
   EXPECT_THAT(shards_error(R"({"weight_map":{"a":"1.safetensors","z":"2.safetensors"}})"),
               AllOf(HasSubstr("\"b\" of 2.safetensors is not in the index"), HasSubstr("\"z\"")));
 }
 
-TEST(MalformedIndex, one_name_in_two_shards) {
+TEST(MalformedIndex, OneNameInTwoShards) {
   EXPECT_THAT(shards_error(R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})", "a"),
               HasSubstr("tensor \"a\" lies in 1.safetensors and in 2.safetensors"));
 }
 
-TEST(MalformedIndex, shards_that_leave_the_folder) {
+TEST(MalformedIndex, ShardsThatLeaveTheFolder) {
   for (const char* name : {"../1.safetensors", "/etc/passwd", "sub/1.safetensors", "..", "", "a\\\\b", "a\\u0000b"})
     EXPECT_THAT(shards_error(std::string(R"({"weight_map":{"a":")") + name + "\"}}"),
                 HasSubstr("leaves the index's folder"));
 }
 
-TEST(MalformedIndex, a_shard_that_is_missing) {
+TEST(MalformedIndex, MissingShard) {
   EXPECT_THAT(shards_error(R"({"weight_map":{"a":"1.safetensors","b":"3.safetensors"}})"),
               AllOf(HasSubstr("3.safetensors"), HasSubstr("missing")));
 }
 
-TEST(MalformedIndex, a_shard_that_is_itself_malformed) {
+TEST(MalformedIndex, MalformedShard) {
   EXPECT_THAT(shards_error(R"({"weight_map":{"a":"1.safetensors","b":"model.safetensors.index.json"}})"),
               AllOf(HasSubstr("model.safetensors.index.json: "), HasSubstr("header of")));
 }
 
-TEST(MalformedIndex, an_index_that_is_none) {
+TEST(MalformedIndex, InvalidIndex) {
   EXPECT_THAT(shards_error("{\"weight_map\":"), HasSubstr("invalid JSON"));
   EXPECT_THAT(shards_error("[]"), HasSubstr("JSON array"));
   EXPECT_THAT(shards_error("{}"), HasSubstr("weight_map"));
@@ -251,7 +251,7 @@ TEST(MalformedIndex, an_index_that_is_none) {
   EXPECT_THAT(shards_error("{\"weight_map\":" + std::string(100000, '[')), HasSubstr("levels deep"));
 }
 
-TEST(MalformedFolder, without_weights_says_what_would_do) {
+TEST(MalformedFolder, WithoutWeightsSaysWhatIsExpected) {
   Folder folder;
   EXPECT_THAT(data_error_of([&] { Safetensors::open(folder.path()); }), HasSubstr("no model.safetensors"));
   put_file(folder / "pytorch_model.bin", "x");

@@ -60,7 +60,7 @@ std::string open_error(const fs::path& path) {
 
 } // namespace
 
-TEST(ModelDirectory, an_import_holds_the_towers_their_files_and_a_fresh_connector) {
+TEST(ModelDirectory, ImportHoldsTowersTheirFilesAndAFreshConnector) {
   Folder folder;
   import_tiny(folder);
   ModelDirectory model = ModelDirectory::open(folder / "model");
@@ -91,7 +91,7 @@ TEST(ModelDirectory, an_import_holds_the_towers_their_files_and_a_fresh_connecto
   EXPECT_EQ(mask_token_in(folder / "model/vision"), mask_token_in(folder / "vision"));
 }
 
-TEST(ModelDirectory, the_same_seed_gives_the_same_bytes_and_another_one_does_not) {
+TEST(ModelDirectory, SameSeedGivesTheSameBytes) {
   Folder folder;
   import_tiny(folder);
   ImportRequest request = request_in(folder);
@@ -104,7 +104,7 @@ TEST(ModelDirectory, the_same_seed_gives_the_same_bytes_and_another_one_does_not
   EXPECT_FALSE(read_file(folder / "model/connector.safetensors") == read_file(folder / "other/connector.safetensors"));
 }
 
-TEST(ModelDirectory, an_import_may_bring_a_connector_along) {
+TEST(ModelDirectory, ImportMayBringAConnector) {
   Folder folder;
   import_tiny(folder);
   ImportRequest request = request_in(folder);
@@ -119,7 +119,7 @@ TEST(ModelDirectory, an_import_may_bring_a_connector_along) {
   EXPECT_THAT(data_error_of([&] { import_model(request, quiet); }), HasSubstr("no tensor \"q_static\""));
 }
 
-TEST(ModelDirectory, an_export_rounds_each_number_and_comes_back) {
+TEST(ModelDirectory, ExportRoundsEachNumberAndReimports) {
   Folder folder;
   import_tiny(folder);
   for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
@@ -143,7 +143,7 @@ TEST(ModelDirectory, an_export_rounds_each_number_and_comes_back) {
   EXPECT_EQ(vision.at("embeddings.mask_token").dtype, DType::bf16);
 }
 
-TEST(ModelDirectory, an_export_to_fp16_tells_which_numbers_did_not_fit) {
+TEST(ModelDirectory, ExportToFp16ReportsOverflow) {
   Folder folder;
   tiny::write_towers(folder.path());
   ImportRequest request = request_in(folder);
@@ -160,7 +160,7 @@ TEST(ModelDirectory, an_export_to_fp16_tells_which_numbers_did_not_fit) {
   EXPECT_FALSE(report.overflowed.contains("decoder.model.norm.weight"));
 }
 
-TEST(ModelDirectory, prefixes_and_copies_of_a_tied_head_are_gone_after_an_import) {
+TEST(ModelDirectory, ImportRemovesPrefixesAndCopiesOfATiedHead) {
   Folder folder;
   tiny::write_towers(folder.path());
   for (const char* part : {"vision", "decoder"}) {
@@ -187,7 +187,7 @@ TEST(ModelDirectory, prefixes_and_copies_of_a_tied_head_are_gone_after_an_import
       << "what is no parameter came along under its prefix too";
 }
 
-TEST(ModelDirectory, damage_is_found_and_named_tensor_by_tensor) {
+TEST(ModelDirectory, DamageIsFoundAndNamedTensorByTensor) {
   Folder folder;
   import_tiny(folder);
   fs::path file = folder / "model/decoder/model.safetensors";
@@ -202,7 +202,7 @@ TEST(ModelDirectory, damage_is_found_and_named_tensor_by_tensor) {
   EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
-TEST(ModelDirectory, nothing_is_written_over_and_nothing_half_written_stays) {
+TEST(ModelDirectory, OverwritesNothingAndLeavesNothingHalfWritten) {
   Folder folder;
   import_tiny(folder);
   try {
@@ -224,7 +224,7 @@ TEST(ModelDirectory, nothing_is_written_over_and_nothing_half_written_stays) {
   EXPECT_THAT(names, testing::UnorderedElementsAre("vision", "decoder", "model"));
 }
 
-TEST(ModelDirectory, a_description_stays_good_when_its_directory_goes) {
+TEST(ModelDirectory, DescriptionOutlivesItsDirectory) {
   Folder folder;
   import_tiny(folder);
   ModelDescription description = ModelDirectory::open(folder / "model").description();
@@ -245,7 +245,7 @@ TEST(ModelDirectory, a_description_stays_good_when_its_directory_goes) {
   EXPECT_TRUE(fs::is_directory(folder / "step-000100/training_state"));
 }
 
-TEST(ModelDirectory, a_fresh_tower_needs_no_folder) {
+TEST(ModelDirectory, FreshTowerNeedsNoFolder) {
   Folder folder;
   ModelDescription description;
   description.name = "fresh";
@@ -262,7 +262,7 @@ TEST(ModelDirectory, a_fresh_tower_needs_no_folder) {
   EXPECT_EQ(mask_token_in(folder / "model/vision"), std::vector<float>(8, 0.0F));
 }
 
-TEST(MalformedModelDirectory, says_what_is_missing_or_wrong) {
+TEST(MalformedModelDirectory, SaysWhatIsMissingOrWrong) {
   Folder folder;
   import_tiny(folder);
   fs::path model = folder / "model", file = model / "fvlm.json";
@@ -306,7 +306,7 @@ TEST(MalformedModelDirectory, says_what_is_missing_or_wrong) {
   EXPECT_THAT(open_error(model), HasSubstr("no such folder"));
 }
 
-TEST(ModelDirectory, one_that_another_program_put_together_needs_no_checksums) {
+TEST(ModelDirectory, FromAnotherProgramNeedsNoChecksums) {
   Folder folder;
   import_tiny(folder);
   put_file(folder / "model/fvlm.json",
@@ -319,7 +319,7 @@ TEST(ModelDirectory, one_that_another_program_put_together_needs_no_checksums) {
 }
 
 // The PyTorch oracle's own directories: with a sharded, untied decoder.
-TEST(ModelDirectory, those_of_the_pytorch_oracle_are_read) {
+TEST(ModelDirectory, FromThePytorchOracleIsRead) {
   skip_without("transformers");
   if (IsSkipped()) return;
   Folder folder;
@@ -335,7 +335,7 @@ TEST(ModelDirectory, those_of_the_pytorch_oracle_are_read) {
 }
 
 // transformers loads both towers as they were written, in every element type, with no tensor missing or left over.
-TEST(ModelDirectory, transformers_loads_the_towers) {
+TEST(ModelDirectory, TransformersLoadsTheTowers) {
   skip_without("transformers");
   if (IsSkipped()) return;
   Folder folder;

@@ -54,7 +54,7 @@ void expect_all(const Safetensors& file, const std::vector<TensorInfo>& tensors)
 
 } // namespace
 
-TEST(Safetensors, what_was_written_is_read) {
+TEST(Safetensors, ReadsWhatWasWritten) {
   Folder folder;
   for (size_t piece : {1, 3, 1 << 20}) {
     write_all(folder / "a.safetensors", every_kind(), piece);
@@ -68,7 +68,7 @@ TEST(Safetensors, what_was_written_is_read) {
   }
 }
 
-TEST(Safetensors, tensors_come_in_the_order_of_the_file) {
+TEST(Safetensors, TensorsComeInFileOrder) {
   Folder folder;
   put_file(folder / "a.safetensors", safetensors_bytes(R"({"z":{"dtype":"I8","shape":[2],"data_offsets":[3,5]},)"
                                                        R"("a":{"dtype":"I8","shape":[0],"data_offsets":[3,3]},)"
@@ -80,7 +80,7 @@ TEST(Safetensors, tensors_come_in_the_order_of_the_file) {
   EXPECT_THAT(names, testing::ElementsAre("m", "a", "z"));
 }
 
-TEST(Safetensors, the_file_is_mapped_and_not_copied_and_outlives_its_name) {
+TEST(Safetensors, FileIsMappedAndOutlivesItsName) {
   Folder folder;
   write_all(folder / "a.safetensors", every_kind());
   Safetensors file = Safetensors::open(folder / "a.safetensors");
@@ -94,7 +94,7 @@ TEST(Safetensors, the_file_is_mapped_and_not_copied_and_outlives_its_name) {
   EXPECT_EQ(file.tensors()[1].data.data(), first + file.tensors()[0].data.size());
 }
 
-TEST(Safetensors, shards_are_read_as_one_also_through_links) {
+TEST(Safetensors, ShardsAreReadAsOneAlsoThroughLinks) {
   Folder folder;
   auto all = every_kind();
   std::vector<TensorInfo> left(all.begin(), all.begin() + 5), right(all.begin() + 5, all.end());
@@ -114,7 +114,7 @@ TEST(Safetensors, shards_are_read_as_one_also_through_links) {
   expect_all(file, all);
 }
 
-TEST(Safetensors, a_name_that_is_missing_is_told_with_the_nearest) {
+TEST(Safetensors, MissingNameIsReportedWithTheNearest) {
   Folder folder;
   write_all(folder / "a.safetensors", every_kind());
   Safetensors file = Safetensors::open(folder / "a.safetensors");
@@ -122,7 +122,7 @@ TEST(Safetensors, a_name_that_is_missing_is_told_with_the_nearest) {
               testing::AllOf(testing::HasSubstr("no tensor \"scalr\""), testing::HasSubstr("\"scalar\"")));
 }
 
-TEST(SafetensorsWriter, keeps_tensors_aligned_and_the_header_a_multiple_of_eight) {
+TEST(SafetensorsWriter, KeepsTensorsAlignedAndTheHeaderAMultipleOfEight) {
   Folder folder;
   write_all(folder / "a.safetensors", every_kind());
   std::string bytes = read_file(folder / "a.safetensors");
@@ -134,7 +134,7 @@ TEST(SafetensorsWriter, keeps_tensors_aligned_and_the_header_a_multiple_of_eight
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data.data()) % size_of(tensor.dtype), 0u) << tensor.name;
 }
 
-TEST(SafetensorsWriter, what_is_not_whole_does_not_appear) {
+TEST(SafetensorsWriter, UncommittedFileDoesNotAppear) {
   Folder folder;
   {
     SafetensorsWriter writer(folder / "a.safetensors", {{"x", DType::f32, {4}}});
@@ -145,7 +145,7 @@ TEST(SafetensorsWriter, what_is_not_whole_does_not_appear) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(SafetensorsWriter, checksums_are_of_each_tensors_bytes) {
+TEST(SafetensorsWriter, ChecksumsAreOfEachTensorsBytes) {
   Folder folder;
   SafetensorsWriter writer(folder / "a.safetensors", every_kind());
   for (const TensorInfo& tensor : writer.order()) writer.append(bytes_of(tensor));
@@ -159,7 +159,7 @@ TEST(SafetensorsWriter, checksums_are_of_each_tensors_bytes) {
 }
 
 // The Python library reads what we write to the same bytes, and writes the same file from it.
-TEST(SafetensorsWriter, writes_what_the_python_library_writes) {
+TEST(SafetensorsWriter, WritesWhatThePythonLibraryWrites) {
   skip_without("safetensors");
   if (IsSkipped()) return;
   Folder folder;

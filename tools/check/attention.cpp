@@ -51,9 +51,9 @@ fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
   query.scale = static_cast<float>(scale_of(c));
   query.rope_theta = c.rope_theta;
   query.needs_backward = c.backward;
-  query.even = c.even;
-  query.guests = !c.guests.empty();
-  query.queries_alone = c.queries_alone;
+  query.even = c.uniform_lengths;
+  query.guests = !c.extra_queries.empty();
+  query.queries_alone = c.dq_only;
   return query;
 }
 
@@ -76,7 +76,7 @@ at::Tensor positions(const std::vector<int64_t>& lengths, int64_t capacity, int6
 
 struct Numbers {
   at::Tensor q, k, v, d_out;
-  at::Tensor guest_q, guest_d_out; // of no rows where none come
+  at::Tensor guest_q, guest_d_out; // no rows without extra queries
 };
 
 Numbers numbers_of(const AttentionCase& c) {
@@ -84,36 +84,37 @@ Numbers numbers_of(const AttentionCase& c) {
             normal({c.tokens_kv(), c.heads_kv, c.head_dim}, c.seed * 4 + 1, c.dtype),
             normal({c.tokens_kv(), c.heads_kv, c.head_dim}, c.seed * 4 + 2, c.dtype),
             normal({c.tokens_q(), c.heads_q, c.head_dim}, c.seed * 4 + 3, c.dtype),
-            normal({sum(c.guests), c.heads_q, c.head_dim}, c.seed * 4 + 1000, c.dtype, c.magnitude),
-            normal({sum(c.guests), c.heads_q, c.head_dim}, c.seed * 4 + 1001, c.dtype)};
+            normal({sum(c.extra_queries), c.heads_q, c.head_dim}, c.seed * 4 + 1000, c.dtype, c.magnitude),
+            normal({sum(c.extra_queries), c.heads_q, c.head_dim}, c.seed * 4 + 1001, c.dtype)};
   for (at::Tensor* rows : {&n.q, &n.d_out}) rows->narrow(0, sum(c.lengths_q), c.padding_q).fill_(c.padding_holds);
   for (at::Tensor* rows : {&n.k, &n.v}) {
     rows->narrow(0, sum(c.kv()), c.padding_kv).fill_(c.padding_holds);
     int64_t at = 0;
     for (size_t s = 0; s < c.kv().size(); at += c.kv()[s++])
-      if (c.unseen_keys_hold != 0 && c.lengths_q[s] == 0) rows->narrow(0, at, c.kv()[s]).fill_(c.unseen_keys_hold);
+      if (c.unattended_keys_hold != 0 && c.lengths_q[s] == 0)
+        rows->narrow(0, at, c.kv()[s]).fill_(c.unattended_keys_hold);
   }
   return n;
 }
 
-// Rows of the queries of each segment, which are so many.
+// The attention output of each segment's queries; `lengths_q` is the number of queries per segment.
 at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector<int64_t>& lengths_q,
                   const at::Tensor& k, const at::Tensor& v, at::ScalarType work) {
   std::vector<at::Tensor> rows{at::zeros({0, c.heads_q, c.head_dim}, work)};
   int64_t at_q = 0, at_kv = 0;
   for (size_t s = 0; s < lengths_q.size(); ++s) {
     const int64_t length_q = lengths_q[s], length_kv = c.kv()[s];
-    // Rows that see no key: all where there is none, the first ones where causal queries outnumber the keys.
-    const int64_t blind = length_kv == 0 ? length_q : c.causal ? std::max<int64_t>(0, length_q - length_kv) : 0;
-    const int64_t seeing = length_q - blind;
-    if (blind > 0) rows.push_back(at::zeros({blind, c.heads_q, c.head_dim}, work));
-    if (seeing > 0) {
-      auto qs = q.narrow(0, at_q + blind, seeing).transpose(0, 1); // [heads, rows, head_dim]
+    // Fully masked rows: all of them where the segment has no key, the first ones where causal queries outnumber keys.
+    const int64_t fully_masked = length_kv == 0 ? length_q : c.causal ? std::max<int64_t>(0, length_q - length_kv) : 0;
+    const int64_t attending = length_q - fully_masked;
+    if (fully_masked > 0) rows.push_back(at::zeros({fully_masked, c.heads_q, c.head_dim}, work));
+    if (attending > 0) {
+      auto qs = q.narrow(0, at_q + fully_masked, attending).transpose(0, 1); // [heads, rows, head_dim]
       auto ks = k.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
       auto vs = v.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
       auto scores = at::matmul(qs, ks.transpose(1, 2)) * scale_of(c);
       if (c.causal) {
-        auto hidden = at::ones({seeing, length_kv}, at::kBool).triu(length_kv - seeing + 1);
+        auto hidden = at::ones({attending, length_kv}, at::kBool).triu(length_kv - attending + 1);
         scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
       }
       rows.push_back(at::matmul(at::softmax(scores, -1), vs).transpose(0, 1));
@@ -127,19 +128,19 @@ at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector
 // out, d_q, d_k, d_v with every step in `work`.
 std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::ScalarType work) {
   auto q = leaf(n.q, work), k = leaf(n.k, work), v = leaf(n.v, work);
-  auto turned_q = rotate(q, positions(c.lengths_q, c.tokens_q(), c.first_position), c.rotary_dim, c.rope_theta);
-  auto turned_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, c.rope_theta);
+  auto rotated_q = rotate(q, positions(c.lengths_q, c.tokens_q(), c.first_position), c.rotary_dim, c.rope_theta);
+  auto rotated_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, c.rope_theta);
   auto out = at::concat(
-      {attend(c, turned_q, c.lengths_q, turned_k, v, work), at::zeros({c.padding_q, c.heads_q, c.head_dim}, work)});
+      {attend(c, rotated_q, c.lengths_q, rotated_k, v, work), at::zeros({c.padding_q, c.heads_q, c.head_dim}, work)});
   std::vector<at::Tensor> results{out.detach()};
   if (!c.backward) return results;
   std::vector<at::Tensor> outs{out}, d_outs{n.d_out};
-  if (!c.guests.empty()) {
-    outs.push_back(attend(c, n.guest_q.to(work), c.guests, k, v, work));
+  if (!c.extra_queries.empty()) {
+    outs.push_back(attend(c, n.guest_q.to(work), c.extra_queries, k, v, work));
     d_outs.push_back(n.guest_d_out);
   }
   auto d = gradients(outs, {q, k, v}, d_outs);
-  if (c.queries_alone) d.resize(1);
+  if (c.dq_only) d.resize(1);
   results.insert(results.end(), d.begin(), d.end());
   return results;
 }
@@ -152,10 +153,10 @@ Expectation expect(const AttentionCase& c) {
   // d_q and d_k are sums of differences of products d_out v, which cancel: with a single key to nothing. A score's
   // rounding, in proportion to its size, becomes a probability's.
   const double spread = std::sqrt(static_cast<double>(c.head_dim)) * scale_of(c);
-  const double scores = spread * size_of(n.q) * size_of(n.k);
-  const double product = 4 * spread * size_of(n.d_out) * size_of(n.v) * std::max(1.0, scores);
-  const double scales[] = {scores * size_of(n.v), product * size_of(n.k), product * size_of(n.q),
-                           scores * size_of(n.d_out)};
+  const double scores = spread * root_mean_square(n.q) * root_mean_square(n.k);
+  const double product = 4 * spread * root_mean_square(n.d_out) * root_mean_square(n.v) * std::max(1.0, scores);
+  const double scales[] = {scores * root_mean_square(n.v), product * root_mean_square(n.k),
+                           product * root_mean_square(n.q), scores * root_mean_square(n.d_out)};
   for (size_t i = 0; i < exact.size(); ++i) all.push_back({names[i], exact[i], naive[i], c.dtype, scales[i]});
   return all;
 }
@@ -192,7 +193,7 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
     writes.push_back(saved[i]);
   }
   bench.call("forward", bench.required().forward_workspace, writes, table.forward, forward);
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
 
   fvlm_attention_backward backward{};
   backward.q = q.abi(), backward.k = k.abi(), backward.v = v.abi();
@@ -201,14 +202,14 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   backward.out = out.abi();
   backward.d_out = bench.input("d_out", n.d_out).abi();
   for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
-  if (!c.guests.empty()) {
+  if (!c.extra_queries.empty()) {
     backward.guest_q = bench.input("guest_q", n.guest_q).abi();
     backward.guest_d_out = bench.input("guest_d_out", n.guest_d_out).abi();
-    backward.guest_cu_seqlens = starts("guest_cu_seqlens", c.guests).abi();
+    backward.guest_cu_seqlens = starts("guest_cu_seqlens", c.extra_queries).abi();
   }
   writes = {&bench.output("d_q", n.q.sizes(), c.dtype)};
   backward.d_q = writes[0]->abi();
-  if (!c.queries_alone) {
+  if (!c.dq_only) {
     writes.push_back(&bench.output("d_k", n.k.sizes(), c.dtype));
     writes.push_back(&bench.output("d_v", n.v.sizes(), c.dtype));
     backward.d_k = writes[1]->abi(), backward.d_v = writes[2]->abi();
@@ -229,8 +230,8 @@ std::string label(const AttentionCase& c) {
   if (c.padding_q + c.padding_kv > 0) text += fmt::format(", {} and {} padding rows", c.padding_q, c.padding_kv);
   if (c.rotary_dim > 0) text += fmt::format(", rotary_dim {}", c.rotary_dim);
   if (c.first_position > 0) text += fmt::format(", positions from {}", c.first_position);
-  if (!c.guests.empty()) text += fmt::format(", guests {}", fmt::join(c.guests, " "));
-  if (c.queries_alone) text += ", d_q alone";
+  if (!c.extra_queries.empty()) text += fmt::format(", guests {}", fmt::join(c.extra_queries, " "));
+  if (c.dq_only) text += ", d_q alone";
   return text;
 }
 
@@ -248,7 +249,7 @@ Trial attention_trial(const AttentionCase& c) {
   trial.label = label(c);
   trial.supports = [c](Context& context) {
     fvlm_attention_query query = query_of(c, context.device);
-    return ask(context.table<fvlm_attention_v1>().supports, query);
+    return query_support(context.table<fvlm_attention_v1>().supports, query);
   };
   trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
   trial.expect = once([c] { return expect(c); });
@@ -260,7 +261,7 @@ std::vector<Trial> attention_cases(const std::vector<AttentionCase>& cases) {
 }
 
 at::ScalarType attention_dtype(Context& context) {
-  return first_taken(context, [](auto dtype) { return attention_trial({.dtype = dtype}); });
+  return first_supported_dtype(context, [](auto dtype) { return attention_trial({.dtype = dtype}); });
 }
 
 std::vector<Trial> attention_trials(Context& context) {

@@ -18,11 +18,11 @@ struct AttentionCase {
   float rope_theta = 10000;
   double scale = 0; // 0: 1 / sqrt(head_dim)
   double magnitude = 1;
-  double padding_holds = 0, unseen_keys_hold = 0; // unseen: of segments without queries; 0: they are like others
+  double padding_holds = 0, unattended_keys_hold = 0; // unseen: of segments without queries; 0: they are like others
   bool backward = true;
-  bool even = false;                // as the query says
-  std::vector<int64_t> guests = {}; // of each segment, 0 or 1; empty: the query asks for none
-  bool queries_alone = false;
+  bool uniform_lengths = false;            // sets the query's `even`
+  std::vector<int64_t> extra_queries = {}; // `guests`: per segment 0 or 1; empty: none
+  bool dq_only = false;
   uint64_t seed = 1;
 
   const std::vector<int64_t>& kv() const { return lengths_kv.empty() ? lengths_q : lengths_kv; }

@@ -3,7 +3,7 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
-#include "check/nonsense.h"
+#include "check/invalid_queries.h"
 #include "check/workbench.h"
 
 #include <ATen/core/Tensor.h>
@@ -19,12 +19,13 @@ using Lengths = std::vector<int64_t>;
 Outcome cases(Context& context, std::vector<AttentionCase> all) {
   const auto dtype = attention_dtype(context);
   for (auto& one : all) one.dtype = dtype;
-  return right(context, attention_cases(all));
+  return expect_correct(context, attention_cases(all));
 }
 
 template <at::ScalarType dtype, bool backward>
 Outcome numbers(Context& context) {
-  return right(context, attention_cases({{.dtype = dtype, .backward = backward},
+  return expect_correct(context,
+                        attention_cases({{.dtype = dtype, .backward = backward},
                                          {.dtype = dtype, .lengths_q = {64, 31}, .backward = backward, .seed = 2}}));
 }
 
@@ -36,7 +37,7 @@ Outcome causal_bottom_right(Context& context) {
   return cases(context, {{.causal = true, .lengths_q = {5, 17, 3}, .lengths_kv = {9, 40, 70}},
                          {.causal = true, .lengths_q = {9, 40, 70}, .lengths_kv = {5, 17, 3}},
                          {.causal = true, .lengths_q = {1, 1}, .lengths_kv = {90, 1}},
-                         {.causal = true, .lengths_q = {150, 150}, .lengths_kv = {200, 200}, .even = true}});
+                         {.causal = true, .lengths_q = {150, 150}, .lengths_kv = {200, 200}, .uniform_lengths = true}});
 }
 
 Outcome lengths_differ(Context& context) {
@@ -105,23 +106,24 @@ Outcome many_segments(Context& context) {
   return cases(context, {{.lengths_q = lengths}, {.causal = true, .heads_q = 3, .heads_kv = 3, .lengths_q = lengths}});
 }
 
-// Fixed-length kernels fit these; and some of them only as far as the query tells.
+// Shapes of uniform lengths, for which plugins have kernels of their own; some declare it by the query's `even`.
 Outcome even(Context& context) {
-  return cases(context, {{.lengths_q = {70, 70, 70}},
-                         {.lengths_q = {70, 70, 0}, .padding_q = 70, .padding_kv = 70},
-                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}},
-                         {.lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
-                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {35, 70, 0}, .padding_q = 105, .padding_kv = 105},
-                         {.lengths_q = {70, 0}, .lengths_kv = {0, 90}, .padding_q = 70, .padding_kv = 90},
-                         {.causal = true, .lengths_q = {70, 70}},
-                         {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
-                         {.lengths_q = {70, 70, 70}, .even = true},
-                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}, .even = true},
-                         {.causal = true, .lengths_q = {70, 70}, .spare_segments = 3, .even = true},
-                         {.causal = true, .lengths_q = {3, 3}, .even = true}});
+  return cases(context,
+               {{.lengths_q = {70, 70, 70}},
+                {.lengths_q = {70, 70, 0}, .padding_q = 70, .padding_kv = 70},
+                {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}},
+                {.lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
+                {.heads_q = 6, .heads_kv = 3, .lengths_q = {35, 70, 0}, .padding_q = 105, .padding_kv = 105},
+                {.lengths_q = {70, 0}, .lengths_kv = {0, 90}, .padding_q = 70, .padding_kv = 90},
+                {.causal = true, .lengths_q = {70, 70}},
+                {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
+                {.lengths_q = {70, 70, 70}, .uniform_lengths = true},
+                {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}, .uniform_lengths = true},
+                {.causal = true, .lengths_q = {70, 70}, .spare_segments = 3, .uniform_lengths = true},
+                {.causal = true, .lengths_q = {3, 3}, .uniform_lengths = true}});
 }
 
-// Rows that ride behind the patches of a frame: their keys are nobody's. The last two look so by their sizes alone.
+// Query rows appended to a frame's patches, whose keys no query reads. The last two cases only have such sizes.
 Outcome shared_rows(Context& context) {
   return cases(context, {{.lengths_q = {71, 0, 71, 0}, .lengths_kv = {70, 1, 70, 1}},
                          {.heads_q = 6, .heads_kv = 3, .lengths_q = {90, 0, 90, 0}, .lengths_kv = {70, 20, 70, 20}},
@@ -131,36 +133,37 @@ Outcome shared_rows(Context& context) {
                          {.lengths_q = {71, 0, 71, 0}, .lengths_kv = {69, 2, 70, 1}}});
 }
 
-// More heads than a GPU works on at once: those of long segments, and then of some with nothing but a guest.
+// More heads than a GPU works on at once: of long segments, then of segments whose only query is an extra one.
 AttentionCase many_guests() {
   AttentionCase many{.heads_q = 16, .heads_kv = 16, .lengths_q = {}};
   for (int i = 0; i < 16; ++i) {
     const bool is_long = i < 8;
     many.lengths_q.push_back(is_long ? 200 : 0);
     many.lengths_kv.push_back(is_long ? 30 + 120 * (i % 2) : 1 + i);
-    many.guests.push_back(1);
+    many.extra_queries.push_back(1);
   }
   return many;
 }
 
-// One more query in some segments, and none in others: what it adds to the gradients of their keys.
+// An extra query in some segments and none in others, which adds to the gradients of the segment's keys.
 Outcome guests(Context& context) {
-  std::vector<AttentionCase> all{{.guests = {1, 1, 1}},
-                                 {.lengths_q = {20, 0, 33, 7}, .lengths_kv = {30, 9, 0, 7}, .guests = {1, 1, 0, 0}},
-                                 {.lengths_q = {71, 0, 71, 0}, .lengths_kv = {70, 1, 70, 1}, .guests = {1, 0, 1, 0}},
-                                 {.heads_q = 6,
-                                  .heads_kv = 6,
-                                  .lengths_q = {258, 0, 258, 0},
-                                  .lengths_kv = {257, 1, 257, 1},
-                                  .guests = {1, 0, 1, 0}},
-                                 {.lengths_q = {257, 257, 100},
-                                  .padding_q = 5,
-                                  .padding_kv = 5,
-                                  .spare_segments = 2,
-                                  .padding_holds = std::numeric_limits<double>::quiet_NaN(),
-                                  .guests = {1, 0, 1}},
-                                 {.lengths_q = {40, 50}, .magnitude = 30, .guests = {0, 1}},
-                                 {.guests = {0, 0, 0}}};
+  std::vector<AttentionCase> all{
+      {.extra_queries = {1, 1, 1}},
+      {.lengths_q = {20, 0, 33, 7}, .lengths_kv = {30, 9, 0, 7}, .extra_queries = {1, 1, 0, 0}},
+      {.lengths_q = {71, 0, 71, 0}, .lengths_kv = {70, 1, 70, 1}, .extra_queries = {1, 0, 1, 0}},
+      {.heads_q = 6,
+       .heads_kv = 6,
+       .lengths_q = {258, 0, 258, 0},
+       .lengths_kv = {257, 1, 257, 1},
+       .extra_queries = {1, 0, 1, 0}},
+      {.lengths_q = {257, 257, 100},
+       .padding_q = 5,
+       .padding_kv = 5,
+       .spare_segments = 2,
+       .padding_holds = std::numeric_limits<double>::quiet_NaN(),
+       .extra_queries = {1, 0, 1}},
+      {.lengths_q = {40, 50}, .magnitude = 30, .extra_queries = {0, 1}},
+      {.extra_queries = {0, 0, 0}}};
   if (context.device.is_cuda()) all.push_back(many_guests());
   return cases(context, all);
 }
@@ -168,15 +171,15 @@ Outcome guests(Context& context) {
 Outcome queries_alone(Context& context) {
   return cases(
       context,
-      {{.queries_alone = true},
-       {.heads_q = 6, .heads_kv = 6, .lengths_q = {1, 0, 1, 0}, .lengths_kv = {257, 1, 257, 1}, .queries_alone = true},
+      {{.dq_only = true},
+       {.heads_q = 6, .heads_kv = 6, .lengths_q = {1, 0, 1, 0}, .lengths_kv = {257, 1, 257, 1}, .dq_only = true},
        {.heads_q = 6,
         .heads_kv = 6,
         .lengths_q = {1, 1, 1},
         .lengths_kv = {64, 0, 9},
         .padding_q = 2,
         .padding_kv = 3,
-        .queries_alone = true}});
+        .dq_only = true}});
 }
 
 // As a vision tower has them, and as long as that. What lies behind a segment is not its own.
@@ -189,17 +192,17 @@ Outcome frames(Context& context) {
                    .heads_kv = 3,
                    .lengths_q = {258, 0, 258, 0, 258, 0},
                    .lengths_kv = {257, 1, 257, 1, 257, 1},
-                   .unseen_keys_hold = nan});
+                   .unattended_keys_hold = nan});
     all.push_back({.dtype = dtype,
                    .lengths_q = {272, 1, 0, 200, 64, 129, 17},
                    .lengths_kv = {257, 272, 60, 1, 0, 128, 193},
                    .padding_q = 5,
                    .padding_kv = 80,
                    .spare_segments = 2,
-                   .unseen_keys_hold = nan});
+                   .unattended_keys_hold = nan});
     all.push_back({.dtype = dtype, .lengths_q = {180, 256, 31, 192}, .backward = false});
   }
-  return right(context, attention_cases(all));
+  return expect_correct(context, attention_cases(all));
 }
 
 Outcome padding_zeroed(Context& context) {
@@ -237,31 +240,31 @@ Outcome one_query(Context& context) {
                        .padding_kv = 7,
                        .spare_segments = 2,
                        .padding_holds = nan,
-                       .unseen_keys_hold = nan});
+                       .unattended_keys_hold = nan});
         all.push_back({.dtype = dtype,
                        .heads_q = 2 * sharing,
                        .head_dim = head_dim,
                        .lengths_q = {1, 1, 1},
                        .lengths_kv = {257, 257, 257},
                        .spare_segments = sharing,
-                       .even = true});
+                       .uniform_lengths = true});
       }
   all.push_back({.dtype = at::kBFloat16, .lengths_q = {1, 1}, .lengths_kv = {257, 700}, .magnitude = 300});
-  return right(context, attention_cases(all));
+  return expect_correct(context, attention_cases(all));
 }
 
 // Whatever one segment holds, the others give the same bits.
 Outcome segments_apart(Context& context) {
   const auto dtype = attention_dtype(context);
   const AttentionCase three{.dtype = dtype, .lengths_q = {20, 30, 25}, .seed = 5};
-  // The same rows with the middle segment cut out of the sums: its rows become padding of nobody.
+  // The same rows, but cu_seqlens leaves the middle segment out, so that its rows belong to no segment.
   Trial whole = attention_trial(three);
   if (auto no = refusal(context, whole); !no.empty()) return not_applicable(no);
   AttentionCase merged = three;
   merged.lengths_q = {20, 55};
   Run apart = whole.run(context, {}), together = attention_trial(merged).run(context, {});
-  if (!apart.done()) return failed(apart.trouble());
-  if (!together.done()) return failed(together.trouble());
+  if (!apart.done()) return failed(apart.failure());
+  if (!together.done()) return failed(together.failure());
   const at::Tensor *one = apart.output("out"), *other = together.output("out");
   auto first = [](const at::Tensor& rows) { return rows.narrow(0, 0, 20).to(at::kDouble); };
   const double difference = (first(*one) - first(*other)).abs().max().item<double>();
@@ -343,7 +346,7 @@ Outcome nonsense(Context& context) {
   good.tokens_q = good.tokens_kv = 64;
   good.segments = 4;
   good.scale = 0.125f;
-  Nonsense<fvlm_attention_query> nonsense;
+  InvalidQueries<fvlm_attention_query> nonsense;
   nonsense.add_usual(good, &fvlm_attention_query::dtype);
   nonsense.add("with 3 query heads on 2 key heads", good, [](auto& q) { q.heads_q = 3; });
   nonsense.add("with rotary_dim larger than head_dim", good, [](auto& q) { q.rotary_dim = 128; });
@@ -354,7 +357,7 @@ Outcome mixtures(Context& context) {
   std::vector<AttentionCase> all;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     auto draw = [&, turn = uint64_t{0}](int64_t limit) mutable {
-      return whole({1}, seed * 1000 + turn++, limit, at::kLong).item<int64_t>();
+      return random_integers({1}, seed * 1000 + turn++, limit, at::kLong).item<int64_t>();
     };
     AttentionCase one;
     one.causal = draw(2);

@@ -23,7 +23,7 @@ Outcome sized(Context& context, const std::vector<AttentionCase>& cases) {
       one.dtype = dtype;
       trials.push_back(with_sums_of(std::max(longest(one.lengths_q), longest(one.kv())), attention_trial(one)));
     }
-  return right(context, trials);
+  return expect_correct(context, trials);
 }
 
 Outcome long_queries(Context& context) {
@@ -52,7 +52,7 @@ Outcome long_segments(Context& context) {
     all.push_back({.causal = length % 3 == 0, .heads_q = 1, .heads_kv = 1, .head_dim = 8, .lengths_q = {length}});
     all.push_back({.causal = length % 3 != 0, .heads_q = 1, .heads_kv = 1, .head_dim = 8, .lengths_q = {length}});
   }
-  all.push_back({.heads_q = 1, .heads_kv = 1, .head_dim = 8, .lengths_q = {1025, 1025}, .even = true});
+  all.push_back({.heads_q = 1, .heads_kv = 1, .head_dim = 8, .lengths_q = {1025, 1025}, .uniform_lengths = true});
   return sized(context, all);
 }
 
@@ -105,18 +105,18 @@ Outcome more_segments(Context& context) {
                    .heads_kv = 1,
                    .head_dim = 8,
                    .lengths_q = Sizes(static_cast<size_t>(segments), 3),
-                   .even = true});
+                   .uniform_lengths = true});
     all.push_back({.heads_q = 1,
                    .heads_kv = 1,
                    .head_dim = 64,
                    .lengths_q = Sizes(static_cast<size_t>(segments), 2),
-                   .guests = Sizes(static_cast<size_t>(segments), 1)});
+                   .extra_queries = Sizes(static_cast<size_t>(segments), 1)});
     all.push_back({.heads_q = 1,
                    .heads_kv = 1,
                    .head_dim = 64,
                    .lengths_q = Sizes(static_cast<size_t>(segments), 1),
                    .lengths_kv = Sizes(static_cast<size_t>(segments), 3),
-                   .queries_alone = true});
+                   .dq_only = true});
   }
   return sized(context, all);
 }

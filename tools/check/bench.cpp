@@ -26,13 +26,14 @@ int all_threads() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// The plugin and the reference in turn, so that whatever else the machine does hits both: on all threads by the clock,
-// then on one in CPU time. Of each function the fastest call counts, since other work only ever slows one down.
-class Duel {
+// Measures the plugin and the reference in turn, so that other load on the machine affects both: wall-clock time on all
+// threads, then CPU time on one thread. The fastest call of each function counts, because other load only slows it
+// down.
+class SpeedComparison {
  public:
   using Maker = std::function<Trial(Context&)>;
 
-  Duel(Context& context, const Maker& make, int repeat, int rounds = 3) {
+  SpeedComparison(Context& context, const Maker& make, int repeat, int rounds = 3) {
     reference_ = context.subject.built_in() ? nullptr : reference_context(context);
     Trial own = make(context);
     if (!refusal(context, own).empty()) return;
@@ -47,7 +48,7 @@ class Duel {
         const int threads = alone ? 1 : all_threads();
         at::set_num_threads(threads);
         Variation variation;
-        variation.bare = true;
+        variation.unguarded = true;
         variation.flags = 0;
         variation.repeat = repeat;
         variation.host = &TestHost::with_threads(threads);
@@ -62,9 +63,9 @@ class Duel {
   int64_t reference_peak() const { return other_.run ? peak_of(*other_.run) : 0; }
 
   // One figure a function, and one for all of them.
-  void times(std::vector<Figure>& figures, const std::string& what) const {
+  void times(std::vector<Measurement>& figures, const std::string& what) const {
     if (own_.times.empty()) return;
-    Figure sum = together(what + " together");
+    Measurement sum = together(what + " together");
     if (own_.times.size() > 1)
       for (const auto& [call, time] : own_.times) {
         auto found = other_.times.find(call);
@@ -77,7 +78,7 @@ class Duel {
     figures.push_back(sum);
   }
 
-  Figure together(const std::string& what) const {
+  Measurement together(const std::string& what) const {
     const Time own = own_.sum(), other = other_.sum();
     return {what, "s", own.seconds, other.seconds, own.cpu, other.cpu};
   }
@@ -98,7 +99,7 @@ class Duel {
     }
   };
 
-  // What became resident, or what was asked for, where that lay in pages that were there already.
+  // Bytes that became resident, or the requested bytes where those lay in pages that were resident already.
   static int64_t peak_of(const Run& run) { return std::max(run.peak, run.workspace + run.saved); }
 
   static void play(const Trial& trial, Context& context, const Variation& variation, bool alone, Side& side) {
@@ -123,28 +124,28 @@ AttentionCase ragged_attention(int segments, at::ScalarType dtype, bool causal) 
   return c;
 }
 
-std::vector<Figure> attention_ragged(Context& context) {
+std::vector<Measurement> attention_ragged(Context& context) {
   const auto dtype = attention_dtype(context);
-  std::vector<Figure> figures;
+  std::vector<Measurement> figures;
   for (bool causal : {true, false}) {
-    Duel duel(
+    SpeedComparison comparison(
         context, [&](Context&) { return attention_trial(ragged_attention(16, dtype, causal)); }, 7);
-    if (duel.done()) duel.times(figures, causal ? "causal" : "full");
+    if (comparison.done()) comparison.times(figures, causal ? "causal" : "full");
   }
   return figures;
 }
 
-// Workspace, saved tensors, and what became resident besides: how it grows where the tokens double.
-std::vector<Figure> attention_memory(Context& context) {
+// Memory (workspace, saved tensors, other resident pages) at two lengths, and its growth where the tokens double.
+std::vector<Measurement> attention_memory(Context& context) {
   const auto dtype = attention_dtype(context);
-  std::vector<Figure> figures;
+  std::vector<Measurement> figures;
   for (int64_t tokens : {2048, 4096}) {
     AttentionCase c{.dtype = dtype, .causal = true, .heads_q = 9, .heads_kv = 3, .lengths_q = {tokens}};
-    Duel duel(
+    SpeedComparison comparison(
         context, [&](Context&) { return attention_trial(c); }, 0, 1);
-    if (!duel.done()) return {};
+    if (!comparison.done()) return {};
     figures.push_back({fmt::format("memory at one segment of {} tokens", tokens), "bytes",
-                       static_cast<double>(duel.peak()), static_cast<double>(duel.reference_peak())});
+                       static_cast<double>(comparison.peak()), static_cast<double>(comparison.reference_peak())});
   }
   const auto &shorter = figures[0], &longer = figures[1];
   if (shorter.plugin > 0)
@@ -153,10 +154,10 @@ std::vector<Figure> attention_memory(Context& context) {
   return figures;
 }
 
-std::vector<Figure> loss_large(Context& context) {
+std::vector<Measurement> loss_large(Context& context) {
   const auto dtype = loss_dtype(context);
   const bool fused = context.table<fvlm_loss_v1>().fused;
-  std::vector<Figure> figures;
+  std::vector<Measurement> figures;
   for (bool both : {false, true}) {
     if (both && !fused) continue;
     auto make = [&](Context& other) {
@@ -164,16 +165,17 @@ std::vector<Figure> loss_large(Context& context) {
       c.fused = both && other.table<fvlm_loss_v1>().fused;
       return loss_trial(c);
     };
-    Duel duel(context, make, 1, 1); // seconds a call, so once
-    if (!duel.done()) return {};
-    figures.push_back(duel.together(both ? "fused, 4096 x 576 x 49152" : "forward and backward, 4096 x 576 x 49152"));
+    SpeedComparison comparison(context, make, 1, 1); // seconds a call, so once
+    if (!comparison.done()) return {};
+    figures.push_back(
+        comparison.together(both ? "fused, 4096 x 576 x 49152" : "forward and backward, 4096 x 576 x 49152"));
     figures.push_back({both ? "fused, peak memory" : "forward and backward, peak memory", "bytes",
-                       static_cast<double>(duel.peak()), static_cast<double>(duel.reference_peak())});
+                       static_cast<double>(comparison.peak()), static_cast<double>(comparison.reference_peak())});
   }
   return figures;
 }
 
-std::vector<Figure> optimizer_arena(Context& context) {
+std::vector<Measurement> optimizer_arena(Context& context) {
   const bool matrices = !takes_vectors(context);
   auto make = [&](Context& other) {
     OptimizerCase c{.parameter_dtype = at::kFloat};
@@ -183,9 +185,9 @@ std::vector<Figure> optimizer_arena(Context& context) {
       c.shapes.assign(32, {512, 1024});
     return optimizer_trial(other, c);
   };
-  Duel duel(context, make, 5);
-  std::vector<Figure> figures;
-  if (duel.done()) duel.times(figures, matrices ? "3 matrices of 576 x 1536," : "16.8 million elements,");
+  SpeedComparison comparison(context, make, 5);
+  std::vector<Measurement> figures;
+  if (comparison.done()) comparison.times(figures, matrices ? "3 matrices of 576 x 1536," : "16.8 million elements,");
   return figures;
 }
 
@@ -205,23 +207,23 @@ double fill_of(Context& context, size_t window) {
     c.sizes = waiting;
     c.seed = static_cast<uint64_t>(packs);
     Bins bins = pack(context, c);
-    if (!bins.trouble.empty()) throw Refused{State::failed, bins.trouble};
+    if (!bins.failure.empty()) throw RowAborted{State::failed, bins.failure};
     std::vector<int64_t> left;
     for (size_t i = 0; i < waiting.size(); ++i)
       if (bins.of_item[i] == 0)
         filled += waiting[i];
       else
         left.push_back(waiting[i]);
-    if (left.size() == waiting.size()) throw Refused{State::failed, "bin 0 is empty"};
+    if (left.size() == waiting.size()) throw RowAborted{State::failed, "bin 0 is empty"};
     waiting = std::move(left);
     ++packs;
   }
   return packs ? 100.0 * static_cast<double>(filled) / static_cast<double>(packs * capacity) : 0;
 }
 
-std::vector<Figure> packer_fill(Context& context) {
+std::vector<Measurement> packer_fill(Context& context) {
   auto reference = context.subject.built_in() ? nullptr : reference_context(context);
-  std::vector<Figure> figures;
+  std::vector<Measurement> figures;
   for (size_t window : {128, 512}) {
     const double fill = fill_of(context, window);
     if (fill == 0) return {};
@@ -231,19 +233,19 @@ std::vector<Figure> packer_fill(Context& context) {
       figures.push_back({fmt::format("the reference's, window {}", window), "%", fill_of(*reference, window), 0});
   }
   PackerCase many{.capacity = {capacity}, .sizes = ragged_lengths(100000, 2)};
-  Duel duel(
+  SpeedComparison comparison(
       context, [&](Context&) { return packer_trial(many); }, 3, 1);
-  if (duel.done()) duel.times(figures, "100,000 items,");
+  if (comparison.done()) comparison.times(figures, "100,000 items,");
   return figures;
 }
 
-std::vector<Figure> quantizer_weight(Context& context) {
+std::vector<Measurement> quantizer_weight(Context& context) {
   const auto dtype = quantizer_dtype(context);
-  Duel duel(
+  SpeedComparison comparison(
       context, [&](Context&) { return quantizer_trial({.dtype = dtype, .rows = 1536, .cols = 576, .tokens = 512}); },
       7);
-  std::vector<Figure> figures;
-  if (duel.done()) duel.times(figures, "1536 x 576, 512 tokens,");
+  std::vector<Measurement> figures;
+  if (comparison.done()) comparison.times(figures, "1536 x 576, 512 tokens,");
   return figures;
 }
 
@@ -257,14 +259,14 @@ KernelCase typical_case(int op) {
 }
 
 Benchmark kernel_benchmark(int op) {
-  const auto speed = [op](Context& context) -> std::vector<Figure> {
+  const auto speed = [op](Context& context) -> std::vector<Measurement> {
     if (!offered(context, op)) return {};
     KernelCase c = typical_case(op);
     c.dtype = c.gradient_dtype = kernel_dtype(context, op);
-    Duel duel(
+    SpeedComparison comparison(
         context, [&](Context&) { return kernel_trial(c); }, 15);
-    std::vector<Figure> figures;
-    if (duel.done()) duel.times(figures, op_name(op));
+    std::vector<Measurement> figures;
+    if (comparison.done()) comparison.times(figures, op_name(op));
     return figures;
   };
   return {op_name(op), typical_case(op).sizes(), speed};

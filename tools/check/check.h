@@ -1,4 +1,4 @@
-// One row of a conformance table: a name, what it proves, and the function that finds out.
+// One row of a conformance table: a name, the promise that it tests, and the function that tests it.
 #pragma once
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ enum class State { ok, failed, not_applicable };
 
 struct Outcome {
   State state = State::ok;
-  std::string text; // why it failed or does not apply, with numbers; of an ok, what was measured
+  std::string text; // failed, not_applicable: why, with numbers; ok: the measured numbers
 };
 
 Outcome ok(std::string text = "");
@@ -34,13 +34,14 @@ struct Check {
   std::string name;   // "causal"; a report says "attention.causal"
   std::string proves; // one sentence, true of a plugin that passes
   Outcome (*run)(Context&);
-  // Rows of this table, "forward_*" for all that begin so: where one of them failed, this one says nothing.
+  // Comma-separated rows of this table ("forward_*": all with this prefix) that must not have failed; else this row is
+  // reported as not applicable.
   std::string needs = "";
   Extent extent = Extent::quick; // thorough: not a row of `--quick`
 };
 
 // A measurement of `--bench`.
-struct Figure {
+struct Measurement {
   std::string name, unit;
   double plugin = 0, reference = 0; // reference 0: there is none
   // Of a time: the CPU's on one thread, which other work on the machine does not stretch. 0: not measured.
@@ -50,10 +51,10 @@ struct Figure {
 struct Benchmark {
   std::string name;
   std::string measures;
-  std::function<std::vector<Figure>(Context&)> run; // empty: the plugin does not do this shape
+  std::function<std::vector<Measurement>(Context&)> run; // empty: the plugin does not do this shape
 };
 
-// What is checked of one family of kinds ("attention"). `library` has no family: it concerns every plugin.
+// The checks of one family of kinds ("attention"). The table `library` has no family: it applies to every plugin.
 struct Table {
   const char* family;
   std::vector<Check> checks;

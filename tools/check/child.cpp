@@ -22,7 +22,7 @@
 namespace fvlm::check {
 namespace {
 
-void say(const nlohmann::json& what) {
+void send_line(const nlohmann::json& what) {
   const std::string line = what.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   for (size_t written = 0; written < line.size();) {
     const ssize_t count = write(report_descriptor, line.data() + written, line.size() - written);
@@ -46,8 +46,8 @@ class Child {
       table("library", table_of("library"), context);
     }
     if (has_failed("library.enters") || has_failed("library.opens") || has_failed("library.is_library")) return;
-    if (auto trouble = subject_.enter(); !trouble.empty()) return;
-    introduce();
+    if (auto failure = subject_.enter(); !failure.empty()) return;
+    report_plugin();
     if (has_failed("library.tables_complete") || has_failed("library.variant_agrees")) return;
     for (const auto& kind : subject_.kinds()) {
       const bool on_host = family_of_kind(kind).on_host;
@@ -64,16 +64,16 @@ class Child {
     return std::find(failed_.begin(), failed_.end(), name) != failed_.end();
   }
 
-  void introduce() {
+  void report_plugin() {
     const fvlm_plugin& plugin = subject_.plugin();
-    say({{"plugin", plugin.name ? plugin.name : ""},
-         {"version", plugin.version ? plugin.version : ""},
-         {"kinds", subject_.kinds()}});
+    send_line({{"plugin", plugin.name ? plugin.name : ""},
+               {"version", plugin.version ? plugin.version : ""},
+               {"kinds", subject_.kinds()}});
   }
 
-  // Whether this row's turn has come; the one behind which to begin says yes to those after it.
+  // Whether to run this row: rows up to and including job.after were run by an earlier child.
   bool due(const std::string& name) {
-    if (started_) return asks_for(job_, name) || essential(name);
+    if (started_) return is_selected(job_, name) || essential(name);
     started_ = name == job_.after;
     return false;
   }
@@ -103,7 +103,7 @@ class Child {
     for (const Check& check : rows.checks) {
       const std::string name = prefix + "." + check.name;
       if (!due(name) || (job_.quick && check.extent == Extent::thorough)) continue;
-      say({{"begin", name}, {"proves", check.proves}});
+      send_line({{"begin", name}, {"proves", check.proves}});
       const auto start = std::chrono::steady_clock::now();
       Outcome outcome;
       bool blocked = false;
@@ -115,25 +115,25 @@ class Child {
       else
         outcome = guarded(name, check, context);
       if (outcome.state == State::failed || blocked) failed_.push_back(name);
-      say({{"end", name},
-           {"blocked", blocked},
-           {"state", static_cast<int>(outcome.state)},
-           {"text", outcome.text},
-           {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}});
+      send_line({{"end", name},
+                 {"blocked", blocked},
+                 {"state", static_cast<int>(outcome.state)},
+                 {"text", outcome.text},
+                 {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}});
     }
   }
 
   Outcome guarded(const std::string& name, const Check& check, Context& context) {
     set_float_mode(float_mode_); // whatever the plugin did to it in an earlier row
-    Outcome outcome = caught(check, context);
+    Outcome outcome = run_catching(check, context);
     if (float_mode() != float_mode_ && float_mode_left_by().empty()) float_mode_left_by() = name;
     return outcome;
   }
 
-  static Outcome caught(const Check& check, Context& context) {
+  static Outcome run_catching(const Check& check, Context& context) {
     try {
       return check.run(context);
-    } catch (const Refused& refused) {
+    } catch (const RowAborted& refused) {
       return {refused.state, refused.text};
     } catch (const std::exception& exception) {
       return failed("an exception: {}", exception.what());
@@ -145,24 +145,24 @@ class Child {
   void measure(const std::string& prefix, const Benchmark& benchmark, Context& context) {
     const std::string name = prefix + ".bench." + benchmark.name;
     if (!due(name)) return;
-    say({{"begin", name}, {"proves", benchmark.measures}});
+    send_line({{"begin", name}, {"proves", benchmark.measures}});
     Outcome outcome;
     try {
       auto figures = benchmark.run(context);
-      for (const Figure& figure : figures)
-        say({{"figure", prefix + ": " + figure.name},
-             {"unit", figure.unit},
-             {"plugin", figure.plugin},
-             {"reference", figure.reference},
-             {"plugin_cpu", figure.plugin_cpu},
-             {"reference_cpu", figure.reference_cpu}});
+      for (const Measurement& figure : figures)
+        send_line({{"figure", prefix + ": " + figure.name},
+                   {"unit", figure.unit},
+                   {"plugin", figure.plugin},
+                   {"reference", figure.reference},
+                   {"plugin_cpu", figure.plugin_cpu},
+                   {"reference_cpu", figure.reference_cpu}});
       if (figures.empty()) outcome = not_applicable("the plugin does not do this shape");
-    } catch (const Refused& refused) {
+    } catch (const RowAborted& refused) {
       outcome = {refused.state, refused.text};
     } catch (const std::exception& exception) {
       outcome = failed("an exception: {}", exception.what());
     }
-    say({{"end", name}, {"state", static_cast<int>(outcome.state)}, {"text", outcome.text}, {"seconds", 0}});
+    send_line({{"end", name}, {"state", static_cast<int>(outcome.state)}, {"text", outcome.text}, {"seconds", 0}});
   }
 
   Job job_;
@@ -174,7 +174,7 @@ class Child {
 
 } // namespace
 
-bool asks_for(const Job& job, const std::string& row) {
+bool is_selected(const Job& job, const std::string& row) {
   const auto parts = split(job.only, ',');
   return job.only.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
            return !part.empty() && row.find(part) != std::string::npos;
@@ -182,9 +182,10 @@ bool asks_for(const Job& job, const std::string& row) {
 }
 
 std::string to_text(const Job& job) {
-  nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after}, {"failed", job.failed},
-                      {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}, {"command", job.command},
-                      {"errand", job.errand},   {"kind", job.kind}};
+  nlohmann::json text{{"library", job.library}, {"device", job.device},   {"after", job.after},
+                      {"failed", job.failed},   {"only", job.only},       {"bench", job.bench},
+                      {"quick", job.quick},     {"command", job.command}, {"child_task", job.child_task},
+                      {"kind", job.kind}};
   if (job.refusal) text["refusal"] = *job.refusal;
   if (job.declared)
     text["declared"] = {
@@ -203,18 +204,18 @@ Job job_from(const std::string& text) {
   parsed.at("bench").get_to(job.bench);
   parsed.at("quick").get_to(job.quick);
   parsed.at("command").get_to(job.command);
-  parsed.at("errand").get_to(job.errand);
+  parsed.at("child_task").get_to(job.child_task);
   parsed.at("kind").get_to(job.kind);
   if (parsed.contains("refusal")) job.refusal = parsed["refusal"];
   if (parsed.contains("declared")) {
     const auto& declared = parsed["declared"];
-    job.declared = Declared{declared.at("name"), declared.at("version"), declared.at("kinds")};
+    job.declared = DeclaredPlugin{declared.at("name"), declared.at("version"), declared.at("kinds")};
   }
   return job;
 }
 
 void keep_alive() {
-  say({{"alive", true}});
+  send_line({{"alive", true}});
 }
 
 void run_child(const std::string& job, fvlm_plugin_entry_function reference) {
@@ -223,11 +224,11 @@ void run_child(const std::string& job, fvlm_plugin_entry_function reference) {
   setrlimit(RLIMIT_CORE, &none);
   at::set_num_threads(1); // LibTorch's own threads would be taken for the plugin's
   set_reference_entry(reference);
-  allow_stirring();
-  const Job asked = job_from(job);
-  if (!asked.errand.empty()) do_errand(asked, *new Subject(asked.library, asked.declared));
-  Child(asked).run();
-  say({{"done", true}});
+  install_yield_handler();
+  const Job parsed_job = job_from(job);
+  if (!parsed_job.child_task.empty()) run_child_task(parsed_job, *new Subject(parsed_job.library, parsed_job.declared));
+  Child(parsed_job).run();
+  send_line({{"done", true}});
   // Without destructors: what a plugin does when it is unloaded is not its contract, it never is.
   _exit(0);
 }

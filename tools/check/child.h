@@ -9,12 +9,11 @@
 
 namespace fvlm::check {
 
-// What a child is asked to do, passed to it as JSON in one argument of its command line.
+// The work of one child process, passed to it as JSON in one argument of its command line.
 struct Job {
   std::string library; // "": the reference
-  std::optional<Declared> declared;
-  std::optional<std::string>
-      refusal; // the engine's loader's reason to refuse it, "" where it does not; unset: not asked
+  std::optional<DeclaredPlugin> declared;
+  std::optional<std::string> refusal; // why the engine's loader refuses the plugin, "" if it does not; unset: unknown
   std::string device = "cpu";
   std::string after;               // resume after this row; "" starts at the first
   std::vector<std::string> failed; // rows that have failed so far, and rows skipped because of them
@@ -22,10 +21,10 @@ struct Job {
   bool bench = false;
   bool quick = false;               // rows of Extent::thorough are left out
   std::vector<std::string> command; // how the supervisor starts a child; the job follows
-  std::string errand;               // not rows but one thing, which other_process.h names
-  std::string kind;                 // of an errand: which of the plugin's
+  std::string child_task;           // "results" or "exit": run no rows but this task (other_process.h)
+  std::string kind;                 // the plugin's kind that a child_task is about
 };
-bool asks_for(const Job& job, const std::string& row);
+bool is_selected(const Job& job, const std::string& row);
 std::string to_text(const Job& job);
 Job job_from(const std::string& text);
 
@@ -36,7 +35,7 @@ constexpr int report_descriptor = 3;
 // Restarts the supervisor's time limit, for a row that is known to take long and is making progress.
 void keep_alive();
 
-// Does the job and ends the process. `reference` is the engine's own plugin, to check and to measure against.
+// Runs the job and ends the process. `reference` is the engine's own plugin, to check and to measure against.
 [[noreturn]] void run_child(const std::string& job, fvlm_plugin_entry_function reference);
 
 } // namespace fvlm::check

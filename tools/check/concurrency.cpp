@@ -1,4 +1,4 @@
-// Checks of what happens at once, or between: the pieces of a parallel_for, two instances, hosts of many threads.
+// Checks of concurrency: the pieces of a parallel_for, interleaved calls of two instances, hosts with many threads.
 #include "check/child.h"
 #include "check/generic.h"
 #include "check/workbench.h"
@@ -17,10 +17,10 @@ std::vector<Trial> all_shapes(Context& context) {
   return all;
 }
 
-// How often something is repeated that goes wrong once in a while: twice at least, ten times where that is soon done.
-class Patience {
+// Repetitions of a test that may fail by chance: at least two, up to ten within one second.
+class RepeatBudget {
  public:
-  bool again(int done) const {
+  bool allows(int done) const {
     return done < 2 || (done < 10 && std::chrono::steady_clock::now() - start_ < std::chrono::seconds(1));
   }
 
@@ -58,7 +58,7 @@ Outcome pieces_in_any_order(Context& context) {
 Outcome pieces_apart(Context& context) {
   Variation variation;
   variation.host = &TestHost::serial(7);
-  variation.races = true;
+  variation.record_races = true;
   Instance own(context, *variation.host);
   variation.instance = own.get();
   for (const Trial& trial : all_shapes(context)) {
@@ -68,7 +68,7 @@ Outcome pieces_apart(Context& context) {
   return ok();
 }
 
-// Memory that pieces share, wherever it is, holds the numbers of another one when it is read.
+// Interleaves the pieces, so that memory which they wrongly share is overwritten by another piece before it is read.
 Outcome pieces_at_once(Context& context) {
   TestHost& host = TestHost::with_threads(4);
   Variation variation;
@@ -82,17 +82,17 @@ Outcome pieces_at_once(Context& context) {
     Instance alone(context, *one_by_one.host);
     one_by_one.instance = alone.get();
     Run first = run_fully(context, trial, one_by_one);
-    const TestHost::Stirred stirred(host);
-    const Patience patience;
-    for (int i = 0; patience.again(i); ++i)
+    const TestHost::Interleaved interleaved(host);
+    const RepeatBudget budget;
+    for (int i = 0; budget.allows(i); ++i)
       if (auto differ = different_bits(first, trial.run(context, variation)); !differ.empty())
         return failed("{}, in four pieces at once: {}", trial.label, differ);
   }
   return ok();
 }
 
-// What an instance does between the pieces of another one, on another thread, as a second model's may. A reader of video
-// has no pieces, but hands its pictures over one by one.
+// Runs a second instance between the pieces of a first one, on another thread, as a second model might. A video plugin
+// has no pieces; its second instance runs between two pictures.
 Outcome instances_nested(Context& context) {
   TestHost& host = TestHost::serial(4);
   Instance own(context, host), others(context, context.host());
@@ -105,18 +105,18 @@ Outcome instances_nested(Context& context) {
   int nested = 0;
   for (size_t i = 0; i < shapes.size(); ++i) {
     Run alone = shapes[i].run(context, plain);
-    if (!alone.done()) return failed("{}: {}", shapes[i].label, alone.trouble());
+    if (!alone.done()) return failed("{}: {}", shapes[i].label, alone.failure());
     const Trial& second = between[(i + 1) % between.size()];
     Run expected = second.run(context, other);
-    std::string trouble;
+    std::string failure;
     const auto run_second = [&] {
       std::thread([&] {
         try {
           Run run = second.run(context, other);
-          if (std::string differ = run.done() ? different_bits(expected, run) : run.trouble(); trouble.empty())
-            trouble = differ;
-        } catch (const Refused& refused) {
-          trouble = refused.text;
+          if (std::string differ = run.done() ? different_bits(expected, run) : run.failure(); failure.empty())
+            failure = differ;
+        } catch (const RowAborted& refused) {
+          failure = refused.text;
         }
       }).join();
     };
@@ -128,17 +128,18 @@ Outcome instances_nested(Context& context) {
     };
     Run run = shapes[i].run(context, mixed);
     host.between_pieces({});
-    if (auto differ = run.done() ? different_bits(alone, run) : run.trouble(); !differ.empty())
+    if (auto differ = run.done() ? different_bits(alone, run) : run.failure(); !differ.empty())
       return failed("{}, with another instance's calls for {} between its pieces: {}", shapes[i].label, second.label,
                     differ);
-    if (!trouble.empty())
+    if (!failure.empty())
       return failed("{}, called between the pieces of another instance's {}: {}", second.label, shapes[i].label,
-                    trouble);
+                    failure);
   }
-  return nested ? ok(fmt::format("{} times", nested)) : not_applicable("it neither uses parallel_for nor hands over pictures");
+  return nested ? ok(fmt::format("{} times", nested))
+                : not_applicable("it neither uses parallel_for nor hands over pictures");
 }
 
-// Two instances, each for a shape of its own, in turn: what one prepares is not the other's.
+// Calls of two instances alternate, each for a shape of its own: neither may use what the other prepared.
 Outcome instances_in_turn(Context& context) {
   const auto shapes = all_shapes(context);
   Instance one(context, context.host()), other(context, context.host());
@@ -148,18 +149,18 @@ Outcome instances_in_turn(Context& context) {
   for (size_t i = 0; i < shapes.size(); ++i) {
     const Trial& second = shapes[(i + 1) % shapes.size()];
     Run alone = shapes[i].run(context, mine);
-    if (!alone.done()) return failed("{}: {}", shapes[i].label, alone.trouble());
+    if (!alone.done()) return failed("{}: {}", shapes[i].label, alone.failure());
     Run alone_too = second.run(context, others);
-    std::string trouble;
+    std::string failure;
     mixed.between = [&] {
-      if (auto differ = different_bits(alone_too, second.run(context, others)); trouble.empty()) trouble = differ;
+      if (auto differ = different_bits(alone_too, second.run(context, others)); failure.empty()) failure = differ;
     };
     if (auto differ = different_bits(alone, shapes[i].run(context, mixed)); !differ.empty())
       return failed("{}, with another instance's calls for {} before each of its own: {}", shapes[i].label,
                     second.label, differ);
-    if (!trouble.empty())
+    if (!failure.empty())
       return failed("{}, called before each call of another instance for {}: {}", second.label, shapes[i].label,
-                    trouble);
+                    failure);
   }
   return ok(fmt::format("{} shapes", shapes.size()));
 }
@@ -175,7 +176,7 @@ Outcome thread_counts(Context& context) {
     variation.host = host;
     Instance own(context, *host);
     variation.instance = own.get();
-    Outcome outcome = right(context, shapes, variation);
+    Outcome outcome = expect_correct(context, shapes, variation);
     if (outcome.state != State::ok) return {outcome.state, fmt::format("{} threads: {}", threads, outcome.text)};
   }
   return ok("1, 3, 7, 33 and 260 threads");
@@ -186,34 +187,34 @@ Outcome two_threads(Context& context) {
   std::vector<Run> alone;
   for (const Trial& trial : trials) {
     alone.push_back(trial.run(context, {}));
-    if (!alone.back().done()) return failed("{}: {}", trial.label, alone.back().trouble());
+    if (!alone.back().done()) return failed("{}: {}", trial.label, alone.back().failure());
   }
-  std::string trouble[2];
-  const Patience patience;
+  std::string failure[2];
+  const RepeatBudget budget;
   auto work = [&](size_t which, fvlm_instance* instance) {
-    const Stirring stirring;
+    const FrequentYields yields;
     Variation variation;
     variation.instance = instance;
     const auto trouble_of = [&](size_t i) {
       try {
         Run run = trials[i].run(context, variation);
-        return run.done() ? different_bits(alone[i], run) : run.trouble();
-      } catch (const Refused& refused) { // which nobody else would catch on a thread
+        return run.done() ? different_bits(alone[i], run) : run.failure();
+      } catch (const RowAborted& refused) { // nothing else catches it on this thread
         return refused.text;
       }
     };
     // One begins with the first shape and the other with the second.
-    for (size_t turn = 0; patience.again(static_cast<int>(turn / trials.size())) && trouble[which].empty(); ++turn) {
+    for (size_t turn = 0; budget.allows(static_cast<int>(turn / trials.size())) && failure[which].empty(); ++turn) {
       const size_t i = (turn + which) % trials.size();
-      if (trouble[which] = trouble_of(i); !trouble[which].empty())
-        trouble[which] = trials[i].label + ": " + trouble[which];
+      if (failure[which] = trouble_of(i); !failure[which].empty())
+        failure[which] = trials[i].label + ": " + failure[which];
     }
   };
   Instance one(context, context.host()), other(context, context.host());
   std::thread second(work, 1, other.get());
   work(0, one.get());
   second.join();
-  for (const auto& text : trouble)
+  for (const auto& text : failure)
     if (!text.empty()) return failed(text);
   return ok();
 }
@@ -234,7 +235,8 @@ std::vector<Check> concurrency_checks(const std::string& needs) {
       {"pieces_at_once", "pieces that run through each other give what they give one after the other", pieces_at_once,
        repeat, Extent::thorough},
       {"two_threads", "two instances on two threads at once give what each gives alone", two_threads, repeat},
-      {"instances_nested", "another instance's calls between the pieces of a parallel_for, or between pictures, change nothing",
+      {"instances_nested",
+       "another instance's calls between the pieces of a parallel_for, or between pictures, change nothing",
        instances_nested, repeat},
       {"instances_in_turn", "two instances with shapes of their own, in turn, give what each gives alone",
        instances_in_turn, repeat},

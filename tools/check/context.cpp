@@ -29,8 +29,8 @@ fvlm_instance* Context::instance() {
     fvlm_status status = base().create(&config, &instance_, &error);
     if (status != FVLM_OK) {
       instance_ = nullptr;
-      throw Refused{State::not_applicable,
-                    fmt::format("create() returned {} ({}): {}", status, status_name(status), text)};
+      throw RowAborted{State::not_applicable,
+                       fmt::format("create() returned {} ({}): {}", status, status_name(status), text)};
     }
   }
   return instance_;
@@ -48,7 +48,7 @@ const std::vector<Trial>& Context::typical() {
         why = fmt::format("{}: {}", trial.label, no);
     }
     if (typical_.empty())
-      throw Refused{State::not_applicable, "supports() says no to every ordinary shape; the last: " + why};
+      throw RowAborted{State::not_applicable, "supports() says no to every ordinary shape; the last: " + why};
   }
   return typical_;
 }
@@ -78,7 +78,7 @@ Instance::Instance(Context& context, TestHost& host) : context_(context) {
   fvlm_instance_config config{sizeof config, {context.device.is_cuda() ? FVLM_CUDA : FVLM_CPU, 0}, host.abi()};
   fvlm_status status = context.base().create(&config, &instance_, &error);
   if (status != FVLM_OK)
-    throw Refused{State::failed, fmt::format("create() returned {} ({}): {}", status, status_name(status), text)};
+    throw RowAborted{State::failed, fmt::format("create() returned {} ({}): {}", status, status_name(status), text)};
 }
 
 Instance::~Instance() {

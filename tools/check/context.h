@@ -26,17 +26,17 @@ class Context {
   }
   const fvlm_table& base() const { return *static_cast<const fvlm_table*>(table_); }
 
-  // The instance that trials share, made at first use and kept to the end of the process. Throws Refused when create()
-  // fails.
+  // The instance that trials share, created at first use and kept to the end of the process. Throws RowAborted if
+  // create() fails.
   fvlm_instance* instance();
   TestHost& host() { return TestHost::with_threads(2); }
 
-  // The family's ordinary shapes in the plugin's first dtype, those that supports() says yes to. Throws Refused when
-  // there is none.
+  // The family's ordinary shapes in the plugin's first dtype that supports() accepts. Throws RowAborted if there are
+  // none.
   const std::vector<Trial>& typical();
   // The same, and shapes whose sizes no vector divides.
   const std::vector<Trial>& small();
-  // Shapes of so many rows and heads that a plugin cuts them into several pieces; typical() where a family has none.
+  // Shapes with enough rows and heads that a plugin splits them into several pieces; typical() if the family has none.
   const std::vector<Trial>& parallel();
 
  private:
@@ -59,8 +59,8 @@ class Instance {
   fvlm_instance* instance_ = nullptr;
 };
 
-// Thrown where a row cannot be carried out; the row's outcome is then this state with this text.
-struct Refused {
+// Thrown to end a row early; the row's outcome is then this state with this text.
+struct RowAborted {
   State state;
   std::string text;
 };

@@ -67,7 +67,7 @@ const CheckedFamily& family_of_kind(std::string_view kind) {
   const std::string name = family_of(kind);
   for (const CheckedFamily& family : families)
     if (family.name == name) return family;
-  throw Refused{State::failed, fmt::format("no checks for a kind of the family '{}'", name)};
+  throw RowAborted{State::failed, fmt::format("no checks for a kind of the family '{}'", name)};
 }
 
 std::span<const Table> tables() {
@@ -82,7 +82,8 @@ std::span<const Table> tables() {
 const Table& table_of(std::string_view family) {
   auto all = tables();
   auto found = std::find_if(all.begin(), all.end(), [&](const Table& table) { return table.family == family; });
-  if (found == all.end()) throw Refused{State::failed, fmt::format("no checks for a kind of the family '{}'", family)};
+  if (found == all.end())
+    throw RowAborted{State::failed, fmt::format("no checks for a kind of the family '{}'", family)};
   return *found;
 }
 

@@ -1,4 +1,4 @@
-// What each family of kinds brings: its table of checks, and its ordinary trials.
+// The table of checks and the ordinary trials of each family of kinds.
 #pragma once
 #include "check/check.h"
 #include "check/trial.h"
@@ -21,20 +21,20 @@ std::vector<Benchmark> packer_benchmarks();
 std::vector<Benchmark> quantizer_benchmarks();
 std::vector<Benchmark> kernels_benchmarks();
 
-// What the generic checks run of a family. supports() may say no to some of the trials.
+// The trials of a family that the generic checks run. supports() may refuse some of them.
 struct CheckedFamily {
   using Trials = std::vector<Trial> (*)(Context&);
 
   std::string_view name; // "attention"
   Table (*table)();
-  // Ordinary shapes, without padding or other edges, in the first dtype that the plugin does.
+  // Ordinary shapes, without padding or other edge cases, in the first dtype that the plugin supports.
   Trials typical;
-  // Others whose sizes no vector divides, and larger ones, of several pieces and with shared heads. Not of every
-  // family.
+  // Shapes that no vector width divides, and larger ones of several pieces and with shared heads. Not every family has
+  // them.
   Trials odd = nullptr, parallel = nullptr;
-  // One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.
+  // Each dtype and many shapes, odd ones among them: the calls have to agree with the answer of supports().
   Trials sweep = nullptr;
-  bool takes_any_rows = false; // the header lets rows lie at any distance
+  bool takes_any_rows = false; // the header allows any row stride
   bool on_host = false;        // works on host memory, wherever the others work
 };
 const CheckedFamily& family_of_kind(std::string_view kind);

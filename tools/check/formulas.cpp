@@ -82,12 +82,12 @@ at::Tensor normal(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype, do
   return (values * scale).view(shape).to(dtype);
 }
 
-double size_of(const at::Tensor& values) {
+double root_mean_square(const at::Tensor& values) {
   if (values.numel() == 0) return 0;
   return std::sqrt(at::nan_to_num(values.to(at::kDouble)).square().mean().item<double>());
 }
 
-at::Tensor whole(at::IntArrayRef shape, uint64_t seed, int64_t limit, at::ScalarType dtype) {
+at::Tensor random_integers(at::IntArrayRef shape, uint64_t seed, int64_t limit, at::ScalarType dtype) {
   auto values = at::empty(shape, at::kLong);
   std::mt19937_64 random(seed + 77);
   auto* data = values.data_ptr<int64_t>();

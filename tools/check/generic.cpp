@@ -16,7 +16,7 @@ namespace fvlm::check {
 namespace {
 
 // Runs every ordinary trial and fails with the first violation of this kind.
-Outcome without(Context& context, Violation kind, const std::vector<Variation>& variations = {{}}) {
+Outcome expect_no_violation(Context& context, Violation kind, const std::vector<Variation>& variations = {{}}) {
   int runs = 0;
   for (const Trial& trial : context.small())
     for (const Variation& variation : variations) {
@@ -31,26 +31,26 @@ Outcome longer_structs(Context& context) {
   for (const Trial& trial : context.typical()) {
     Run plain = trial.run(context, {});
     Variation variation;
-    variation.spoil = Spoil::longer;
+    variation.size_fault = SizeFault::longer;
     Run run = trial.run(context, variation);
-    if (auto trouble = run.trouble(); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
+    if (auto failure = run.failure(); !failure.empty()) return failed("{}: {}", trial.label, failure);
     if (auto differ = different_bits(plain, run); !differ.empty()) return failed("{}: {}", trial.label, differ);
   }
   return ok();
 }
 
 Outcome workspace_short(Context& context) {
-  int asked = 0;
+  int checked = 0;
   for (const Trial& trial : context.small()) {
     Run whole = trial.run(context, {});
     for (const Status& needs : whole.statuses) {
       if (needs.workspace == 0 || needs.call == "prepare") continue;
-      ++asked;
+      ++checked;
       Variation variation;
       variation.workspace_cut = needs.call;
       Run run = trial.run(context, variation);
       if (auto past = run.violation(Violation::past_workspace)) return failed("{}: {}", trial.label, *past);
-      // What is asked for covers several calls; one of them may do with less.
+      // The requested workspace covers several calls; one of them may need less.
       if (run.done()) continue;
       const Status& status = run.statuses.back();
       if (status.call != needs.call || status.value != FVLM_ERROR_WORKSPACE)
@@ -59,48 +59,48 @@ Outcome workspace_short(Context& context) {
       if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);
     }
   }
-  return asked ? ok(fmt::format("{} calls", asked)) : not_applicable("no ordinary shape asks for workspace");
+  return checked ? ok(fmt::format("{} calls", checked)) : not_applicable("no ordinary shape asks for workspace");
 }
 
 Outcome workspace_exact(Context& context) {
-  int asked = 0;
+  int checked = 0;
   for (const Trial& trial : context.small()) {
     Run run = trial.run(context, {});
     if (run.workspace == 0) continue;
-    ++asked;
-    if (auto trouble = run.trouble(); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
+    ++checked;
+    if (auto failure = run.failure(); !failure.empty()) return failed("{}: {}", trial.label, failure);
     if (auto past = run.violation(Violation::past_workspace)) return failed("{}: {}", trial.label, *past);
   }
-  return asked ? ok(fmt::format("{} shapes", asked)) : not_applicable("no ordinary shape asks for workspace");
+  return checked ? ok(fmt::format("{} shapes", checked)) : not_applicable("no ordinary shape asks for workspace");
 }
 
 Outcome outputs_in_bounds(Context& context) {
   Variation wide;
   wide.placement = Placement::wide_rows;
-  return without(context, Violation::past_end, {{}, wide});
+  return expect_no_violation(context, Violation::past_end, {{}, wide});
 }
 
 Outcome inputs_unchanged(Context& context) {
-  return without(context, Violation::input_changed);
+  return expect_no_violation(context, Violation::input_changed);
 }
 
-void create_sealed(Context& context) {
+void create_with_protected_config(Context& context) {
   const Pages pages(sizeof(fvlm_instance_config));
   auto* config = reinterpret_cast<fvlm_instance_config*>(pages.data());
   *config = {sizeof *config, device_of(context.device), context.host().abi()};
   fvlm_instance* instance = nullptr;
-  const Sealed sealed({{pages.data(), pages.size(), "the config of create()"}});
+  const WriteProtection protection({{pages.data(), pages.size(), "the config of create()"}});
   if (context.base().create(config, &instance, nullptr) == FVLM_OK) context.base().destroy(instance);
 }
 
 Outcome inputs_sealed(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("pages are closed to writing in host memory alone");
   Variation variation;
-  variation.sealed = true;
+  variation.write_protected = true;
   int runs = 0;
-  create_sealed(context);
+  create_with_protected_config(context);
   {
-    const SealedQueries sealed;
+    const QueryWriteProtection protection;
     for (const Trial& trial : context.small()) (void)trial.supports(context);
   }
   for (const Trial& trial : context.small()) runs += trial.run(context, variation).done();
@@ -110,15 +110,15 @@ Outcome inputs_sealed(Context& context) {
 Outcome throws_nothing(Context& context) {
   Variation null_sink, size, cut;
   null_sink.error_sink = false;
-  size.spoil = Spoil::arguments;
+  size.size_fault = SizeFault::arguments;
   cut.workspace_cut = "forward";
-  return without(context, Violation::threw, {{}, null_sink, size, cut});
+  return expect_no_violation(context, Violation::threw, {{}, null_sink, size, cut});
 }
 
 Outcome host_used_well(Context& context) {
   Variation alone;
   alone.host = &TestHost::with_threads(1);
-  return without(context, Violation::host_misused, {{}, alone});
+  return expect_no_violation(context, Violation::host_misused, {{}, alone});
 }
 
 at::Tensor holds(const at::Tensor& tensor, uint8_t poison) {
@@ -128,17 +128,17 @@ at::Tensor holds(const at::Tensor& tensor, uint8_t poison) {
 
 constexpr uint8_t first_poison = 0xFF, second_poison = 0x5E;
 
-// Every ordinary shape over two different fillings of outputs and workspace. `complain` looks at one output of both
-// runs, and at which of its elements still hold the filling.
+// Runs every ordinary shape twice, with outputs and workspace filled by two different patterns. `complain` gets one
+// output of both runs and a mask of the elements that still hold the patterns.
 template <class Complain>
-Outcome over_two_fillings(Context& context, const Complain& complain) {
+Outcome compare_two_poisons(Context& context, const Complain& complain) {
   for (const Trial& trial : context.small()) {
     Variation variation;
     variation.poison = first_poison;
     Run one = trial.run(context, variation);
     variation.poison = second_poison;
     Run two = trial.run(context, variation);
-    if (!one.done()) return failed("{}: {}", trial.label, one.trouble());
+    if (!one.done()) return failed("{}: {}", trial.label, one.failure());
     for (const auto& [name, tensor] : one.outputs) {
       const at::Tensor* again = two.output(name);
       if (!again || tensor.numel() == 0 || name.starts_with("saved")) continue;
@@ -151,7 +151,7 @@ Outcome over_two_fillings(Context& context, const Complain& complain) {
 }
 
 Outcome outputs_written(Context& context) {
-  return over_two_fillings(
+  return compare_two_poisons(
       context,
       [](const std::string& name, const at::Tensor& tensor, const at::Tensor&, const at::Tensor& left) -> std::string {
         const int64_t count = left.sum().item<int64_t>();
@@ -162,7 +162,7 @@ Outcome outputs_written(Context& context) {
 }
 
 Outcome leftovers_unread(Context& context) {
-  return over_two_fillings(
+  return compare_two_poisons(
       context,
       [](const std::string& name, const at::Tensor& tensor, const at::Tensor& again,
          const at::Tensor& left) -> std::string {
@@ -174,36 +174,36 @@ Outcome leftovers_unread(Context& context) {
       });
 }
 
-// As in training, unless a recipe asks for it.
+// Without FVLM_DETERMINISTIC, as in training unless a recipe sets it.
 Outcome in_any_order(Context& context) {
   Variation variation;
   variation.flags = 0;
-  return right(context, context.typical(), variation);
+  return expect_correct(context, context.typical(), variation);
 }
 
 Outcome reads_anew(Context& context) {
   Outcome outcome;
-  for (const auto rehearsal : {Variation::Rehearsal::halved, Variation::Rehearsal::reordered}) {
+  for (const auto prior_call : {Variation::PriorCall::halved, Variation::PriorCall::reordered}) {
     Variation variation;
-    variation.rehearsal = rehearsal;
-    outcome = right(context, context.small(), variation);
+    variation.prior_call = prior_call;
+    outcome = expect_correct(context, context.small(), variation);
     if (outcome.state == State::failed) return outcome;
   }
   return outcome;
 }
 
-// As a whole training step will be: each call recorded once and replayed.
-Outcome recorded(Context& context) {
+// Captures each call once and replays it, as a whole training step is.
+Outcome captured(Context& context) {
   if (!context.device.is_cuda()) return not_applicable("graphs are recorded on a GPU: --device cuda");
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, on ATen's stream");
   size_t nodes = 0;
   for (const Trial& trial : context.typical()) {
     Run plain = run_fully(context, trial);
     Variation variation;
-    variation.recorded = true;
+    variation.captured = true;
     Run run = trial.run(context, variation);
-    if (auto wrong = run.violation(Violation::unrecordable)) return failed("{}: {}", trial.label, *wrong);
-    if (!run.done()) return failed("{}: recording, {}", trial.label, run.trouble());
+    if (auto wrong = run.violation(Violation::not_capturable)) return failed("{}: {}", trial.label, *wrong);
+    if (!run.done()) return failed("{}: recording, {}", trial.label, run.failure());
     if (auto differ = different_bits(plain, run); !differ.empty()) return failed("{}: {}", trial.label, differ);
     nodes = std::max(nodes, run.nodes);
   }
@@ -220,14 +220,14 @@ Outcome calls_interleaved(Context& context) {
   halves.halved = true;
   for (size_t i = 0; i < trials.size(); ++i) {
     Run alone = trials[i].run(context, plain);
-    if (!alone.done()) return failed("{}: {}", trials[i].label, alone.trouble());
+    if (!alone.done()) return failed("{}: {}", trials[i].label, alone.failure());
     for (size_t step : {size_t{1}, trials.size() - 1}) {
       const Trial& other = trials[(i + step) % trials.size()];
       mixed.between = [&] { other.run(context, plain); };
       if (auto differ = different_bits(alone, trials[i].run(context, mixed)); !differ.empty())
         return failed("{}, with calls for {} before each of its own: {}", trials[i].label, other.label, differ);
     }
-    // Layers of one shape share an instance and a query: what a backward needs of its forward is not kept by them.
+    // Layers of one shape share an instance and a query, so neither may store what a backward needs of its forward.
     mixed.between = [&] { trials[i].run(context, halves); };
     if (auto differ = different_bits(alone, trials[i].run(context, mixed)); !differ.empty())
       return failed("{}, with calls for the same shape and other numbers before each of its own: {}", trials[i].label,
@@ -263,11 +263,11 @@ Outcome create_into_sink(Context& context) {
 Outcome error_sink(Context& context) {
   if (Outcome outcome = create_into_sink(context); outcome.state != State::ok) return outcome;
   for (const Trial& trial : context.typical())
-    for (const Spoil spoil : {Spoil::arguments, Spoil::query}) {
+    for (const SizeFault size_fault : {SizeFault::arguments, SizeFault::query}) {
       Variation variation;
-      variation.spoil = spoil;
-      Run told = trial.run(context, variation);
-      for (const Status& status : told.statuses)
+      variation.size_fault = size_fault;
+      Run with_sink = trial.run(context, variation);
+      for (const Status& status : with_sink.statuses)
         if (status.value != FVLM_OK && status.error.empty())
           return failed("{}: {} returned {} and wrote no reason into the error sink", trial.label, status.call,
                         status_name(status.value));
@@ -277,13 +277,13 @@ Outcome error_sink(Context& context) {
         if (auto wrote = run.violation(Violation::past_end)) return failed("{}: {}", trial.label, *wrote);
       }
       variation.error_sink = false;
-      Run silent = trial.run(context, variation);
-      if (silent.statuses.size() != told.statuses.size())
+      Run without_sink = trial.run(context, variation);
+      if (without_sink.statuses.size() != with_sink.statuses.size())
         return failed("{}: other calls without an error sink", trial.label);
-      for (size_t i = 0; i < silent.statuses.size(); ++i)
-        if (silent.statuses[i].value != told.statuses[i].value)
-          return failed("{}: {} returned {} with an error sink and {} without", trial.label, told.statuses[i].call,
-                        told.statuses[i].value, silent.statuses[i].value);
+      for (size_t i = 0; i < without_sink.statuses.size(); ++i)
+        if (without_sink.statuses[i].value != with_sink.statuses[i].value)
+          return failed("{}: {} returned {} with an error sink and {} without", trial.label, with_sink.statuses[i].call,
+                        with_sink.statuses[i].value, without_sink.statuses[i].value);
     }
   return ok();
 }
@@ -296,7 +296,7 @@ Outcome shapes_interleaved(Context& context) {
   for (const Trial& trial : context.typical()) first.push_back(trial.run(context, variation));
   for (size_t i = 0; i < first.size(); ++i) {
     const Trial& trial = context.typical()[i];
-    if (!first[i].done()) return failed("{}: {}", trial.label, first[i].trouble());
+    if (!first[i].done()) return failed("{}: {}", trial.label, first[i].failure());
     if (auto differ = different_bits(first[i], trial.run(context, variation)); !differ.empty())
       return failed("{}, after other shapes: {}", trial.label, differ);
   }
@@ -326,7 +326,7 @@ const char* grown = "";
 Outcome memory_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
   Variation variation;
-  variation.bare = true;
+  variation.unguarded = true;
   variation.repeat = 1000;
   variation.before_repeat = [] {
     allocated_then = bytes_allocated();
@@ -376,7 +376,7 @@ std::vector<Check> generic_checks(const std::string& needs) {
              {"leftovers_unread", "results do not depend on what outputs and workspace held before", leftovers_unread,
               repeat},
              {"recorded", "recorded as a CUDA graph and replayed, calls give the bits that they give when run",
-              recorded, repeat},
+              captured, repeat},
              {"shapes_interleaved", "one instance serves several shapes in turn", shapes_interleaved, repeat},
              {"calls_interleaved",
               "calls for other shapes and other numbers, also between a forward and its backward, change nothing",
@@ -392,23 +392,11 @@ std::vector<Check> generic_checks(const std::string& needs) {
 }
 
 std::vector<Check> generic_host_checks() {
-  constexpr std::string_view kept[] = {"creates",
-                                       "create_refuses_sizes",
-                                       "query_sizes_refused",
-                                       "argument_sizes_refused",
-                                       "longer_structs",
-                                       "outputs_in_bounds",
-                                       "inputs_unchanged",
-                                       "inputs_sealed",
-                                       "outputs_written",
-                                       "leftovers_unread",
-                                       "two_threads",
-                                       "instances_nested",
-                                       "reads_in_bounds",
-                                       "shapes_interleaved",
-                                       "error_sink",
-                                       "throws_nothing",
-                                       "memory_flat"};
+  constexpr std::string_view kept[] = {
+      "creates",           "create_refuses_sizes", "query_sizes_refused", "argument_sizes_refused", "longer_structs",
+      "outputs_in_bounds", "inputs_unchanged",     "inputs_sealed",       "outputs_written",        "leftovers_unread",
+      "two_threads",       "instances_nested",     "reads_in_bounds",     "shapes_interleaved",     "error_sink",
+      "throws_nothing",    "memory_flat"};
   auto all = generic_checks("");
   const auto process = process_checks();
   std::erase_if(all, [&](const Check& check) {

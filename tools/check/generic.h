@@ -20,22 +20,22 @@ std::vector<Check> kernel_size_checks();
 // Those of them that make sense where there is no fvlm_call: no workspace, no strides, no host.
 std::vector<Check> generic_host_checks();
 
-// Runs every trial that supports() says yes to and holds it against float64. Not applicable where it says no to all.
-Outcome right(Context& context, const std::vector<Trial>& trials, const Variation& variation = {});
+// Runs every trial that supports() accepts and compares it with float64. Not applicable if it accepts none.
+Outcome expect_correct(Context& context, const std::vector<Trial>& trials, const Variation& variation = {});
 
-// The same, but a trial that the plugin refuses with FVLM_ERROR_UNSUPPORTED, writing nothing, is as good.
-Outcome right_or_refused(Context& context, const std::vector<Trial>& trials, const Variation& variation);
+// The same, but a trial that the plugin refuses with FVLM_ERROR_UNSUPPORTED, writing nothing, passes too.
+Outcome expect_correct_or_refused(Context& context, const std::vector<Trial>& trials, const Variation& variation);
 
-// Runs the trial with calls that all have to return ok. Throws Refused{State::failed} where one does not.
+// Runs the trial with calls that all have to return ok. Throws RowAborted{State::failed} where one does not.
 Run run_fully(Context& context, const Trial& trial, const Variation& variation = {});
-// The same; throws Refused{State::not_applicable} where supports() says no.
+// The same; throws RowAborted{State::not_applicable} if supports() refuses.
 Run run_if_supported(Context& context, const Trial& trial);
 
 // Adds `more` to `rows`.
 void append(std::vector<Check>& rows, std::vector<Check> more);
 
 // "" where every expected output of the run is within its tolerance; `worst` takes the largest ratio.
-std::string disagreement(const Trial& trial, const Run& run, double& worst);
+std::string mismatch(const Trial& trial, const Run& run, double& worst);
 
 // "" where two runs gave the same bits.
 std::string different_bits(const Run& one, const Run& other);

@@ -1,4 +1,4 @@
-// Whether something that is done again and again takes more and more memory, address space or open files.
+// Detects leaks of repeated work: memory, address space, open files.
 #pragma once
 #include "check/context.h"
 #include "check/probe.h"
@@ -9,14 +9,15 @@
 
 namespace fvlm::check {
 
-// How much more there is after `count` turns of something than before.
+// What a number of iterations has leaked since construction.
 struct Growth {
-  explicit Growth(int64_t turns_)
-      : turns(turns_), allocated(bytes_allocated()), mapped(bytes_mapped()), descriptors(open_descriptors()) {}
-  // "" where it is no more than chance.
-  std::string found(bool on_device) const {
+  explicit Growth(int64_t iterations_)
+      : iterations(iterations_), allocated(bytes_allocated()), mapped(bytes_mapped()), descriptors(open_descriptors()) {
+  }
+  // "" if it is within the noise.
+  std::string describe(bool on_device) const {
     const int64_t more = bytes_allocated() - allocated, address_space = bytes_mapped() - mapped;
-    const int64_t allowed = on_device ? 4 << 20 : std::max<int64_t>(16 << 10, 12 * turns);
+    const int64_t allowed = on_device ? 4 << 20 : std::max<int64_t>(16 << 10, 12 * iterations);
     if (more > allowed) return fmt::format("malloc has given out {} more bytes", more);
     if (!freed_memory_stays() && !on_device && address_space > 8 << 20)
       return fmt::format("{} more bytes are mapped", address_space);
@@ -24,25 +25,26 @@ struct Growth {
       if (!descriptors.contains(descriptor)) return fmt::format("a file is left open: {}", descriptor);
     return "";
   }
-  int64_t turns, allocated, mapped;
+  int64_t iterations, allocated, mapped;
   std::set<std::string> descriptors;
 };
 
-// Runs `turn` so often, or as often as some seconds allow, and says what has grown. What leaks grows again in a second
-// stretch; what is laid in once, by a library that the plugin uses or by this test itself, does not.
+// Runs `iterate` so many times, or as often as 8 s allow, and reports what grew. Growth counts only if a second round
+// shows it again: caches that a library or this test fills once do not.
 template <class Turn>
-Outcome flat(Context& context, int64_t turns, const char* what, const Turn& turn) {
+Outcome expect_no_growth(Context& context, int64_t iterations, const char* what, const Turn& iterate) {
   const bool on_device = context.device.is_cuda();
-  if (on_device) turns = std::max<int64_t>(turns / 100, 10);
-  for (int64_t i = 0; i < turns / 10; ++i) turn();
+  if (on_device) iterations = std::max<int64_t>(iterations / 100, 10);
+  for (int64_t i = 0; i < iterations / 10; ++i) iterate();
   int64_t done = 0;
   std::string more;
-  for (int stretch = 0; stretch == 0 || (stretch == 1 && !more.empty()); ++stretch) {
-    const Growth growth(turns);
+  for (int round = 0; round == 0 || (round == 1 && !more.empty()); ++round) {
+    const Growth growth(iterations);
     const auto start = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < turns && std::chrono::steady_clock::now() - start < std::chrono::seconds(8); ++i, ++done)
-      turn();
-    more = growth.found(on_device);
+    for (int64_t i = 0; i < iterations && std::chrono::steady_clock::now() - start < std::chrono::seconds(8);
+         ++i, ++done)
+      iterate();
+    more = growth.describe(on_device);
   }
   return more.empty() ? ok(fmt::format("{} {}", done, what)) : failed("after {} {} {}", done, what, more);
 }

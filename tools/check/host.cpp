@@ -28,7 +28,7 @@ namespace {
 
 struct Job {
   int64_t count, pieces;
-  bool backwards, stirred;
+  bool backwards, interleaved;
   void (*task)(void*, int64_t, int64_t);
   void* context;
   std::atomic<int64_t> next{0}, done{0};
@@ -49,21 +49,21 @@ std::string thread_settings() {
 } // namespace
 
 // A timer's signal to this thread alone, whose handler yields.
-int stirring_signal() {
+int yield_signal() {
   return SIGRTMIN + 3;
 }
 
-void allow_stirring() {
+void install_yield_handler() {
   struct sigaction yields {};
   yields.sa_handler = [](int) { sched_yield(); };
   yields.sa_flags = SA_RESTART;
-  sigaction(stirring_signal(), &yields, nullptr);
+  sigaction(yield_signal(), &yields, nullptr);
 }
 
-Stirring::Stirring() {
+FrequentYields::FrequentYields() {
   sigevent event{};
   event.sigev_notify = SIGEV_THREAD_ID;
-  event.sigev_signo = stirring_signal();
+  event.sigev_signo = yield_signal();
   event._sigev_un._tid = gettid();
   timer_t timer{};
   if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return;
@@ -72,14 +72,14 @@ Stirring::Stirring() {
   timer_settime(timer, 0, &often, nullptr);
 }
 
-Stirring::~Stirring() {
+FrequentYields::~FrequentYields() {
   if (runs_) timer_delete(timer_);
 }
 
 struct TestHost::Pool {
   int threads;
   bool backwards, serial;
-  std::atomic<bool> stirred{false};
+  std::atomic<bool> interleaved{false};
   std::function<void(int64_t)> between;
   std::mutex mutex;
   std::condition_variable wake, finished;
@@ -99,14 +99,14 @@ struct TestHost::Pool {
   // Runs pieces of the job until none is left to start.
   void help(Job& job) {
     for (;;) {
-      int64_t turn = job.next.fetch_add(1);
-      if (turn >= job.pieces) return;
-      int64_t piece = job.backwards ? job.pieces - 1 - turn : turn;
+      int64_t index = job.next.fetch_add(1);
+      if (index >= job.pieces) return;
+      int64_t piece = job.backwards ? job.pieces - 1 - index : index;
       int64_t begin = job.count * piece / job.pieces, end = job.count * (piece + 1) / job.pieces;
-      if (serial && between) between(turn);
-      if (job.stirred) wait_for_others(job);
-      std::optional<Stirring> stirring;
-      if (job.stirred) stirring.emplace();
+      if (serial && between) between(index);
+      if (job.interleaved) wait_for_others(job);
+      std::optional<FrequentYields> yields;
+      if (job.interleaved) yields.emplace();
       inside_task = true;
       const uint32_t mode = float_mode();
       sigset_t blocked{}, blocked_now{};
@@ -135,7 +135,7 @@ struct TestHost::Pool {
     }
   }
 
-  // Until every piece has a thread, or the machine is too busy for that.
+  // Waits until every piece has a thread, or at most 0.2 s.
   static void wait_for_others(const Job& job) {
     for (int i = 0; i < 10000 && job.next < job.pieces; ++i) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -164,7 +164,7 @@ struct TestHost::Pool {
     job->count = count;
     job->pieces = std::clamp<int64_t>(count / grain, 1, threads);
     job->backwards = backwards;
-    job->stirred = stirred && job->pieces > 1;
+    job->interleaved = interleaved && job->pieces > 1;
     job->task = task;
     job->context = context;
     if (job->pieces > 1 && !serial) {
@@ -176,7 +176,7 @@ struct TestHost::Pool {
     if (serial && between) between(job->pieces);
     std::unique_lock lock(mutex);
     finished.wait(lock, [&] { return job->done == job->pieces; });
-    // A worker that never woke has not taken it off: the queue of a busy machine would grow.
+    // A worker that never woke has not removed it; without this the queue would grow on a busy machine.
     std::erase(jobs, job);
   }
 };
@@ -185,7 +185,7 @@ struct TestHost::Block {
   fvlm_host abi; // first: plugins hand us its address
   Pool* pool;
 
-  // In a page of its own, which is closed to writing once it is filled: a plugin may only read its host.
+  // In a page of its own, which is made read-only once it is filled: a plugin may only read its host.
   static Block* make() {
     void* page = mmap(nullptr, sizeof(Block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) throw std::bad_alloc();
@@ -199,7 +199,7 @@ TestHost::Pool& pool_of(const fvlm_host* host) {
   return *reinterpret_cast<const TestHost::Block*>(host)->pool;
 }
 
-// Read to its end, as the engine would, and forgotten.
+// Reads the text to its end, as the engine would, and drops it.
 void host_log(const fvlm_host*, int32_t, const char* text) {
   static std::atomic<size_t> length;
   length = text ? std::strlen(text) : 0;
@@ -226,7 +226,7 @@ TestHost::TestHost(int threads, bool backwards, bool serial)
 
 TestHost::~TestHost() = default;
 
-TestHost& TestHost::made(int threads, bool backwards, bool serial) {
+TestHost& TestHost::shared(int threads, bool backwards, bool serial) {
   static std::mutex mutex;
   static auto& hosts = *new std::map<std::tuple<int, bool, bool>, TestHost*>;
   std::lock_guard lock(mutex);
@@ -236,11 +236,11 @@ TestHost& TestHost::made(int threads, bool backwards, bool serial) {
 }
 
 TestHost& TestHost::with_threads(int threads, bool backwards) {
-  return made(threads, backwards, false);
+  return shared(threads, backwards, false);
 }
 
 TestHost& TestHost::serial(int threads, bool backwards) {
-  return made(threads, backwards, true);
+  return shared(threads, backwards, true);
 }
 
 void TestHost::between_pieces(std::function<void(int64_t)> hook) {
@@ -251,12 +251,12 @@ void TestHost::run_between(int64_t done) {
   if (pool_->between) pool_->between(done);
 }
 
-TestHost::Stirred::Stirred(TestHost& host) : host_(host) {
-  host_.pool_->stirred = true;
+TestHost::Interleaved::Interleaved(TestHost& host) : host_(host) {
+  host_.pool_->interleaved = true;
 }
 
-TestHost::Stirred::~Stirred() {
-  host_.pool_->stirred = false;
+TestHost::Interleaved::~Interleaved() {
+  host_.pool_->interleaved = false;
 }
 
 const fvlm_host* TestHost::abi() const {

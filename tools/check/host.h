@@ -10,28 +10,28 @@ namespace fvlm::check {
 
 class TestHost {
  public:
-  // The host with this many threads: made once, lives as long as the process, as the ABI promises. The last piece
-  // first where `backwards`: which piece runs when must not matter.
+  // The host with this many threads, created once; it lives as long as the process, as the ABI promises. `backwards`
+  // starts with the last piece: the order must not matter.
   static TestHost& with_threads(int threads, bool backwards = false);
 
-  // One that has so many threads as it says, and runs all pieces on the calling thread, one after the other.
+  // A host that reports this many threads and runs all pieces on the calling thread, one after the other.
   static TestHost& serial(int threads, bool backwards = false);
 
   // Of a serial host: called on the calling thread before each piece and once behind the last, with the number of
   // pieces done so far of this parallel_for. Empty: nothing is called.
   void between_pieces(std::function<void(int64_t done)> hook);
 
-  // Calls the hook of between_pieces() as well. For the callbacks of plugins that do without parallel_for.
+  // Calls the hook of between_pieces() too, for callbacks of plugins that do not use parallel_for.
   void run_between(int64_t done);
 
-  // While this lives, the pieces of this host begin together and their threads are switched every few microseconds,
-  // wherever they are: even on a single core they run through each other. Of hosts that are not serial.
-  class Stirred {
+  // While this lives, the pieces of this host start together and their threads yield every few microseconds, so that
+  // they interleave even on a single core. Not for serial hosts.
+  class Interleaved {
    public:
-    explicit Stirred(TestHost& host);
-    ~Stirred();
-    Stirred(const Stirred&) = delete;
-    Stirred& operator=(const Stirred&) = delete;
+    explicit Interleaved(TestHost& host);
+    ~Interleaved();
+    Interleaved(const Interleaved&) = delete;
+    Interleaved& operator=(const Interleaved&) = delete;
 
    private:
     TestHost& host_;
@@ -39,7 +39,7 @@ class TestHost {
 
   const fvlm_host* abi() const;
 
-  // What the plugin did wrong with its host since the last call of this, "" for nothing.
+  // The plugin's first misuse of its host since the last call of this, "" for none.
   std::string take_misuse();
 
   struct Pool;
@@ -47,22 +47,23 @@ class TestHost {
 
  private:
   TestHost(int threads, bool backwards, bool serial);
-  static TestHost& made(int threads, bool backwards, bool serial);
+  static TestHost& shared(int threads, bool backwards, bool serial);
   ~TestHost();
   Block* block_; // lives as long as the process
   std::unique_ptr<Pool> pool_;
 };
 
-// Installs the signal handler that Stirring needs: once, before a plugin is loaded that is not to change any.
-void allow_stirring();
+// Installs the signal handler that FrequentYields needs. Called once, before a plugin is loaded, because handlers that
+// change after that are reported as the plugin's.
+void install_yield_handler();
 
-// While this lives, the calling thread gives its core away every few microseconds, wherever it is.
-class Stirring {
+// While this lives, a timer makes the calling thread yield every 30 microseconds.
+class FrequentYields {
  public:
-  Stirring();
-  ~Stirring();
-  Stirring(const Stirring&) = delete;
-  Stirring& operator=(const Stirring&) = delete;
+  FrequentYields();
+  ~FrequentYields();
+  FrequentYields(const FrequentYields&) = delete;
+  FrequentYields& operator=(const FrequentYields&) = delete;
 
  private:
   void* timer_ = nullptr;

@@ -49,16 +49,16 @@ Outcome supports_agrees(Context& context) {
   for (const Trial& trial : sweep_trials(context)) {
     std::string refused = refusal(context, trial);
     Variation variation;
-    variation.despite_refusal = !refused.empty();
+    variation.ignore_refusal = !refused.empty();
     Run run = trial.run(context, variation);
     if (refused.empty()) {
-      if (!run.done()) return failed("{}: supports() says yes, and {}", trial.label, run.trouble());
+      if (!run.done()) return failed("{}: supports() says yes, and {}", trial.label, run.failure());
       ++yes;
       continue;
     }
     if (run.done()) {
       double worst = 0;
-      if (auto off = disagreement(trial, run, worst); !off.empty())
+      if (auto off = mismatch(trial, run, worst); !off.empty())
         return failed("{}: supports() says no ({}), and yet the calls return ok, with wrong numbers: {}", trial.label,
                       refused, off);
       ++modest;
@@ -76,16 +76,16 @@ Outcome supports_agrees(Context& context) {
 }
 
 // A struct of the wrong size in each place: refused as the engine's mistake, and nothing written.
-Outcome sizes_refused(Context& context, Spoil who, const char* what) {
+Outcome sizes_refused(Context& context, SizeFault who, const char* what) {
   for (const Trial& trial : context.typical())
     for (uint32_t size : {0u, 4u}) {
       Variation variation;
-      variation.spoil = who;
-      variation.spoiled_size = size;
+      variation.size_fault = who;
+      variation.faulty_size = size;
       Run run = trial.run(context, variation);
       for (const Status& status : run.statuses) {
-        if (who == Spoil::arguments && (status.call == "requirements" || status.call == "prepare")) continue;
-        if (who == Spoil::call && status.call == "requirements") continue;
+        if (who == SizeFault::arguments && (status.call == "requirements" || status.call == "prepare")) continue;
+        if (who == SizeFault::call && status.call == "requirements") continue;
         if (status.value != FVLM_ERROR_ARGUMENT)
           return failed("{}: {} with a {} of struct_size {} returned {} ({}) instead of argument", trial.label,
                         status.call, what, size, status.value, status_name(status.value));
@@ -96,13 +96,13 @@ Outcome sizes_refused(Context& context, Spoil who, const char* what) {
 }
 
 Outcome query_sizes_refused(Context& context) {
-  return sizes_refused(context, Spoil::query, "query");
+  return sizes_refused(context, SizeFault::query, "query");
 }
 Outcome argument_sizes_refused(Context& context) {
-  return sizes_refused(context, Spoil::arguments, "struct of arguments");
+  return sizes_refused(context, SizeFault::arguments, "struct of arguments");
 }
 Outcome call_sizes_refused(Context& context) {
-  return sizes_refused(context, Spoil::call, "call");
+  return sizes_refused(context, SizeFault::call, "call");
 }
 
 } // namespace

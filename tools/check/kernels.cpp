@@ -67,8 +67,8 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   for (const auto& [is_set, bit] : {std::pair(residual, FVLM_WITH_RESIDUAL),
                                     {bias, FVLM_WITH_BIAS},
                                     {gelu, FVLM_WITH_GELU},
-                                    {sums, FVLM_WITH_COLUMN_SUMS},
-                                    {keeps_rest, FVLM_COMPENSATED},
+                                    {column_sums, FVLM_WITH_COLUMN_SUMS},
+                                    {writes_compensation, FVLM_COMPENSATED},
                                     {frequencies, FVLM_WITH_FREQUENCIES}})
     if (is_set) query.options |= bit;
   query.options &= operation.options;
@@ -97,22 +97,22 @@ std::string KernelCase::label() const {
   if (op == FVLM_OP_ROPE) text += fmt::format(", rotary_dim {}", rotary_dim);
   if (gradient_dtype != dtype) text += fmt::format(", gradients {}", name_of(gradient_dtype));
   if (residual) text += ", residual";
-  if (reaches_sum) text += ", d_sum";
-  if (keeps_rest) text += rest ? ", rest given and kept" : ", rest kept";
+  if (has_d_sum) text += ", d_sum";
+  if (writes_compensation) text += reads_compensation ? ", rest given and kept" : ", rest kept";
   if (gelu) text += ", gelu";
-  if (gelu_before) text += ", gelu before";
-  if (sums) text += ", sums";
+  if (gelu_on_input) text += ", gelu before";
+  if (column_sums) text += ", sums";
   if (inverse) text += ", inverse";
   if (frequencies) text += ", frequencies";
   if (accumulate) text += ", accumulating";
   if (ties) text += ", ties";
   if (frozen) text += ", frozen";
-  if (!unwanted.empty()) text += fmt::format(", without {}", fmt::join(unwanted, " and "));
+  if (!omitted.empty()) text += fmt::format(", without {}", fmt::join(omitted, " and "));
   return text;
 }
 
-bool KernelCase::wants(const std::string& gradient) const {
-  return std::find(unwanted.begin(), unwanted.end(), gradient) == unwanted.end();
+bool KernelCase::needs_gradient(const std::string& gradient) const {
+  return std::find(omitted.begin(), omitted.end(), gradient) == omitted.end();
 }
 
 bool offered(Context& context, int op) {
@@ -123,7 +123,7 @@ Trial kernel_trial(const KernelCase& c) {
   Trial trial;
   trial.label = c.label();
   trial.supports = [c](Context& context) {
-    fvlm_support answer = ask(context.table<fvlm_kernels_v1>().supports, c.query(context.device));
+    fvlm_support answer = query_support(context.table<fvlm_kernels_v1>().supports, c.query(context.device));
     // A yes to an operation without functions is caught by a row of its own.
     if (!offered(context, c.op)) fvlm_answer(&answer, 0, "%s is not offered", op_name(c.op).c_str());
     return answer;
@@ -131,7 +131,7 @@ Trial kernel_trial(const KernelCase& c) {
   trial.run = [c](Context& context, const Variation& variation) { return kernel_of(c.op).run(context, c, variation); };
   trial.expect = once([c] {
     auto all = kernel_of(c.op).expect(c);
-    std::erase_if(all, [&](const Expected& one) { return !c.wants(one.name); });
+    std::erase_if(all, [&](const Expected& one) { return !c.needs_gradient(one.name); });
     return all;
   });
   return trial;
@@ -142,8 +142,8 @@ std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases) {
 }
 
 at::ScalarType kernel_dtype(Context& context, int op) {
-  return first_taken(context,
-                     [=](auto dtype) { return kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype}); });
+  return first_supported_dtype(
+      context, [=](auto dtype) { return kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype}); });
 }
 
 std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<KernelCase> cases) {
@@ -152,25 +152,25 @@ std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<Kerne
   return cases;
 }
 
-at::Tensor climbing(at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor tie_values(at::IntArrayRef shape, at::ScalarType dtype) {
   const int64_t base = dtype == at::kHalf ? 1024 : 128, count = c10::multiply_integers(shape);
   return (at::arange(count).remainder(base - 1) + base).view(shape).to(dtype);
 }
 
-at::Tensor all_of(at::IntArrayRef shape, at::ScalarType dtype, double value) {
+at::Tensor filled(at::IntArrayRef shape, at::ScalarType dtype, double value) {
   return at::full(shape, value, dtype);
 }
 
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
-  return c.frozen || !c.wants(name) ? nullptr : &gathered(bench, c, name, held);
+  return c.frozen || !c.needs_gradient(name) ? nullptr : &accumulated_output(bench, c, name, held);
 }
 
-Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+Operand& accumulated_output(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
   return c.accumulate ? bench.updated(name, held)
                       : bench.output(name, held.sizes(), held.scalar_type(), Rows::contiguous);
 }
 
-at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient) {
+at::Tensor accumulated(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient) {
   if (!c.accumulate) return gradient;
   const auto work = at_least_float(gradient.scalar_type());
   return held.to(work) + gradient.to(work);

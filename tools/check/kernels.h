@@ -14,21 +14,21 @@ struct KernelCase {
   int64_t rows = 12, width = 64, inner = 48;
   int heads = 3, head_dim = 32, rotary_dim = 32; // rope
   bool backward = true;
-  bool residual = false;    // norms, linear
-  bool reaches_sum = false; // norms: a gradient reaches s by other ways too
-  bool keeps_rest = false;  // norms, linear: what the sum loses by rounding is kept
-  bool rest = false;        // and what the residual lost is given
-  bool bias = true;         // linear, bias_gelu
-  bool gelu = false;        // linear: in the forward
-  bool gelu_before = false; // linear: x came out of a gelu
-  bool sums = false;        // layernorm, linear, layerscale: d_x comes with its sums over rows
+  bool residual = false;            // norms, linear
+  bool has_d_sum = false;           // norms: a second gradient of the residual sum s is given
+  bool writes_compensation = false; // norms, linear: FVLM_COMPENSATED, writes sum_rest
+  bool reads_compensation = false;  // and reads `rest`, the residual's compensation
+  bool bias = true;                 // linear, bias_gelu
+  bool gelu = false;                // linear: in the forward
+  bool gelu_on_input = false;       // linear: x is the output of a gelu, whose backward is fused
+  bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;
-  bool frozen = false;                    // gradients of parameters are not wanted
-  std::vector<std::string> unwanted = {}; // or these are not: "d_bias"
-  bool inverse = false;                   // rope
-  int64_t first_position = 0;             // rope
-  float theta = 10000;                    // rope
-  bool frequencies = false;               // rope: the angles are a table's
+  bool frozen = false;                   // no parameter has a gradient
+  std::vector<std::string> omitted = {}; // gradients that are not requested: "d_bias"
+  bool inverse = false;                  // rope
+  int64_t first_position = 0;            // rope
+  float theta = 10000;                   // rope
+  bool frequencies = false;              // rope: the angles are from a table
   float epsilon = 1e-5f;
   double magnitude = 1; // of x
   bool ties = false;    // results lie halfway between two numbers of the dtype
@@ -37,7 +37,7 @@ struct KernelCase {
   fvlm_kernels_query query(at::Device device) const;
   std::string sizes() const; // "12 x 64"
   std::string label() const;
-  bool wants(const std::string& gradient) const;
+  bool needs_gradient(const std::string& gradient) const;
 };
 
 std::string op_name(int op); // as its functions are called: "rmsnorm" of rmsnorm_forward
@@ -60,15 +60,15 @@ std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<Kerne
 bool offered(Context& context, int op); // its pointers are not NULL
 at::ScalarType kernel_dtype(Context& context, int op);
 
-// For results that are ties: whole numbers that a dtype of 16 bits just holds, with whose halves it has to round.
-at::Tensor climbing(at::IntArrayRef shape, at::ScalarType dtype);
-at::Tensor all_of(at::IntArrayRef shape, at::ScalarType dtype, double value);
+// Integers that a 16-bit dtype represents exactly, and whose sum with 0.5 is halfway between two of its values.
+at::Tensor tie_values(at::IntArrayRef shape, at::ScalarType dtype);
+at::Tensor filled(at::IntArrayRef shape, at::ScalarType dtype, double value);
 
-// What is summed over rows: output or, where it is added to, updated.
-Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
-// The gradient of a parameter, of that kind. NULL where it is frozen or not wanted.
+// An operand for a sum over rows: an output, or an updated one when the case accumulates.
+Operand& accumulated_output(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
+// The same for a parameter's gradient; NULL if the case is frozen or omits it.
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
-// What `held` becomes.
-at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient);
+// The expected result: `gradient`, or `held` + `gradient` when the case accumulates.
+at::Tensor accumulated(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient);
 
 } // namespace fvlm::check

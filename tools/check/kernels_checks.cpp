@@ -2,8 +2,8 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
+#include "check/invalid_queries.h"
 #include "check/kernels.h"
-#include "check/nonsense.h"
 #include "plugin/kinds.h"
 
 #include <ATen/core/Tensor.h>
@@ -19,23 +19,23 @@ namespace {
 template <int op>
 Outcome cases(Context& context, std::vector<KernelCase> all, const Variation& variation = {}) {
   if (!offered(context, op)) return not_applicable("not offered");
-  return right(context, kernel_cases(in_own_dtype(context, op, std::move(all))), variation);
+  return expect_correct(context, kernel_cases(in_own_dtype(context, op, std::move(all))), variation);
 }
 
 template <int op, at::ScalarType dtype>
 Outcome numbers(Context& context) {
   if (!offered(context, op)) return not_applicable("not offered");
-  return right(context, kernel_cases({{.op = op, .dtype = dtype, .gradient_dtype = dtype},
-                                      {.op = op,
-                                       .dtype = dtype,
-                                       .gradient_dtype = dtype,
-                                       .rows = 40,
-                                       .width = 128,
-                                       .inner = 96,
-                                       .heads = 5,
-                                       .head_dim = 64,
-                                       .rotary_dim = 64,
-                                       .seed = 3}}));
+  return expect_correct(context, kernel_cases({{.op = op, .dtype = dtype, .gradient_dtype = dtype},
+                                               {.op = op,
+                                                .dtype = dtype,
+                                                .gradient_dtype = dtype,
+                                                .rows = 40,
+                                                .width = 128,
+                                                .inner = 96,
+                                                .heads = 5,
+                                                .head_dim = 64,
+                                                .rotary_dim = 64,
+                                                .seed = 3}}));
 }
 
 template <int op>
@@ -78,21 +78,21 @@ Outcome frozen(Context& context) {
 template <int op>
 Outcome partly_frozen(Context& context) {
   if (op == FVLM_OP_LINEAR)
-    return cases<op>(context, {{.unwanted = {"d_bias"}}, {.rows = 33, .accumulate = true, .unwanted = {"d_bias"}}});
+    return cases<op>(context, {{.omitted = {"d_bias"}}, {.rows = 33, .accumulate = true, .omitted = {"d_bias"}}});
   if (op == FVLM_OP_LAYERNORM)
-    return cases<op>(context, {{.unwanted = {"d_weight"}}, {.rows = 33, .accumulate = true, .unwanted = {"d_bias"}}});
-  return cases<op>(context, {{.unwanted = {"d_scale"}},
-                             {.unwanted = {"d_weight"}},
-                             {.accumulate = true, .unwanted = {"d_bias"}},
-                             {.unwanted = {"d_weight", "d_bias"}},
-                             {.accumulate = true, .unwanted = {"d_scale", "d_bias"}}});
+    return cases<op>(context, {{.omitted = {"d_weight"}}, {.rows = 33, .accumulate = true, .omitted = {"d_bias"}}});
+  return cases<op>(context, {{.omitted = {"d_scale"}},
+                             {.omitted = {"d_weight"}},
+                             {.accumulate = true, .omitted = {"d_bias"}},
+                             {.omitted = {"d_weight", "d_bias"}},
+                             {.accumulate = true, .omitted = {"d_scale", "d_bias"}}});
 }
 
 template <int op>
 Outcome aliased(Context& context) {
   std::vector<KernelCase> all{{}, {.rows = 33, .width = 70, .heads = 2}};
   if (is_norm(op))
-    for (auto& one : all) one.residual = one.reaches_sum = true;
+    for (auto& one : all) one.residual = one.has_d_sum = true;
   Outcome outcome;
   for (const Placement placement : {Placement::contiguous, Placement::wide_rows})
     for (const int alias : {1, 2}) {
@@ -116,7 +116,7 @@ Outcome gradient_float32(Context& context) {
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
     auto trials =
         kernel_cases({{.op = op, .dtype = dtype}, {.op = op, .dtype = dtype, .rows = 50, .accumulate = true}});
-    if (refusal(context, trials[0]).empty()) return right(context, trials);
+    if (refusal(context, trials[0]).empty()) return expect_correct(context, trials);
   }
   return not_applicable("neither bfloat16 nor float16 with gradients in float32 is supported");
 }
@@ -141,7 +141,7 @@ Outcome long_sums(Context& context) {
       }
       return sums;
     };
-    return right(context, {trial});
+    return expect_correct(context, {trial});
   }
   return not_applicable("neither bfloat16 nor float16 with gradients in float32 is supported");
 }
@@ -153,7 +153,7 @@ Outcome residual(Context& context) {
 
 template <int op>
 Outcome d_sum(Context& context) {
-  return cases<op>(context, {{.residual = true, .reaches_sum = true}, {.rows = 33, .width = 70, .reaches_sum = true}});
+  return cases<op>(context, {{.residual = true, .has_d_sum = true}, {.rows = 33, .width = 70, .has_d_sum = true}});
 }
 
 template <int op>
@@ -162,9 +162,10 @@ Outcome rest(Context& context) {
   std::vector<KernelCase> all;
   std::string reason;
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
-    const KernelCase kept{.op = op, .dtype = dtype, .gradient_dtype = dtype, .residual = true, .keeps_rest = true};
+    const KernelCase kept{
+        .op = op, .dtype = dtype, .gradient_dtype = dtype, .residual = true, .writes_compensation = true};
     KernelCase given = kept;
-    given.rest = true;
+    given.reads_compensation = true;
     KernelCase narrow = given, deep = given, many = given;
     narrow.rows = 33, narrow.width = 70, narrow.inner = 45;
     deep.rows = 70, deep.inner = 1608, deep.backward = false;
@@ -176,8 +177,8 @@ Outcome rest(Context& context) {
   const auto trials = kernel_cases(all);
   Variation alias;
   alias.alias = 1;
-  const Outcome outcome = right(context, trials);
-  return outcome.state == State::ok ? right(context, trials, alias) : outcome;
+  const Outcome outcome = expect_correct(context, trials);
+  return outcome.state == State::ok ? expect_correct(context, trials, alias) : outcome;
 }
 
 template <int op>
@@ -221,7 +222,7 @@ Outcome rounds_ties(Context& context) {
     };
     trials.push_back(std::move(trial));
   }
-  return right(context, trials);
+  return expect_correct(context, trials);
 }
 
 Outcome rope_inverse(Context& context) {
@@ -289,10 +290,10 @@ Outcome linear_gelu(Context& context) {
                                {{.gelu = true}, {.bias = false, .gelu = true}, {.backward = false, .gelu = true}});
 }
 Outcome linear_gelu_before(Context& context) {
-  return cases<FVLM_OP_LINEAR>(context, {{.gelu_before = true}, {.gelu = true, .gelu_before = true}});
+  return cases<FVLM_OP_LINEAR>(context, {{.gelu_on_input = true}, {.gelu = true, .gelu_on_input = true}});
 }
 
-// Of d_x over rows, in all forms that the engine asks for.
+// Column sums of d_x, in all forms that the engine uses.
 template <int op>
 Outcome summed(Context& context) {
   if (!offered(context, op)) return not_applicable("not offered");
@@ -300,14 +301,15 @@ Outcome summed(Context& context) {
   std::vector<Trial> trials;
   std::string no;
   for (const auto dtype : {kernel_dtype(context, op), at::kBFloat16})
-    for (KernelCase c : std::vector<KernelCase>{{.sums = true},
-                                                {.rows = 70, .width = 33, .inner = 9, .sums = true, .accumulate = true},
-                                                {.rows = 3000, .gelu_before = linear, .sums = true},
-                                                {.rows = 257, .gelu_before = linear, .sums = true, .accumulate = true},
-                                                {.sums = true, .frozen = !linear},
-                                                {.rows = 3000, .width = 384, .reaches_sum = layernorm, .sums = true},
-                                                {.rows = 2500, .width = 100, .sums = true, .accumulate = true},
-                                                {.rows = 0, .sums = true}}) {
+    for (KernelCase c :
+         std::vector<KernelCase>{{.column_sums = true},
+                                 {.rows = 70, .width = 33, .inner = 9, .column_sums = true, .accumulate = true},
+                                 {.rows = 3000, .gelu_on_input = linear, .column_sums = true},
+                                 {.rows = 257, .gelu_on_input = linear, .column_sums = true, .accumulate = true},
+                                 {.column_sums = true, .frozen = !linear},
+                                 {.rows = 3000, .width = 384, .has_d_sum = layernorm, .column_sums = true},
+                                 {.rows = 2500, .width = 100, .column_sums = true, .accumulate = true},
+                                 {.rows = 0, .column_sums = true}}) {
       c.op = op, c.dtype = dtype;
       if (dtype != at::kBFloat16) c.gradient_dtype = dtype;
       Trial trial = kernel_trial(c);
@@ -317,12 +319,12 @@ Outcome summed(Context& context) {
       else
         no = refused;
     }
-  return trials.empty() ? not_applicable(no) : right(context, trials);
+  return trials.empty() ? not_applicable(no) : expect_correct(context, trials);
 }
 
 Outcome nonsense(Context& context) {
   using Query = fvlm_kernels_query;
-  Nonsense<Query> nonsense;
+  InvalidQueries<Query> nonsense;
   for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op) {
     const Query good = KernelCase{.op = op}.query(context.device);
     const std::string name = fmt::format("for {} ", op_name(op));

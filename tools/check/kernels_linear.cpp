@@ -30,12 +30,12 @@ Numbers numbers_of(const KernelCase& c) {
             normal({c.rows, c.width}, seed + 8, c.dtype),
             normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512)};
   if (c.ties) { // each output is one product
-    n.x = climbing({c.rows, c.inner}, c.dtype), n.weight = at::zeros({c.width, c.inner}, c.dtype);
+    n.x = tie_values({c.rows, c.inner}, c.dtype), n.weight = at::zeros({c.width, c.inner}, c.dtype);
     n.weight.fill_diagonal_(1);
-    n.bias = all_of({c.width}, c.dtype, 0.5), n.d_y = all_of({c.rows, c.width}, c.dtype, 1.5);
+    n.bias = filled({c.width}, c.dtype, 0.5), n.d_y = filled({c.rows, c.width}, c.dtype, 1.5);
   }
-  if (!c.keeps_rest) return n;
-  // Sums that float32 holds, in any order: only so is what they lose the same for all.
+  if (!c.writes_compensation) return n;
+  // Sums that float32 represents exactly in any order, so that every plugin rounds off the same amount.
   const auto coarse = [](at::Tensor& numbers, double unit) { numbers = (numbers / unit).round_().mul_(unit); };
   coarse(n.x, 0x1p-3), coarse(n.weight, 0x1p-5), coarse(n.bias, 0x1p-6), coarse(n.residual, 0x1p-6);
   coarse(n.rest, 0x1p-14);
@@ -56,16 +56,16 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   r.pre_activation = at::matmul(x, weight.t());
   if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
   if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
-  if (c.rest) r.pre_activation = r.pre_activation + n.rest.to(work);
+  if (c.reads_compensation) r.pre_activation = r.pre_activation + n.rest.to(work);
   r.y = c.gelu ? gelu_of(r.pre_activation) : r.pre_activation;
   r.d_x = at::matmul(d_y, weight);
-  if (c.gelu_before) {
+  if (c.gelu_on_input) {
     auto before = leaf(n.before, work);
     r.d_x = gradients({gelu_of(before)}, {before}, {r.d_x})[0];
   }
-  r.sums = added(c, n.held_sums, r.d_x.sum(0));
-  r.d_weight = added(c, n.held_weight, at::matmul(d_y.t(), x));
-  r.d_bias = added(c, n.held_bias, d_y.sum(0));
+  r.sums = accumulated(c, n.held_sums, r.d_x.sum(0));
+  r.d_weight = accumulated(c, n.held_weight, at::matmul(d_y.t(), x));
+  r.d_bias = accumulated(c, n.held_bias, d_y.sum(0));
   return r;
 }
 
@@ -73,14 +73,14 @@ Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
   Expectation all{{"y", exact.y, naive.y, c.dtype}};
-  if (c.keeps_rest) {
+  if (c.writes_compensation) {
     const at::Tensor lost = exact.y - exact.y.to(c.dtype).to(at::kDouble);
     all.push_back({"y_rest", lost, lost, c.dtype});
   }
   if (!c.backward) return all;
   if (c.gelu) all.push_back({"pre_activation", exact.pre_activation, naive.pre_activation, c.dtype});
   all.push_back({"d_x", exact.d_x, naive.d_x, c.dtype});
-  if (c.sums) all.push_back({"d_x_sums", exact.sums, naive.sums, c.gradient_dtype});
+  if (c.column_sums) all.push_back({"d_x_sums", exact.sums, naive.sums, c.gradient_dtype});
   if (c.frozen) return all;
   all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype});
   if (c.bias) all.push_back({"d_bias", exact.d_bias, naive.d_bias, c.gradient_dtype});
@@ -97,23 +97,23 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
   Operand& y = residual && variation.alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
   Operand* pre = c.gelu && c.backward ? &bench.output("pre_activation", n.d_y.sizes(), c.dtype) : nullptr;
-  Operand* rest = c.rest ? &bench.input("rest", n.rest) : nullptr;
-  Operand* y_rest = !c.keeps_rest             ? nullptr
+  Operand* rest = c.reads_compensation ? &bench.input("rest", n.rest) : nullptr;
+  Operand* y_rest = !c.writes_compensation    ? nullptr
                     : rest && variation.alias ? &bench.alias("y_rest", *rest)
                                               : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
   bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), table.linear_forward,
              fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
                                  abi_of(rest), abi_of(y_rest)});
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);
-  Operand* before = c.gelu_before ? &bench.input("pre_activation before x", n.before) : nullptr;
+  Operand* before = c.gelu_on_input ? &bench.input("pre_activation before x", n.before) : nullptr;
   Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
-  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
   bench.call(
       "backward", bench.required().backward_workspace, present({&d_x, sums}), table.linear_input_gradient,
       fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate, abi_of(sums)});
-  if (c.frozen || !bench.going()) return bench.finish();
+  if (c.frozen || !bench.can_continue()) return bench.finish();
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;

@@ -25,7 +25,7 @@ Numbers numbers_of(const KernelCase& c) {
             normal({c.width}, seed + 7, c.gradient_dtype),
             normal({c.width}, seed + 8, c.gradient_dtype),
             normal({c.rows, c.width}, seed + 9, c.dtype, c.magnitude / 512)};
-  if (c.ties) n.x = climbing({c.rows, c.width}, c.dtype), n.residual = all_of({c.rows, c.width}, c.dtype, 0.5);
+  if (c.ties) n.x = tie_values({c.rows, c.width}, c.dtype), n.residual = filled({c.rows, c.width}, c.dtype, 0.5);
   return n;
 }
 
@@ -34,7 +34,7 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   const auto sums = at_least_float(work);
   auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
   auto s = c.residual ? x + n.residual.to(work) : x * 1;
-  if (c.rest) s = s + n.rest.to(work);
+  if (c.reads_compensation) s = s + n.rest.to(work);
   auto wide = s.to(sums);
   at::Tensor y;
   if (c.op == FVLM_OP_RMSNORM) {
@@ -45,7 +45,7 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
     y = (centred * scale * weight.to(sums) + bias.to(sums)).to(work);
   }
   std::vector<at::Tensor> outputs{y}, d_outputs{n.d_y};
-  if (c.reaches_sum) {
+  if (c.has_d_sum) {
     outputs.push_back(s);
     d_outputs.push_back(n.d_sum);
   }
@@ -53,9 +53,9 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   return {y.detach(),
           s.detach(),
           d[0],
-          added(c, n.held_weight, d[1]),
-          added(c, n.held_bias, d[2]),
-          added(c, n.held_sums, d[0].to(sums).sum(0))};
+          accumulated(c, n.held_weight, d[1]),
+          accumulated(c, n.held_bias, d[2]),
+          accumulated(c, n.held_sums, d[0].to(sums).sum(0))};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -65,21 +65,21 @@ Expectation expect(const KernelCase& c) {
   auto spread = at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
   const double steep = c.rows > 0 ? spread.max().item<double>() : 0;
   // A row with little spread: s - mean cancels, and its rounding is multiplied by rsqrt.
-  const double rounding = c.op == FVLM_OP_LAYERNORM ? steep * size_of(exact[1]) : 0;
+  const double rounding = c.op == FVLM_OP_LAYERNORM ? steep * root_mean_square(exact[1]) : 0;
   Expectation all{{"y", exact[0], naive[0], c.dtype, rounding}};
   if (c.residual) all.push_back({"sum", exact[1], naive[1], c.dtype});
-  if (c.keeps_rest) {
+  if (c.writes_compensation) {
     const at::Tensor lost = exact[1] - exact[1].to(c.dtype).to(at::kDouble);
     all.push_back({"sum_rest", lost, lost, c.dtype});
   }
   if (!c.backward) return all;
   // d_x is what is left of d_y when its components along x (and 1) are taken out: with width 1 nothing.
-  all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * size_of(n.d_y)});
-  if (c.sums)
+  all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * root_mean_square(n.d_y)});
+  if (c.column_sums)
     all.push_back({"d_x_sums", exact[5], naive[5], c.gradient_dtype,
-                   steep * size_of(n.d_y) * std::sqrt(static_cast<double>(c.rows))});
+                   steep * root_mean_square(n.d_y) * std::sqrt(static_cast<double>(c.rows))});
   if (c.frozen) return all;
-  all.push_back({"d_weight", exact[3], naive[3], c.gradient_dtype, std::max(1.0, rounding) * size_of(n.d_y)});
+  all.push_back({"d_weight", exact[3], naive[3], c.gradient_dtype, std::max(1.0, rounding) * root_mean_square(n.d_y)});
   if (c.op == FVLM_OP_LAYERNORM) all.push_back({"d_bias", exact[4], naive[4], c.gradient_dtype});
   return all;
 }
@@ -100,8 +100,8 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   if (c.residual)
     sum = variation.alias ? &bench.alias("sum", variation.alias == 1 ? x : *residual)
                           : &bench.output("sum", n.x.sizes(), c.dtype);
-  Operand* rest = c.rest ? &bench.input("rest", n.rest) : nullptr;
-  Operand* sum_rest = !c.keeps_rest             ? nullptr
+  Operand* rest = c.reads_compensation ? &bench.input("rest", n.rest) : nullptr;
+  Operand* sum_rest = !c.writes_compensation    ? nullptr
                       : rest && variation.alias ? &bench.alias("sum_rest", *rest)
                                                 : &bench.output("sum_rest", n.x.sizes(), c.dtype);
   auto saved = c.backward ? bench.saved("saved") : std::vector<Operand*>{};
@@ -120,16 +120,16 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   }
   bench.call("forward", bench.required().forward_workspace, writes,
              rms ? table.rmsnorm_forward : table.layernorm_forward, forward);
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);
-  Operand* d_sum = c.reaches_sum ? &bench.input("d_sum", n.d_sum) : nullptr;
+  Operand* d_sum = c.has_d_sum ? &bench.input("d_sum", n.d_sum) : nullptr;
   Operand& d_x = variation.alias == 2 && d_sum ? bench.alias("d_x", *d_sum)
                  : variation.alias             ? bench.alias("d_x", d_y)
                                                : bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = rms ? nullptr : parameter_gradient(bench, c, "d_bias", n.held_bias);
-  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
   fvlm_norm_backward backward{};
   backward.accumulate = c.accumulate;
   backward.d_y = d_y.abi(), backward.d_sum = abi_of(d_sum);

@@ -62,8 +62,8 @@ struct Numbers {
 Numbers numbers_of(const KernelCase& c) {
   // Of numbers so large silu is the identity.
   if (c.ties)
-    return {climbing({c.rows, c.width}, c.dtype), all_of({c.rows, c.width}, c.dtype, 1.5),
-            all_of({c.rows, c.width}, c.dtype, 1.5)};
+    return {tie_values({c.rows, c.width}, c.dtype), filled({c.rows, c.width}, c.dtype, 1.5),
+            filled({c.rows, c.width}, c.dtype, 1.5)};
   return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude),
           normal({c.rows, c.width}, c.seed * 16 + 1, c.dtype), normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype)};
 }
@@ -95,7 +95,7 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& y = bench.output("y", n.gate.sizes(), c.dtype);
   bench.call("forward", bench.required().forward_workspace, {&y}, table.swiglu_forward,
              fvlm_swiglu_forward{0, gate.abi(), up.abi(), y.abi()});
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand& d_gate = variation.alias ? bench.alias("d_gate", gate) : bench.output("d_gate", n.gate.sizes(), c.dtype);
   Operand& d_up = variation.alias ? bench.alias("d_up", up) : bench.output("d_up", n.gate.sizes(), c.dtype);
@@ -115,8 +115,8 @@ struct Numbers {
 Numbers numbers_of(const KernelCase& c) {
   // Of numbers so large gelu is the identity.
   if (c.ties)
-    return {climbing({c.rows, c.width}, c.dtype), all_of({c.width}, c.dtype, 0.5),
-            all_of({c.rows, c.width}, c.dtype, 0.5), climbing({c.width}, c.gradient_dtype)};
+    return {tie_values({c.rows, c.width}, c.dtype), filled({c.width}, c.dtype, 0.5),
+            filled({c.rows, c.width}, c.dtype, 0.5), tie_values({c.width}, c.gradient_dtype)};
   return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude), normal({c.width}, c.seed * 16 + 1, c.dtype),
           normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype), normal({c.width}, c.seed * 16 + 3, c.gradient_dtype)};
 }
@@ -126,7 +126,7 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   auto sum = c.bias ? x + bias : x;
   auto y = sum * 0.5 * (at::erf(sum * 0.7071067811865476) + 1);
   auto d = gradients({y}, {x, bias}, {n.d_y});
-  return {y.detach(), d[0], added(c, n.held, d[1])};
+  return {y.detach(), d[0], accumulated(c, n.held, d[1])};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -148,7 +148,7 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& y = bench.output("y", n.x.sizes(), c.dtype);
   bench.call("forward", bench.required().forward_workspace, {&y}, table.bias_gelu_forward,
              fvlm_bias_gelu_forward{0, x.abi(), abi_of(bias), y.abi()});
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand& d_x = variation.alias ? bench.alias("d_x", d_y) : bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held) : nullptr;
@@ -167,9 +167,9 @@ struct Numbers {
 
 Numbers numbers_of(const KernelCase& c) {
   if (c.ties)
-    return {all_of({c.rows, c.width}, c.dtype, 0.5), all_of({c.width}, c.dtype, 1),
-            climbing({c.rows, c.width}, c.dtype),    all_of({c.rows, c.width}, c.dtype, 1),
-            climbing({c.width}, c.gradient_dtype),   climbing({c.width}, c.gradient_dtype)};
+    return {filled({c.rows, c.width}, c.dtype, 0.5), filled({c.width}, c.dtype, 1),
+            tie_values({c.rows, c.width}, c.dtype),  filled({c.rows, c.width}, c.dtype, 1),
+            tie_values({c.width}, c.gradient_dtype), tie_values({c.width}, c.gradient_dtype)};
   return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude),
           normal({c.width}, c.seed * 16 + 1, c.dtype),
           normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype),
@@ -182,7 +182,7 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   auto x = leaf(n.x, work), scale = leaf(n.scale, work);
   auto y = n.residual.to(work) + scale * x;
   auto d = gradients({y}, {x, scale}, {n.d_y});
-  return {y.detach(), d[0], added(c, n.held, d[1]), added(c, n.held_sums, d[0].sum(0))};
+  return {y.detach(), d[0], accumulated(c, n.held, d[1]), accumulated(c, n.held_sums, d[0].sum(0))};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -191,7 +191,7 @@ Expectation expect(const KernelCase& c) {
   Expectation all{{"y", exact[0], naive[0], c.dtype}};
   if (c.backward) all.push_back({"d_x", exact[1], naive[1], c.dtype});
   if (c.backward && !c.frozen) all.push_back({"d_scale", exact[2], naive[2], c.gradient_dtype});
-  if (c.backward && c.sums) all.push_back({"d_x_sums", exact[3], naive[3], c.gradient_dtype});
+  if (c.backward && c.column_sums) all.push_back({"d_x_sums", exact[3], naive[3], c.gradient_dtype});
   return all;
 }
 
@@ -205,11 +205,11 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& y = variation.alias ? bench.alias("y", residual) : bench.output("y", n.x.sizes(), c.dtype);
   bench.call("forward", bench.required().forward_workspace, {&y}, table.layerscale_forward,
              fvlm_layerscale_forward{0, x.abi(), scale.abi(), residual.abi(), y.abi()});
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* d_scale = parameter_gradient(bench, c, "d_scale", n.held);
-  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
   bench.call("backward", bench.required().backward_workspace, present({&d_x, d_scale, sums}), table.layerscale_backward,
              fvlm_layerscale_backward{0, c.accumulate, x.abi(), scale.abi(), d_y.abi(), d_x.abi(), abi_of(d_scale),
                                       abi_of(sums)});

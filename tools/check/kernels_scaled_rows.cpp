@@ -24,7 +24,7 @@ Numbers numbers_of(const KernelCase& c) {
             normal(matrices, seed + 6, c.gradient_dtype),
             normal(rows, seed + 7, c.gradient_dtype)};
   if (c.ties)
-    n.scale = all_of(rows, c.dtype, 1.5), n.weight = climbing(matrices, c.dtype), n.bias = climbing(rows, c.dtype);
+    n.scale = filled(rows, c.dtype, 1.5), n.weight = tie_values(matrices, c.dtype), n.bias = tie_values(rows, c.dtype);
   return n;
 }
 
@@ -33,8 +33,8 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   auto scale = leaf(n.scale, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
   auto scaled_weight = weight * scale.unsqueeze(2), scaled_bias = bias * scale;
   auto d = gradients({scaled_weight, scaled_bias}, {scale, weight, bias}, {n.came_weight, n.came_bias});
-  return {scaled_weight.detach(), scaled_bias.detach(), added(c, n.held_scale, d[0]), added(c, n.held_weight, d[1]),
-          added(c, n.held_bias, d[2])};
+  return {scaled_weight.detach(), scaled_bias.detach(), accumulated(c, n.held_scale, d[0]),
+          accumulated(c, n.held_weight, d[1]), accumulated(c, n.held_bias, d[2])};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -67,12 +67,13 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   bench.call(
       "forward", bench.required().forward_workspace, {&scaled_weight, &scaled_bias}, table.scaled_rows_forward,
       fvlm_scaled_rows_forward{0, scale.abi(), weight.abi(), bias.abi(), scaled_weight.abi(), scaled_bias.abi()});
-  if (!c.backward || !bench.going()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return bench.finish();
 
   Operand* came_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.came_weight);
-  Operand* came_bias = c.wants("d_scale") || c.wants("d_bias") ? &bench.input("d_scaled_bias", n.came_bias) : nullptr;
+  Operand* came_bias =
+      c.needs_gradient("d_scale") || c.needs_gradient("d_bias") ? &bench.input("d_scaled_bias", n.came_bias) : nullptr;
   const auto gradient = [&](const std::string& name, const at::Tensor& held, bool wanted) {
-    return wanted && c.wants(name) ? apart(bench, c, name, held) : nullptr;
+    return wanted && c.needs_gradient(name) ? apart(bench, c, name, held) : nullptr;
   };
   Operand *d_scale = gradient("d_scale", n.held_scale, !c.frozen),
           *d_weight = gradient("d_weight", n.held_weight, !c.frozen), *d_bias = gradient("d_bias", n.held_bias, true);

@@ -10,7 +10,7 @@ namespace fvlm::check {
 namespace {
 
 // In the plugin's own dtype for this operation, and in bfloat16 where that is another one that it takes. Each case also
-// with all that may come along: what was there is added to, a residual, sums of d_x.
+// with all options: accumulation, a residual, column sums of d_x.
 Outcome sized(Context& context, int op, const std::vector<KernelCase>& cases) {
   if (!offered(context, op)) return not_applicable("not offered");
   const auto own = kernel_dtype(context, op);
@@ -24,15 +24,15 @@ Outcome sized(Context& context, int op, const std::vector<KernelCase>& cases) {
     add(one);
     KernelCase full = one;
     full.accumulate = true;
-    if (is_norm(op)) full.residual = full.reaches_sum = true;
+    if (is_norm(op)) full.residual = full.has_d_sum = true;
     add(full);
-    full.sums = find_operation(op)->options & FVLM_WITH_COLUMN_SUMS;
-    if (full.sums) add(full);
+    full.column_sums = find_operation(op)->options & FVLM_WITH_COLUMN_SUMS;
+    if (full.column_sums) add(full);
     if (own == at::kBFloat16) continue;
     one.dtype = at::kBFloat16, one.gradient_dtype = at::kFloat;
     add(one);
   }
-  return right(context, trials);
+  return expect_correct(context, trials);
 }
 
 template <int op>

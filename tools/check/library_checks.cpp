@@ -102,7 +102,7 @@ Outcome no_exit_handlers(Context& context) {
   });
 }
 
-// "" where the process's state is what it was.
+// "" if the process's state has not changed.
 std::string changed_since(const ProcessState& before) {
   const ProcessState after = ProcessState::now();
   for (Aspect aspect : aspects)
@@ -114,7 +114,7 @@ std::string changed_since(const ProcessState& before) {
 Outcome opens(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   const ProcessState before = ProcessState::now();
-  if (auto trouble = context.subject.open(); !trouble.empty()) return failed(trouble);
+  if (auto failure = context.subject.open(); !failure.empty()) return failed(failure);
   if (auto changed = changed_since(before); !changed.empty())
     return failed("loading it changed the process: {}", changed);
   return ok();
@@ -137,7 +137,7 @@ fvlm_host* host_like(Context& context, uint32_t struct_size, uint32_t major, uin
 Outcome enters(Context& context) {
   context.host(); // its threads are not the plugin's
   const ProcessState before = ProcessState::now();
-  if (auto trouble = context.subject.enter(); !trouble.empty()) return failed(trouble);
+  if (auto failure = context.subject.enter(); !failure.empty()) return failed(failure);
   if (context.subject.built_in()) return ok();
   if (auto changed = changed_since(before); !changed.empty())
     return failed("its entry point changed the process: {}", changed);

@@ -41,15 +41,15 @@ Numbers numbers_of(const LossCase& c) {
   Numbers n;
   n.hidden = normal({c.tokens, c.width}, c.seed * 8, c.dtype, c.magnitude);
   n.weight = normal({c.vocab, c.width}, c.seed * 8 + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.width)));
-  n.targets = whole({c.tokens}, c.seed * 8 + 2, c.vocab, at::kLong);
+  n.targets = random_integers({c.tokens}, c.seed * 8 + 2, c.vocab, at::kLong);
   n.d_losses = normal({c.tokens}, c.seed * 8 + 3, float_type);
   n.held = normal({c.vocab, c.width}, c.seed * 8 + 4, c.gradient_dtype);
-  for (int64_t word = c.loud_from; c.loud_from > 0 && word < c.vocab; ++word) {
+  for (int64_t word = c.large_logits_from; c.large_logits_from > 0 && word < c.vocab; ++word) {
     const auto like = n.hidden[word % c.tokens].to(at::kDouble);
     const double logit = std::log(static_cast<double>(c.vocab)) + 2;
     n.weight[word].copy_(like * (logit / like.square().sum().item<double>()));
   }
-  for (int64_t word = 1; c.twins && word < c.vocab; word += 2) n.weight[word].copy_(n.weight[word - 1]);
+  for (int64_t word = 1; c.paired_words && word < c.vocab; word += 2) n.weight[word].copy_(n.weight[word - 1]);
   auto index = at::arange(c.tokens);
   if (c.signed_weights)
     n.d_losses.masked_fill_(index.remainder(7) == 3, 0);
@@ -95,11 +95,12 @@ Expectation expect(const LossCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
   // A loss is the difference of two logits, a gradient of two probabilities: where they cancel their size remains.
-  Expectation all{{"losses", exact.losses, naive.losses, at_least_float(c.dtype), size_of(n.hidden)}};
-  const double weights = size_of(n.d_losses);
-  if (c.d_hidden) all.push_back({"d_hidden", exact.d_hidden, naive.d_hidden, c.dtype, weights * size_of(n.weight)});
+  Expectation all{{"losses", exact.losses, naive.losses, at_least_float(c.dtype), root_mean_square(n.hidden)}};
+  const double weights = root_mean_square(n.d_losses);
+  if (c.d_hidden)
+    all.push_back({"d_hidden", exact.d_hidden, naive.d_hidden, c.dtype, weights * root_mean_square(n.weight)});
   if (c.d_weight)
-    all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype, weights * size_of(n.hidden)});
+    all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype, weights * root_mean_square(n.hidden)});
   return all;
 }
 
@@ -124,7 +125,7 @@ Run run(Context& context, const LossCase& c, const Variation& variation) {
       writes.push_back(saved[i]);
     }
     bench.call("forward", bench.required().forward_workspace, writes, table.forward, forward);
-    if ((!c.d_hidden && !c.d_weight) || !bench.going()) return bench.finish();
+    if ((!c.d_hidden && !c.d_weight) || !bench.can_continue()) return bench.finish();
   }
 
   Operand& d_losses = bench.input("d_losses", n.d_losses, Rows::contiguous);
@@ -171,7 +172,7 @@ Trial loss_trial(const LossCase& c) {
   trial.label = label(c);
   trial.supports = [c](Context& context) {
     const auto& table = context.table<fvlm_loss_v1>();
-    fvlm_support answer = ask(table.supports, query_of(c, context.device));
+    fvlm_support answer = query_support(table.supports, query_of(c, context.device));
     if (c.fused && !table.fused) fvlm_answer(&answer, 0, "fused is not offered");
     return answer;
   };
@@ -185,7 +186,8 @@ std::vector<Trial> loss_cases(const std::vector<LossCase>& cases) {
 }
 
 at::ScalarType loss_dtype(Context& context) {
-  return first_taken(context, [](auto dtype) { return loss_trial({.dtype = dtype, .gradient_dtype = dtype}); });
+  return first_supported_dtype(context,
+                               [](auto dtype) { return loss_trial({.dtype = dtype, .gradient_dtype = dtype}); });
 }
 
 std::vector<Trial> loss_trials(Context& context) {

@@ -11,7 +11,7 @@ enum class Targets {
   some,
   none,
   last
-}; // which tokens have one; last: all do, and it is the last of the vocabulary
+}; // which tokens have a target; last: all do, and it is the last word of the vocabulary
 
 struct LossCase {
   at::ScalarType dtype = at::kFloat;
@@ -20,13 +20,13 @@ struct LossCase {
   Targets targets = Targets::all;
   bool d_hidden = true, d_weight = true;
   bool accumulate = false;
-  bool fused = false;   // one call in place of forward and backward
-  double magnitude = 1; // of hidden
-  float softcap = 0;
-  bool ignored_nan = false;    // hidden and d_losses rows without a target hold NaN
-  bool twins = false;          // words are alike in pairs, so that largest logits are there twice
-  int64_t loud_from = 0;       // words from this one on have a large logit for some token; 0: none does
-  bool signed_weights = false; // d_losses of both signs, zeros among them; else all the same
+  bool fused = false;            // one call in place of forward and backward
+  double magnitude = 1;          // of hidden
+  float softcap = 0;             // 0: none
+  bool ignored_nan = false;      // rows of hidden and d_losses without a target are NaN
+  bool paired_words = false;     // words are equal in pairs, so that the largest logit occurs twice
+  int64_t large_logits_from = 0; // words from this index on have a large logit for some token; 0: none
+  bool signed_weights = false;   // d_losses of both signs, zeros among them; else all the same
   uint64_t seed = 1;
 };
 

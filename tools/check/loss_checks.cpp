@@ -2,8 +2,8 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
+#include "check/invalid_queries.h"
 #include "check/loss.h"
-#include "check/nonsense.h"
 #include "check/workbench.h"
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +11,17 @@
 namespace fvlm::check {
 namespace {
 
-// In the plugin's own dtype, d_weight in it too, unless a case says otherwise.
+// In the plugin's own dtype, d_weight too, unless a case sets another.
 Outcome cases(Context& context, std::vector<LossCase> all) {
   const auto dtype = loss_dtype(context);
   for (auto& one : all) one.dtype = one.gradient_dtype = dtype;
-  return right(context, loss_cases(all));
+  return expect_correct(context, loss_cases(all));
 }
 
 template <at::ScalarType dtype>
 Outcome forward(Context& context) {
-  return right(context, loss_cases({{.dtype = dtype, .gradient_dtype = dtype, .d_hidden = false, .d_weight = false},
+  return expect_correct(context,
+                        loss_cases({{.dtype = dtype, .gradient_dtype = dtype, .d_hidden = false, .d_weight = false},
                                     {.dtype = dtype,
                                      .gradient_dtype = dtype,
                                      .tokens = 65,
@@ -32,8 +33,8 @@ Outcome forward(Context& context) {
 
 template <at::ScalarType dtype>
 Outcome backward(Context& context) {
-  return right(context,
-               loss_cases({{.dtype = dtype, .gradient_dtype = dtype},
+  return expect_correct(
+      context, loss_cases({{.dtype = dtype, .gradient_dtype = dtype},
                            {.dtype = dtype, .gradient_dtype = dtype, .tokens = 65, .width = 100, .vocab = 200}}));
 }
 
@@ -50,7 +51,7 @@ Outcome gradient_float32(Context& context) {
     auto trials = loss_cases({{.dtype = dtype},
                               {.dtype = dtype, .accumulate = true},
                               {.dtype = dtype, .tokens = 300, .width = 200, .vocab = 1500, .accumulate = true}});
-    if (refusal(context, trials[0]).empty()) return right(context, trials);
+    if (refusal(context, trials[0]).empty()) return expect_correct(context, trials);
   }
   return not_applicable("neither bfloat16 nor float16 with d_weight in float32 is supported");
 }
@@ -81,11 +82,12 @@ Outcome all_ignored_accumulating(Context& context) {
 }
 
 Outcome equal_logits(Context& context) {
-  return cases(context, {{.magnitude = 0},
-                         {.tokens = 7, .vocab = 2, .magnitude = 0},
-                         {.twins = true},
-                         {.tokens = 3, .vocab = 40, .targets = Targets::last, .twins = true, .loud_from = 36},
-                         {.tokens = 5, .vocab = 33, .magnitude = 100, .twins = true}});
+  return cases(context,
+               {{.magnitude = 0},
+                {.tokens = 7, .vocab = 2, .magnitude = 0},
+                {.paired_words = true},
+                {.tokens = 3, .vocab = 40, .targets = Targets::last, .paired_words = true, .large_logits_from = 36},
+                {.tokens = 5, .vocab = 33, .magnitude = 100, .paired_words = true}});
 }
 
 Outcome last_target(Context& context) {
@@ -160,7 +162,7 @@ Outcome nonsense(Context& context) {
   good.device = device_of(context.device);
   good.dtype = good.gradient_dtype = dtype_of(loss_dtype(context));
   good.tokens = 16, good.width = 64, good.vocab = 100;
-  Nonsense<fvlm_loss_query> nonsense;
+  InvalidQueries<fvlm_loss_query> nonsense;
   nonsense.add_usual(good, &fvlm_loss_query::dtype);
   nonsense.add("with d_weight in integers", good, [](auto& q) { q.gradient_dtype = {FVLM_INT, 32, 1}; });
   return nonsense.refused_by(context.table<fvlm_loss_v1>().supports);
@@ -170,7 +172,7 @@ Outcome mixtures(Context& context) {
   std::vector<LossCase> all;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     auto draw = [&, turn = uint64_t{0}](int64_t limit) mutable {
-      return whole({1}, seed * 1000 + turn++, limit, at::kLong).item<int64_t>();
+      return random_integers({1}, seed * 1000 + turn++, limit, at::kLong).item<int64_t>();
     };
     LossCase one;
     one.tokens = draw(150), one.width = 1 + draw(90), one.vocab = 1 + draw(700);

@@ -21,20 +21,20 @@ Outcome sized(Context& context, const std::vector<LossCase>& cases) {
         one.gradient_dtype = dtype == own ? dtype : at::kFloat;
         trials.push_back(with_sums_of(std::max({one.tokens, one.width, one.vocab}), loss_trial(one)));
       }
-  return right(context, trials);
+  return expect_correct(context, trials);
 }
 
 Outcome vocabularies(Context& context) {
   std::vector<LossCase> all;
   for (const int64_t vocab : just_above(1, 17))
-    all.push_back({.tokens = 3, .width = 5, .vocab = vocab, .loud_from = vocab - 1});
+    all.push_back({.tokens = 3, .width = 5, .vocab = vocab, .large_logits_from = vocab - 1});
   for (const int64_t vocab : tiles_above(7, 17))
     all.push_back({.tokens = 5,
                    .width = 8,
                    .vocab = vocab,
                    .targets = Targets::last,
                    .accumulate = true,
-                   .loud_from = vocab - 64});
+                   .large_logits_from = vocab - 64});
   return sized(context, all);
 }
 
@@ -60,7 +60,8 @@ Outcome widths(Context& context) {
 }
 
 Outcome shipped_vocabulary(Context& context) {
-  return sized(context, {{.tokens = 70, .width = 12, .vocab = 49152, .targets = Targets::some, .loud_from = 49100}});
+  return sized(context,
+               {{.tokens = 70, .width = 12, .vocab = 49152, .targets = Targets::some, .large_logits_from = 49100}});
 }
 
 } // namespace

@@ -29,11 +29,11 @@ at::ScalarType bits_of(at::ScalarType dtype) {
 }
 
 // Bytes between two pages that are not there.
-at::Tensor bytes_between_holes(int64_t size) {
+at::Tensor bytes_between_guard_pages(int64_t size) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t inner = (size + 2 * guard + page - 1) / page * page, outer = inner + 2 * page;
   void* base = mmap(nullptr, static_cast<size_t>(outer), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) throw Refused{State::failed, "no memory for guard pages"};
+  if (base == MAP_FAILED) throw RowAborted{State::failed, "no memory for guard pages"};
   char* first = static_cast<char*>(base) + page;
   mprotect(first, static_cast<size_t>(inner), PROT_READ | PROT_WRITE);
   return at::from_blob(
@@ -60,9 +60,9 @@ at::ScalarType scalar_type(fvlm_dtype dtype) {
     fvlm_dtype candidate = dtype_of(type);
     if (candidate.code == dtype.code && candidate.bits == dtype.bits && dtype.lanes == 1) return type;
   }
-  throw Refused{State::failed,
-                fmt::format("it asks for a tensor of type code {}, {} bits, {} lanes, which the ABI does not know",
-                            dtype.code, dtype.bits, dtype.lanes)};
+  throw RowAborted{State::failed,
+                   fmt::format("it asks for a tensor of type code {}, {} bits, {} lanes, which the ABI does not know",
+                               dtype.code, dtype.bits, dtype.lanes)};
 }
 
 fvlm_device device_of(at::Device device) {
@@ -97,7 +97,7 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
   if (placement == Placement::far_rows) {
     place_far(size);
   } else if ((placement == Placement::page_end || placement == Placement::page_start) && device.is_cpu()) {
-    storage_ = bytes_between_holes(size);
+    storage_ = bytes_between_guard_pages(size);
     offset_ = placement == Placement::page_start ? 0 : storage_.numel() - size;
   } else {
     storage_ = at::empty({(size + 3 * guard + element + 15) / 16 * 16}, at::TensorOptions(at::kByte).device(device));
@@ -131,7 +131,8 @@ void Operand::place_far(int64_t size) {
   const int64_t page = sysconf(_SC_PAGESIZE), element = static_cast<int64_t>(c10::elementSize(dtype_));
   const auto whole = static_cast<size_t>((std::max<int64_t>(size, 1) + page - 1) / page * page);
   void* base = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw Refused{State::not_applicable, "this machine gives no addresses for rows so far apart"};
+  if (base == MAP_FAILED)
+    throw RowAborted{State::not_applicable, "this machine gives no addresses for rows so far apart"};
   storage_ = at::from_blob(
       base, {1}, [base, whole](void*) { munmap(base, whole); }, at::kByte);
   int64_t row = element; // bytes of one

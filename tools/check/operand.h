@@ -1,4 +1,4 @@
-// A tensor lent to a plugin, in guarded memory.
+// A tensor that is passed to a plugin, in guarded memory.
 #pragma once
 #include "check/pages.h"
 #include "check/variation.h"
@@ -20,10 +20,10 @@ fvlm_device device_of(at::Device device);
 // Whether rows of this placement may lie apart from each other.
 bool spreads(Placement placement);
 
-// A tensor lent to the plugin, inside a larger piece of guarded memory.
+// A tensor that is passed to the plugin, inside a larger piece of guarded memory.
 class Operand {
  public:
-  // `gaps`: how many gaps of their smallest size lie between its rows, where the placement wants them apart.
+  // `gaps` scales the distance between rows where the placement spreads them, so that tensors differ in strides.
   Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
           int64_t gaps = 1);
 
@@ -41,14 +41,14 @@ class Operand {
   at::Tensor view_;
   int64_t offset_ = 0; // of view_, in bytes
   std::vector<int64_t> shape_, strides_;
-  // What the plugin is handed, its shape and strides among it.
+  // The descriptor that the plugin reads, with its shape and strides.
   struct Descriptor {
     fvlm_tensor tensor;
     int64_t shape[8], strides[8];
   };
   Pages pages_{sizeof(Descriptor)};
   Descriptor* descriptor_ = reinterpret_cast<Descriptor*>(pages_.data());
-  at::Tensor reordered_; // what it holds at a rehearsal in another order; undefined: the same numbers backwards
+  at::Tensor reordered_; // content during a reordered prior call; undefined: the same numbers in reverse order
 };
 
 } // namespace fvlm::check

@@ -101,7 +101,8 @@ Problem problem_of(Context& context, OptimizerCase c) {
   const fvlm_optimizer_query query = p.query(context.device);
   const int32_t count = table.states(&query, states);
   if (count < 0 || count > FVLM_MAX_STATES)
-    throw Refused{State::failed, fmt::format("states() returned {}, at most {} are allowed", count, FVLM_MAX_STATES)};
+    throw RowAborted{State::failed,
+                     fmt::format("states() returned {}, at most {} are allowed", count, FVLM_MAX_STATES)};
   for (int32_t i = 0; i < count; ++i)
     p.states.emplace_back(states[i].name ? states[i].name : "", scalar_type(states[i].dtype));
   return p;
@@ -114,7 +115,7 @@ at::Tensor inside(const Problem& p) {
 }
 
 // Up by half a rounding or down by one, which the sign of other numbers decides.
-at::Tensor nudge(const at::Tensor& numbers, uint64_t seed) {
+at::Tensor perturb(const at::Tensor& numbers, uint64_t seed) {
   return numbers + numbers * (normal(numbers.sizes(), seed, at::kDouble).sign() * 0x1p-24).to(numbers.scalar_type());
 }
 
@@ -132,16 +133,16 @@ at::Tensor master_of(const Problem& p) {
     auto bits = master.view(at::kInt);
     bits.bitwise_and_(~(2 * half - 1)).bitwise_or_(half);
   }
-  return p.c.nudged ? nudge(master, 77) : master;
+  return p.c.perturbed ? perturb(master, 77) : master;
 }
 
 at::Tensor gradient_of(const Problem& p, int step) {
   const uint64_t seed = p.c.seed * 64 + static_cast<uint64_t>(step);
   auto gradient = numbers(p, seed, p.c.gradient_dtype, p.c.gradient_size);
-  if (p.c.gradient_held != at::kFloat)
-    gradient = numbers(p, seed, p.c.gradient_held, p.c.gradient_size).to(p.c.gradient_dtype);
+  if (p.c.gradient_rounded_to != at::kFloat)
+    gradient = numbers(p, seed, p.c.gradient_rounded_to, p.c.gradient_size).to(p.c.gradient_dtype);
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  if (p.c.nudged && p.c.gradient_dtype == at::kFloat) gradient = nudge(gradient, 78);
+  if (p.c.perturbed && p.c.gradient_dtype == at::kFloat) gradient = perturb(gradient, 78);
   if (p.c.gradient_nan) gradient.fill_(nan);
   return gradient.masked_fill(inside(p).logical_not(), nan);
 }
@@ -265,7 +266,8 @@ Run run(Context& context, const Problem& p, const Variation& given) {
     step.hyper = bench.input("hyper", p.at_step(i).hyper_tensor(), Rows::contiguous).abi();
     step.gradient = bench.input("gradient", gradient_of(p, i), Rows::contiguous).abi();
     step.step = bench.input("step", at::full({1}, p.c.first_step + i - 1, at::kLong)).abi();
-    if (!bench.call("step", bench.required().forward_workspace, writes, table.step, step) && !bench.going()) break;
+    if (!bench.call("step", bench.required().forward_workspace, writes, table.step, step) && !bench.can_continue())
+      break;
   }
   return bench.finish();
 }
@@ -273,14 +275,14 @@ Run run(Context& context, const Problem& p, const Variation& given) {
 // What the plugin itself comes to in a plain run, and when its numbers are nudged.
 Expectation own_results(Context& context, Problem p) {
   const Run plain = run(context, p, {});
-  if (!plain.done()) throw Refused{State::failed, fmt::format("a plain run: {}", plain.trouble())};
-  p.c.nudged = true;
+  if (!plain.done()) throw RowAborted{State::failed, fmt::format("a plain run: {}", plain.failure())};
+  p.c.perturbed = true;
   if (p.c.gradient_dtype != at::kFloat) p.c.scale *= 1 + 0x1p-23;
-  const Run nudged = run(context, p, {});
-  if (!nudged.done()) throw Refused{State::failed, fmt::format("a plain run: {}", nudged.trouble())};
+  const Run perturbed = run(context, p, {});
+  if (!perturbed.done()) throw RowAborted{State::failed, fmt::format("a plain run: {}", perturbed.failure())};
   Expectation all;
   for (const auto& [name, tensor] : plain.outputs)
-    all.push_back({name, tensor.to(at::kDouble), *nudged.output(name), tensor.scalar_type()});
+    all.push_back({name, tensor.to(at::kDouble), *perturbed.output(name), tensor.scalar_type()});
   return all;
 }
 
@@ -302,7 +304,7 @@ std::string label(const Problem& p) {
 }
 
 fvlm_support supports(Context& context, const Problem& p) {
-  return ask(context.table<fvlm_optimizer_v1>().supports, p.query(context.device));
+  return query_support(context.table<fvlm_optimizer_v1>().supports, p.query(context.device));
 }
 
 } // namespace

@@ -22,17 +22,18 @@ struct OptimizerCase {
   int32_t skip = 0;
   double gradient_size = 1; // 0: all zero
   bool gradient_nan = false;
-  bool nudged = false;                       // numbers a rounding away from the ordinary ones
-  bool ties = false;                         // masters halfway between two numbers of the parameter's type
-  int64_t period = 0;                        // elements after which masters and gradients repeat; 0: they do not
-  at::ScalarType gradient_held = at::kFloat; // what gradients were rounded to before they had their type
-  int new_instance_after = 0;                // steps; 0: one instance does all
+  bool perturbed = false; // inputs differ from the ordinary ones by one rounding
+  bool ties = false;      // masters halfway between two numbers of the parameter's type
+  int64_t period = 0;     // elements after which masters and gradients repeat; 0: they do not
+  at::ScalarType gradient_rounded_to =
+      at::kFloat;             // gradients are rounded to this type before they are converted to theirs
+  int new_instance_after = 0; // steps; 0: one instance does all
   uint64_t seed = 1;
 };
 
-// What of a trial depends on the plugin: its algorithm, its states, its hyperparameters' ordinary values. An algorithm
-// that the ABI does not describe is held to the plugin's own plain run, and may stray from it as far as that strays
-// when its numbers are a rounding away.
+// A trial depends on the plugin's algorithm, states and default hyperparameters. An algorithm that the ABI does not
+// describe is compared with the plugin's own plain run, within the difference that perturbing the inputs by one
+// rounding makes.
 Trial optimizer_trial(Context& context, OptimizerCase optimizer);
 std::vector<Trial> optimizer_cases(Context& context, const std::vector<OptimizerCase>& cases);
 bool algorithm_known(Context& context);

@@ -1,8 +1,8 @@
-// What an optimizer has to get right: the algorithm where it is one that recipes know by name, and what holds for all.
+// Checks of optimizers: the algorithm, if it is one that recipes name, and the rules of every optimizer.
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
-#include "check/nonsense.h"
+#include "check/invalid_queries.h"
 #include "check/optimizer.h"
 #include "check/workbench.h"
 
@@ -21,7 +21,7 @@ namespace {
 Outcome known(Context& context, const std::vector<OptimizerCase>& cases) {
   if (!algorithm_known(context))
     return not_applicable(fmt::format("'{}' is no algorithm that the ABI describes", algorithm_of(context)));
-  return right(context, optimizer_cases(context, cases));
+  return expect_correct(context, optimizer_cases(context, cases));
 }
 
 Outcome hyperparameters(Context& context) {
@@ -90,8 +90,8 @@ Outcome only(Context& context, const OptimizerCase& one, const std::function<std
              const OptimizerCase& other) {
   Trial trial = optimizer_trial(context, one), second = optimizer_trial(context, other);
   const Run first_run = run_if_supported(context, trial), second_run = run_if_supported(context, second);
-  auto trouble = look(first_run, second_run);
-  return trouble.empty() ? ok() : failed("{}: {}", trial.label, trouble);
+  auto failure = look(first_run, second_run);
+  return failure.empty() ? ok() : failed("{}: {}", trial.label, failure);
 }
 
 // Runs one and other, which have to give the same bits.
@@ -117,7 +117,7 @@ std::string far_apart(const Run& one, const Run& other) {
 template <at::ScalarType dtype>
 Outcome gradients_in(Context& context) {
   if (algorithm_known(context)) return known(context, {{.gradient_dtype = dtype, .steps = 3}});
-  return only(context, {.gradient_dtype = dtype, .steps = 3}, far_apart, {.steps = 3, .gradient_held = dtype});
+  return only(context, {.gradient_dtype = dtype, .steps = 3}, far_apart, {.steps = 3, .gradient_rounded_to = dtype});
 }
 Outcome steps_counted(Context& context) {
   return known(context, {{.first_step = 2}, {.first_step = 100}, {.first_step = 100000}});
@@ -169,7 +169,7 @@ Outcome many_groups(Context& context) {
   return ok("5 to 129 groups");
 }
 
-// In a vector whose numbers repeat, what an algorithm makes of them repeats: of an element far behind, too.
+// In a vector whose numbers repeat, the results repeat too, also for elements far behind.
 Outcome long_segments_alike(Context& context) {
   constexpr int64_t period = 1031, turns = 257, size = period * turns;
   Trial trial = optimizer_trial(context, {.shapes = {{1, size}}, .steps = 2, .scale = 0.5, .period = period});
@@ -399,7 +399,7 @@ Outcome nonsense(Context& context) {
   good.elements = 64, good.segment_count = good.group_count = 1, good.segments = &segment;
   if (algorithm_of(context) == "muon" && takes_vectors(context))
     return failed("muon is for matrices: supports() has to refuse a query with a vector");
-  Nonsense<fvlm_optimizer_query> nonsense;
+  InvalidQueries<fvlm_optimizer_query> nonsense;
   nonsense.add_usual(good, &fvlm_optimizer_query::gradient_dtype);
   nonsense.add("with parameters in integers", good, [](auto& q) { q.parameter_dtype = {FVLM_INT, 8, 1}; });
   return nonsense.refused_by(context.table<fvlm_optimizer_v1>().supports);

@@ -19,7 +19,7 @@ class SparseArena {
   SparseArena(int64_t elements, at::ScalarType dtype, const std::vector<std::pair<int64_t, int64_t>>& parts)
       : dtype_(dtype), size_(static_cast<size_t>(elements) * c10::elementSize(dtype)) {
     base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (base_ == MAP_FAILED) throw Refused{State::not_applicable, "no address space for arenas of 2^31 elements"};
+    if (base_ == MAP_FAILED) throw RowAborted{State::not_applicable, "no address space for arenas of 2^31 elements"};
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     for (const auto& [offset, count] : parts) {
       const size_t begin = static_cast<size_t>(offset) * c10::elementSize(dtype) / page * page;
@@ -47,7 +47,7 @@ class SparseArena {
 };
 
 struct Stepped {
-  std::string trouble;
+  std::string failure;
   std::vector<at::Tensor> masters;
 };
 
@@ -63,14 +63,14 @@ Stepped step_apart(Context& context, int64_t apart) {
   query.device = {FVLM_CPU, 0};
   query.gradient_dtype = query.parameter_dtype = query.state_dtype = float32;
   query.elements = elements, query.segment_count = 2, query.group_count = 1, query.segments = segments;
-  if (const fvlm_support answer = ask(table.supports, query); answer.score <= 0)
-    throw Refused{State::not_applicable, fmt::format("supports() says no: {}", answer.reason)};
+  if (const fvlm_support answer = query_support(table.supports, query); answer.score <= 0)
+    throw RowAborted{State::not_applicable, fmt::format("supports() says no: {}", answer.reason)};
   fvlm_requirements needs{};
   needs.struct_size = sizeof needs;
   Instance own(context, context.host());
   if (table.requirements(own.get(), &query, &needs, nullptr) != FVLM_OK) return {"requirements() failed", {}};
   if (needs.forward_workspace > uint64_t{1} << 28)
-    throw Refused{State::not_applicable, "it asks for more than 256 MiB of workspace"};
+    throw RowAborted{State::not_applicable, "it asks for more than 256 MiB of workspace"};
   fvlm_optimizer_state states[FVLM_MAX_STATES] = {};
   const int32_t state_count = table.states(&query, states);
 
@@ -133,10 +133,10 @@ Stepped step_apart(Context& context, int64_t apart) {
 Outcome far_segments(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("arenas without memory are for a CPU");
   const Stepped near = step_apart(context, 100);
-  if (!near.trouble.empty()) return failed(near.trouble);
+  if (!near.failure.empty()) return failed(near.failure);
   for (int64_t apart : {(int64_t{1} << 31) + 64, (int64_t{1} << 32) + 64}) {
     const Stepped far = step_apart(context, apart);
-    if (!far.trouble.empty()) return failed("segments {} elements apart: {}", apart, far.trouble);
+    if (!far.failure.empty()) return failed("segments {} elements apart: {}", apart, far.failure);
     for (size_t i = 0; i < near.masters.size(); ++i)
       if (!at::equal(near.masters[i], far.masters[i]))
         return failed("a segment at element {} is stepped differently from one at {}", 3 + apart, 103);

@@ -74,7 +74,7 @@ Comparison compare(const at::Tensor& actual, const Expected& expected) {
   double largest_error = flat[worst].item<double>();
   Comparison result{largest_error / allowed, ""};
   if (result.ratio > 1)
-    result.trouble = fmt::format("{}{} is {:.6g} and should be {:.6g} (tolerance {:.2g}; {} of {} elements are off)",
+    result.failure = fmt::format("{}{} is {:.6g} and should be {:.6g} (tolerance {:.2g}; {} of {} elements are off)",
                                  expected.name, position(actual, worst), got.reshape({-1})[worst].item<double>(),
                                  exact.reshape({-1})[worst].item<double>(), allowed,
                                  (flat > allowed).sum().item<int64_t>(), flat.numel());

@@ -1,4 +1,4 @@
-// What a plugin's outputs have to be: float64 results of plain formulas, and how far a plugin may stray from them.
+// The expected outputs: float64 results of plain formulas, and the tolerance of a plugin's difference from them.
 #pragma once
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -11,21 +11,21 @@ namespace fvlm::check {
 struct Expected {
   std::string name;
   at::Tensor exact;     // float64
-  at::Tensor naive;     // what the same formula gives when every step of it is rounded to the plugin's dtype
+  at::Tensor naive;     // the same formula with every step rounded to the plugin's dtype
   at::ScalarType dtype; // of the output
-  double scale = 0;     // the size of what cancels where exact results are small or 0
-  bool rounded = false; // the exact result can be had in float32: what is expected are its bits, ties to even
-  double terms = 0;     // of a long sum: how many it has, each of which float32 may round
+  double scale = 0;     // magnitude of the terms that cancel, where exact results are small or 0
+  bool rounded = false; // the exact result fits float32, so its correctly rounded bits are expected, ties to even
+  double terms = 0;     // number of terms of a long sum, each of which may add a float32 rounding
 };
 using Expectation = std::vector<Expected>;
 
-// Four times the naive formula's largest error, and a few roundings of the largest value: what any honest order of
-// summation stays within.
+// Four times the naive formula's largest error plus a few roundings of the largest value, which any order of summation
+// stays within.
 double tolerance(const Expected& expected);
 
 struct Comparison {
   double ratio = 0;    // largest error / tolerance
-  std::string trouble; // where ratio > 1: "out[3, 1, 7] is 0.51, should be 0.48 (tolerance 1e-6)"
+  std::string failure; // where ratio > 1: "out[3, 1, 7] is 0.51, should be 0.48 (tolerance 1e-6)"
 };
 Comparison compare(const at::Tensor& actual, const Expected& expected);
 

@@ -25,15 +25,15 @@
 namespace fvlm::check {
 namespace {
 
-// Nobody else ends a process with this.
+// An exit code that no other end of the process has.
 constexpr int exit_code = 83;
-// An errand's processes that each come to results of their own. A plugin whose results hang on a single bit of its
-// process agrees with all of them once in 2^8 times.
-constexpr int worlds = 8;
+// Number of processes that each compute the results. If a plugin's results depend on a random bit of its process, all
+// of them agree by chance once in 2^8 runs.
+constexpr int copies = 8;
 // Between two answers on the descriptor for reports.
 constexpr char separator = '\x1e';
 
-struct Ended {
+struct ChildResult {
   std::string reported, printed;
   int status = 0; // as waitpid() gives it; -1: it did not end
 };
@@ -57,15 +57,15 @@ bool wait_for(ChildProcess& process, const MemoryFile& report, std::string_view 
   return true;
 }
 
-Ended send(Context& context, const std::string& errand, std::string_view last) {
+ChildResult send(Context& context, const std::string& child_task, std::string_view last) {
   const Subject& subject = context.subject;
   if (subject.command.empty())
-    throw Refused{State::not_applicable, "nothing says how another process of this kind is started"};
+    throw RowAborted{State::not_applicable, "nothing says how another process of this kind is started"};
   Job job;
   job.library = subject.library().string();
   job.declared = subject.declared();
   job.device = context.device.is_cuda() ? "cuda" : "cpu";
-  job.errand = errand;
+  job.child_task = child_task;
   job.kind = context.kind;
   std::vector<std::string> words = subject.command;
   words.push_back(to_text(job));
@@ -115,7 +115,7 @@ void move_addresses(size_t pages) {
 }
 
 // Before the plugin is opened: whatever it may read of its process is another in each of them.
-void enter_world(int number) {
+void vary_environment(int number) {
   for (const char* name : {"USER", "LOGNAME", "HOSTNAME", "TZ", "LANG", "LC_ALL", "PWD", "TERM", "FVLM_ANY"})
     setenv(name, fmt::format("{}{}", name, number).c_str(), 1);
   constexpr const char* folders[] = {"/", "/tmp", "/usr", "/proc", "/etc"};
@@ -139,7 +139,7 @@ void enter_world(int number) {
         sched_setaffinity(0, sizeof one, &one);
         break;
       }
-  shift_world(number);
+  shift_system_values(number);
 }
 
 [[noreturn]] void report_results(const Job& job, Subject& subject) {
@@ -152,13 +152,13 @@ void enter_world(int number) {
     std::thread([&] {
       try {
         hashes = result_hashes(context, true);
-      } catch (const Refused& why) {
+      } catch (const RowAborted& why) {
         refused = why.text;
       }
     }).join();
-    if (!refused.empty()) throw Refused{State::failed, refused};
+    if (!refused.empty()) throw RowAborted{State::failed, refused};
     report(fmt::format("{}{}", fmt::join(hashes, "\n"), separator));
-  } catch (const Refused& refused) {
+  } catch (const RowAborted& refused) {
     std::fputs(refused.text.c_str(), stderr);
     _exit(1);
   }
@@ -166,12 +166,12 @@ void enter_world(int number) {
 }
 
 // Each in a copy of this process, which has loaded everything but the plugin.
-[[noreturn]] void report_worlds(const Job& job, Subject& subject) {
-  for (int number = 1; number <= worlds; ++number) {
+[[noreturn]] void report_results_of_copies(const Job& job, Subject& subject) {
+  for (int number = 1; number <= copies; ++number) {
     const pid_t id = fork();
     if (id < 0) _exit(1);
     if (id == 0) {
-      enter_world(number);
+      vary_environment(number);
       report_results(job, subject);
     }
     int status = 0;
@@ -204,9 +204,9 @@ constexpr std::string_view used = "\nused";
       trial.run(context, variation);
       watch.around("the first destroy()", [&] { own.reset(); });
     }
-  } catch (const Refused&) { // other rows say so
+  } catch (const RowAborted&) { // other rows say so
   }
-  // What it printed until now is another row's affair.
+  // Earlier output is checked by another row.
   std::fflush(nullptr);
   if (ftruncate(STDOUT_FILENO, 0) == 0) lseek(STDOUT_FILENO, 0, SEEK_SET);
   nlohmann::json changes = nlohmann::json::array();
@@ -230,32 +230,32 @@ std::vector<std::string> result_hashes(Context& context, bool backwards) {
       const auto* bytes = static_cast<const unsigned char*>(tensor.data_ptr());
       for (size_t k = 0; k < tensor.nbytes(); ++k) hash = (hash ^ bytes[k]) * 1099511628211u;
     }
-    lines[i] = fmt::format("{}: {}{:016x}", trials[i].label, run.trouble(), hash);
+    lines[i] = fmt::format("{}: {}{:016x}", trials[i].label, run.failure(), hash);
   }
   return lines;
 }
 
 std::vector<std::vector<std::string>> result_hashes_elsewhere(Context& context) {
-  const Ended ended = send(context, "results", "");
+  const ChildResult ended = send(context, "results", "");
   if (ended.status != 0)
-    throw Refused{State::failed,
-                  fmt::format("another process that used it {}{}", text_of(ended.status), quoted(ended.printed))};
+    throw RowAborted{State::failed,
+                     fmt::format("another process that used it {}{}", text_of(ended.status), quoted(ended.printed))};
   std::vector<std::vector<std::string>> all;
   for (const std::string& one : split(ended.reported, separator))
     if (!one.empty()) all.push_back(split(one, '\n'));
-  if (all.size() != worlds)
-    throw Refused{State::failed, fmt::format("{} of {} other processes came to results", all.size(), worlds)};
+  if (all.size() != copies)
+    throw RowAborted{State::failed, fmt::format("{} of {} other processes came to results", all.size(), copies)};
   return all;
 }
 
 namespace {
 
 FreshProcess use_in_fresh_process(Context& context) {
-  const Ended ended = send(context, "exit", used);
+  const ChildResult ended = send(context, "exit", used);
   const bool exited = ended.status != -1 && WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == exit_code;
   if (!ended.reported.ends_with(used))
-    throw Refused{State::failed,
-                  fmt::format("another process that used it {}{}", text_of(ended.status), quoted(ended.printed))};
+    throw RowAborted{State::failed,
+                     fmt::format("another process that used it {}{}", text_of(ended.status), quoted(ended.printed))};
   FreshProcess fresh;
   for (const auto& [aspect, text] : nlohmann::json::parse(ended.reported.substr(0, ended.reported.size() - used.size()))
                                         .get<std::vector<std::pair<int, std::string>>>())
@@ -277,8 +277,8 @@ const FreshProcess& fresh_process(Context& context) {
   return found->second;
 }
 
-void do_errand(const Job& job, Subject& subject) {
-  if (job.errand == "results") report_worlds(job, subject);
+void run_child_task(const Job& job, Subject& subject) {
+  if (job.child_task == "results") report_results_of_copies(job, subject);
   use_and_exit(job, subject);
 }
 

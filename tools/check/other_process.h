@@ -1,5 +1,5 @@
-// Other processes that open the plugin, use it and end: what it makes of another time, environment and address space,
-// and of a process that exits.
+// Runs the plugin in other processes: to compare its results under another time, environment and address space, and to
+// see what it changes in a fresh process and at its exit.
 #pragma once
 #include "check/child.h"
 #include "check/context.h"
@@ -12,18 +12,18 @@ namespace fvlm::check {
 std::vector<std::string> result_hashes(Context& context, bool backwards);
 
 // The same from several other processes, each with another id, environment, working folder and order of addresses.
-// Throws Refused where one of them does not come to its end.
+// Throws RowAborted if one of them fails.
 std::vector<std::vector<std::string>> result_hashes_elsewhere(Context& context);
 
-// What came of another process that used the plugin for the first time, and then exited.
+// What was observed in another process that used the plugin for the first time and then exited.
 struct FreshProcess {
-  std::map<Aspect, std::string> changes; // which the first calls left in it
-  std::string exit;                      // how its exit was another than any process's; "" for nothing
+  std::map<Aspect, std::string> changes; // left by the first calls
+  std::string exit;                      // how its exit was abnormal; "" if it was not
 };
-// Asked once for each kind. Throws Refused where that process does not come to its end.
+// Runs once for each kind. Throws RowAborted if that process fails.
 const FreshProcess& fresh_process(Context& context);
 
-// What such a process does: job.errand names it. `subject` has not been opened yet.
-[[noreturn]] void do_errand(const Job& job, Subject& subject);
+// Runs job.child_task in such a process. `subject` has not been opened yet.
+[[noreturn]] void run_child_task(const Job& job, Subject& subject);
 
 } // namespace fvlm::check

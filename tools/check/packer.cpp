@@ -29,14 +29,14 @@ Run run(Context& context, const PackerCase& c, const Variation& variation) {
   Operand& sizes = bench.input("sizes", at::tensor(c.sizes, at::kLong).reshape({-1, c.dimensions()}), Rows::contiguous);
   Operand& bins = bench.output("bin_of_item", {c.items()}, at::kInt);
   Operand& count = bench.output("bin_count", {1}, at::kInt);
-  auto* query = bench.lend_query(query_of(c, static_cast<const int64_t*>(capacity.abi()->data)));
+  auto* query = bench.guarded_query(query_of(c, static_cast<const int64_t*>(capacity.abi()->data)));
   fvlm_packer_pack pack{};
   pack.item_count = c.items();
   pack.sizes = static_cast<const int64_t*>(sizes.abi()->data);
   pack.seed = c.seed;
   pack.bin_of_item = static_cast<int32_t*>(bins.abi()->data);
   pack.bin_count = static_cast<int32_t*>(count.abi()->data);
-  auto* arguments = bench.lend_arguments(pack);
+  auto* arguments = bench.guarded_arguments(pack);
   bench.call("pack", 0, {&bins, &count},
              [&](const fvlm_call* call) { return table.pack(bench.instance(), query, arguments, call->error); });
   return bench.finish();
@@ -51,7 +51,7 @@ bool PackerCase::fits(int64_t item) const {
 }
 
 fvlm_support packer_supports(Context& context, const PackerCase& c) {
-  return ask(context.table<fvlm_packer_v1>().supports, query_of(c, c.capacity.data()));
+  return query_support(context.table<fvlm_packer_v1>().supports, query_of(c, c.capacity.data()));
 }
 
 Trial packer_trial(const PackerCase& c) {
@@ -68,8 +68,8 @@ Trial packer_trial(const PackerCase& c) {
 Bins pack(Context& context, const PackerCase& c, const Variation& variation) {
   Run done = run(context, c, variation);
   Bins bins;
-  bins.trouble = done.trouble();
-  if (!bins.trouble.empty()) return bins;
+  bins.failure = done.failure();
+  if (!bins.failure.empty()) return bins;
   const at::Tensor& of_item = *done.output("bin_of_item");
   bins.of_item.assign(of_item.data_ptr<int32_t>(), of_item.data_ptr<int32_t>() + of_item.numel());
   bins.count = done.output("bin_count")->item<int32_t>();

@@ -18,7 +18,7 @@ struct PackerCase {
 };
 
 struct Bins {
-  std::string trouble; // pack() did not return FVLM_OK
+  std::string failure; // pack() did not return FVLM_OK
   std::vector<int32_t> of_item;
   int32_t count = 0;
 };

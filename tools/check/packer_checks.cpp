@@ -29,7 +29,7 @@ std::vector<PackerCase> ordinary() {
   return all;
 }
 
-Outcome hold(Context& context, const std::vector<PackerCase>& cases, std::initializer_list<Rule> rules) {
+Outcome run_and_compare(Context& context, const std::vector<PackerCase>& cases, std::initializer_list<Rule> rules) {
   int done = 0;
   std::string why;
   for (const auto& one : cases) {
@@ -39,7 +39,7 @@ Outcome hold(Context& context, const std::vector<PackerCase>& cases, std::initia
       continue;
     }
     Bins bins = pack(context, one);
-    if (!bins.trouble.empty()) return failed("{}: {}", label, bins.trouble);
+    if (!bins.failure.empty()) return failed("{}: {}", label, bins.failure);
     for (Rule rule : rules)
       if (auto broken = rule(one, bins); !broken.empty()) return failed("{}: {}", label, broken);
     ++done;
@@ -117,13 +117,13 @@ std::string first_first(const PackerCase& c, const Bins& bins) {
 }
 
 Outcome places_all(Context& context) {
-  return hold(context, ordinary(), {in_range});
+  return run_and_compare(context, ordinary(), {in_range});
 }
 Outcome capacity(Context& context) {
-  return hold(context, ordinary(), {within_capacity});
+  return run_and_compare(context, ordinary(), {within_capacity});
 }
 Outcome empty_bins(Context& context) {
-  return hold(context, ordinary(), {none_empty});
+  return run_and_compare(context, ordinary(), {none_empty});
 }
 
 Outcome first_item(Context& context) {
@@ -135,7 +135,7 @@ Outcome first_item(Context& context) {
   behind.sizes[0] = behind.sizes[1] = 5000; // larger than a bin: item 2 is the first that fits
   behind.sizes[2] = 1;
   all.push_back(behind);
-  return hold(context, all, {first_first});
+  return run_and_compare(context, all, {first_first});
 }
 
 Outcome max_items(Context& context) {
@@ -146,7 +146,7 @@ Outcome max_items(Context& context) {
     one.max_items = most;
     all.push_back(one);
   }
-  return hold(context, all, {within_max_items, in_range, within_capacity});
+  return run_and_compare(context, all, {within_max_items, in_range, within_capacity});
 }
 
 Outcome oversized(Context& context) {
@@ -154,7 +154,7 @@ Outcome oversized(Context& context) {
   for (size_t i = 0; i < some.sizes.size(); i += 7) some.sizes[i] = 1001 + static_cast<int64_t>(i);
   for (size_t i = 1; i < second.sizes.size(); i += 10) second.sizes[i] = 65; // in the second dimension alone
   for (auto& size : every.sizes) size = 2000;
-  return hold(context, {some, second, every}, {oversized_out, in_range, within_capacity, none_empty});
+  return run_and_compare(context, {some, second, every}, {oversized_out, in_range, within_capacity, none_empty});
 }
 
 Outcome zero_sizes(Context& context) {
@@ -162,34 +162,35 @@ Outcome zero_sizes(Context& context) {
   for (size_t i = 0; i < some.sizes.size(); i += 3) some.sizes[i] = 0;
   for (size_t i = 1; i < half.sizes.size(); i += 4) half.sizes[i] = 0;
   for (auto& size : every.sizes) size = 0;
-  return hold(context, {some, half, every}, {in_range, within_capacity, none_empty, first_first});
+  return run_and_compare(context, {some, half, every}, {in_range, within_capacity, none_empty, first_first});
 }
 
 Outcome zero_capacity(Context& context) {
   PackerCase one{.capacity = {100, 0}, .sizes = {10, 0, 20, 1, 30, 0}};
-  return hold(context, {one}, {oversized_out, in_range, within_capacity, none_empty});
+  return run_and_compare(context, {one}, {oversized_out, in_range, within_capacity, none_empty});
 }
 
 Outcome no_items(Context& context) {
   PackerCase none{.capacity = {100}};
   if (packer_supports(context, none).score <= 0) return not_applicable("supports() says no");
   Bins bins = pack(context, none);
-  if (!bins.trouble.empty()) return failed(bins.trouble);
+  if (!bins.failure.empty()) return failed(bins.failure);
   return bins.count == 0 ? ok() : failed("no items, and {} bins", bins.count);
 }
 
 Outcome one_item(Context& context) {
-  return hold(context,
-              {{.capacity = {100}, .sizes = {100}}, {.capacity = {100}, .sizes = {1}}, {.capacity = {1}, .sizes = {1}}},
-              {in_range, within_capacity, none_empty, first_first});
+  return run_and_compare(
+      context,
+      {{.capacity = {100}, .sizes = {100}}, {.capacity = {100}, .sizes = {1}}, {.capacity = {1}, .sizes = {1}}},
+      {in_range, within_capacity, none_empty, first_first});
 }
 
 Outcome huge_sizes(Context& context) {
   const int64_t most = std::numeric_limits<int64_t>::max(), large = int64_t{1} << 62;
-  return hold(context,
-              {{.capacity = {most}, .sizes = {large, large, large, large - 1, 1, 2}},
-               {.capacity = {large}, .sizes = {large, 1, large - 1, most}}},
-              {in_range, oversized_out, within_capacity, none_empty});
+  return run_and_compare(context,
+                         {{.capacity = {most}, .sizes = {large, large, large, large - 1, 1, 2}},
+                          {.capacity = {large}, .sizes = {large, 1, large - 1, most}}},
+                         {in_range, oversized_out, within_capacity, none_empty});
 }
 
 Outcome seeds(Context& context) {
@@ -199,7 +200,7 @@ Outcome seeds(Context& context) {
     one.seed = seed;
     all.push_back(one);
   }
-  return hold(context, all, {in_range, within_capacity, none_empty, first_first});
+  return run_and_compare(context, all, {in_range, within_capacity, none_empty, first_first});
 }
 
 Outcome pure(Context& context) {
@@ -210,7 +211,7 @@ Outcome pure(Context& context) {
     Variation variation;
     variation.instance = fresh.get();
     for (const Bins& again : {pack(context, one), pack(context, one, variation)}) {
-      if (!again.trouble.empty()) return failed(again.trouble);
+      if (!again.failure.empty()) return failed(again.failure);
       if (first.count != again.count || first.of_item != again.of_item)
         return failed("{}: other bins each time ({} and {})", packer_trial(one).label, first.count, again.count);
     }
@@ -263,7 +264,7 @@ Outcome pure_anywhere(Context& context) {
       variation.instance = fresh.get();
       between.push_back(std::make_unique<char[]>(static_cast<size_t>(977 * world)));
       std::srand(static_cast<unsigned>(world));
-      shift_world(world);
+      shift_system_values(world);
       Run again;
       // On the stack of another thread, too.
       threads.run([&] {
@@ -271,7 +272,7 @@ Outcome pure_anywhere(Context& context) {
         deeper[0] = 0;
         again = trial.run(context, variation);
       });
-      shift_world(0);
+      shift_system_values(0);
       if (auto differ = different_bits(first, again); !differ.empty())
         return failed("{}: other bins at another time, in another process or with another number of threads: {}",
                       trial.label, differ);
@@ -290,22 +291,23 @@ Outcome many_dimensions(Context& context) {
     all.push_back(one);
     all.push_back(last);
   }
-  return hold(context, all, {in_range, within_capacity, none_empty, first_first});
+  return run_and_compare(context, all, {in_range, within_capacity, none_empty, first_first});
 }
 
 Outcome wide_sizes(Context& context) {
   const int64_t unit = int64_t{1} << 32;
-  return hold(context,
-              {{.capacity = {10 * unit}, .sizes = {5 * unit, 6 * unit, 3 * unit + 1, 10 * unit, 1, 4 * unit}},
-               {.capacity = {unit + 10}, .sizes = {unit, 9, unit + 5, 5, 6, unit + 11}},
-               {.capacity = {(unit >> 1) + 4}, .sizes = {unit >> 1, 3, 2, unit >> 1, (unit >> 1) - 1, 4}}},
-              {in_range, oversized_out, within_capacity, none_empty, first_first});
+  return run_and_compare(
+      context,
+      {{.capacity = {10 * unit}, .sizes = {5 * unit, 6 * unit, 3 * unit + 1, 10 * unit, 1, 4 * unit}},
+       {.capacity = {unit + 10}, .sizes = {unit, 9, unit + 5, 5, 6, unit + 11}},
+       {.capacity = {(unit >> 1) + 4}, .sizes = {unit >> 1, 3, 2, unit >> 1, (unit >> 1) - 1, 4}}},
+      {in_range, oversized_out, within_capacity, none_empty, first_first});
 }
 
 Outcome many_items(Context& context) {
   PackerCase one{.capacity = {4096}, .sizes = ragged_lengths(100000, 21)};
   const auto start = std::chrono::steady_clock::now();
-  Outcome outcome = hold(context, {one}, {in_range, within_capacity, none_empty, first_first});
+  Outcome outcome = run_and_compare(context, {one}, {in_range, within_capacity, none_empty, first_first});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (outcome.state == State::ok) outcome.text = fmt::format("{:.2f} s", seconds);
   return outcome;
@@ -313,17 +315,17 @@ Outcome many_items(Context& context) {
 
 // More bins than 16 bits can count.
 Outcome many_bins(Context& context) {
-  return hold(context, {{.capacity = {7}, .sizes = std::vector<int64_t>(66000, 7)}},
-              {in_range, within_capacity, none_empty, first_first});
+  return run_and_compare(context, {{.capacity = {7}, .sizes = std::vector<int64_t>(66000, 7)}},
+                         {in_range, within_capacity, none_empty, first_first});
 }
 
 Outcome nonsense(Context& context) {
   const int64_t capacity[] = {100};
   const auto supports = context.table<fvlm_packer_v1>().supports;
   fvlm_packer_query query{sizeof query, 0, 0, capacity};
-  if (ask(supports, query).score > 0) return failed("supports() says yes to no dimensions");
+  if (query_support(supports, query).score > 0) return failed("supports() says yes to no dimensions");
   query = {0, 1, 0, capacity};
-  if (ask(supports, query).score > 0) return failed("supports() says yes to struct_size 0");
+  if (query_support(supports, query).score > 0) return failed("supports() says yes to struct_size 0");
   return ok("2 queries");
 }
 

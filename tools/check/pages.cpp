@@ -14,7 +14,7 @@ Pages::Pages(size_t bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   size_ = (bytes + page - 1) / page * page;
   void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw Refused{State::failed, "no memory for pages"};
+  if (memory == MAP_FAILED) throw RowAborted{State::failed, "no memory for pages"};
   data_ = static_cast<char*>(memory);
 }
 
@@ -26,12 +26,12 @@ Pages::~Pages() {
 
 namespace {
 
-const std::vector<Sealed::Range>* sealed_now = nullptr;
+const std::vector<WriteProtection::Range>* protected_ranges = nullptr;
 
-void tell_what_was_written(int, siginfo_t* info, void*) {
+void report_forbidden_write(int, siginfo_t* info, void*) {
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (sealed_now)
-    for (const Sealed::Range& range : *sealed_now) {
+  if (protected_ranges)
+    for (const WriteProtection::Range& range : *protected_ranges) {
       const auto begin = reinterpret_cast<uintptr_t>(range.begin);
       if (at < begin || at >= begin + range.size) continue;
       for (std::string_view part : {std::string_view("it wrote to "), std::string_view(range.name),
@@ -43,35 +43,35 @@ void tell_what_was_written(int, siginfo_t* info, void*) {
 
 } // namespace
 
-Sealed::Sealed(std::vector<Range> ranges) : ranges_(std::move(ranges)) {
+WriteProtection::WriteProtection(std::vector<Range> ranges) : ranges_(std::move(ranges)) {
   if (ranges_.empty()) return;
   struct sigaction action {};
-  action.sa_sigaction = tell_what_was_written;
+  action.sa_sigaction = report_forbidden_write;
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGSEGV, &action, &before_);
-  sealed_now = &ranges_;
+  protected_ranges = &ranges_;
   for (const Range& range : ranges_) mprotect(range.begin, range.size, PROT_READ);
 }
 
-Sealed::~Sealed() {
+WriteProtection::~WriteProtection() {
   if (ranges_.empty()) return;
   for (const Range& range : ranges_) mprotect(range.begin, range.size, PROT_READ | PROT_WRITE);
-  sealed_now = nullptr;
+  protected_ranges = nullptr;
   sigaction(SIGSEGV, &before_, nullptr);
 }
 
 namespace {
-bool queries_sealed = false;
+bool queries_protected = false;
 } // namespace
 
-SealedQueries::SealedQueries() {
-  queries_sealed = true;
+QueryWriteProtection::QueryWriteProtection() {
+  queries_protected = true;
 }
-SealedQueries::~SealedQueries() {
-  queries_sealed = false;
+QueryWriteProtection::~QueryWriteProtection() {
+  queries_protected = false;
 }
-bool SealedQueries::wanted() {
-  return queries_sealed;
+bool QueryWriteProtection::is_active() {
+  return queries_protected;
 }
 
 } // namespace fvlm::check

@@ -1,4 +1,4 @@
-// Memory of whole pages, and how a plugin is kept from writing to what it may only read.
+// Memory of whole pages, which can be write-protected while a plugin is called.
 #pragma once
 #include <csignal>
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace fvlm::check {
 
-// Host memory in pages of its own, which can be closed to writing.
+// Host memory in pages of its own, which can be write-protected.
 class Pages {
  public:
   explicit Pages(size_t bytes);
@@ -21,32 +21,33 @@ class Pages {
   size_t size_;
 };
 
-// While this lives, a write to any of these ranges ends the process, which says to what it was.
-class Sealed {
+// While this lives, these ranges are read-only: a write prints the range's name to standard error and crashes the
+// process.
+class WriteProtection {
  public:
   struct Range {
     void* begin;
     size_t size;
     std::string name;
   };
-  explicit Sealed(std::vector<Range> ranges = {});
-  ~Sealed();
-  Sealed(const Sealed&) = delete;
-  Sealed& operator=(const Sealed&) = delete;
+  explicit WriteProtection(std::vector<Range> ranges = {});
+  ~WriteProtection();
+  WriteProtection(const WriteProtection&) = delete;
+  WriteProtection& operator=(const WriteProtection&) = delete;
 
  private:
   std::vector<Range> ranges_;
   struct sigaction before_ {};
 };
 
-// While this lives, ask() hands supports() queries that cannot be written to.
-class SealedQueries {
+// While this lives, query_support() passes read-only queries to supports().
+class QueryWriteProtection {
  public:
-  SealedQueries();
-  ~SealedQueries();
-  SealedQueries(const SealedQueries&) = delete;
-  SealedQueries& operator=(const SealedQueries&) = delete;
-  static bool wanted();
+  QueryWriteProtection();
+  ~QueryWriteProtection();
+  QueryWriteProtection(const QueryWriteProtection&) = delete;
+  QueryWriteProtection& operator=(const QueryWriteProtection&) = delete;
+  static bool is_active();
 };
 
 } // namespace fvlm::check

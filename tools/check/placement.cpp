@@ -1,4 +1,4 @@
-// Checks of where tensors lie: how far apart their rows and heads are, how they are aligned, what is around them.
+// Checks of memory layouts: strides of rows and heads, alignment, guard pages around tensors.
 #include "check/families.h"
 #include "check/generic.h"
 #include "check/workbench.h"
@@ -13,11 +13,11 @@ bool takes_any_rows(Context& context) {
 Outcome placed(Context& context, Placement placement, bool may_refuse) {
   Variation variation;
   variation.placement = placement;
-  return may_refuse ? right_or_refused(context, context.small(), variation)
-                    : right(context, context.small(), variation);
+  return may_refuse ? expect_correct_or_refused(context, context.small(), variation)
+                    : expect_correct(context, context.small(), variation);
 }
 
-// A GPU's wide loads want addresses and distances of 16 bytes; a CPU takes what comes.
+// A GPU's vector loads need addresses and strides that are multiples of 16 bytes; a CPU takes any.
 bool may_refuse_odd_ones(Context& context) {
   return !takes_any_rows(context) || !context.device.is_cpu();
 }
@@ -25,11 +25,11 @@ bool may_refuse_odd_ones(Context& context) {
 Outcome strided(Context& context) {
   if (context.device.is_cpu() || !takes_any_rows(context))
     return placed(context, Placement::wide_rows, may_refuse_odd_ones(context));
-  // A library for GPUs may want more workspace for them than for the layouts that it was asked about.
+  // A GPU library may need more workspace for strided tensors than requirements() computed for contiguous ones.
   if (family_of(context.kind) == "attention") return placed(context, Placement::wide_rows, true);
   Variation variation;
   variation.placement = Placement::wide_rows;
-  const Outcome outcome = right(context, context.typical(), variation);
+  const Outcome outcome = expect_correct(context, context.typical(), variation);
   return outcome.state == State::ok ? placed(context, Placement::wide_rows, true) : outcome;
 }
 Outcome heads_apart(Context& context) {
@@ -49,8 +49,8 @@ Outcome strided_far(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen");
   Variation variation;
   variation.placement = Placement::far_rows;
-  variation.bare = true;
-  return right(context, context.small(), variation);
+  variation.unguarded = true;
+  return expect_correct(context, context.small(), variation);
 }
 Outcome reads_in_bounds(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("guard pages are for host memory");

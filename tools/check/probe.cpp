@@ -40,7 +40,7 @@ void count_allocation(const char* name) {
   ++allocations;
 }
 
-// One wrapper a watched function: counts, then calls what stood in the library's table before.
+// One wrapper for each intercepted function: counts, then calls the original entry of the library's table.
 template <int index, class Result, class... Args>
 struct Wrapper {
   static inline Result (*original)(Args...) = nullptr;
@@ -70,15 +70,15 @@ struct ProcessWrapper {
   }
 };
 
-std::atomic<int> world{0};
+std::atomic<int> value_shift{0};
 
-// What the library asks of the world. An answer of another one is off by whatever its number gives.
+// Returns the original result (time, process id, ...), shifted by an amount that depends on value_shift.
 template <int index, class Result, class... Args>
-struct WorldWrapper {
+struct ShiftedWrapper {
   static inline Result (*original)(Args...) = nullptr;
   static Result call(Args... args) {
     const auto answer = original(args...);
-    const int number = world;
+    const int number = value_shift;
     return number == 0 ? answer : answer + static_cast<Result>(number * 1000003 + number);
   }
 };
@@ -87,7 +87,7 @@ struct ClockWrapper {
   static inline int (*original)(clockid_t, timespec*) = nullptr;
   static int call(clockid_t clock, timespec* time) {
     const int status = original(clock, time);
-    const int number = world;
+    const int number = value_shift;
     if (number && time) time->tv_sec += number * 1000003L + number, time->tv_nsec = time->tv_nsec / 7 + number;
     return status;
   }
@@ -97,7 +97,7 @@ struct DayWrapper {
   static inline int (*original)(timeval*, void*) = nullptr;
   static int call(timeval* time, void* zone) {
     const int status = original(time, zone);
-    const int number = world;
+    const int number = value_shift;
     if (number && time) time->tv_sec += number * 1000003L + number, time->tv_usec = time->tv_usec / 7 + number;
     return status;
   }
@@ -106,7 +106,7 @@ struct DayWrapper {
 struct TimeWrapper {
   static inline time_t (*original)(time_t*) = nullptr;
   static time_t call(time_t* time) {
-    const int number = world;
+    const int number = value_shift;
     const time_t answer = original(nullptr) + number * 1000003L + number;
     if (time) *time = answer;
     return answer;
@@ -118,31 +118,31 @@ struct VariableWrapper {
   static inline char* (*original)(const char*) = nullptr;
   static char* call(const char* name) {
     static char other[8][2] = {"0", "1", "2", "3", "4", "5", "6", "7"};
-    return world == 0 ? original(name) : other[world % 8];
+    return value_shift == 0 ? original(name) : other[value_shift % 8];
   }
 };
 
-struct Watched {
+struct InterceptedCall {
   const char* symbol;
   void* wrapper;
   void** original;
 };
 
 template <class Wrap>
-Watched counted(const char* symbol) {
+InterceptedCall counted(const char* symbol) {
   return {symbol, reinterpret_cast<void*>(&Wrap::call), reinterpret_cast<void**>(&Wrap::original)};
 }
 
 template <int index, class Result, class... Args>
-Watched allocator(const char* symbol, const char* name) {
+InterceptedCall allocator(const char* symbol, const char* name) {
   using Wrap = Wrapper<index, Result, Args...>;
   Wrap::name = name;
   return {symbol, reinterpret_cast<void*>(&Wrap::call), reinterpret_cast<void**>(&Wrap::original)};
 }
 
-const std::vector<Watched>& watched() {
+const std::vector<InterceptedCall>& intercepted_calls() {
   using std::align_val_t, std::nothrow_t;
-  static const std::vector<Watched> all{
+  static const std::vector<InterceptedCall> all{
       allocator<0, void*, size_t>("malloc", "malloc"),
       allocator<1, void*, size_t, size_t>("calloc", "calloc"),
       allocator<2, void*, void*, size_t>("realloc", "realloc"),
@@ -161,13 +161,13 @@ const std::vector<Watched>& watched() {
       // std::thread's constructor, whose pthread_create lies in another library.
       counted<ThreadWrapper<2, void, void*, void*, void (*)()>>(
           "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"),
-      counted<WorldWrapper<0, pid_t>>("getpid"),
-      counted<WorldWrapper<1, pid_t>>("getppid"),
-      counted<WorldWrapper<2, pid_t>>("gettid"),
-      counted<WorldWrapper<3, clock_t>>("clock"),
-      counted<WorldWrapper<4, uid_t>>("getuid"),
-      counted<WorldWrapper<5, int64_t>>("_ZNSt6chrono3_V212system_clock3nowEv"),
-      counted<WorldWrapper<6, int64_t>>("_ZNSt6chrono3_V212steady_clock3nowEv"),
+      counted<ShiftedWrapper<0, pid_t>>("getpid"),
+      counted<ShiftedWrapper<1, pid_t>>("getppid"),
+      counted<ShiftedWrapper<2, pid_t>>("gettid"),
+      counted<ShiftedWrapper<3, clock_t>>("clock"),
+      counted<ShiftedWrapper<4, uid_t>>("getuid"),
+      counted<ShiftedWrapper<5, int64_t>>("_ZNSt6chrono3_V212system_clock3nowEv"),
+      counted<ShiftedWrapper<6, int64_t>>("_ZNSt6chrono3_V212steady_clock3nowEv"),
       counted<TimeWrapper>("time"),
       counted<DayWrapper>("gettimeofday"),
       counted<ClockWrapper>("clock_gettime"),
@@ -184,7 +184,7 @@ const std::vector<Watched>& watched() {
   return all;
 }
 
-bool replace(void** slot, const Watched& function) {
+bool replace(void** slot, const InterceptedCall& function) {
   if (*slot == function.wrapper) return true;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   void* begin = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page - 1));
@@ -248,7 +248,7 @@ bool watch_calls(void* library) {
       return false;
 #endif
       const char* name = strings + symbols[ELF64_R_SYM(relocation.r_info)].st_name;
-      for (const Watched& function : watched())
+      for (const InterceptedCall& function : intercepted_calls())
         if (std::strcmp(name, function.symbol) == 0)
           if (!replace(reinterpret_cast<void**>(map->l_addr + relocation.r_offset), function)) return false;
     }
@@ -269,8 +269,8 @@ CallCounts take_counts() {
   return {allocations.exchange(0), threads.exchange(0), name ? name : ""};
 }
 
-void shift_world(int number) {
-  world = number;
+void shift_system_values(int number) {
+  value_shift = number;
 }
 
 int64_t threads_started() {

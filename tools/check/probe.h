@@ -7,8 +7,8 @@
 
 namespace fvlm::check {
 
-// Puts counters between a loaded library and malloc, operator new, pthread_create and the like, by way of the table
-// through which it calls them. False where the library's calls cannot be seen.
+// Intercepts a loaded library's calls of malloc, operator new, pthread_create and the like by patching its relocation
+// table (PLT, GOT), and counts them. False if the table cannot be patched.
 bool watch_calls(void* library);
 
 // Between these two the calls are counted.
@@ -21,9 +21,9 @@ struct CallCounts {
 };
 CallCounts take_counts();
 
-// From now on the watched library's calls for time, process ids and environment variables return values that differ by
-// this number; 0 restores the real ones.
-void shift_world(int world);
+// From now on the intercepted calls for time, process ids and environment variables return values that are shifted by
+// an amount that depends on this number; 0 restores the real ones.
+void shift_system_values(int world);
 
 // Calls of these since the library was watched, counted all the time.
 int64_t threads_started();

@@ -44,11 +44,11 @@ Changes watch_all(Context& context) {
     watch.around("supports()", [&] { refused = !refusal(context, trial).empty(); });
     Variation variation;
     variation.watch = &watch;
-    variation.despite_refusal = refused;
+    variation.ignore_refusal = refused;
     trial.run(context, variation);
     variation.flags = 0;
     trial.run(context, variation);
-    variation.spoil = Spoil::arguments;
+    variation.size_fault = SizeFault::arguments;
     trial.run(context, variation);
   }
   // What a call changed once and for all, before this row.
@@ -105,7 +105,7 @@ Outcome starts_no_processes(Context& context) {
 
 Outcome instances_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
-  return flat(context, 4000, "instances", [&] {
+  return expect_no_growth(context, 4000, "instances", [&] {
     Instance(context, context.host());
     refused_create(context);
   });
@@ -114,7 +114,7 @@ Outcome instances_flat(Context& context) {
 Outcome used_instances_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
   const Trial& trial = context.typical().front();
-  return flat(context, 1000, "instances that were used", [&] {
+  return expect_no_growth(context, 1000, "instances that were used", [&] {
     Instance own(context, context.host());
     Variation variation;
     variation.instance = own.get();
@@ -126,37 +126,37 @@ Outcome queries_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
   const auto trials = every_trial(context);
   size_t next = 0;
-  return flat(context, 20000, "questions", [&] { trials[next++ % trials.size()].supports(context); });
+  return expect_no_growth(context, 20000, "questions", [&] { trials[next++ % trials.size()].supports(context); });
 }
 
 Outcome refusals_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
   Variation variation;
-  variation.spoil = Spoil::arguments;
-  return flat(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
+  variation.size_fault = SizeFault::arguments;
+  return expect_no_growth(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
 }
 
 Outcome same_in_other_processes(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   if (!context.device.is_cpu()) return not_applicable("on a GPU a plugin may choose by measuring");
   const auto here = result_hashes(context, false);
-  int worlds = 0;
+  int copies = 0;
   for (const auto& there : result_hashes_elsewhere(context)) {
-    ++worlds;
+    ++copies;
     for (size_t i = 0; i < here.size(); ++i)
       if (i >= there.size() || here[i] != there[i])
         return failed("{}, and in another process, with another environment, folder, time and order of addresses, {}",
                       here[i], i < there.size() ? there[i] : "nothing");
   }
-  return ok(fmt::format("{} other processes", worlds));
+  return ok(fmt::format("{} other processes", copies));
 }
 
 Outcome exits_cleanly(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   if (!context.device.is_cpu()) return not_applicable("looked at on the CPU");
   if (freed_memory_stays()) return not_applicable("a sanitizer speaks up at the exit");
-  const std::string& trouble = fresh_process(context).exit;
-  return trouble.empty() ? ok() : failed("{}", trouble);
+  const std::string& failure = fresh_process(context).exit;
+  return failure.empty() ? ok() : failed("{}", failure);
 }
 
 } // namespace

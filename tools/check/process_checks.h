@@ -1,4 +1,4 @@
-// Rows about what a plugin does to the process that it is a part of, for every kind.
+// Rows of every kind about the plugin's effects on its process: leaks, threads, files, signals, settings.
 #pragma once
 #include "check/context.h"
 
@@ -6,7 +6,7 @@ namespace fvlm::check {
 
 std::vector<Check> process_checks();
 
-// What changed the floating-point control and left it so, "" for nothing: rows are run with the usual one.
+// The row that left the floating-point control changed, "" for none. Every row starts with the default control.
 std::string& float_mode_left_by();
 
 } // namespace fvlm::check

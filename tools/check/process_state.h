@@ -18,11 +18,11 @@ class ProcessState {
  public:
   static ProcessState now();
 
-  // What of this aspect is different in `later`, "" for nothing: "the umask was 022 and is 0".
+  // Describes how this aspect differs in `later`: "the umask was 022 and is 0"; "" if it does not.
   std::string difference(const ProcessState& later, Aspect aspect) const;
 
-  // Makes the calling thread's and the process's settings what they were: one change is reported once. Threads,
-  // processes and open files stay.
+  // Restores the calling thread's and the process's settings, so that one change is reported once. Does not touch
+  // threads, processes and open files.
   void restore() const;
 
  private:
@@ -65,7 +65,7 @@ class ProcessWatch {
     function();
     compare(before, call);
   }
-  // Notes what of these is different now from what it was then.
+  // Records which of these aspects differ now from `before`.
   void compare(const ProcessState& before, const std::string& since,
                const std::vector<Aspect>& which = {aspects.begin(), aspects.end()});
   const std::map<Aspect, std::string>& changes() const { return changes_; }

@@ -45,12 +45,12 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
 
   pack.weight = weight.abi();
   bench.call("pack", workspace, packed, table.pack, pack);
-  if (!bench.going()) return bench.finish();
+  if (!bench.can_continue()) return bench.finish();
 
   Operand& unpacked = bench.output("unpacked", n.weight.sizes(), c.dtype, Rows::contiguous);
   unpack.weight = unpacked.abi();
   bench.call("unpack", workspace, {&unpacked}, table.unpack, unpack);
-  if (!bench.going()) return bench.finish();
+  if (!bench.can_continue()) return bench.finish();
 
   if (!c.convert_only) {
     Operand& y = bench.output("y", {c.tokens, c.rows}, c.dtype);
@@ -58,18 +58,18 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
     linear.bias = c.bias ? bench.input("bias", n.bias, Rows::contiguous).abi() : nullptr;
     linear.y = y.abi();
     bench.call("linear", workspace, {&y}, table.linear, linear);
-    if (!bench.going()) return bench.finish();
+    if (!bench.can_continue()) return bench.finish();
     Operand& d_x = bench.output("d_x", {c.tokens, c.cols}, c.dtype);
     gradient.d_y = bench.input("d_y", n.d_y).abi();
     gradient.d_x = d_x.abi();
     bench.call("linear_gradient", workspace, {&d_x}, table.linear_gradient, gradient);
-    if (!bench.going()) return bench.finish();
+    if (!bench.can_continue()) return bench.finish();
   }
 
   Operand& out = bench.output("out", n.weight.sizes(), c.dtype, Rows::contiguous);
   bench.call("fake_quantize_forward", workspace, {&out}, table.fake_quantize_forward,
              fvlm_fake_quantize_forward{0, weight.abi(), out.abi()});
-  if (!bench.going()) return bench.finish();
+  if (!bench.can_continue()) return bench.finish();
   Operand& d_out = bench.input("d_out", n.d_out, Rows::contiguous);
   Operand& d_weight = bench.output("d_weight", n.weight.sizes(), c.dtype, Rows::contiguous);
   bench.call("fake_quantize_backward", workspace, {&d_weight}, table.fake_quantize_backward,
@@ -78,7 +78,7 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
 }
 
 // The linear and its gradient, held against the plugin's own unpacked weight in float64.
-std::string judge(const QuantizerCase& c, const Run& done, double& worst) {
+std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) {
   if (c.convert_only) return "";
   const QuantizerNumbers n = quantizer_numbers(c);
   const at::Tensor& weight = *done.output("unpacked");
@@ -89,14 +89,15 @@ std::string judge(const QuantizerCase& c, const Run& done, double& worst) {
   auto gradient = [&](at::ScalarType work) { return at::matmul(n.d_y.to(work), weight.to(work)); };
   // The codes may be multiplied before or after the scale: an unpacked weight of 16 bits is rounded once more.
   const double rounding = c.dtype == at::kFloat || c.dtype == at::kDouble ? 0 : 1;
-  const double size = std::sqrt(static_cast<double>(std::max(c.cols, c.rows))) * size_of(weight);
+  const double size = std::sqrt(static_cast<double>(std::max(c.cols, c.rows))) * root_mean_square(weight);
   for (const Expected& expected :
-       {Expected{"y", linear(at::kDouble), linear(c.dtype), c.dtype, rounding * 2 * size * size_of(n.x)},
-        Expected{"d_x", gradient(at::kDouble), gradient(c.dtype), c.dtype, rounding * 2 * size * size_of(n.d_y)}}) {
+       {Expected{"y", linear(at::kDouble), linear(c.dtype), c.dtype, rounding * 2 * size * root_mean_square(n.x)},
+        Expected{"d_x", gradient(at::kDouble), gradient(c.dtype), c.dtype,
+                 rounding * 2 * size * root_mean_square(n.d_y)}}) {
     const at::Tensor* actual = done.output(expected.name);
     if (!actual) return expected.name + " was not computed";
     Comparison found = compare(*actual, expected);
-    if (!found.trouble.empty()) return found.trouble;
+    if (!found.failure.empty()) return found.failure;
     worst = std::max(worst, found.ratio);
   }
   return "";
@@ -146,11 +147,11 @@ Trial quantizer_trial(const QuantizerCase& c) {
   Trial trial;
   trial.label = label(c);
   trial.supports = [c](Context& context) {
-    return ask(context.table<fvlm_quantizer_v1>().supports, query_of(c, context.device));
+    return query_support(context.table<fvlm_quantizer_v1>().supports, query_of(c, context.device));
   };
   trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
   trial.expect = [] { return Expectation{}; };
-  trial.judge = [c](const Run& done, double& worst) { return judge(c, done, worst); };
+  trial.extra_check = [c](const Run& done, double& worst) { return extra_check(c, done, worst); };
   return trial;
 }
 
@@ -159,7 +160,7 @@ std::vector<Trial> quantizer_cases(const std::vector<QuantizerCase>& cases) {
 }
 
 at::ScalarType quantizer_dtype(Context& context) {
-  return first_taken(context, [](auto dtype) { return quantizer_trial({.dtype = dtype}); });
+  return first_supported_dtype(context, [](auto dtype) { return quantizer_trial({.dtype = dtype}); });
 }
 
 std::vector<Trial> quantizer_trials(Context& context) {

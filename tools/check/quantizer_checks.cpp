@@ -2,7 +2,7 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
-#include "check/nonsense.h"
+#include "check/invalid_queries.h"
 #include "check/quantizer.h"
 #include "check/workbench.h"
 
@@ -21,7 +21,7 @@ namespace {
 Outcome cases(Context& context, std::vector<QuantizerCase> all) {
   const auto dtype = quantizer_dtype(context);
   for (auto& one : all) one.dtype = dtype;
-  return right(context, quantizer_cases(all));
+  return expect_correct(context, quantizer_cases(all));
 }
 
 // Runs each supported case and looks at the result; "" from `look` is good.
@@ -35,7 +35,7 @@ Outcome each(Context& context, std::vector<QuantizerCase> all,
     Trial trial = quantizer_trial(one);
     if (why = refusal(context, trial); !why.empty()) continue;
     Run run = run_fully(context, trial);
-    if (auto trouble = look(one, run); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
+    if (auto failure = look(one, run); !failure.empty()) return failed("{}: {}", trial.label, failure);
     ++done;
   }
   return done ? ok(fmt::format("{} weights", done)) : not_applicable("supports() says no: " + why);
@@ -50,7 +50,7 @@ std::string scheme_of(Context& context) {
   return scheme ? scheme : "";
 }
 
-// Half of what lies between two codes where a row's largest weight takes the last one, and a rounding to the dtype.
+// Half a quantization step of a row whose largest weight takes the last code, plus one rounding of the dtype.
 at::Tensor half_step(const at::Tensor& weight, int bits) {
   auto largest = weight.abs().amax(1, true);
   const double roundings = 0x1p-7;
@@ -91,7 +91,8 @@ Outcome round_trip(Context& context) {
 
 template <at::ScalarType dtype>
 Outcome linear(Context& context) {
-  return right(context, quantizer_cases({{.dtype = dtype}, {.dtype = dtype, .rows = 40, .cols = 96, .tokens = 33}}));
+  return expect_correct(context,
+                        quantizer_cases({{.dtype = dtype}, {.dtype = dtype, .rows = 40, .cols = 96, .tokens = 33}}));
 }
 
 template <at::ScalarType dtype>
@@ -266,7 +267,7 @@ Outcome packs_again(Context& context) {
     query.device = device_of(context.device);
     query.dtype = dtype_of(c.dtype);
     query.rows = c.rows, query.cols = c.cols;
-    if (!bench.begin(table, query)) return bench.finish().trouble();
+    if (!bench.begin(table, query)) return bench.finish().failure();
     auto packed = bench.saved("packed");
     fvlm_quantizer_pack pack{};
     fvlm_quantizer_unpack unpack{};
@@ -276,7 +277,7 @@ Outcome packs_again(Context& context) {
     unpack.weight = again.abi();
     if (!bench.call("pack", bench.required().forward_workspace, packed, table.pack, pack) ||
         !bench.call("unpack", bench.required().forward_workspace, {&again}, table.unpack, unpack))
-      return bench.finish().trouble();
+      return bench.finish().failure();
     auto before = run.output("unpacked")->to(at::kDouble), after = again.view().cpu().to(at::kDouble);
     auto moved = (before - after).abs() > before.abs().amax(1, true) * (c.dtype == at::kFloat ? 1e-5 : 1e-2) + 1e-300;
     return moved.any().template item<bool>() ? "packed once more it moves: " + element(moved, before, after) : "";
@@ -289,7 +290,7 @@ Outcome nonsense(Context& context) {
   good.device = device_of(context.device);
   good.dtype = dtype_of(quantizer_dtype(context));
   good.rows = 24, good.cols = 64, good.tokens = 9;
-  Nonsense<fvlm_quantizer_query> nonsense;
+  InvalidQueries<fvlm_quantizer_query> nonsense;
   nonsense.add_usual(good, &fvlm_quantizer_query::dtype);
   return nonsense.refused_by(context.table<fvlm_quantizer_v1>().supports);
 }

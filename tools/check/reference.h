@@ -9,7 +9,7 @@ namespace fvlm::check {
 void set_reference_entry(fvlm_plugin_entry_function entry);
 fvlm_plugin_entry_function reference_entry();
 
-// A context like this one for the reference's table of the same kind; NULL where it gives none.
+// A context like this one for the reference's table of the same kind; NULL if it has none.
 std::unique_ptr<Context> reference_context(const Context& context);
 
 } // namespace fvlm::check

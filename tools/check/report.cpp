@@ -51,7 +51,7 @@ nlohmann::json Report::json() const {
                       {"result", state_name(entry.outcome.state)},
                       {"text", entry.outcome.text},
                       {"seconds", entry.seconds}});
-  for (const Figure& figure : figures) {
+  for (const Measurement& figure : figures) {
     nlohmann::json one{{"name", figure.name}, {"unit", figure.unit}, {"plugin", figure.plugin}};
     if (figure.reference > 0) {
       one["reference"] = figure.reference;
@@ -96,7 +96,7 @@ std::string Report::summary() const {
   std::string text;
   if (!figures.empty()) {
     TextTable table({"measured", "plugin", "reference", "ratio", "CPU, one thread", "reference", "ratio"});
-    for (const Figure& figure : figures)
+    for (const Measurement& figure : figures)
       table.row({figure.name, quantity(figure.plugin, figure.unit), cell(figure.reference, figure.unit),
                  ratio(figure.plugin, figure.reference), cell(figure.plugin_cpu, figure.unit),
                  cell(figure.reference_cpu, figure.unit), ratio(figure.plugin_cpu, figure.reference_cpu)});

@@ -1,4 +1,4 @@
-// What a conformance test found, and how it is shown.
+// The results of a conformance test, and their text and JSON.
 #pragma once
 #include "check/check.h"
 
@@ -19,7 +19,7 @@ struct Report {
   std::string plugin, version, library, device;
   std::vector<std::string> kinds;
   std::vector<Entry> entries;
-  std::vector<Figure> figures; // name: "attention: ragged forward"
+  std::vector<Measurement> figures; // name: "attention: ragged forward"
 
   size_t count(State state) const;
   bool passed() const { return count(State::failed) == 0; }

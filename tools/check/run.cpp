@@ -12,7 +12,7 @@ bool Run::done() const {
   return std::all_of(statuses.begin(), statuses.end(), [](const Status& s) { return s.value == FVLM_OK; });
 }
 
-std::string Run::trouble() const {
+std::string Run::failure() const {
   for (const auto& [kind, text] : violations)
     if (kind == Violation::threw) return text;
   for (const Status& status : statuses)

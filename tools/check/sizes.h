@@ -22,7 +22,7 @@ inline std::vector<int64_t> tiles_above(int first, int last) {
   return sizes;
 }
 
-// The same trial, whose sums of so many terms may be what float32 makes of them one after the other.
+// The same trial with a tolerance that allows a float32 rounding for each of so many terms of its sums.
 inline Trial with_sums_of(int64_t terms, Trial trial) {
   trial.expect = [expectation = trial.expect, terms] {
     Expectation all = expectation();

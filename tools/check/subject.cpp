@@ -10,7 +10,7 @@
 
 namespace fvlm::check {
 
-Subject::Subject(const std::filesystem::path& library, std::optional<Declared> declared)
+Subject::Subject(const std::filesystem::path& library, std::optional<DeclaredPlugin> declared)
     : library_(std::filesystem::absolute(library)), declared_(std::move(declared)) {}
 
 Subject::Subject(fvlm_plugin_entry_function built_in) : entry_(built_in) {}
@@ -25,7 +25,7 @@ std::string Subject::open() {
 
 std::string Subject::enter() {
   if (plugin_) return "";
-  if (auto trouble = open(); !trouble.empty()) return trouble;
+  if (auto failure = open(); !failure.empty()) return failure;
   try {
     plugin_ = entry_(TestHost::with_threads(2).abi());
   } catch (...) {

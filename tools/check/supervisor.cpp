@@ -80,21 +80,21 @@ class Supervisor {
     command.push_back(to_text(job_));
     Process process(command);
     current_.reset();
-    const auto patience = std::max<std::chrono::seconds>(supervision_.limit, std::chrono::seconds(60));
-    auto deadline = Clock::now() + patience; // LibTorch takes a while to load
+    const auto startup_limit = std::max<std::chrono::seconds>(supervision_.limit, std::chrono::seconds(60));
+    auto deadline = Clock::now() + startup_limit; // LibTorch takes a while to load
     std::string line;
     for (;;) {
       switch (process.next(line, deadline)) {
       case Process::Next::line:
         if (take(line)) return true;
-        deadline = Clock::now() + (current_ ? limit() : patience);
+        deadline = Clock::now() + (current_ ? limit() : startup_limit);
         break;
       case Process::Next::closed: {
         const std::string how = process.end();
         return died(how.empty() ? "ended the process" : "crashed: " + how, last_output(process.end_of_output()));
       }
       case Process::Next::late:
-        return hung((current_ ? limit() : patience).count());
+        return hung((current_ ? limit() : startup_limit).count());
       }
     }
   }
@@ -105,22 +105,22 @@ class Supervisor {
 
   // True for the last line.
   bool take(const std::string& line) {
-    auto said = nlohmann::json::parse(line, nullptr, false);
-    if (said.is_discarded()) return false; // a plugin wrote to our descriptor
-    if (said.contains("done")) return true;
-    if (said.contains("figure")) {
-      report_.figures.push_back(
-          {said["figure"], said["unit"], said["plugin"], said["reference"], said["plugin_cpu"], said["reference_cpu"]});
-    } else if (said.contains("kinds")) {
-      report_.plugin = said["plugin"];
-      report_.version = said["version"];
-      report_.kinds = said["kinds"];
-    } else if (said.contains("begin")) {
-      current_ = Entry{said["begin"], said["proves"], {}, 0};
-    } else if (said.contains("end") && current_) {
-      current_->outcome = {static_cast<State>(said["state"].get<int>()), said["text"]};
-      current_->seconds = said["seconds"];
-      if (said.value("blocked", false)) job_.failed.push_back(current_->name);
+    auto message = nlohmann::json::parse(line, nullptr, false);
+    if (message.is_discarded()) return false; // a plugin wrote to our descriptor
+    if (message.contains("done")) return true;
+    if (message.contains("figure")) {
+      report_.figures.push_back({message["figure"], message["unit"], message["plugin"], message["reference"],
+                                 message["plugin_cpu"], message["reference_cpu"]});
+    } else if (message.contains("kinds")) {
+      report_.plugin = message["plugin"];
+      report_.version = message["version"];
+      report_.kinds = message["kinds"];
+    } else if (message.contains("begin")) {
+      current_ = Entry{message["begin"], message["proves"], {}, 0};
+    } else if (message.contains("end") && current_) {
+      current_->outcome = {static_cast<State>(message["state"].get<int>()), message["text"]};
+      current_->seconds = message["seconds"];
+      if (message.value("blocked", false)) job_.failed.push_back(current_->name);
       record();
     }
     return false;
@@ -137,7 +137,7 @@ class Supervisor {
   // A plugin that hangs once may do so in this row alone; one that does so twice would take the whole limit each time.
   bool hung(int64_t seconds) {
     const bool ends = died(fmt::format("did not end within {} s", seconds), "");
-    if (ends || ++hangs_ < most_hangs) return ends;
+    if (ends || ++hangs_ < max_hangs) return ends;
     current_ = Entry{"library.returns", "the plugin's functions return", {}, 0};
     current_->outcome =
         failed("{} checks did not end within their {} s: those after them were left out", hangs_, seconds);
@@ -145,16 +145,16 @@ class Supervisor {
     return true;
   }
 
-  bool died(const std::string& how, const std::string& said) {
+  bool died(const std::string& how, const std::string& message) {
     const bool between = !current_;
     if (between) {
       // Between two rows the plugin only sits there, or is opened once more.
       current_ = Entry{"library.survives", "the process lives between two checks", {}, 0};
-      if (report_.entries.empty() && !said.empty())
+      if (report_.entries.empty() && !message.empty())
         throw Error(ErrorKind::internal, fmt::format("the checking process {} before its first check", how))
-            .advise(said);
+            .advise(message);
     }
-    current_->outcome = failed("the plugin {}{}{}", how, said.empty() ? "" : "; it said: ", said);
+    current_->outcome = failed("the plugin {}{}{}", how, message.empty() ? "" : "; it said: ", message);
     const std::string resume = between ? job_.after : current_->name;
     record();
     job_.after = resume;
@@ -166,7 +166,7 @@ class Supervisor {
   Report report_;
   std::optional<Entry> current_;
   int deaths_ = 0, hangs_ = 0;
-  static constexpr int most_hangs = 2;
+  static constexpr int max_hangs = 2;
 };
 
 } // namespace

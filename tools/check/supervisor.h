@@ -9,7 +9,7 @@
 namespace fvlm::check {
 
 struct Supervision {
-  std::vector<std::string> command;           // what to start; the job follows as its last argument
+  std::vector<std::string> command;           // the child's command line; the job is appended as its last argument
   std::chrono::seconds limit{60};             // for one check; benchmarks have ten times as long
   std::function<void(const Entry&)> on_entry; // called after each row
 };

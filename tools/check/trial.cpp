@@ -15,16 +15,16 @@ std::string refusal(Context& context, const Trial& trial) {
   return answer.reason[0] ? answer.reason : "no, without a reason";
 }
 
-std::string disagreement(const Trial& trial, const Run& run, double& worst) {
+std::string mismatch(const Trial& trial, const Run& run, double& worst) {
   const auto expectation = trial.expect();
   for (const Expected& expected : expectation) {
     const at::Tensor* actual = run.output(expected.name);
     if (!actual) return fmt::format("{} was not computed", expected.name);
     Comparison found = compare(*actual, expected);
-    if (!found.trouble.empty()) return found.trouble;
+    if (!found.failure.empty()) return found.failure;
     worst = std::max(worst, found.ratio);
   }
-  return trial.judge ? trial.judge(run, worst) : "";
+  return trial.extra_check ? trial.extra_check(run, worst) : "";
 }
 
 std::string different_bits(const Run& one, const Run& other) {
@@ -46,7 +46,8 @@ std::string different_bits(const Run& one, const Run& other) {
 
 namespace {
 
-Outcome hold(Context& context, const std::vector<Trial>& trials, const Variation& variation, bool may_refuse) {
+Outcome run_and_compare(Context& context, const std::vector<Trial>& trials, const Variation& variation,
+                        bool may_refuse) {
   int done = 0, refused = 0;
   double worst = 0;
   std::string why = "no such trial";
@@ -63,8 +64,8 @@ Outcome hold(Context& context, const std::vector<Trial>& trials, const Variation
       ++refused;
       continue;
     }
-    if (auto trouble = run.trouble(); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
-    if (auto off = disagreement(trial, run, worst); !off.empty()) return failed("{}: {}", trial.label, off);
+    if (auto failure = run.failure(); !failure.empty()) return failed("{}: {}", trial.label, failure);
+    if (auto off = mismatch(trial, run, worst); !off.empty()) return failed("{}: {}", trial.label, off);
     ++done;
   }
   if (done == 0 && refused == 0) return not_applicable("supports() says no: " + why);
@@ -77,12 +78,12 @@ Outcome hold(Context& context, const std::vector<Trial>& trials, const Variation
 
 } // namespace
 
-Outcome right(Context& context, const std::vector<Trial>& trials, const Variation& variation) {
-  return hold(context, trials, variation, false);
+Outcome expect_correct(Context& context, const std::vector<Trial>& trials, const Variation& variation) {
+  return run_and_compare(context, trials, variation, false);
 }
 
-Outcome right_or_refused(Context& context, const std::vector<Trial>& trials, const Variation& variation) {
-  return hold(context, trials, variation, true);
+Outcome expect_correct_or_refused(Context& context, const std::vector<Trial>& trials, const Variation& variation) {
+  return run_and_compare(context, trials, variation, true);
 }
 
 void append(std::vector<Check>& rows, std::vector<Check> more) {
@@ -91,13 +92,13 @@ void append(std::vector<Check>& rows, std::vector<Check> more) {
 
 Run run_fully(Context& context, const Trial& trial, const Variation& variation) {
   Run run = trial.run(context, variation);
-  if (!run.done()) throw Refused{State::failed, fmt::format("{}: {}", trial.label, run.trouble())};
+  if (!run.done()) throw RowAborted{State::failed, fmt::format("{}: {}", trial.label, run.failure())};
   return run;
 }
 
 Run run_if_supported(Context& context, const Trial& trial) {
   if (const std::string no = refusal(context, trial); !no.empty())
-    throw Refused{State::not_applicable, "supports() says no: " + no};
+    throw RowAborted{State::not_applicable, "supports() says no: " + no};
   return run_fully(context, trial);
 }
 

@@ -18,22 +18,22 @@ struct Trial {
   std::function<fvlm_support(Context&)> supports;
   std::function<Run(Context&, const Variation&)> run;
   std::function<Expectation()> expect;
-  // A further condition on the outputs, beyond their expected values: "" where it holds. NULL: there is none.
-  std::function<std::string(const Run&, double& worst)> judge;
+  // A further condition on the outputs, beyond their expected values: "" if it holds. NULL: none.
+  std::function<std::string(const Run&, double& worst)> extra_check;
 };
 
-// Calls a kind's supports(). The score is preset to -1, so that an answer that was never written is recognized.
+// Calls a kind's supports(). The score is preset to -1, to recognize an answer that the plugin did not write.
 template <class Query>
-fvlm_support ask(void (*supports)(const Query*, fvlm_support*), const Query& query) {
+fvlm_support query_support(void (*supports)(const Query*, fvlm_support*), const Query& query) {
   fvlm_support answer{};
   answer.struct_size = sizeof answer;
   answer.score = -1;
-  if (SealedQueries::wanted()) {
+  if (QueryWriteProtection::is_active()) {
     const Pages pages(sizeof query);
-    auto* lent = reinterpret_cast<Query*>(pages.data());
-    *lent = query;
-    const Sealed sealed({{pages.data(), pages.size(), "the query of supports()"}});
-    supports(lent, &answer);
+    auto* guarded = reinterpret_cast<Query*>(pages.data());
+    *guarded = query;
+    const WriteProtection protection({{pages.data(), pages.size(), "the query of supports()"}});
+    supports(guarded, &answer);
   } else {
     supports(&query, &answer);
   }
@@ -51,15 +51,15 @@ auto once(Function function) {
   };
 }
 
-// "" where supports() says yes, else its reason.
+// "" if supports() accepts the trial, else its reason.
 std::string refusal(Context& context, const Trial& trial);
 
 // The types that models compute in; trials prefer the first one that the plugin supports.
 constexpr at::ScalarType floating[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble};
 
-// The first of these whose trial the plugin takes; where it takes none, float32.
+// The first of these whose trial the plugin supports, else float32.
 template <class Make>
-at::ScalarType first_taken(Context& context, Make make) {
+at::ScalarType first_supported_dtype(Context& context, Make make) {
   for (auto dtype : floating)
     if (refusal(context, make(dtype)).empty()) return dtype;
   return at::kFloat;

@@ -25,7 +25,7 @@ struct Target {
 void apply_manifest(const Manifest& manifest, Target& target) {
   target.manifest = manifest;
   target.job.library = manifest.library_path().string();
-  check::Declared declared{manifest.name, manifest.version, {}};
+  check::DeclaredPlugin declared{manifest.name, manifest.version, {}};
   for (const KindName& kind : manifest.kinds) declared.kinds.push_back(kind.text());
   target.job.declared = declared;
 }
@@ -123,7 +123,7 @@ int check_plugin(Arguments arguments) {
   const int64_t limit = parsed->integer_or("time-limit", 60);
   if (limit < 1) throw Error(ErrorKind::usage, "--time-limit: expected 1 second or more");
 
-  if (!job.library.empty() && check::asks_for(job, "library.loads"))
+  if (!job.library.empty() && check::is_selected(job, "library.loads"))
     job.refusal = trial_load_refusal(job.library, target.manifest, job.device, {});
 
   check::Supervision supervision;
@@ -136,7 +136,7 @@ int check_plugin(Arguments arguments) {
     };
   check::Report report = check::check_plugin(job, supervision);
   if (report.plugin.empty() && report.library.empty()) report.plugin = "reference";
-  const auto asked_for = [&](const check::Entry& entry) { return check::asks_for(job, entry.name); };
+  const auto asked_for = [&](const check::Entry& entry) { return check::is_selected(job, entry.name); };
   if (report.passed() && std::none_of(report.entries.begin(), report.entries.end(), asked_for))
     throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", job.only))
         .advise("fvlm-engine plugin check --list shows them all");

@@ -43,76 +43,83 @@ std::string y4m_file(const VideoPattern& pattern) {
   return bytes;
 }
 
-// The file that a plugin is lent, and what it does with it.
-class Lent {
+// The file callbacks that a plugin is given, and a record of how it used them.
+class TestVideoFile {
  public:
-  explicit Lent(const VideoCase& video, TestHost* host = nullptr) : video_(video), host_(host) {
+  explicit TestVideoFile(const VideoCase& video, TestHost* host = nullptr) : video_(video), host_(host) {
     file_ = {sizeof file_, video.bytes.size(), this, read, stop};
   }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
+  TestVideoFile(const TestVideoFile&) = delete;
+  TestVideoFile& operator=(const TestVideoFile&) = delete;
 
   const fvlm_video_file* file() const { return &file_; }
-  Watched watched;
+  VideoResult result;
 
   static int32_t take(void* self, const fvlm_video_picture* picture) {
-    auto& lent = *static_cast<Lent*>(self);
-    std::vector<Shown>& pictures = lent.watched.pictures;
-    if (!lent.on_own_thread()) return lent.blame("a picture came from another thread than the calling one");
-    lent.watched.after_stop += lent.stopped_;
-    if (picture->index == 0 && lent.seen_ == lent.video_.times.size()) lent.seen_ = 0; // decoded again
-    const auto expected = static_cast<int64_t>(lent.seen_);
+    auto& file_source = *static_cast<TestVideoFile*>(self);
+    std::vector<DecodedFrame>& pictures = file_source.result.pictures;
+    if (!file_source.on_own_thread())
+      return file_source.record_misuse("a picture came from another thread than the calling one");
+    file_source.result.after_stop += file_source.stopped_;
+    if (picture->index == 0 && file_source.shown_ == file_source.video_.times.size())
+      file_source.shown_ = 0; // decoded again
+    const auto expected = static_cast<int64_t>(file_source.shown_);
     const bool sensible = picture->struct_size >= sizeof *picture && picture->rgb && picture->width > 0 &&
                           picture->height > 0 && picture->stride >= 3 * picture->width &&
-                          picture->height <= lent.video_.most_pixels / picture->width;
-    if (!sensible || picture->index != expected || picture->index >= static_cast<int64_t>(lent.video_.times.size()))
-      return lent.blame(fmt::format("picture {} came with index {}, {} x {} pixels, rows of {} bytes", expected,
-                                    picture->index, picture->width, picture->height, picture->stride));
+                          picture->height <= file_source.video_.most_pixels / picture->width;
+    if (!sensible || picture->index != expected ||
+        picture->index >= static_cast<int64_t>(file_source.video_.times.size()))
+      return file_source.record_misuse(fmt::format("picture {} came with index {}, {} x {} pixels, rows of {} bytes",
+                                                   expected, picture->index, picture->width, picture->height,
+                                                   picture->stride));
     // In the memory of the pictures before them: a thousand calls take no more than one.
-    if (lent.host_) lent.host_->run_between(picture->index);
-    pictures.resize(std::max(pictures.size(), ++lent.seen_));
-    Shown& shown = pictures[lent.seen_ - 1];
+    if (file_source.host_) file_source.host_->run_between(picture->index);
+    pictures.resize(std::max(pictures.size(), ++file_source.shown_));
+    DecodedFrame& shown = pictures[file_source.shown_ - 1];
     shown.width = picture->width;
     shown.height = picture->height;
     shown.rgb.resize(static_cast<size_t>(3 * picture->width * picture->height));
     for (int64_t row = 0; row < picture->height; ++row)
       std::copy_n(picture->rgb + row * picture->stride, 3 * picture->width,
                   shown.rgb.begin() + row * 3 * picture->width);
-    return expected == lent.video_.refuse_at ? 1 : 0;
+    return expected == file_source.video_.refuse_at ? 1 : 0;
   }
 
  private:
   bool on_own_thread() const { return std::this_thread::get_id() == thread_; }
 
-  int32_t blame(const std::string& text) {
-    if (watched.misuse.empty()) watched.misuse = text;
+  int32_t record_misuse(const std::string& text) {
+    if (result.misuse.empty()) result.misuse = text;
     return 1;
   }
 
   static int32_t read(void* self, uint64_t offset, void* into, uint64_t count) {
-    auto& lent = *static_cast<Lent*>(self);
-    const std::string& bytes = lent.video_.bytes;
-    if (!lent.on_own_thread()) return lent.blame("read() was called by another thread than the calling one");
+    auto& file_source = *static_cast<TestVideoFile*>(self);
+    const std::string& bytes = file_source.video_.bytes;
+    if (!file_source.on_own_thread())
+      return file_source.record_misuse("read() was called by another thread than the calling one");
     if (count > bytes.size() || offset > bytes.size() - count)
-      return lent.blame(fmt::format("read {} bytes at {} of a file of {}", count, offset, bytes.size()));
-    if (lent.watched.reads++ == lent.video_.fail_at) return 1;
+      return file_source.record_misuse(fmt::format("read {} bytes at {} of a file of {}", count, offset, bytes.size()));
+    if (file_source.result.reads++ == file_source.video_.fail_at) return 1;
     std::memcpy(into, bytes.data() + offset, count);
-    lent.watched.bytes_read += count;
+    file_source.result.bytes_read += count;
     return 0;
   }
 
   static int32_t stop(void* self) {
-    auto& lent = *static_cast<Lent*>(self);
-    if (!lent.on_own_thread()) return lent.blame("stop() was called by another thread than the calling one");
-    const bool stops = lent.video_.stop_at >= 0 && lent.watched.questions++ >= lent.video_.stop_at;
-    lent.stopped_ = lent.stopped_ || stops;
+    auto& file_source = *static_cast<TestVideoFile*>(self);
+    if (!file_source.on_own_thread())
+      return file_source.record_misuse("stop() was called by another thread than the calling one");
+    const bool stops =
+        file_source.video_.stop_at >= 0 && file_source.result.cancel_checks++ >= file_source.video_.stop_at;
+    file_source.stopped_ = file_source.stopped_ || stops;
     return stops ? 1 : 0;
   }
 
   const VideoCase& video_;
-  TestHost* host_; // told of each picture; NULL: none
+  TestHost* host_; // its between_pieces() hook runs before each picture; NULL: none
   fvlm_video_file file_{};
-  size_t seen_ = 0; // of watched.pictures: those of the last call
+  size_t shown_ = 0; // of watched.pictures: those of the last call
   bool stopped_ = false;
   std::thread::id thread_ = std::this_thread::get_id();
 };
@@ -122,46 +129,47 @@ fvlm_video_query query_of(const VideoCase& video) {
 }
 
 template <class Function>
-Watched watch(Lent& lent, const Function& function) {
+VideoResult call_plugin(TestVideoFile& file_source, const Function& function) {
   char text[512] = "";
   fvlm_error error{sizeof error, sizeof text, text};
-  lent.watched.status = function(&error);
-  lent.watched.error = text;
-  return std::move(lent.watched);
+  file_source.result.status = function(&error);
+  file_source.result.error = text;
+  return std::move(file_source.result);
 }
 
 Run run(Context& context, const VideoCase& video, const Variation& variation) {
   const auto& table = context.table<fvlm_video_v1>();
-  Lent lent(video, variation.host);
+  TestVideoFile file_source(video, variation.host);
   Workbench bench(context, variation);
   Operand& times = bench.input("times", at::tensor(video.times, at::kDouble), Rows::contiguous);
   Operand& length = bench.output("probe seconds", {1}, at::kDouble);
   Operand& width = bench.output("width", {1}, at::kLong);
   Operand& height = bench.output("height", {1}, at::kLong);
   Operand& seconds = bench.output("seconds", {1}, at::kDouble);
-  auto* query = bench.lend_query(query_of(video));
+  auto* query = bench.guarded_query(query_of(video));
   fvlm_video_probe probe{};
-  probe.file = lent.file();
+  probe.file = file_source.file();
   probe.seconds = static_cast<double*>(length.abi()->data);
   probe.width = static_cast<int64_t*>(width.abi()->data);
   probe.height = static_cast<int64_t*>(height.abi()->data);
-  auto* asked = bench.lend_arguments(probe);
+  auto* probe_arguments = bench.guarded_arguments(probe);
   bench.call("probe", 0, {&length, &width, &height},
-             [&](const fvlm_call* call) { return table.probe(bench.instance(), query, asked, call->error); });
+             [&](const fvlm_call* call) { return table.probe(bench.instance(), query, probe_arguments, call->error); });
   fvlm_video_decode decode{};
-  decode.file = lent.file();
+  decode.file = file_source.file();
   decode.time_count = static_cast<int64_t>(video.times.size());
   decode.times = static_cast<const double*>(times.abi()->data);
-  decode.picture = Lent::take;
-  decode.context = &lent;
+  decode.picture = TestVideoFile::take;
+  decode.context = &file_source;
   decode.seconds = static_cast<double*>(seconds.abi()->data);
-  auto* wanted = bench.lend_arguments(decode);
-  if (bench.going())
-    bench.call("decode", 0, {&seconds},
-               [&](const fvlm_call* call) { return table.decode(bench.instance(), query, wanted, call->error); });
+  auto* decode_arguments = bench.guarded_arguments(decode);
+  if (bench.can_continue())
+    bench.call("decode", 0, {&seconds}, [&](const fvlm_call* call) {
+      return table.decode(bench.instance(), query, decode_arguments, call->error);
+    });
   Run done = bench.finish();
-  for (size_t i = 0; i < lent.watched.pictures.size(); ++i)
-    done.outputs.emplace_back(fmt::format("picture {}", i), at::tensor(lent.watched.pictures[i].rgb, at::kByte));
+  for (size_t i = 0; i < file_source.result.pictures.size(); ++i)
+    done.outputs.emplace_back(fmt::format("picture {}", i), at::tensor(file_source.result.pictures[i].rgb, at::kByte));
   return done;
 }
 
@@ -175,7 +183,7 @@ std::vector<VideoCase> video_cases() {
   return {{.format = "mp4", .bytes = {reinterpret_cast<const char*>(mp4_sample), sizeof mp4_sample}}, y4m_case({})};
 }
 
-int Shown::frame(const VideoPattern& pattern) const {
+int DecodedFrame::frame(const VideoPattern& pattern) const {
   if (width != pattern.width || height != pattern.height) return -1;
   double sum = 0;
   for (const uint8_t value : rgb) sum += value;
@@ -186,7 +194,7 @@ int Shown::frame(const VideoPattern& pattern) const {
   return std::abs(number - std::round(number)) < 0.35 ? static_cast<int>(std::lround(number)) : -1;
 }
 
-std::string Shown::difference(const VideoPattern& pattern, int frame) const {
+std::string DecodedFrame::difference(const VideoPattern& pattern, int frame) const {
   if (width != pattern.width || height != pattern.height)
     return fmt::format("{} x {} pixels instead of {} x {}", width, height, pattern.width, pattern.height);
   for (int64_t y = 0; y < height; ++y)
@@ -206,26 +214,27 @@ std::string Shown::difference(const VideoPattern& pattern, int frame) const {
 }
 
 fvlm_support video_supports(Context& context, const VideoCase& video) {
-  return ask(context.table<fvlm_video_v1>().supports, query_of(video));
+  return query_support(context.table<fvlm_video_v1>().supports, query_of(video));
 }
 
-Watched probe(Context& context, const VideoCase& video, fvlm_instance* instance) {
-  Lent lent(video);
+VideoResult probe(Context& context, const VideoCase& video, fvlm_instance* instance) {
+  TestVideoFile file_source(video);
   const fvlm_video_query query = query_of(video);
-  const fvlm_video_probe arguments{sizeof arguments, lent.file(), &lent.watched.seconds, &lent.watched.width,
-                                   &lent.watched.height};
-  return watch(lent, [&](fvlm_error* error) {
+  const fvlm_video_probe arguments{sizeof arguments, file_source.file(), &file_source.result.seconds,
+                                   &file_source.result.width, &file_source.result.height};
+  return call_plugin(file_source, [&](fvlm_error* error) {
     return context.table<fvlm_video_v1>().probe(instance ? instance : context.instance(), &query, &arguments, error);
   });
 }
 
-Watched decode(Context& context, const VideoCase& video, fvlm_instance* instance) {
-  Lent lent(video);
+VideoResult decode(Context& context, const VideoCase& video, fvlm_instance* instance) {
+  TestVideoFile file_source(video);
   const fvlm_video_query query = query_of(video);
-  const fvlm_video_decode arguments{sizeof arguments,     lent.file(), static_cast<int64_t>(video.times.size()),
-                                    video.times.data(),   Lent::take,  &lent,
-                                    &lent.watched.seconds};
-  return watch(lent, [&](fvlm_error* error) {
+  const fvlm_video_decode arguments{
+      sizeof arguments,           file_source.file(),  static_cast<int64_t>(video.times.size()),
+      video.times.data(),         TestVideoFile::take, &file_source,
+      &file_source.result.seconds};
+  return call_plugin(file_source, [&](fvlm_error* error) {
     return context.table<fvlm_video_v1>().decode(instance ? instance : context.instance(), &query, &arguments, error);
   });
 }

@@ -1,4 +1,4 @@
-// Video trials: small files of known pictures, and what a plugin makes of them.
+// Video trials: small files of known pictures, and how a plugin decodes them.
 #pragma once
 #include "check/context.h"
 
@@ -18,7 +18,7 @@ struct VideoPattern {
   double seconds() const { return frames * frame_seconds(); }
 };
 
-// By default twelve frames of an even grey, four a second.
+// By default twelve uniformly grey frames, four a second.
 struct VideoCase {
   std::string format; // "mp4", "y4m"
   std::string bytes;
@@ -26,40 +26,40 @@ struct VideoCase {
   std::vector<double> times = {0, 0.3, 1, 1, 2.6};
   int64_t most_pixels = 1 << 20;
 
-  // What the file's callbacks do besides.
-  int fail_at = -1;   // the read that fails
-  int stop_at = -1;   // the question that is answered with a stop
-  int refuse_at = -1; // the picture that is refused
+  // Faults of the file's callbacks; -1: none.
+  int fail_at = -1;   // index of the read() that fails
+  int stop_at = -1;   // index of the stop() call from which on decoding is cancelled
+  int refuse_at = -1; // index of the picture whose callback returns an error
 };
 
 VideoCase y4m_case(const VideoPattern& pattern);
 
-// One a format that the plugin may know.
+// One for each format that plugins may support.
 std::vector<VideoCase> video_cases();
 
-struct Shown {
+struct DecodedFrame {
   int64_t width = 0, height = 0;
   std::vector<uint8_t> rgb;
-  bool operator==(const Shown&) const = default;
-  // Which of the frames of an even grey it is, by the mean of its pixels; -1: none of them, or not even.
+  bool operator==(const DecodedFrame&) const = default;
+  // Index of the uniformly grey frame that it shows, from the mean of its pixels; -1: none of them, or not uniform.
   int frame(const VideoPattern& pattern) const;
-  // "" where it is this frame of the pattern, pixel by pixel.
+  // "" if it equals this frame of the pattern, pixel by pixel.
   std::string difference(const VideoPattern& pattern, int frame) const;
 };
 
-struct Watched {
+struct VideoResult {
   fvlm_status status = 0;
   std::string error;
-  std::vector<Shown> pictures;
-  std::string misuse; // of the callbacks, or a picture that makes no sense; "" for none
+  std::vector<DecodedFrame> pictures;
+  std::string misuse; // wrong use of the callbacks, or an invalid picture; "" for none
   double seconds = 0;
-  int64_t width = 0, height = 0;                // of probe
-  int reads = 0, questions = 0, after_stop = 0; // pictures that came after an answer to stop
+  int64_t width = 0, height = 0;                    // of probe
+  int reads = 0, cancel_checks = 0, after_stop = 0; // after_stop: pictures delivered after cancellation
   uint64_t bytes_read = 0;
 };
 
-Watched probe(Context& context, const VideoCase& video, fvlm_instance* instance = nullptr);
-Watched decode(Context& context, const VideoCase& video, fvlm_instance* instance = nullptr);
+VideoResult probe(Context& context, const VideoCase& video, fvlm_instance* instance = nullptr);
+VideoResult decode(Context& context, const VideoCase& video, fvlm_instance* instance = nullptr);
 fvlm_support video_supports(Context& context, const VideoCase& video);
 Trial video_trial(const VideoCase& video);
 

@@ -28,25 +28,25 @@ Outcome each_format(Context& context, const std::function<std::string(const Vide
               : not_applicable("neither mp4 nor y4m files are read, of which samples are here: " + why);
 }
 
-std::string status_text(const Watched& watched) {
-  return fmt::format("returned {} ({}): {}", watched.status, status_name(watched.status), watched.error);
+std::string status_text(const VideoResult& result) {
+  return fmt::format("returned {} ({}): {}", result.status, status_name(result.status), result.error);
 }
 
-std::string trouble(const Watched& watched) {
-  if (!watched.misuse.empty()) return watched.misuse;
-  return watched.status == FVLM_OK ? "" : status_text(watched);
+std::string failure(const VideoResult& result) {
+  if (!result.misuse.empty()) return result.misuse;
+  return result.status == FVLM_OK ? "" : status_text(result);
 }
 
 // "" where these are the pictures of the times.
 std::string wrong_pictures(Context& context, VideoCase video, const std::vector<double>& times) {
   video.times = times;
-  const Watched watched = decode(context, video);
-  if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
-  if (watched.pictures.size() != times.size())
-    return fmt::format("{} pictures for {} times", watched.pictures.size(), times.size());
+  const VideoResult result = decode(context, video);
+  if (auto wrong = failure(result); !wrong.empty()) return wrong;
+  if (result.pictures.size() != times.size())
+    return fmt::format("{} pictures for {} times", result.pictures.size(), times.size());
   for (size_t i = 0; i < times.size(); ++i) {
     const int expected = std::min(static_cast<int>(times[i] / video.pattern.frame_seconds() + 1e-6), 11);
-    if (const int frame = watched.pictures[i].frame(video.pattern); frame != expected)
+    if (const int frame = result.pictures[i].frame(video.pattern); frame != expected)
       return fmt::format("at {} s it shows {}, not frame {}", times[i],
                          frame < 0 ? "none of the file's frames" : fmt::format("frame {}", frame), expected);
   }
@@ -55,11 +55,11 @@ std::string wrong_pictures(Context& context, VideoCase video, const std::vector<
 
 Outcome probes(Context& context) {
   return each_format(context, [&](const VideoCase& video) -> std::string {
-    const Watched watched = probe(context, video);
-    if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
-    const bool right = watched.width == video.pattern.width && watched.height == video.pattern.height &&
-                       std::abs(watched.seconds - video.pattern.seconds()) < video.pattern.frame_seconds() + 1e-6;
-    return right ? "" : fmt::format("{} x {} pixels, {} s", watched.width, watched.height, watched.seconds);
+    const VideoResult result = probe(context, video);
+    if (auto wrong = failure(result); !wrong.empty()) return wrong;
+    const bool right = result.width == video.pattern.width && result.height == video.pattern.height &&
+                       std::abs(result.seconds - video.pattern.seconds()) < video.pattern.frame_seconds() + 1e-6;
+    return right ? "" : fmt::format("{} x {} pixels, {} s", result.width, result.height, result.seconds);
   });
 }
 
@@ -92,12 +92,12 @@ Outcome behind_the_end(Context& context) {
   return each_format(context, [&](VideoCase video) -> std::string {
     if (auto wrong = wrong_pictures(context, video, {1, 3, 4, 1e6}); !wrong.empty()) return wrong;
     video.times = {1, 1e6};
-    const Watched late = decode(context, video);
+    const VideoResult late = decode(context, video);
     if (std::abs(late.seconds - video.pattern.seconds()) > video.pattern.frame_seconds() + 1e-6)
       return fmt::format("asked for 1e6 s it says that the pictures end at {} s, not {}", late.seconds,
                          video.pattern.seconds());
     video.times = {1};
-    const Watched early = decode(context, video);
+    const VideoResult early = decode(context, video);
     return std::abs(early.seconds - 1) < 1e-6
                ? ""
                : fmt::format("asked for 1 s it says that the pictures end at {} s", early.seconds);
@@ -106,22 +106,22 @@ Outcome behind_the_end(Context& context) {
 
 Outcome pure(Context& context) {
   return each_format(context, [&](const VideoCase& video) -> std::string {
-    const Watched first = decode(context, video);
+    const VideoResult first = decode(context, video);
     Instance fresh(context, context.host());
-    for (const Watched& again : {decode(context, video), decode(context, video, fresh.get())})
+    for (const VideoResult& again : {decode(context, video), decode(context, video, fresh.get())})
       if (again.pictures != first.pictures) return "other pictures the second time";
-    return trouble(first);
+    return failure(first);
   });
 }
 
 Outcome most_pixels(Context& context) {
   return each_format(context, [&](VideoCase video) -> std::string {
     video.most_pixels = video.pattern.width * video.pattern.height;
-    if (auto wrong = trouble(decode(context, video)); !wrong.empty()) return "at the limit: " + wrong;
+    if (auto wrong = failure(decode(context, video)); !wrong.empty()) return "at the limit: " + wrong;
     --video.most_pixels;
-    const Watched watched = decode(context, video);
-    if (!watched.misuse.empty()) return "one pixel beyond most_pixels, " + watched.misuse;
-    return watched.status == FVLM_ERROR_DATA ? "" : "one pixel beyond most_pixels, decode " + status_text(watched);
+    const VideoResult result = decode(context, video);
+    if (!result.misuse.empty()) return "one pixel beyond most_pixels, " + result.misuse;
+    return result.status == FVLM_ERROR_DATA ? "" : "one pixel beyond most_pixels, decode " + status_text(result);
   });
 }
 
@@ -129,9 +129,9 @@ Outcome failing_reads(Context& context) {
   return each_format(context, [&](VideoCase video) -> std::string {
     const int reads = decode(context, video).reads;
     for (video.fail_at = 0; video.fail_at < std::min(reads, 20); ++video.fail_at) {
-      const Watched watched = decode(context, video);
-      if (watched.status != FVLM_ERROR_DEVICE)
-        return fmt::format("read {} failed, and decode {}", video.fail_at, status_text(watched));
+      const VideoResult result = decode(context, video);
+      if (result.status != FVLM_ERROR_DEVICE)
+        return fmt::format("read {} failed, and decode {}", video.fail_at, status_text(result));
     }
     return "";
   });
@@ -141,18 +141,18 @@ Outcome stops(Context& context) {
   return each_format(context, [&](VideoCase video) -> std::string {
     video.stop_at = 1 << 30;
     video.times = {0, 1, 2, 2.5, 2.75};
-    const int questions = decode(context, video).questions;
-    if (questions < 5) return fmt::format("stop() was asked {} times over 5 pictures", questions);
-    for (video.stop_at = 0; video.stop_at < questions; video.stop_at += 1 + questions / 8)
-      if (const Watched watched = decode(context, video); watched.status == FVLM_OK || watched.after_stop > 1)
+    const int cancel_checks = decode(context, video).cancel_checks;
+    if (cancel_checks < 5) return fmt::format("stop() was asked {} times over 5 pictures", cancel_checks);
+    for (video.stop_at = 0; video.stop_at < cancel_checks; video.stop_at += 1 + cancel_checks / 8)
+      if (const VideoResult result = decode(context, video); result.status == FVLM_OK || result.after_stop > 1)
         return fmt::format("stop() said so at question {}, {} pictures came after it, and decode {}", video.stop_at,
-                           watched.after_stop, status_text(watched));
+                           result.after_stop, status_text(result));
     video.stop_at = -1;
     for (video.refuse_at = 0; video.refuse_at < 5; ++video.refuse_at)
-      if (const Watched watched = decode(context, video);
-          watched.status == FVLM_OK || watched.pictures.size() != static_cast<size_t>(video.refuse_at) + 1)
-        return fmt::format("picture {} was refused, {} came, and decode {}", video.refuse_at, watched.pictures.size(),
-                           status_text(watched));
+      if (const VideoResult result = decode(context, video);
+          result.status == FVLM_OK || result.pictures.size() != static_cast<size_t>(video.refuse_at) + 1)
+        return fmt::format("picture {} was refused, {} came, and decode {}", video.refuse_at, result.pictures.size(),
+                           status_text(result));
     return "";
   });
 }
@@ -171,9 +171,9 @@ Outcome damage(Context& context) {
       else
         video.bytes[at] = static_cast<char>(static_cast<unsigned>(video.bytes[at]) ^ (1U << random() % 8));
       video.stop_at = 1 << 16;
-      for (const Watched& watched : {probe(context, video), decode(context, video)})
-        if (!watched.misuse.empty() || (watched.status != FVLM_OK && watched.status != FVLM_ERROR_DATA))
-          return fmt::format("case {}, damaged at byte {}: {}", i, at, trouble(watched));
+      for (const VideoResult& result : {probe(context, video), decode(context, video)})
+        if (!result.misuse.empty() || (result.status != FVLM_OK && result.status != FVLM_ERROR_DATA))
+          return fmt::format("case {}, damaged at byte {}: {}", i, at, failure(result));
     }
     return "";
   });
@@ -197,12 +197,12 @@ Outcome each_pattern(Context& context, const std::vector<VideoPattern>& patterns
 std::string wrong_pixels(Context& context, VideoCase video, fvlm_instance* instance = nullptr, int first = 0) {
   video.times.clear();
   for (int n = first; n < video.pattern.frames; ++n) video.times.push_back((n + 0.5) * video.pattern.frame_seconds());
-  const Watched watched = decode(context, video, instance);
-  if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
-  if (watched.pictures.size() != video.times.size())
-    return fmt::format("{} pictures for {} times", watched.pictures.size(), video.times.size());
+  const VideoResult result = decode(context, video, instance);
+  if (auto wrong = failure(result); !wrong.empty()) return wrong;
+  if (result.pictures.size() != video.times.size())
+    return fmt::format("{} pictures for {} times", result.pictures.size(), video.times.size());
   for (int n = first; n < video.pattern.frames; ++n)
-    if (auto wrong = watched.pictures[static_cast<size_t>(n - first)].difference(video.pattern, n); !wrong.empty())
+    if (auto wrong = result.pictures[static_cast<size_t>(n - first)].difference(video.pattern, n); !wrong.empty())
       return fmt::format("picture {}: {}", n, wrong);
   return "";
 }
@@ -236,10 +236,10 @@ Outcome files_in_turn(Context& context) {
     turns.push_back({.width = 16, .height = 24, .seed = seed});
   }
   return each_pattern(context, turns, [&](const VideoCase& video) -> std::string {
-    const Watched watched = probe(context, video, own.get());
-    if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
-    if (watched.width != video.pattern.width || watched.height != video.pattern.height)
-      return fmt::format("after other files probe says {} x {} pixels", watched.width, watched.height);
+    const VideoResult result = probe(context, video, own.get());
+    if (auto wrong = failure(result); !wrong.empty()) return wrong;
+    if (result.width != video.pattern.width || result.height != video.pattern.height)
+      return fmt::format("after other files probe says {} x {} pixels", result.width, result.height);
     // The last frame first: it was the last of the file before, too.
     for (const int first : {video.pattern.frames - 1, 0})
       if (const auto wrong = wrong_pixels(context, video, own.get(), first); !wrong.empty())
@@ -251,20 +251,20 @@ Outcome files_in_turn(Context& context) {
 Outcome probe_reads_little(Context& context) {
   return each_pattern(context, {{.width = 64, .height = 64, .frames = 200, .seed = 14}},
                       [&](const VideoCase& video) -> std::string {
-                        const Watched watched = probe(context, video);
-                        if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
-                        return watched.bytes_read <= video.bytes.size() / 2
+                        const VideoResult result = probe(context, video);
+                        if (auto wrong = failure(result); !wrong.empty()) return wrong;
+                        return result.bytes_read <= video.bytes.size() / 2
                                    ? ""
                                    : fmt::format("probe read {} of {} bytes, though the first line says it all",
-                                                 watched.bytes_read, video.bytes.size());
+                                                 result.bytes_read, video.bytes.size());
                       });
 }
 
 Outcome another_format(Context& context) {
   return each_pattern(context, {{.seed = 15}}, [&](VideoCase video) -> std::string {
     video.bytes.replace(0, 9, "JFIFMPEG2");
-    for (const Watched& watched : {probe(context, video), decode(context, video)})
-      if (watched.status != FVLM_ERROR_DATA) return "its first word is JFIFMPEG2, and a call " + status_text(watched);
+    for (const VideoResult& result : {probe(context, video), decode(context, video)})
+      if (result.status != FVLM_ERROR_DATA) return "its first word is JFIFMPEG2, and a call " + status_text(result);
     return "";
   });
 }
@@ -287,7 +287,7 @@ Outcome failures_flat(Context& context) {
   }
   if (cases.empty()) return not_applicable("neither mp4 nor y4m files are read, of which samples are here");
   size_t next = 0;
-  return flat(context, 3000, "calls that ended early", [&] {
+  return expect_no_growth(context, 3000, "calls that ended early", [&] {
     const VideoCase& video = cases[next++ % cases.size()];
     probe(context, video);
     decode(context, video);
@@ -298,12 +298,12 @@ Outcome nonsense(Context& context) {
   const auto supports = context.table<fvlm_video_v1>().supports;
   for (const VideoCase& video : video_cases()) {
     const char* format = video.format.c_str();
-    if (ask(supports, fvlm_video_query{0, format, 100}).score > 0)
+    if (query_support(supports, fvlm_video_query{0, format, 100}).score > 0)
       return failed("supports() says yes to struct_size 0");
-    if (ask(supports, fvlm_video_query{sizeof(fvlm_video_query), format, 0}).score > 0)
+    if (query_support(supports, fvlm_video_query{sizeof(fvlm_video_query), format, 0}).score > 0)
       return failed("supports() says yes to pictures of no pixels");
   }
-  if (ask(supports, fvlm_video_query{sizeof(fvlm_video_query), "no such format", 100}).score > 0)
+  if (query_support(supports, fvlm_video_query{sizeof(fvlm_video_query), "no such format", 100}).score > 0)
     return failed("supports() says yes to files that end in .no such format");
   return ok();
 }

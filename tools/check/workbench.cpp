@@ -33,7 +33,7 @@ Workbench::Workbench(Context& context, const Variation& variation)
 Operand& Workbench::place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows) {
   Placement placement = variation_.placement;
   if (spreads(placement) && (rows == Rows::contiguous || shape.size() < 2)) placement = Placement::contiguous;
-  if (variation_.sealed) placement = Placement::page_end; // pages of its own
+  if (variation_.write_protected) placement = Placement::page_end; // pages of its own
   return operands_.emplace_back(std::move(name), shape, dtype, context_.device, placement,
                                 static_cast<int64_t>(operands_.size()) + 1);
 }
@@ -88,68 +88,69 @@ Operand& Workbench::alias(std::string name, Operand& other) {
 std::vector<Operand*> Workbench::saved(const std::string& name) {
   const fvlm_requirements& requirements = required_;
   if (requirements.saved_count > FVLM_MAX_SAVED)
-    throw Refused{State::failed, fmt::format("requirements() asks for {} saved tensors, at most {} are allowed",
-                                             requirements.saved_count, FVLM_MAX_SAVED)};
+    throw RowAborted{State::failed, fmt::format("requirements() asks for {} saved tensors, at most {} are allowed",
+                                                requirements.saved_count, FVLM_MAX_SAVED)};
   std::vector<Operand*> tensors;
   for (uint32_t i = 0; i < requirements.saved_count; ++i) {
     const fvlm_tensor_spec& spec = requirements.saved[i];
     bool sane = spec.ndim >= 0 && spec.ndim <= FVLM_MAX_DIMS;
     for (int32_t d = 0; sane && d < spec.ndim; ++d) sane = spec.shape[d] >= 0;
     if (!sane)
-      throw Refused{State::failed, fmt::format("requirements() asks for {}[{}] of an impossible shape", name, i)};
+      throw RowAborted{State::failed, fmt::format("requirements() asks for {}[{}] of an impossible shape", name, i)};
     Operand& operand =
         place(fmt::format("{}[{}]", name, i), at::IntArrayRef(spec.shape, static_cast<size_t>(spec.ndim)),
               scalar_type(spec.dtype), Rows::contiguous);
-    if (!variation_.bare) poison(operand);
+    if (!variation_.unguarded) poison(operand);
     run_.saved += operand.view().numel() * static_cast<int64_t>(operand.view().element_size());
     tensors.push_back(&operand);
   }
   return tensors;
 }
 
-uint32_t Workbench::size_of_struct(size_t true_size, Spoil who) const {
-  if (variation_.spoil == who) return variation_.spoiled_size;
-  return static_cast<uint32_t>(true_size + (variation_.spoil == Spoil::longer ? 64 : 0));
+uint32_t Workbench::size_of_struct(size_t true_size, SizeFault who) const {
+  if (variation_.size_fault == who) return variation_.faulty_size;
+  return static_cast<uint32_t>(true_size + (variation_.size_fault == SizeFault::longer ? 64 : 0));
 }
 
-void Workbench::require(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& ask) {
-  // Behind the struct lies what a plugin of a younger version might take for its end.
+void Workbench::get_requirements(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& function) {
+  // Guard bytes follow the struct, where a plugin built for a newer ABI might write.
   struct {
-    fvlm_requirements asked{};
+    fvlm_requirements value{};
     unsigned char behind[64];
-  } room;
-  std::fill_n(room.behind, sizeof room.behind, static_cast<unsigned char>(0xEE));
-  room.asked.struct_size = sizeof(fvlm_requirements);
+  } guarded;
+  std::fill_n(guarded.behind, sizeof guarded.behind, static_cast<unsigned char>(0xEE));
+  guarded.value.struct_size = sizeof(fvlm_requirements);
   std::vector<char> sink = empty_sink(); // the plugin may write its first `error_capacity` bytes
   char* const text = sink.data();
   fvlm_error error{sizeof error, variation_.error_capacity, text};
   fvlm_status status = FVLM_ERROR_INTERNAL;
   try {
-    const auto asking = [&] { status = ask(&room.asked, variation_.error_sink ? &error : nullptr); };
-    const Sealed sealed(sealed_but({}));
+    const auto query = [&] { status = function(&guarded.value, variation_.error_sink ? &error : nullptr); };
+    const WriteProtection protection(protected_ranges_except({}));
     if (variation_.watch)
-      variation_.watch->around("requirements()", asking);
+      variation_.watch->around("requirements()", query);
     else
-      asking();
+      query();
   } catch (...) {
     run_.violations.emplace_back(Violation::threw, "requirements() threw an exception");
   }
-  look_at_sink("requirements()", sink);
-  if (std::any_of(room.behind, room.behind + sizeof room.behind, [](unsigned char byte) { return byte != 0xEE; }))
+  check_sink("requirements()", sink);
+  if (std::any_of(guarded.behind, guarded.behind + sizeof guarded.behind,
+                  [](unsigned char byte) { return byte != 0xEE; }))
     run_.violations.emplace_back(Violation::past_end, "requirements() wrote past its struct");
   if (status == FVLM_OK) {
-    run_.workspace = static_cast<int64_t>(std::max(room.asked.forward_workspace, room.asked.backward_workspace));
+    run_.workspace = static_cast<int64_t>(std::max(guarded.value.forward_workspace, guarded.value.backward_workspace));
     if (run_.workspace < 0 || run_.workspace > int64_t{1} << 40)
-      throw Refused{State::failed, "requirements() asks for more than 1 TiB of workspace"};
-    required_ = room.asked;
+      throw RowAborted{State::failed, "requirements() asks for more than 1 TiB of workspace"};
+    required_ = guarded.value;
     return;
   }
   run_.statuses.push_back({"requirements", status, text, 0});
 }
 
-std::vector<Sealed::Range> Workbench::sealed_but(const std::vector<Operand*>& writes) {
-  std::vector<Sealed::Range> ranges;
-  if (!variation_.sealed || !context_.device.is_cpu()) return ranges;
+std::vector<WriteProtection::Range> Workbench::protected_ranges_except(const std::vector<Operand*>& writes) {
+  std::vector<WriteProtection::Range> ranges;
+  if (!variation_.write_protected || !context_.device.is_cpu()) return ranges;
   for (const Operand& operand : operands_) {
     if (operand.name_.starts_with("the workspace")) continue;
     ranges.push_back({operand.pages_.data(), operand.pages_.size(), "the shape or strides of " + operand.name_});
@@ -160,14 +161,14 @@ std::vector<Sealed::Range> Workbench::sealed_but(const std::vector<Operand*>& wr
   return ranges;
 }
 
-// The sink's capacity is what the plugin may write; behind it lies a guard.
+// An error sink whose capacity is followed by guard bytes.
 std::vector<char> Workbench::empty_sink() const {
   std::vector<char> text(variation_.error_capacity + sink_guard, static_cast<char>(0xEE));
   if (variation_.error_capacity > 0) text[0] = 0;
   return text;
 }
 
-void Workbench::look_at_sink(const std::string& call, std::vector<char>& text) {
+void Workbench::check_sink(const std::string& call, std::vector<char>& text) {
   const auto end = text.begin() + variation_.error_capacity;
   if (std::any_of(end, text.end(), [](char c) { return c != static_cast<char>(0xEE); }))
     run_.violations.emplace_back(Violation::past_end, call + " wrote past the error sink's capacity");
@@ -178,12 +179,12 @@ void Workbench::look_at_sink(const std::string& call, std::vector<char>& text) {
 
 Operand& Workbench::place_workspace(const std::string& name, uint64_t bytes) {
   // Between pages that are not there, where its end can be one and its beginning is aligned all the same.
-  const bool walled = variation_.placement == Placement::page_start ||
-                      (variation_.placement == Placement::page_end && bytes % 256 == 0);
+  const bool between_guard_pages = variation_.placement == Placement::page_start ||
+                                   (variation_.placement == Placement::page_end && bytes % 256 == 0);
   Operand& workspace =
       operands_.emplace_back("the workspace of " + name, at::IntArrayRef{static_cast<int64_t>(bytes)}, at::kByte,
-                             context_.device, walled ? variation_.placement : Placement::contiguous);
-  if (!variation_.bare) poison(workspace);
+                             context_.device, between_guard_pages ? variation_.placement : Placement::contiguous);
+  if (!variation_.unguarded) poison(workspace);
   return workspace;
 }
 
@@ -203,15 +204,15 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
   given.random_seed = 42;
   given.host = host_.abi();
   given.error = variation_.error_sink ? &error : nullptr;
-  fvlm_call* call = lend(given, Spoil::call);
+  fvlm_call* call = guarded_copy(given, SizeFault::call);
 
   std::vector<at::Tensor> before;
-  if (!variation_.bare)
+  if (!variation_.unguarded)
     for (const Operand& operand : operands_) before.push_back(operand.storage_.clone());
 
   fvlm_status status = FVLM_ERROR_INTERNAL;
   auto once = [&] {
-    const Sealed sealed(sealed_but(writes));
+    const WriteProtection protection(protected_ranges_except(writes));
     try {
       if (variation_.watch)
         variation_.watch->around(name + "()", [&] { status = function(call); });
@@ -226,35 +227,35 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
     }
     return status == FVLM_OK;
   };
-  if (variation_.bare) {
+  if (variation_.unguarded) {
     // What grew between two calls is the engine's: operands of this one.
     resident_base_ += bytes_resident() - resident_after_;
     reset_resident_peak();
   }
-  if (variation_.recorded) {
+  if (variation_.captured) {
     if (scratch) writes.push_back(scratch);
-    if (auto wrong = record(*call, once, writes, before); !wrong.empty())
-      run_.violations.emplace_back(Violation::unrecordable, fmt::format("{}: {}", name, wrong));
+    if (auto wrong = capture_and_replay(*call, once, writes, before); !wrong.empty())
+      run_.violations.emplace_back(Violation::not_capturable, fmt::format("{}: {}", name, wrong));
     if (scratch) writes.pop_back();
   } else {
-    if (variation_.rehearsal != Variation::Rehearsal::none) rehearse(once, writes, before);
+    if (variation_.prior_call != Variation::PriorCall::none) run_prior_call(once, writes, before);
     if (stream_) wait_for_device();
-    if (variation_.races) watch_pieces(name, writes);
+    if (variation_.record_races) track_piece_writes(name, writes);
     once();
-    if (variation_.races) host_.between_pieces({});
+    if (variation_.record_races) host_.between_pieces({});
     if (stream_) wait_for_device();
   }
-  if (variation_.bare && context_.device.is_cpu()) {
+  if (variation_.unguarded && context_.device.is_cpu()) {
     run_.peak = std::max(run_.peak, bytes_resident_peak() - resident_base_);
     resident_after_ = bytes_resident();
   }
-  look_at_sink(name, text);
+  check_sink(name, text);
   run_.statuses.push_back({name, status, variation_.error_sink ? std::string(text.data()) : "", workspace});
   if (auto misuse = host_.take_misuse(); !misuse.empty())
     run_.violations.emplace_back(Violation::host_misused, name + " " + misuse);
-  if (!variation_.bare) {
+  if (!variation_.unguarded) {
     if (scratch) writes.push_back(scratch);
-    look_around(name, status, writes, before);
+    check_writes(name, status, writes, before);
     if (scratch) writes.pop_back();
   }
   if (status == FVLM_OK) {
@@ -269,9 +270,9 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
   return status == FVLM_OK;
 }
 
-void Workbench::rehearse(const std::function<bool()>& once, const std::vector<Operand*>& writes,
-                         const std::vector<at::Tensor>& before) {
-  const bool reordered = variation_.rehearsal == Variation::Rehearsal::reordered;
+void Workbench::run_prior_call(const std::function<bool()>& once, const std::vector<Operand*>& writes,
+                               const std::vector<at::Tensor>& before) {
+  const bool reordered = variation_.prior_call == Variation::PriorCall::reordered;
   for (Operand& operand : operands_) {
     if (operand.name_.starts_with("saved") || std::find(writes.begin(), writes.end(), &operand) != writes.end())
       continue;
@@ -288,19 +289,19 @@ void Workbench::rehearse(const std::function<bool()>& once, const std::vector<Op
   for (size_t i = 0; i < before.size(); ++i) operands_[i].storage_.copy_(before[i]);
 }
 
-void Workbench::watch_pieces(const std::string& call, const std::vector<Operand*>& writes) {
-  struct Watched {
+void Workbench::track_piece_writes(const std::string& call, const std::vector<Operand*>& writes) {
+  struct TrackedOutput {
     Operand* operand;
     at::Tensor last, changed; // as it was at the last look; whether a piece of this parallel_for has changed it
   };
-  auto watched = std::make_shared<std::vector<Watched>>();
+  auto tracked = std::make_shared<std::vector<TrackedOutput>>();
   for (Operand* operand : writes)
-    watched->push_back({operand, operand->storage_.clone(), at::zeros_like(operand->storage_, at::kBool)});
-  host_.between_pieces([this, call, watched](int64_t done) {
-    for (Watched& one : *watched) {
+    tracked->push_back({operand, operand->storage_.clone(), at::zeros_like(operand->storage_, at::kBool)});
+  host_.between_pieces([this, call, tracked](int64_t done) {
+    for (TrackedOutput& one : *tracked) {
       const at::Tensor differs = one.operand->storage_ != one.last;
       one.last.copy_(one.operand->storage_);
-      // Before its first piece the calling thread may write what it likes.
+      // Before its first piece the calling thread may write anything.
       if (done == 0) {
         one.changed.zero_();
         continue;
@@ -339,21 +340,21 @@ void Workbench::time(Timing& timing, const std::function<bool()>& once) const {
   }
 }
 
-std::string Workbench::record(fvlm_call& given, const std::function<bool()>& once, const std::vector<Operand*>& writes,
-                              const std::vector<at::Tensor>& before) {
-  Recorder recorder;
-  given.stream = recorder.stream();
+std::string Workbench::capture_and_replay(fvlm_call& given, const std::function<bool()>& once,
+                                          const std::vector<Operand*>& writes, const std::vector<at::Tensor>& before) {
+  GraphCapture capture;
+  given.stream = capture.stream();
   given.flags |= FVLM_CAPTURING;
-  if (auto wrong = recorder.begin(); !wrong.empty()) return wrong;
+  if (auto wrong = capture.begin(); !wrong.empty()) return wrong;
   const bool done = once();
-  if (auto wrong = recorder.end(); !wrong.empty() && done) return wrong;
+  if (auto wrong = capture.end(); !wrong.empty() && done) return wrong;
   if (!done) return "";
-  run_.nodes = std::max(run_.nodes, recorder.nodes());
+  run_.nodes = std::max(run_.nodes, capture.nodes());
   for (size_t i = 0; i < before.size(); ++i)
     if (!at::equal(operands_[i].storage_, before[i]))
       return fmt::format("{} changed while the call was recorded: not all of it goes to the stream",
                          operands_[i].name_);
-  if (auto wrong = recorder.replay(); !wrong.empty()) return wrong;
+  if (auto wrong = capture.replay(); !wrong.empty()) return wrong;
   // Once more from the same beginning.
   std::vector<std::pair<Operand*, at::Tensor>> after;
   for (size_t i = 0; i < before.size(); ++i)
@@ -361,15 +362,15 @@ std::string Workbench::record(fvlm_call& given, const std::function<bool()>& onc
       after.emplace_back(&operand, operand.storage_.clone());
       operand.storage_.copy_(before[i]);
     }
-  if (auto wrong = recorder.replay(); !wrong.empty()) return wrong;
+  if (auto wrong = capture.replay(); !wrong.empty()) return wrong;
   for (const auto& [operand, bytes] : after)
     if (!operand->name_.starts_with("the workspace") && !at::equal(operand->storage_, bytes))
       return fmt::format("a second replay gives {} other bits than the first", operand->name_);
   return "";
 }
 
-void Workbench::look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
-                            const std::vector<at::Tensor>& before) {
+void Workbench::check_writes(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
+                             const std::vector<at::Tensor>& before) {
   for (size_t i = 0; i < before.size(); ++i) {
     const Operand& operand = operands_[i];
     if (at::equal(operand.storage_, before[i])) continue;
@@ -403,7 +404,7 @@ void Workbench::look_around(const std::string& call, int32_t status, const std::
       run_.violations.emplace_back(scratch ? Violation::past_workspace : Violation::past_end,
                                    fmt::format("{} wrote {}", call, place));
     else if (given && scratch)
-      continue; // scribbling in the workspace before refusing hurts nobody
+      continue; // writing to the workspace before refusing is harmless
     else if (given)
       run_.violations.emplace_back(Violation::wrote_on_refusal,
                                    fmt::format("{} returned {} and had written {}", call, status_name(status), place));

@@ -43,13 +43,13 @@ long most_memory_kib() {
   return usage.ru_maxrss;
 }
 
-TEST(DecodeImage, inks_stored_as_such_or_as_luminance_and_chroma_give_the_colours) {
+TEST(DecodeImage, CmykAndYcckGiveTheColours) {
   const fvlm::Image image = gradient(64, 48);
   for (const JpegColours colours : {JpegColours::rgb, JpegColours::cmyk, JpegColours::ycck})
     EXPECT_LT(mean_difference(decode(jpeg_of(image, {colours})), image), 3) << static_cast<int>(colours);
 }
 
-TEST(DecodeImage, sixteen_bits_become_the_upper_eight) {
+TEST(DecodeImage, SixteenBitsKeepTheUpperEight) {
   for (const int colour_type : {0, 2, 4, 6}) {
     const int channels = std::array{1, 0, 3, 0, 2, 0, 4}[static_cast<size_t>(colour_type)];
     std::string row(1, '\0'); // no filter
@@ -65,7 +65,7 @@ TEST(DecodeImage, sixteen_bits_become_the_upper_eight) {
   }
 }
 
-TEST(DecodeImage, an_interlaced_png_is_the_same_picture) {
+TEST(DecodeImage, InterlacedPngIsTheSamePicture) {
   // A width and height of 1: the first of the seven passes holds all there is.
   const std::string row("\0\x10\x20\x30", 4);
   const fvlm::Image image =
@@ -73,7 +73,7 @@ TEST(DecodeImage, an_interlaced_png_is_the_same_picture) {
   EXPECT_EQ(image.rgb, (std::vector<uint8_t>{0x10, 0x20, 0x30}));
 }
 
-TEST(DecodeImage, scales_a_jpeg_no_further_than_both_sides_allow) {
+TEST(DecodeImage, JpegScalingKeepsBothSidesLargeEnough) {
   const std::string file = jpeg_of(gradient(640, 480), {});
   const auto size = [&](int64_t width, int64_t height) {
     const fvlm::Image image = decode(file, {width, height});
@@ -87,7 +87,7 @@ TEST(DecodeImage, scales_a_jpeg_no_further_than_both_sides_allow) {
   EXPECT_EQ(size(2000, 2000), std::pair(int64_t{640}, int64_t{480}));
 }
 
-TEST(DecodeImage, bombs_are_refused_from_the_header_before_memory_is_taken) {
+TEST(DecodeImage, RefusesBombsByTheirHeaderBeforeAllocating) {
   const long before = most_memory_kib();
   EXPECT_THAT(refusal(png_signature() + png_header(60000, 60000, 8, 2) + png_chunk("IDAT", deflated("")) +
                       png_chunk("IEND", "")),
@@ -102,7 +102,7 @@ TEST(DecodeImage, bombs_are_refused_from_the_header_before_memory_is_taken) {
   EXPECT_LT(most_memory_kib() - before, 20000) << "KiB";
 }
 
-TEST(DecodeImage, what_png_chunks_would_inflate_to_is_never_inflated) {
+TEST(DecodeImage, NeverInflatesAncillaryPngChunks) {
   const long before = most_memory_kib();
   const std::string bomb = deflated(std::string(30 << 20, 'x'));
   std::string file = png_signature() + png_header(1, 1, 8, 2);
@@ -116,7 +116,7 @@ TEST(DecodeImage, what_png_chunks_would_inflate_to_is_never_inflated) {
   EXPECT_LT(most_memory_kib() - before, 100000) << "KiB, of which the text before deflation is 30000";
 }
 
-TEST(DecodeImage, a_jpeg_of_very_many_scans_is_given_up) {
+TEST(DecodeImage, LimitsJpegScans) {
   const int64_t side = 3000;
   std::string file =
       jpeg_of({side, side, std::vector<uint8_t>(static_cast<size_t>(side * side * 3), 77)}, {.scan_a_component = true});
@@ -128,7 +128,7 @@ TEST(DecodeImage, a_jpeg_of_very_many_scans_is_given_up) {
   EXPECT_THAT(refusal(file + "\xff\xd9"), HasSubstr("broken JPEG"));
 }
 
-TEST(DecodeImage, damage_is_an_error_and_not_a_grey_picture) {
+TEST(DecodeImage, DamageIsAnErrorAndNotAGreyPicture) {
   const fvlm::Image image = gradient(160, 120);
   std::string file = jpeg_of(image, {});
   file.replace(file.size() / 2, 2, "\xff\xd9"); // it ends too early

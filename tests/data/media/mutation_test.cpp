@@ -140,7 +140,7 @@ std::string palette_png(int interlace) {
          png_chunk("IDAT", deflated(rows)) + png_chunk("IEND", "");
 }
 
-TEST(Mutated, jpegs_end_in_pictures_or_errors) {
+TEST(Mutated, JpegsDecodeOrFail) {
   const fvlm::Image image = gradient(75, 50);
   survive("jpeg",
           {jpeg_of(image, {}), jpeg_of(image, {.progressive = true}), jpeg_of(image, {.colours = JpegColours::ycck}),
@@ -148,7 +148,7 @@ TEST(Mutated, jpegs_end_in_pictures_or_errors) {
           600, read_image);
 }
 
-TEST(Mutated, pngs_end_in_pictures_or_errors) {
+TEST(Mutated, PngsDecodeOrFail) {
   const std::string rgb = fvlm::write_png(gradient(40, 30));
   const std::string wide = png_signature() + png_header(8, 8, 16, 6) +
                            png_chunk("IDAT", deflated(std::string(520, '\1'))) + png_chunk("IEND", "");
@@ -156,7 +156,7 @@ TEST(Mutated, pngs_end_in_pictures_or_errors) {
 }
 
 #ifdef FVLM_TEST_LIBRARY
-TEST(Mutated, mp4s_end_in_frames_or_errors) {
+TEST(Mutated, Mp4sDecodeOrFail) {
   const std::vector<fvlm::Image> frames(20, gradient(64, 48));
   const fvlm::VideoDecoder decoder = ffmpeg_decoder();
   survive("mp4",

@@ -19,7 +19,7 @@ std::vector<uint8_t> noise(size_t bytes) {
   return values;
 }
 
-TEST(Resize, fast_loops_give_the_integers_of_the_plain_ones) {
+TEST(Resize, VectorLoopsMatchPlainLoops) {
   const fvlm::ResizeLoops* fast = fvlm::avx2_resize_loops();
   if (!fast) GTEST_SKIP() << "this processor has no AVX2";
   const fvlm::ResizeLoops& plain = fvlm::plain_resize_loops();
@@ -46,7 +46,7 @@ TEST(Resize, fast_loops_give_the_integers_of_the_plain_ones) {
     }
 }
 
-TEST(Resize, keeps_an_even_colour_at_any_size) {
+TEST(Resize, KeepsUniformColourAtAnySize) {
   for (const int64_t side : {1, 2, 63, 300}) {
     const fvlm::Image image{side, 2 * side, std::vector<uint8_t>(static_cast<size_t>(6 * side * side), 201)};
     std::vector<uint8_t> out(17 * 90 * 3);
@@ -55,7 +55,7 @@ TEST(Resize, keeps_an_even_colour_at_any_size) {
   }
 }
 
-TEST(Resize, refuses_sizes_that_do_not_fit_the_memory) {
+TEST(Resize, RefusesSizesThatDoNotFitTheMemory) {
   const fvlm::Image image{2, 2, std::vector<uint8_t>(12)};
   std::vector<uint8_t> out(12);
   EXPECT_THROW(fvlm::resize(image, 3, 2, out), fvlm::Error);
@@ -63,7 +63,7 @@ TEST(Resize, refuses_sizes_that_do_not_fit_the_memory) {
   EXPECT_THROW(fvlm::resize({2, 2, std::vector<uint8_t>(11)}, 2, 2, out), fvlm::Error);
 }
 
-TEST(Normalise, separates_the_channels_and_is_right_to_the_last_bits) {
+TEST(Normalise, SeparatesChannelsExactly) {
   std::vector<uint8_t> pixels(256 * 3);
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>((i / 3 + i % 3 * 85) % 256);
   std::vector<float> out(pixels.size());

@@ -73,7 +73,7 @@ std::string video_refusal(const std::string& file, const std::vector<double>& ti
   return "";
 }
 
-TEST(Video, probe_tells_length_and_size_and_reads_little) {
+TEST(Video, ProbeReadsLittleForLengthAndSize) {
   const Bytes file(video(40));
   const fvlm::VideoInfo info = ffmpeg_decoder().probe(file);
   EXPECT_NEAR(info.seconds, 5.0, 1e-6);
@@ -82,13 +82,13 @@ TEST(Video, probe_tells_length_and_size_and_reads_little) {
   EXPECT_LE(file.reads, 4);
 }
 
-TEST(Video, the_frame_of_a_time_is_the_last_that_began) {
+TEST(Video, ShowsTheLastFrameThatBeganBeforeATime) {
   const std::string file = video(40); // 8 a second
   EXPECT_EQ(numbers(file, {0, 0.124, 0.125, 0.13, 0.249, 0.25, 1, 1, 2.9, 4.875, 4.99}),
             (std::vector{0, 0, 1, 1, 1, 2, 8, 8, 23, 39, 39}));
 }
 
-TEST(Video, reordered_frames_and_far_seeks_give_the_same_frames) {
+TEST(Video, ReorderedFramesAndSeeksGiveTheSameFrames) {
   for (const int between : {0, 2})
     for (const int key_every : {1, 5, 12, 200}) {
       const std::string file = video(100, {.key_every = key_every, .between = between});
@@ -105,7 +105,7 @@ TEST(Video, reordered_frames_and_far_seeks_give_the_same_frames) {
     }
 }
 
-TEST(Video, goes_over_keys_instead_of_decoding_what_lies_between) {
+TEST(Video, SeeksToKeyFrames) {
   std::vector<Image> images;
   images.reserve(200);
   for (int n = 0; n < 200; ++n) images.push_back(frame(n % 100));
@@ -121,7 +121,7 @@ TEST(Video, goes_over_keys_instead_of_decoding_what_lies_between) {
   EXPECT_LT(file.reads, again.reads + 1);
 }
 
-TEST(Video, is_turned_as_the_file_says) {
+TEST(Video, AppliesRotation) {
   // The corners of a frame: upper left red, upper right blue, lower right grey, lower left red.
   for (int turns = 0; turns < 4; ++turns) {
     std::vector<Image> images(8, flag(96, 64));
@@ -143,7 +143,7 @@ TEST(Video, is_turned_as_the_file_says) {
   }
 }
 
-TEST(Video, colours_and_sizes_arrive) {
+TEST(Video, KeepsColoursAndSizes) {
   const std::vector<Image> images(3, flag(128, 96));
   std::vector<uint8_t> out(128 * 96 * 3);
   ffmpeg_decoder().decode(Bytes(fvlm::write_mp4(images)), std::vector<double>{0.2}, 128, 96, out);
@@ -152,13 +152,13 @@ TEST(Video, colours_and_sizes_arrive) {
   EXPECT_LT(sum / static_cast<double>(out.size()), 4) << "mean difference; halved chroma at two edges";
 }
 
-TEST(Video, the_last_frame_stands_in_for_two_seconds_and_no_longer) {
+TEST(Video, RepeatsTheLastFrameForTwoSecondsOnly) {
   const std::string file = video(16); // 2 s
   EXPECT_EQ(numbers(file, {1, 2, 3, 4}), (std::vector{8, 15, 15, 15}));
   EXPECT_THAT(video_refusal(file, {0, 4.5}), HasSubstr("ends after 2.00 s"));
 }
 
-TEST(Video, damaged_files_are_errors) {
+TEST(Video, DamagedFilesAreErrors) {
   const std::string file = video(80, {.fragmented = true});
   EXPECT_THAT(video_refusal(""), HasSubstr("broken video"));
   EXPECT_THAT(video_refusal("not a video, however one looks at it"), HasSubstr("broken video"));
@@ -167,14 +167,14 @@ TEST(Video, damaged_files_are_errors) {
   EXPECT_THROW(ffmpeg_decoder().probe(Bytes(file.substr(0, 100))), fvlm::Error);
 }
 
-TEST(Video, limits_hold) {
+TEST(Video, EnforcesLimits) {
   const std::string file = video(16);
   EXPECT_THAT(video_refusal(file, {0}, {.most_pixels = 64 * 63}), HasSubstr("64 x 64"));
   EXPECT_EQ(video_refusal(file, {0}, {.most_pixels = 64 * 64}), "");
   EXPECT_THAT(video_refusal(file, {0}, {.seconds = 0}), HasSubstr("takes more than 0 s"));
 }
 
-TEST(Video, a_failing_disk_is_told_as_it_is) {
+TEST(Video, ReportsAFailingDiskAsSuch) {
   std::vector<Image> noise(100, frame(0));
   const fvlm::RandomStream random(1, "noise");
   uint64_t drawn = 0;
@@ -193,7 +193,7 @@ TEST(Video, a_failing_disk_is_told_as_it_is) {
   }
 }
 
-TEST(Video, decodes_on_many_threads) {
+TEST(Video, DecodesOnManyThreads) {
   const std::string file = video(24);
   const fvlm::VideoDecoder shared = ffmpeg_decoder();
   std::vector<std::vector<uint8_t>> out(4, std::vector<uint8_t>(3 * 16 * 16 * 3));
@@ -227,7 +227,7 @@ std::string misbehaves(fvlm_status (*decode)(fvlm_instance*, const fvlm_video_qu
   return "";
 }
 
-TEST(Video, a_plugin_that_breaks_its_word_is_named) {
+TEST(Video, NamesAPluginThatBreaksTheContract) {
   EXPECT_THAT(misbehaves([](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; }),
               HasSubstr("0 pictures came"));
   EXPECT_THAT(misbehaves([](auto*, auto*, auto*, auto*) -> fvlm_status { throw 7; }), HasSubstr("threw"));
@@ -248,7 +248,7 @@ TEST(Video, a_plugin_that_breaks_its_word_is_named) {
               HasSubstr("1048576 x 1048576"));
 }
 
-TEST(FrameTimes, one_a_second_and_evenly_where_these_are_too_many) {
+TEST(FrameTimes, OneASecondOrEvenlySpacedBelowTheLimit) {
   using Times = std::vector<double>;
   EXPECT_EQ(fvlm::sample_frame_times(3.2, 64), (Times{0, 1, 2, 3}));
   EXPECT_EQ(fvlm::sample_frame_times(3, 64), (Times{0, 1, 2}));

@@ -17,7 +17,7 @@ fvlm::Image gradient(int64_t width, int64_t height) {
   return image;
 }
 
-TEST(WriteImage, png_keeps_every_pixel) {
+TEST(WriteImage, PngKeepsEveryPixel) {
   const fvlm::Image image = gradient(37, 21);
   const std::string bytes = fvlm::write_png(image);
   png_image reader{};
@@ -31,7 +31,7 @@ TEST(WriteImage, png_keeps_every_pixel) {
   EXPECT_EQ(read, image.rgb);
 }
 
-TEST(WriteImage, jpeg_is_a_baseline_file_whose_size_grows_with_quality) {
+TEST(WriteImage, JpegIsBaselineAndGrowsWithQuality) {
   const fvlm::Image image = gradient(64, 48);
   const std::string low = fvlm::write_jpeg(image, 40), high = fvlm::write_jpeg(image, 95);
   EXPECT_EQ(low.substr(0, 3), "\xff\xd8\xff");
@@ -40,13 +40,13 @@ TEST(WriteImage, jpeg_is_a_baseline_file_whose_size_grows_with_quality) {
   EXPECT_LT(low.size(), high.size());
 }
 
-TEST(WriteImage, the_same_pixels_give_the_same_bytes) {
+TEST(WriteImage, SamePixelsGiveTheSameBytes) {
   const fvlm::Image image = gradient(16, 16);
   EXPECT_EQ(fvlm::write_png(image), fvlm::write_png(image));
   EXPECT_EQ(fvlm::write_jpeg(image, 90), fvlm::write_jpeg(image, 90));
 }
 
-TEST(WriteImage, refuses_an_image_whose_bytes_do_not_fit_its_size) {
+TEST(WriteImage, RefusesWrongPixelCount) {
   EXPECT_THROW(fvlm::write_png({}), fvlm::Error);
   EXPECT_THROW(fvlm::write_png({2, 2, std::vector<uint8_t>(11)}), fvlm::Error);
   EXPECT_THROW(fvlm::write_jpeg({70000, 1, std::vector<uint8_t>(210000)}, 90), fvlm::Error);

@@ -61,7 +61,7 @@ Wanted replicated(int64_t to) {
 
 } // namespace
 
-TEST(Frames, an_image_is_decoded_resized_and_normalised) {
+TEST(Frames, ImageIsDecodedResizedAndNormalised) {
   Image picture{9, 7, {}};
   for (int i = 0; i < 9 * 7 * 3; ++i) picture.rgb.push_back(static_cast<uint8_t>(37 * i));
   std::string file = write_jpeg(picture, 90);
@@ -73,7 +73,7 @@ TEST(Frames, an_image_is_decoded_resized_and_normalised) {
     EXPECT_EQ(decode({{"json", json}, {name, file}}).frames, expected) << name;
 }
 
-TEST(Frames, a_still_image_is_repeated) {
+TEST(Frames, StillImageIsRepeated) {
   Seen seen = decode({{"json", json}, {"png", png(9)}}, replicated(3));
   EXPECT_EQ(seen.sample.frames, 3);
   EXPECT_EQ(seen.sample.rows(), 3 + static_cast<int64_t>(seen.sample.texts[0].ids.size()));
@@ -88,7 +88,7 @@ TEST(Frames, a_still_image_is_repeated) {
               HasSubstr("'frame_count' is 2, and there is 1"));
 }
 
-TEST(Frames, numbered_frames_go_by_their_numbers_and_not_by_their_place) {
+TEST(Frames, NumberedFramesAreOrderedByNumber) {
   Files files = {{"json", json}};
   for (int number : {10, 9, 8, 11}) files.push_back({fmt::format("{}.png", number), png(static_cast<uint8_t>(number))});
   EXPECT_THAT(shades(decode(files, replicated(5))), ElementsAre(8, 9, 10, 11));
@@ -96,7 +96,7 @@ TEST(Frames, numbered_frames_go_by_their_numbers_and_not_by_their_place) {
       << "a clip of one frame";
 }
 
-TEST(Frames, more_than_max_frames_are_sampled_evenly_from_the_first_to_the_last) {
+TEST(Frames, MoreThanMaxFramesAreSampledEvenly) {
   EXPECT_THAT(evenly_spaced(3, 5), ElementsAre(0, 1, 2));
   EXPECT_THAT(evenly_spaced(9, 5), ElementsAre(0, 2, 4, 6, 8));
   EXPECT_THAT(evenly_spaced(10, 4), ElementsAre(0, 3, 6, 9));
@@ -108,7 +108,7 @@ TEST(Frames, more_than_max_frames_are_sampled_evenly_from_the_first_to_the_last)
   EXPECT_THAT(shades(decode(files, wanted)), ElementsAre(0, 30, 60, 90));
 }
 
-TEST(Frames, an_array_of_frames_is_normalised_as_it_is) {
+TEST(Frames, ArrayOfFramesIsOnlyNormalised) {
   std::string data;
   for (int i = 0; i < 3 * 4 * 4 * 3; ++i) data += static_cast<char>(5 * i);
   Seen seen = decode({{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("3, 4, 4, 3", data)}});
@@ -125,14 +125,14 @@ TEST(Frames, an_array_of_frames_is_normalised_as_it_is) {
             (std::vector<int64_t>{0, 2}));
 }
 
-TEST(Frames, an_array_of_one_frame_is_a_still_image) {
+TEST(Frames, ArrayOfOneFrameIsAStillImage) {
   std::string data(48, '\x21');
   EXPECT_EQ(decode({{"json", json}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3)).sample.frames, 3);
   Seen seen = decode({{"json", R"({"caption":"x","frame_count":2})"}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3));
   EXPECT_THAT(shades(seen), ElementsAre(0x21, 0x21));
 }
 
-TEST(Frames, what_numpy_writes_is_read) {
+TEST(Frames, ReadsNumpyFiles) {
   Folder folder;
   auto command = fmt::format("{} -c \"import numpy; numpy.save('{}/a.npy', numpy.arange(96, dtype=numpy.uint8)"
                              ".reshape(2, 4, 4, 3))\" 2> /dev/null",
@@ -142,7 +142,7 @@ TEST(Frames, what_numpy_writes_is_read) {
   EXPECT_THAT(shades(seen), ElementsAre(0, 48));
 }
 
-TEST(Frames, a_sample_without_frames_says_that_it_means_it) {
+TEST(Frames, SampleWithoutFramesHasToDeclareIt) {
   EXPECT_THAT(refusal({{"json", json}}), HasSubstr("it has no frames"));
   EXPECT_EQ(measure({{"json", R"({"caption":"x","frame_count":0})"}}).frames, 0);
   EXPECT_EQ(measure({{"json", json}}, text_only()).frames, 0);
@@ -150,7 +150,7 @@ TEST(Frames, a_sample_without_frames_says_that_it_means_it) {
               HasSubstr("it has frames ('png'), in a text-only source"));
 }
 
-TEST(Frames, what_is_wrong_is_said_with_the_sample_and_the_part) {
+TEST(Frames, ErrorsNameSampleAndPart) {
   std::string data(48, 'x');
   struct Wrong {
     Files files;
@@ -193,14 +193,14 @@ TEST(Frames, what_is_wrong_is_said_with_the_sample_and_the_part) {
   }
 }
 
-TEST(Frames, a_steady_step_between_numbers_is_no_gap) {
+TEST(Frames, ConstantStepBetweenNumbersIsNoGap) {
   EXPECT_EQ(measure({{"json", json}, {"0.png", "-"}, {"5.png", "-"}, {"10.png", "-"}}).frames, 3);
   EXPECT_EQ(
       measure({{"json", R"({"caption":"x","frame_count":3})"}, {"0.png", "-"}, {"5.png", "-"}, {"7.png", "-"}}).frames,
       3);
 }
 
-TEST(Frames, a_sample_that_lost_a_member_is_broken) {
+TEST(Frames, SampleThatLostAMemberIsBroken) {
   TarMaker tar;
   tar.file("a.json", json);
   tar.header("a.png", TarMaker::octal(0), '2');

@@ -39,7 +39,7 @@ std::string refused(const std::filesystem::path& path, const MediaOptions& optio
 
 } // namespace
 
-TEST(MediaFile, a_picture_is_a_frame_or_as_many_as_wanted) {
+TEST(MediaFile, PictureIsRepeatedToTheRequestedFrames) {
   Folder folder;
   write_bytes(folder / "a.png", grey_png(70));
   EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4}), 4), std::vector<int>{70});
@@ -47,7 +47,7 @@ TEST(MediaFile, a_picture_is_a_frame_or_as_many_as_wanted) {
             (std::vector<int>{70, 70, 70}));
 }
 
-TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_fewer) {
+TEST(MediaFile, FolderIsOrderedByNameAndSampledEvenly) {
   Folder folder;
   for (int i = 4; i >= 0; --i)
     write_bytes(folder / fmt::format("f{}.png", i), grey_png(static_cast<uint8_t>(50 + 10 * i)));
@@ -56,7 +56,7 @@ TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_
   EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4, .max_frames = 3}), 4), (std::vector<int>{50, 70, 90}));
 }
 
-TEST(MediaFile, numbers_in_names_count_and_endings_are_of_any_case) {
+TEST(MediaFile, NumbersInNamesCountAndExtensionsIgnoreCase) {
   Folder folder;
   for (int i : {1, 2, 3, 10, 11, 100})
     write_bytes(folder / fmt::format("clip7_{}.{}", i,
@@ -67,7 +67,7 @@ TEST(MediaFile, numbers_in_names_count_and_endings_are_of_any_case) {
   EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4}), 4), (std::vector<int>{51, 52, 53, 60, 61, 150}));
 }
 
-TEST(MediaFile, what_is_no_media_is_refused_by_its_path) {
+TEST(MediaFile, RefusesOtherFilesByPath) {
   Folder folder;
   write_bytes(folder / "half.png", grey_png(9).substr(0, 40));
   write_bytes(folder / "words", "no media");

@@ -89,7 +89,7 @@ class Reading {
 
 } // namespace
 
-TEST(MutatedShards, nothing_crashes_or_hangs_and_every_untouched_sample_comes_out_as_it_was) {
+TEST(MutatedShards, NeverCrashAndKeepUntouchedSamples) {
   set_log_level(LogLevel::error);
   const MadeShard made = made_shard();
   Reading reading;

@@ -22,7 +22,7 @@ std::vector<std::string> all_told(const Sample& sample) {
 
 } // namespace
 
-TEST(SampleContent, a_question_and_its_answer) {
+TEST(SampleContent, QuestionAndAnswer) {
   Sample sample = text(R"({"user":"What?","assistant":"Cats.","source":"zoo","frame_count":0})");
   EXPECT_EQ(sample.source, "zoo");
   EXPECT_EQ(sample.key, "clips/7");
@@ -31,12 +31,12 @@ TEST(SampleContent, a_question_and_its_answer) {
   EXPECT_EQ(sample.rows(), static_cast<int64_t>(sample.texts[0].ids.size()));
 }
 
-TEST(SampleContent, a_pair_is_two_texts) {
+TEST(SampleContent, PairIsTwoTexts) {
   EXPECT_THAT(all_told(text(R"({"user":"Q","chosen_assistant":"good","rejected_assistant":"bad"})")),
               ElementsAre(with_system(chat({"Q", "good"})), with_system(chat({"Q", "bad"}))));
 }
 
-TEST(SampleContent, a_caption_in_json_or_beside_it_answers_the_prompt_of_its_source) {
+TEST(SampleContent, CaptionAnswersThePromptOfItsSource) {
   Wanted wanted = text_only();
   EXPECT_THAT(all_told(text(R"({"caption":"A cat.","source":"webvid"})")),
               ElementsAre(with_system(chat({"What would be the WebVid caption for this video?", "A cat."}))));
@@ -53,7 +53,7 @@ TEST(SampleContent, a_caption_in_json_or_beside_it_answers_the_prompt_of_its_sou
   EXPECT_EQ(measure({{"txt", "A dog."}, {"json", R"({"source":"s","user":"Who?"})"}}, wanted).source, "s");
 }
 
-TEST(SampleContent, messages_of_many_turns_learn_every_answer) {
+TEST(SampleContent, LearnsEveryAnswerOfAConversation) {
   EXPECT_THAT(all_told(text(R"({"messages":[{"role":"user","content":"1"},{"role":"assistant","content":"2"},
                                 {"role":"user","content":[{"type":"image"},{"type":"text","text":"3"},
                                 {"type":"text","text":"!"}]},{"role":"assistant","content":"4"}]})")),
@@ -63,7 +63,7 @@ TEST(SampleContent, messages_of_many_turns_learn_every_answer) {
               ElementsAre(with_system(chat({"1", "2"}), "Be short.")));
 }
 
-TEST(SampleContent, conversations_of_llava_lose_their_placeholders) {
+TEST(SampleContent, RemovesPlaceholdersOfLlava) {
   EXPECT_THAT(all_told(text(R"({"conversations":[{"from":"human","value":"<image>\nWhat is it?"},
                                 {"from":"gpt","value":"A <image> tag."},{"from":"human","value":"  And\nnow? <video>"},
                                 {"from":"gpt","value":"Nothing."},{"from":"human","value":"<image>"},
@@ -89,7 +89,7 @@ TEST(SampleContent, QuestionsOfEveryFormLoseTheirPlaceholders) {
               ElementsAre(with_system(chat({"Q", "A"})), with_system(chat({"Q", "B"}))));
 }
 
-TEST(SampleContent, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or_text) {
+TEST(SampleContent, ChoicesAreTextsWithANumberLetterOrTextAsAnswer) {
   auto right = [](const char* answer) {
     return text(fmt::format(R"({{"user":"Q","choices":["red","B","blue"],"answer":{}}})", answer)).correct_choice;
   };
@@ -111,7 +111,7 @@ TEST(SampleContent, SeveralAnswersAreKeptAndTheMostFrequentIsLearnt) {
   EXPECT_THAT(given.answers, ElementsAre("a", "b"));
 }
 
-TEST(SampleContent, tokens_made_beforehand_are_taken_as_they_are) {
+TEST(SampleContent, TakesTokenizedSamples) {
   Sample one = text(R"({"token_ids":[104,105,33],"loss_mask":[0,true,1]})");
   EXPECT_THAT(all_told(one), ElementsAre("h[i!]"));
   Sample several = text(R"({"token_ids":[[104],[105,33]],"loss_mask":[[1],[0,1]],"answer":1})");
@@ -119,7 +119,7 @@ TEST(SampleContent, tokens_made_beforehand_are_taken_as_they_are) {
   EXPECT_EQ(several.correct_choice, 1);
 }
 
-TEST(SampleContent, the_recipe_says_how_parts_are_called) {
+TEST(SampleContent, RecipeRenamesFields) {
   Wanted wanted = text_only();
   wanted.source.fields = {{"user", "question"}, {"assistant", "reply"}, {"source", "origin"}};
   Sample sample = text(R"({"question":"Q","reply":"A","origin":"o","caption":"not this","messages":[]})", wanted);
@@ -129,7 +129,7 @@ TEST(SampleContent, the_recipe_says_how_parts_are_called) {
               HasSubstr("'reply' (by the recipe the assistant) is missing"));
 }
 
-TEST(SampleContent, a_system_line_can_be_another_or_none) {
+TEST(SampleContent, SystemLineCanBeReplacedOrRemoved) {
   Wanted wanted = text_only();
   wanted.mix.system = "Look.";
   EXPECT_THAT(all_told(text(R"({"user":"Q","assistant":"A"})", wanted)),
@@ -138,12 +138,12 @@ TEST(SampleContent, a_system_line_can_be_another_or_none) {
   EXPECT_THAT(all_told(text(R"({"user":"Q","assistant":"A"})", wanted)), ElementsAre(chat({"Q", "A"})));
 }
 
-TEST(SampleContent, what_users_write_yields_no_special_token) {
+TEST(SampleContent, UserTextYieldsNoSpecialToken) {
   Sample sample = text(R"({"user":"<|im_end|>","assistant":"<|im_start|>"})");
   EXPECT_EQ(std::count(sample.texts[0].ids.begin(), sample.texts[0].ids.end(), 260), 3) << "system, user, assistant";
 }
 
-TEST(SampleContent, a_text_too_long_is_cut_and_counted_or_left_out) {
+TEST(SampleContent, LongTextIsTruncatedAndCountedOrSkipped) {
   Wanted wanted = text_only();
   wanted.mix.system = "";
   const std::string json = R"({"user":"Q","assistant":"0123456789"})";
@@ -166,7 +166,7 @@ TEST(SampleContent, a_text_too_long_is_cut_and_counted_or_left_out) {
   }
 }
 
-TEST(SampleContent, the_rejected_answer_is_cut_and_counted_too) {
+TEST(SampleContent, RejectedAnswerIsTruncatedAndCountedToo) {
   Wanted wanted = text_only();
   wanted.mix.system = "";
   const std::string json = R"({"user":"Q","chosen_assistant":"0123456789","rejected_assistant":"01234567890123"})";
@@ -185,7 +185,7 @@ struct Wrong {
   const char* message;
 };
 
-TEST(SampleContent, what_is_wrong_is_said_with_the_sample_and_the_part) {
+TEST(SampleContent, ErrorsNameSampleAndPart) {
   const std::vector<Wrong> cases = {
       {R"({"user":"Q"})", "it has no text"},
       {R"({"user":7,"assistant":"A"})", "'user' is a number, and a text was expected"},
@@ -261,7 +261,7 @@ TEST(SampleContent, ADotInAFileNameIsExplained) {
   EXPECT_THAT(refusal({{"xml", "x"}, {"000.jpg", "x"}}), testing::Not(HasSubstr("first dot")));
 }
 
-TEST(SampleContent, a_megabyte_of_nesting_or_text_is_refused_at_once) {
+TEST(SampleContent, RefusesAMegabyteOfNestingOrTextQuickly) {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string json = "{\"caption\":";
     while (json.size() < 1'000'000) json += open;

@@ -57,7 +57,7 @@ std::string video_refusal(const std::string& file) {
 
 } // namespace
 
-TEST(SampleVideo, has_a_frame_a_second_and_evenly_fewer_where_these_are_too_many) {
+TEST(SampleVideo, HasAFrameASecondOrEvenlySpacedBelowTheLimit) {
   Read all = read(video(5));
   EXPECT_EQ(all.sample.frames, 5);
   EXPECT_THAT(all.seconds, ElementsAre(0, 1, 2, 3, 4));
@@ -66,14 +66,14 @@ TEST(SampleVideo, has_a_frame_a_second_and_evenly_fewer_where_these_are_too_many
       << "the file's own frames";
 }
 
-TEST(SampleVideo, one_that_is_damaged_is_a_broken_sample_that_names_it) {
+TEST(SampleVideo, DamagedOneIsABrokenSampleThatNamesIt) {
   std::string whole = video(3);
   for (const std::string& bad : {std::string("nonsense"), std::string(), whole.substr(0, 100), std::string(5000, '\0')})
     EXPECT_THAT(video_refusal(bad), testing::AllOf(HasSubstr("a.tar: sample 'clips/7'"), HasSubstr("clips/7.mp4")))
         << bad.size();
 }
 
-TEST(SampleVideo, a_failing_disk_is_no_broken_video) {
+TEST(SampleVideo, FailingDiskIsNoBrokenVideo) {
   static const VideoDecoder decoder = media_test::ffmpeg_decoder();
   Folder folder;
   TarMaker tar;
@@ -92,7 +92,7 @@ TEST(SampleVideo, a_failing_disk_is_no_broken_video) {
   EXPECT_THROW(reader.measure(*shard, shard->sample(0), wanted.source), ReadError);
 }
 
-TEST(SampleVideo, outside_of_a_shard_gives_the_same_frames_and_those_of_a_part_of_it) {
+TEST(SampleVideo, OutsideOfAShardGivesTheSameFrames) {
   static const VideoDecoder decoder = media_test::ffmpeg_decoder();
   Folder folder;
   write_bytes(folder / "clip.mp4", video(6));

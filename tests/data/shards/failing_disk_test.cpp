@@ -56,7 +56,7 @@ class FailingDisk : public testing::Test {
 
 } // namespace
 
-TEST_F(FailingDisk, one_that_fails_for_a_moment_costs_pauses_and_nothing_else) {
+TEST_F(FailingDisk, TransientFailureIsRetried) {
   for (const char* kind : {"eio", "end", "vanish"})
     for (long call = 1; call <= calls; ++call) {
       std::string out = run(fmt::format("{} {} 2", kind, call));
@@ -68,7 +68,7 @@ TEST_F(FailingDisk, one_that_fails_for_a_moment_costs_pauses_and_nothing_else) {
     }
 }
 
-TEST_F(FailingDisk, one_that_stays_broken_ends_in_an_error_of_its_own_after_five_tries) {
+TEST_F(FailingDisk, PermanentFailureEndsAfterFiveTries) {
   for (long call = 1; call <= calls; ++call) {
     std::string out = run(fmt::format("eio {} -1", call));
     EXPECT_EQ(exit_code, 4) << "call " << call << ": " << out;
@@ -83,14 +83,14 @@ TEST_F(FailingDisk, one_that_stays_broken_ends_in_an_error_of_its_own_after_five
   EXPECT_THAT(run("end 2 -1"), HasSubstr("the file ends here, and it was 12800 bytes long"));
 }
 
-TEST_F(FailingDisk, short_reads_go_on_and_slow_ones_are_logged) {
+TEST_F(FailingDisk, ShortReadsContinueAndSlowOnesAreLogged) {
   EXPECT_EQ(run("short 1 -1"), good);
   EXPECT_EQ(log, "");
   EXPECT_EQ(run("slow 2 2", "a.tar", true, "slow"), good);
   EXPECT_THAT(log, HasSubstr("the disk is slow"));
 }
 
-TEST_F(FailingDisk, an_index_that_cannot_be_read_is_made_again) {
+TEST_F(FailingDisk, UnreadableIndexIsRebuilt) {
   run("none 0 0"); // makes the index
   EXPECT_EQ(run("eio 1 1", ".fvlm-index", false), good) << "at its head";
   std::string out = run("eio 3 1", ".fvlm-index", false);

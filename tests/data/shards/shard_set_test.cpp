@@ -48,7 +48,7 @@ int64_t resident_kib() {
 
 } // namespace
 
-TEST(ShardSet, lists_samples_in_the_order_of_patterns_and_sorted_within_wildcards) {
+TEST(ShardSet, ListsSamplesInPatternOrderSortedWithinWildcards) {
   Folder folder;
   for (const char* name : {"b", "a", "c"}) make(folder, name, 2);
   make(folder, "empty", 0);
@@ -65,7 +65,7 @@ TEST(ShardSet, lists_samples_in_the_order_of_patterns_and_sorted_within_wildcard
   EXPECT_THROW(set.locate(-1), Error);
 }
 
-TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
+TEST(ShardSet, PatternWithoutMatchIsAnErrorThatNamesIt) {
   Folder folder;
   make(folder, "a", 1);
   make(folder, "0", 1);
@@ -111,7 +111,7 @@ TEST(ShardSet, BlamesADownloadOnlyForDamage) {
   EXPECT_THAT(said, testing::Not(HasSubstr("downloaded")));
 }
 
-TEST(ShardSet, tells_its_progress_and_gives_the_same_with_any_number_of_threads) {
+TEST(ShardSet, ReportsProgressAndDoesNotDependOnThreads) {
   Folder folder;
   for (int i = 0; i < 20; ++i) make(folder, fmt::format("{:02}", i), i % 3);
   std::vector<std::string> first;
@@ -131,7 +131,7 @@ TEST(ShardSet, tells_its_progress_and_gives_the_same_with_any_number_of_threads)
   EXPECT_EQ(first.size(), 19);
 }
 
-TEST(ShardSet, however_many_shards_few_are_open_and_memory_stays_flat) {
+TEST(ShardSet, KeepsFewShardsOpenAndMemoryFlat) {
   Folder folder;
   constexpr int shards = 300, samples = 100;
   for (int i = 0; i < shards; ++i) make(folder, fmt::format("{:03}", i), samples);
@@ -157,7 +157,7 @@ TEST(ShardSet, however_many_shards_few_are_open_and_memory_stays_flat) {
   EXPECT_LE(late, early + 4096) << "KiB resident at 10 % and 100 %: " << early << ", " << late;
 }
 
-TEST(ShardSet, a_shard_replaced_while_it_is_in_use_stops_the_reader) {
+TEST(ShardSet, StopsWhenAShardIsReplacedDuringUse) {
   Folder folder;
   make(folder, "a", 3);
   ShardSet set({(folder / "a.tar").string()}, cached_in(folder));
@@ -165,7 +165,7 @@ TEST(ShardSet, a_shard_replaced_while_it_is_in_use_stops_the_reader) {
   EXPECT_THROW(set.shard(0), ReadError);
 }
 
-TEST(ShardSet, many_threads_read_it_at_once) {
+TEST(ShardSet, ManyThreadsReadAtOnce) {
   Folder folder;
   for (int i = 0; i < 8; ++i) make(folder, fmt::format("{}", i), 50);
   ShardOptions chosen = cached_in(folder);
@@ -187,7 +187,7 @@ TEST(ShardSet, many_threads_read_it_at_once) {
   EXPECT_EQ(good, 4 * 400);
 }
 
-TEST(ShardSet, a_cache_emptied_while_it_is_in_use_is_filled_again) {
+TEST(ShardSet, RefillsACacheThatWasEmptied) {
   Folder folder;
   make(folder, "a", 3);
   ASSERT_EQ(std::system(fmt::format("cd {} && gzip < a.tar > a.tgz", folder.path().string()).c_str()), 0);

@@ -51,7 +51,7 @@ size_t files_in(const fs::path& folder) {
 
 } // namespace
 
-TEST(Shard, groups_members_by_the_name_up_to_its_first_dot_with_its_folder) {
+TEST(Shard, GroupsMembersByNameUpToTheFirstDot) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
@@ -59,7 +59,7 @@ TEST(Shard, groups_members_by_the_name_up_to_its_first_dot_with_its_folder) {
   EXPECT_EQ(shard->damages(), 0);
 }
 
-TEST(Shard, a_member_or_key_given_twice_is_told_and_the_first_is_kept) {
+TEST(Shard, KeepsTheFirstOfDuplicateMembers) {
   Folder folder;
   TarMaker tar;
   tar.file("a.json", "1");
@@ -144,7 +144,7 @@ TEST(Shard, AnIndexOfAdjacentMembersIsMadeAgainOnlyWhereItReportsDamage) {
   }
 }
 
-TEST(Shard, a_sample_that_lost_a_member_says_so) {
+TEST(Shard, SampleThatLostAMemberReportsIt) {
   Folder folder;
   TarMaker tar = two_samples();
   tar.file("z/1.json", "1");
@@ -163,7 +163,7 @@ TEST(Shard, a_sample_that_lost_a_member_says_so) {
   EXPECT_EQ(shard->damage()[1].offset, link);
 }
 
-TEST(Shard, a_damaged_name_that_reads_like_a_part_which_is_there_costs_that_sample_nothing) {
+TEST(Shard, DamagedNameEqualToAnExistingPartCostsNothing) {
   Folder folder;
   TarMaker tar;
   tar.file("2.json", "a");
@@ -177,7 +177,7 @@ TEST(Shard, a_damaged_name_that_reads_like_a_part_which_is_there_costs_that_samp
               ElementsAre("2: json=a", "3: json=c txt=d"));
 }
 
-TEST(Shard, damage_that_repeats_is_counted_and_told_up_to_a_limit) {
+TEST(Shard, RepeatedDamageIsReportedUpToALimit) {
   Folder folder;
   TarMaker tar = two_samples();
   for (int i = 0; i < 3000; ++i) tar.header("link.jpg", TarMaker::octal(0), '2');
@@ -188,7 +188,7 @@ TEST(Shard, damage_that_repeats_is_counted_and_told_up_to_a_limit) {
   EXPECT_EQ(shard->damage().size(), Grouping::max_reported);
 }
 
-TEST(Shard, the_index_is_kept_beside_the_shard_or_in_the_cache_and_used_again) {
+TEST(Shard, IndexIsReusedFromShardFolderOrCache) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   for (bool beside : {true, false}) {
@@ -206,7 +206,7 @@ TEST(Shard, the_index_is_kept_beside_the_shard_or_in_the_cache_and_used_again) {
   }
 }
 
-TEST(Shard, the_index_of_another_shard_is_not_believed) {
+TEST(Shard, RejectsIndexOfAnotherShard) {
   Folder folder;
   std::string tar = two_samples().end();
   write_bytes(folder / "a.tar", tar);
@@ -221,7 +221,7 @@ TEST(Shard, the_index_of_another_shard_is_not_believed) {
   EXPECT_THAT(samples(*Shard::open(folder / "a.tar", indexed_beside(folder))), ElementsAre("q: json=new"));
 }
 
-TEST(Shard, a_damaged_index_is_made_again_whichever_bit_it_is) {
+TEST(Shard, RebuildsDamagedIndexForEveryFlippedBit) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   Shard::open(folder / "a.tar", indexed_beside(folder));
@@ -243,7 +243,7 @@ TEST(Shard, a_damaged_index_is_made_again_whichever_bit_it_is) {
   set_log_level(LogLevel::info);
 }
 
-TEST(Shard, many_threads_mend_one_damaged_index) {
+TEST(Shard, ManyThreadsRebuildOneDamagedIndex) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
@@ -259,7 +259,7 @@ TEST(Shard, many_threads_mend_one_damaged_index) {
   EXPECT_EQ(good, 4);
 }
 
-TEST(Shard, a_gzipped_tar_is_unpacked_once_and_read_like_any_other) {
+TEST(Shard, GzippedTarIsUnpackedOnce) {
   Folder folder;
   write_bytes(folder / "plain.tar", two_samples().end());
   auto gzip = [&](const char* more) {
@@ -290,7 +290,7 @@ TEST(Shard, a_gzipped_tar_is_unpacked_once_and_read_like_any_other) {
   EXPECT_FALSE(fs::exists(first)) << "what the old file unpacked to stays behind";
 }
 
-TEST(Shard, a_gzip_stream_cut_short_gives_what_comes_before) {
+TEST(Shard, TruncatedGzipStreamGivesItsBeginning) {
   Folder folder;
   TarMaker tar = two_samples();
   std::string noise(100'000, '\0');
@@ -305,7 +305,7 @@ TEST(Shard, a_gzip_stream_cut_short_gives_what_comes_before) {
   EXPECT_GE(shard->damages(), 1);
 }
 
-TEST(Shard, a_gzip_bomb_is_refused_with_a_limit) {
+TEST(Shard, RefusesGzipBombWithALimit) {
   Folder folder;
   ASSERT_EQ(std::system(fmt::format("head -c 3000000 /dev/zero | gzip > {}/a.tgz", folder.path().string()).c_str()), 0);
   ShardOptions limited = indexed_beside(folder);
@@ -319,14 +319,14 @@ TEST(Shard, a_gzip_bomb_is_refused_with_a_limit) {
   EXPECT_EQ(files_in(folder / "cache/shards"), 0) << "something stays behind";
 }
 
-TEST(Shard, what_is_no_file_is_refused) {
+TEST(Shard, RefusesWhatIsNoFile) {
   Folder folder;
   fs::create_directory(folder / "a.tar");
   EXPECT_THROW(Shard::open(folder / "a.tar", indexed_beside(folder)), Error);
   EXPECT_THROW(Shard::open("/dev/null", indexed_beside(folder)), Error);
 }
 
-TEST(Shard, no_place_for_an_index_is_told_with_what_to_do) {
+TEST(Shard, SaysWhatToDoWithoutAPlaceForAnIndex) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   write_bytes(folder / "cache", "no folder");

@@ -47,7 +47,7 @@ void write(const fs::path& path) {
 
 } // namespace
 
-TEST_F(ShardWriterTest, pythons_tarfile_reads_every_member_back) {
+TEST_F(ShardWriterTest, PythonTarfileReadsEveryMember) {
   write(folder / "a.tar");
   std::string listing;
   for (const Entry& entry : entries()) {
@@ -72,18 +72,18 @@ assert len(members) == len(lines), f"{len(members)} members, not {len(lines)}"
   EXPECT_EQ(std::system(fmt::format("tar tf {}/a.tar > /dev/null", folder.string()).c_str()), 0) << "GNU tar";
 }
 
-TEST_F(ShardWriterTest, the_same_members_are_the_same_bytes) {
+TEST_F(ShardWriterTest, SameMembersGiveTheSameBytes) {
   write(folder / "a.tar");
   write(folder / "b.tar");
   EXPECT_TRUE(read_file(folder / "a.tar") == read_file(folder / "b.tar"));
 }
 
-TEST_F(ShardWriterTest, a_shard_that_is_not_committed_leaves_nothing) {
+TEST_F(ShardWriterTest, UncommittedShardLeavesNothing) {
   { ShardWriter(folder / "a.tar").add("k.json", "{}"); }
   EXPECT_TRUE(fs::is_empty(folder));
 }
 
-TEST_F(ShardWriterTest, names_that_lead_out_of_the_folder_are_refused) {
+TEST_F(ShardWriterTest, RefusesNamesThatLeaveTheFolder) {
   ShardWriter writer(folder / "a.tar");
   for (std::string_view name : {"", "/etc/passwd", "../k.json", "a/../../k.json", "a/..", "folder/"})
     EXPECT_THROW(writer.add(name, "{}"), Error) << "'" << name << "'";

@@ -65,7 +65,7 @@ struct Example {
 
 } // namespace
 
-TEST(TarScan, reads_names_and_sizes_of_every_form) {
+TEST(TarScan, ReadsNamesAndSizesOfEveryForm) {
   TarMaker tar;
   std::string folder(120, 'f'), name = std::string(150, 'n') + ".txt";
   tar.file("plain.txt", "1");
@@ -94,7 +94,7 @@ TEST(TarScan, reads_names_and_sizes_of_every_form) {
   EXPECT_THAT(found.wrong, ElementsAre());
 }
 
-TEST(TarScan, what_python_writes_in_three_formats_is_read_whole) {
+TEST(TarScan, ReadsThreeFormatsOfPython) {
   Folder folder;
   write_bytes(folder / "make.py", R"(
 import io, sys, tarfile
@@ -118,7 +118,7 @@ for name, form in ("ustar", tarfile.USTAR_FORMAT), ("gnu", tarfile.GNU_FORMAT), 
   }
 }
 
-TEST(TarScan, what_is_no_plain_file_is_told_and_never_followed) {
+TEST(TarScan, ReportsAndNeverFollowsSpecialFiles) {
   TarMaker tar;
   for (char type : {'1', '2', '3', '4', '6'}) tar.file(fmt::format("a.{}", type), "", type);
   tar.file("/etc/passwd", "x");
@@ -138,7 +138,7 @@ TEST(TarScan, what_is_no_plain_file_is_told_and_never_followed) {
                           HasSubstr("sparse"), HasSubstr("no regular file")));
 }
 
-TEST(TarScan, a_flipped_bit_anywhere_in_a_header_costs_no_other_member) {
+TEST(TarScan, FlippedHeaderBitCostsNoOtherMember) {
   const Example example;
   const std::string whole = example.tar.end();
   ASSERT_EQ(scan(whole).good, example.good);
@@ -154,7 +154,7 @@ TEST(TarScan, a_flipped_bit_anywhere_in_a_header_costs_no_other_member) {
     }
 }
 
-TEST(TarScan, a_size_that_lies_costs_no_other_member) {
+TEST(TarScan, WrongSizeCostsNoOtherMember) {
   const Example example;
   const std::string whole = example.tar.end();
   size_t noticed = 0;
@@ -191,7 +191,7 @@ TEST(TarScan, a_size_that_lies_costs_no_other_member) {
   EXPECT_GE(noticed, 62) << "of " << example.headers.size() * sizes.size();
 }
 
-TEST(TarScan, an_archive_cut_anywhere_gives_what_came_before_and_says_so) {
+TEST(TarScan, TruncatedArchiveGivesItsBeginning) {
   const Example example;
   const std::string whole = example.tar.end();
   for (size_t size = 0; size < whole.size() - 1024; size += 97) {
@@ -206,7 +206,7 @@ TEST(TarScan, an_archive_cut_anywhere_gives_what_came_before_and_says_so) {
   }
 }
 
-TEST(TarScan, a_lost_sector_of_any_content_costs_no_other_member) {
+TEST(TarScan, LostSectorCostsNoOtherMember) {
   const Example example;
   for (size_t member = 0; member < example.headers.size(); ++member)
     for (char content : {'\0', 'x', '7'}) {
@@ -216,7 +216,7 @@ TEST(TarScan, a_lost_sector_of_any_content_costs_no_other_member) {
     }
 }
 
-TEST(TarScan, zeros_among_members_are_told_and_archives_behind_each_other_are_read) {
+TEST(TarScan, ReportsZerosBetweenMembersAndReadsConcatenatedArchives) {
   Example example;
   std::string twice = example.tar.end() + TarMaker(example.tar).end();
   Found found = scan(twice);
@@ -224,7 +224,7 @@ TEST(TarScan, zeros_among_members_are_told_and_archives_behind_each_other_are_re
   EXPECT_THAT(found.wrong, ElementsAre(HasSubstr("2 blocks of zeros where a header should be")));
 }
 
-TEST(TarScan, a_member_whose_long_name_is_lost_is_not_given_a_shorter_one) {
+TEST(TarScan, MemberWhoseLongNameIsLostGetsNoShorterOne) {
   for (char type : {'L', 'x'}) {
     TarMaker tar;
     tar.file("first.txt", "1");
@@ -245,7 +245,7 @@ TEST(TarScan, a_member_whose_long_name_is_lost_is_not_given_a_shorter_one) {
   }
 }
 
-TEST(TarScan, searches_behind_damage_take_linear_time) {
+TEST(TarScan, SearchAfterDamageTakesLinearTime) {
   TarMaker tar; // 20,000 headers, each of which says that garbage at the end follows it
   constexpr size_t members = 20'000;
   for (size_t i = 0; i < members; ++i) tar.header(fmt::format("{}.txt", i), TarMaker::octal((members - i) * 512 - 512));

@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CheckSamples, reads_and_decodes_each_once_and_says_what_is_wrong) {
+TEST(CheckSamples, DecodesEachOnceAndReportsErrors) {
   MadeSource source({700, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.source == 1 && drawn.sample == 4; };
   source.leaves_out = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 5; };
@@ -31,7 +31,7 @@ TEST(CheckSamples, reads_and_decodes_each_once_and_says_what_is_wrong) {
   EXPECT_EQ(check_samples(source, Order::once(source.sizes()), 10, 2).counts.read, 10);
 }
 
-TEST(CheckSamples, a_failing_disk_is_no_broken_sample) {
+TEST(CheckSamples, FailingDiskIsNoBrokenSample) {
   MadeSource source({10});
   source.fails = [](const DrawnSample& drawn) { return drawn.sample == 3; };
   EXPECT_THROW(check_samples(source, Order::once(source.sizes()), 0, 2), ReadError);

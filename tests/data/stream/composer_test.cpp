@@ -62,7 +62,7 @@ void expect_every_sample_once(const std::vector<ComposedStep>& steps, const std:
 }
 
 // What a budget has left may be too little for some of those that wait: they are no part of any pack of the step.
-TEST(Composer, a_budgets_packs_and_steps_keep_to_their_limits_when_little_of_it_is_left) {
+TEST(Composer, KeepsBudgetLimitsNearTheEnd) {
   BatchPlan plan = plan_of({.tokens = 210});
   plan.capacity = {14, 100};
   const auto steps = composed(MadeSource({300, 0}), plan);
@@ -78,7 +78,7 @@ TEST(Composer, a_budgets_packs_and_steps_keep_to_their_limits_when_little_of_it_
   expect_every_sample_once(steps, {300, 0});
 }
 
-TEST(Composer, a_step_by_samples_holds_exactly_so_many_in_packs_that_fit) {
+TEST(Composer, SampleStepHoldsExactlySoManyInPacksThatFit) {
   const auto steps = composed(MadeSource({150, 45}), plan_of({.samples = 32}));
   ASSERT_EQ(steps.size(), 7u);
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -93,7 +93,7 @@ TEST(Composer, a_step_by_samples_holds_exactly_so_many_in_packs_that_fit) {
   expect_every_sample_once(steps, {150, 45});
 }
 
-TEST(Composer, a_stage_ends_with_its_samples) {
+TEST(Composer, StageEndsWithItsSamples) {
   for (const auto& batch : {plan::Batch{.samples = 32}, plan::Batch{.tokens = 300}}) {
     const auto steps = composed(MadeSource({150, 45}), plan_of(batch, 100));
     EXPECT_EQ(keys(steps).size(), 100u);
@@ -101,7 +101,7 @@ TEST(Composer, a_stage_ends_with_its_samples) {
   }
 }
 
-TEST(Composer, a_step_by_budget_takes_samples_until_a_limit_would_be_passed) {
+TEST(Composer, BudgetStepFillsUntilALimit) {
   const auto steps = composed(MadeSource({300, 90}), plan_of({.tokens = 500, .frames = 60}));
   expect_every_sample_once(steps, {300, 90});
   double rows = 0, frames = 0;
@@ -123,7 +123,7 @@ TEST(Composer, a_step_by_budget_takes_samples_until_a_limit_would_be_passed) {
   EXPECT_GT(std::max(rows, frames), 0.95);
 }
 
-TEST(Composer, the_oldest_sample_that_waits_is_in_the_next_pack) {
+TEST(Composer, OldestWaitingSampleIsInTheNextPack) {
   for (const auto& step : composed(MadeSource({300, 90}), plan_of({.tokens = 200}))) {
     if (step.after.done.empty()) continue;
     EXPECT_FALSE(step.after.done.front());
@@ -132,7 +132,7 @@ TEST(Composer, the_oldest_sample_that_waits_is_in_the_next_pack) {
   }
 }
 
-TEST(Composer, goes_on_from_any_cursor_as_if_it_had_not_stopped) {
+TEST(Composer, ResumesFromAnyCursor) {
   for (const auto& batch :
        {plan::Batch{.samples = 32}, plan::Batch{.tokens = 300}, plan::Batch{.samples = 9, .frames = 40}}) {
     MadeSource source({200, 60});
@@ -150,7 +150,7 @@ TEST(Composer, goes_on_from_any_cursor_as_if_it_had_not_stopped) {
   }
 }
 
-TEST(Composer, data_without_a_sample_of_use_are_an_error_however_often_they_may_be_read) {
+TEST(Composer, DataWithoutUsableSamplesAreAnErrorInEveryEpoch) {
   struct Useless {
     const char* what;
     const char* reason;
@@ -175,7 +175,7 @@ TEST(Composer, data_without_a_sample_of_use_are_an_error_however_often_they_may_
     }
 }
 
-TEST(Composer, another_takes_the_place_of_a_broken_sample) {
+TEST(Composer, ReplacesABrokenSample) {
   MadeSource source({100, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 10 == 3; };
   const auto steps = composed(source, plan_of({.samples = 32}));
@@ -191,7 +191,7 @@ TEST(Composer, another_takes_the_place_of_a_broken_sample) {
   EXPECT_TRUE(first.broken);
 }
 
-TEST(Composer, what_the_recipe_leaves_out_is_told_and_is_not_broken) {
+TEST(Composer, ReportsFilteredSamplesSeparatelyFromBrokenOnes) {
   MadeSource source({100, 30});
   source.leaves_out = [](const DrawnSample& drawn) { return drawn.sample % 10 == 3; };
   const auto steps = composed(source, plan_of({.samples = 32}));
@@ -202,7 +202,7 @@ TEST(Composer, what_the_recipe_leaves_out_is_told_and_is_not_broken) {
   EXPECT_EQ(steps[0].aside.at(0).reason, "too long");
 }
 
-TEST(Composer, a_sample_larger_than_a_pack_is_set_aside_with_its_size) {
+TEST(Composer, SampleLargerThanAPackIsSkippedWithItsSize) {
   auto plan = plan_of({.samples = 8});
   plan.capacity = {24, 50};
   const auto steps = composed(MadeSource({100, 30}), plan);
@@ -216,7 +216,7 @@ TEST(Composer, a_sample_larger_than_a_pack_is_set_aside_with_its_size) {
   EXPECT_EQ(steps[0].samples, 8);
 }
 
-TEST(Composer, gives_every_rank_a_pack_of_a_step_by_samples) {
+TEST(Composer, GivesEveryRankAPackOfASampleStep) {
   auto plan = plan_of({.samples = 32});
   plan.capacity = {1000, 10000};
   EXPECT_EQ(composed(MadeSource({150, 45}), plan)[0].packs.size(), 1u);
@@ -224,7 +224,7 @@ TEST(Composer, gives_every_rank_a_pack_of_a_step_by_samples) {
   EXPECT_GE(composed(MadeSource({150, 45}), plan)[0].packs.size(), 4u);
 }
 
-TEST(Composer, refuses_the_cursor_of_other_data) {
+TEST(Composer, RefusesCursorOfOtherData) {
   const auto order = [](uint64_t seed, int64_t size) { return Order::shuffled(mix_of({1}), {size}, seed, "align", 0); };
   const auto plan = plan_of({.samples = 32});
   const Cursor cursor = Composer::start(plan, order(42, 100));

@@ -21,13 +21,13 @@ Cursor some() {
           .fingerprint = 0xfedcba9876543210};
 }
 
-TEST(Cursor, is_the_same_after_it_was_written_and_read) {
+TEST(Cursor, RoundTrips) {
   EXPECT_EQ(Cursor::parse(some().text(), "cursor"), some());
   EXPECT_EQ(Cursor::parse(Cursor().text(), "cursor"), Cursor());
   EXPECT_LT(some().text().size(), 200u);
 }
 
-TEST(Cursor, keeps_what_was_skipped_by_reason) {
+TEST(Cursor, KeepsSkippedSamplesByReason) {
   Cursor cursor = some();
   cursor.skipped = {1, 1, 0, 0, 0};
   cursor.cut = 7;
@@ -42,7 +42,7 @@ TEST(Cursor, keeps_what_was_skipped_by_reason) {
     EXPECT_THROW(Cursor::parse(text.substr(0, text.size() - 1) + "," + bad + "}", "cursor"), Error) << bad;
 }
 
-TEST(Cursor, refuses_what_is_none) {
+TEST(Cursor, RefusesInvalidText) {
   const std::string good = some().text();
   const auto with = [&](const std::string& from, const std::string& to) {
     const size_t at = good.find(from);

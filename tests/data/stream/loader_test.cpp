@@ -40,7 +40,7 @@ std::vector<uint64_t> hashes(DataLoader& loader, size_t most = 1000000) {
   return all;
 }
 
-TEST(DataLoader, gives_the_frames_of_each_sample_where_it_says) {
+TEST(DataLoader, GivesFramesOfEachSampleInPlace) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   auto loader = stage.loader({.workers = 3});
@@ -69,7 +69,7 @@ TEST(DataLoader, gives_the_frames_of_each_sample_where_it_says) {
   EXPECT_EQ(samples, 400);
 }
 
-TEST(DataLoader, packs_do_not_depend_on_the_number_of_workers) {
+TEST(DataLoader, PacksDoNotDependOnTheNumberOfWorkers) {
   MadeSource source({100, 30});
   source.dawdles = true;
   for (const auto& plan : {by_samples, by_budget}) {
@@ -83,7 +83,7 @@ TEST(DataLoader, packs_do_not_depend_on_the_number_of_workers) {
 }
 
 // A process that dies anywhere goes on from the cursor of the last whole step that it saved.
-TEST(DataLoader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
+TEST(DataLoader, ResumesWithTheSamePacksAfterKill) {
   MadeSource source({300, 100});
   source.dawdles = true;
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 17 == 3; };
@@ -119,7 +119,7 @@ TEST(DataLoader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
   }
 }
 
-TEST(DataLoader, ranks_share_the_packs_of_one_without_overlap) {
+TEST(DataLoader, RanksSharePacksWithoutOverlap) {
   const MadeSource source({100, 30});
   auto plan = by_samples;
   plan.capacity = {20, 150};
@@ -141,7 +141,7 @@ TEST(DataLoader, ranks_share_the_packs_of_one_without_overlap) {
   for (const auto& [position, times] : seen) EXPECT_EQ(times, 1) << position;
 }
 
-TEST(DataLoader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others_together) {
+TEST(DataLoader, UndecodableSampleLeavesOtherFramesContiguous) {
   MadeSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 4 == 1; };
   const auto log = std::filesystem::path(testing::TempDir()) / "undecodable.jsonl";
@@ -170,7 +170,7 @@ TEST(DataLoader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others
   std::filesystem::remove(log);
 }
 
-TEST(DataLoader, too_many_broken_samples_end_the_run) {
+TEST(DataLoader, TooManyBrokenSamplesEndTheRun) {
   MadeSource source({100, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
   const Stage stage(source);
@@ -184,7 +184,7 @@ TEST(DataLoader, too_many_broken_samples_end_the_run) {
   }
 }
 
-TEST(DataLoader, a_small_set_of_broken_images_ends_the_run) {
+TEST(DataLoader, SmallSetOfBrokenImagesEndsTheRun) {
   MadeSource source({60, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
   const Stage stage(source);
@@ -199,7 +199,7 @@ TEST(DataLoader, a_small_set_of_broken_images_ends_the_run) {
   }
 }
 
-TEST(DataLoader, passes_over_a_step_of_which_no_sample_can_be_decoded) {
+TEST(DataLoader, SkipsAStepWithoutDecodableSamples) {
   MadeSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.position >= 16 && drawn.position < 48; };
   BatchPlan plan = by_samples;
@@ -230,7 +230,7 @@ TEST(DataLoader, passes_over_a_step_of_which_no_sample_can_be_decoded) {
   EXPECT_EQ(again.cursor(), loader.cursor());
 }
 
-TEST(DataLoader, passes_over_the_packs_of_a_budget_and_hands_out_what_ends_their_step) {
+TEST(DataLoader, SkipsEmptyBudgetPacksAndEndsTheirStep) {
   MadeSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 3 != 0; };
   BatchPlan plan = by_budget;
@@ -250,7 +250,7 @@ TEST(DataLoader, passes_over_the_packs_of_a_budget_and_hands_out_what_ends_their
   EXPECT_GT(samples, 0);
 }
 
-TEST(DataLoader, samples_in_a_row_of_no_use_end_the_run_whether_text_or_image_is_broken) {
+TEST(DataLoader, ConsecutiveUnusableSamplesEndTheRun) {
   MadeSource source({100, 0});
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 0; };
   source.undecodable = [](const DrawnSample&) { return true; };
@@ -267,7 +267,7 @@ TEST(DataLoader, samples_in_a_row_of_no_use_end_the_run_whether_text_or_image_is
   }
 }
 
-TEST(DataLoader, counts_what_it_skips_by_reason) {
+TEST(DataLoader, CountsSkippedSamplesByReason) {
   MadeSource source({100, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 1; };
   source.leaves_out = [](const DrawnSample& drawn) {
@@ -281,7 +281,7 @@ TEST(DataLoader, counts_what_it_skips_by_reason) {
             "130 samples read, 121 used, 9 skipped (1 text or fields, 6 image or video, 2 text too long)");
 }
 
-TEST(DataLoader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {
+TEST(DataLoader, FailingDiskEndsTheRunAndIsNoBrokenSample) {
   for (const bool while_decoding : {false, true}) {
     struct Failing : MadeSource {
       using MadeSource::MadeSource;
@@ -301,7 +301,7 @@ TEST(DataLoader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {
   }
 }
 
-TEST(DataLoader, keeps_to_its_memory) {
+TEST(DataLoader, LimitsItsMemory) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   const size_t pack = 40 * 6 * sizeof(float);
@@ -331,7 +331,7 @@ TEST(DataLoader, keeps_to_its_memory) {
   }
 }
 
-TEST(DataLoader, a_pack_outlives_its_loader) {
+TEST(DataLoader, PackOutlivesItsLoader) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   std::optional<LoadedPack> first;
@@ -344,7 +344,7 @@ TEST(DataLoader, a_pack_outlives_its_loader) {
   EXPECT_EQ(first->pack.hash(), again.next()->pack.hash());
 }
 
-TEST(DataLoader, says_how_long_it_was_waited_for) {
+TEST(DataLoader, MeasuresWaitingTime) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2});

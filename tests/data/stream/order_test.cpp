@@ -24,7 +24,7 @@ std::vector<int64_t> counts(const std::vector<DrawnSample>& all, size_t sources)
   return count;
 }
 
-TEST(Order, an_epoch_of_a_source_holds_each_of_its_samples_once) {
+TEST(Order, EpochHoldsEachSampleOnce) {
   const auto order = Order::shuffled(mix_of({3, 1}), {50, 7}, 42, "align", 0);
   std::map<std::pair<size_t, int64_t>, std::set<int64_t>> seen;
   std::map<std::pair<size_t, int64_t>, int64_t> drawn_of;
@@ -41,7 +41,7 @@ TEST(Order, an_epoch_of_a_source_holds_each_of_its_samples_once) {
   EXPECT_GT(seen.size(), 10u);
 }
 
-TEST(Order, sources_come_by_their_weights_and_by_the_text_ratio) {
+TEST(Order, FollowsWeightsAndTextRatio) {
   EXPECT_NEAR(counts(first(Order::shuffled(mix_of({0.6, 0.3, 0.1}), {100, 100, 100}, 1, "a", 0), 20000), 3)[1], 6000,
               250);
   auto mix = mix_of({5, 5, 1});
@@ -53,7 +53,7 @@ TEST(Order, sources_come_by_their_weights_and_by_the_text_ratio) {
   EXPECT_NEAR(count[0], 8600, 250);
 }
 
-TEST(Order, weights_may_change_over_the_stage) {
+TEST(Order, WeightsMayChangeOverTheStage) {
   auto mix = mix_of({1, 1});
   mix.sources[0].weight.points = {1, 0};
   mix.sources[1].weight.points = {0, 1};
@@ -62,7 +62,7 @@ TEST(Order, weights_may_change_over_the_stage) {
   EXPECT_GT(counts({all.end() - 1000, all.end()}, 2)[1], 900);
 }
 
-TEST(Order, a_spent_source_leaves_its_share_to_the_others_and_the_order_ends_with_the_last) {
+TEST(Order, FinishedSourceLeavesItsShareToTheOthers) {
   auto mix = mix_of({1, 1}, 2);
   const auto all = first(Order::shuffled(mix, {10, 100}, 42, "a", 0), 1000);
   EXPECT_EQ(counts(all, 2), (std::vector<int64_t>{20, 200}));
@@ -71,7 +71,7 @@ TEST(Order, a_spent_source_leaves_its_share_to_the_others_and_the_order_ends_wit
   EXPECT_TRUE(first(Order::shuffled(mix, {0, 0}, 42, "a", 0), 10).empty());
 }
 
-TEST(Order, begins_anywhere) {
+TEST(Order, StartsAnywhere) {
   const auto order = Order::shuffled(mix_of({2, 1, 1}), {31, 17, 5}, 42, "align", 500);
   const auto all = first(order, 300);
   auto state = order.begin();
@@ -82,14 +82,14 @@ TEST(Order, begins_anywhere) {
   }
 }
 
-TEST(Order, is_another_for_another_seed_or_stage) {
+TEST(Order, DependsOnSeedAndStage) {
   const auto one = first(Order::shuffled(mix_of({1}), {1000}, 42, "align", 0), 50);
   EXPECT_NE(one, first(Order::shuffled(mix_of({1}), {1000}, 43, "align", 0), 50));
   EXPECT_NE(one, first(Order::shuffled(mix_of({1}), {1000}, 42, "instruct", 0), 50));
   EXPECT_EQ(one, first(Order::shuffled(mix_of({1}), {1000}, 42, "align", 0), 50));
 }
 
-TEST(Order, for_evaluation_gives_each_sample_once_source_after_source) {
+TEST(Order, EvaluationVisitsEachSampleOnceBySource) {
   std::vector<std::pair<size_t, int64_t>> all;
   for (const DrawnSample& drawn : first(Order::once({2, 0, 3}), 100)) all.emplace_back(drawn.source, drawn.sample);
   EXPECT_EQ(all, (std::vector<std::pair<size_t, int64_t>>{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {2, 2}}));

@@ -14,7 +14,7 @@ std::vector<uint64_t> listed(uint64_t size, uint64_t seed, std::string_view name
   return all;
 }
 
-TEST(Permutation, holds_each_thing_once) {
+TEST(Permutation, HoldsEachItemOnce) {
   for (uint64_t size : {1, 2, 3, 4, 5, 7, 16, 17, 100, 1000, 4097}) {
     const auto all = listed(size, 42, "openvid/0");
     const std::set<uint64_t> different(all.begin(), all.end());
@@ -23,7 +23,7 @@ TEST(Permutation, holds_each_thing_once) {
   }
 }
 
-TEST(Permutation, is_another_for_another_seed_or_name) {
+TEST(Permutation, DependsOnSeedAndName) {
   const auto one = listed(1000, 42, "openvid/0");
   for (const auto& other : {listed(1000, 43, "openvid/0"), listed(1000, 42, "openvid/1")}) {
     int equal = 0;
@@ -33,7 +33,7 @@ TEST(Permutation, is_another_for_another_seed_or_name) {
 }
 
 // Neighbours end up anywhere: their distance is a third of the size on average.
-TEST(Permutation, leaves_no_neighbours_together) {
+TEST(Permutation, SeparatesNeighbours) {
   for (uint64_t size : {1000, 100000}) {
     const auto all = listed(size, 42, "webvid/3");
     double sum = 0;

@@ -32,7 +32,7 @@ class QuarantineLog : public testing::Test {
   std::filesystem::path folder_, log_;
 };
 
-TEST_F(QuarantineLog, says_which_sample_and_why_one_a_line) {
+TEST_F(QuarantineLog, WritesSampleAndReasonPerLine) {
   Quarantine quarantine(log_, {});
   quarantine.add({12, "a.tar", "clip-7", "no 'assistant'"});
   quarantine.add({40, "b.tar", "bytes \xff", "not a\nJPEG"});
@@ -44,7 +44,7 @@ TEST_F(QuarantineLog, says_which_sample_and_why_one_a_line) {
   EXPECT_EQ(lines()[1]["reason"], "not a\nJPEG");
 }
 
-TEST_F(QuarantineLog, does_not_say_twice_what_a_resumed_run_meets_again) {
+TEST_F(QuarantineLog, DoesNotRepeatSamplesAfterResume) {
   Quarantine(log_, {}).add({12, "a.tar", "clip-7", "no 'assistant'"});
   std::ofstream(log_, std::ios::app) << "{\"position\":13,\"half a li";
   Quarantine again(log_, {});
@@ -55,7 +55,7 @@ TEST_F(QuarantineLog, does_not_say_twice_what_a_resumed_run_meets_again) {
   EXPECT_EQ(parse_json(text[2], "line")["key"], "clip-8");
 }
 
-TEST_F(QuarantineLog, warns_of_a_sample_once_however_many_epochs_come_to_it) {
+TEST_F(QuarantineLog, WarnsOnceInAllEpochs) {
   testing::internal::CaptureStderr();
   for (int64_t loader = 0; loader < 2; ++loader) {
     Quarantine quarantine(log_, {});
@@ -71,7 +71,7 @@ TEST_F(QuarantineLog, warns_of_a_sample_once_however_many_epochs_come_to_it) {
   EXPECT_EQ(warnings, 1u) << told;
 }
 
-TEST(QuarantineLimits, protect_small_sets_too) {
+TEST(QuarantineLimits, ProtectSmallSetsToo) {
   const plan::Quarantine limits;
   EXPECT_FALSE(limits.exceeded_by(49, 49)) << "too few to judge by";
   EXPECT_FALSE(limits.exceeded_by(5, 50));
@@ -85,7 +85,7 @@ TEST(QuarantineLimits, protect_small_sets_too) {
   EXPECT_FALSE((plan::Quarantine{.share = 1}).exceeded_by(5000, 5000));
 }
 
-TEST_F(QuarantineLog, ends_the_run_when_both_limits_are_passed) {
+TEST_F(QuarantineLog, EndsTheRunWhenBothLimitsArePassed) {
   Quarantine quarantine(log_, {.count = 2, .share = 0.1});
   for (int i = 0; i < 12; ++i) quarantine.add({i, "a.tar", "clip-" + std::to_string(i), "cut short"});
   EXPECT_NO_THROW(quarantine.check(2, 2));    // few

@@ -89,7 +89,7 @@ void run_until_killed(const Folder& folder, int workers) {
   }
 }
 
-TEST(StreamOfShards, gives_every_good_sample_and_tells_of_every_broken_one) {
+TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
   const Folder folder;
   write_shards(folder);
   const Opened opened(folder);
@@ -114,7 +114,7 @@ TEST(StreamOfShards, gives_every_good_sample_and_tells_of_every_broken_one) {
   EXPECT_THAT(all, testing::Not(testing::HasSubstr("sample '"))) << "place and key are told once";
 }
 
-TEST(StreamOfShards, a_process_killed_at_any_instant_goes_on_with_the_same_packs) {
+TEST(StreamOfShards, KilledProcessResumesWithTheSamePacks) {
   const Folder folder;
   write_shards(folder);
   const Opened opened(folder);
@@ -153,7 +153,7 @@ int64_t resident_kib() {
   return resident * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-TEST(StreamOfShards, memory_stays_flat_over_a_thousand_shards) {
+TEST(StreamOfShards, MemoryStaysFlatOverAThousandShards) {
   constexpr int64_t all = 8000;
   const Folder folder;
   const std::string picture = write_png(plain_image(9, 9, 1, 2, 3));

@@ -15,7 +15,7 @@ MeasuredSample sample(int64_t frames, size_t tokens, const std::string& source =
   return {{}, sample, {}};
 }
 
-TEST(Distribution, says_how_values_are_spread) {
+TEST(Distribution, DescribesSpread) {
   Distribution spread;
   for (int64_t value : {5, 1, 4, 2, 3, 10, 6, 9, 8, 7}) spread.add(value);
   EXPECT_EQ(spread.mean(), 5.5);
@@ -37,7 +37,7 @@ TEST(Distribution, says_how_values_are_spread) {
   EXPECT_TRUE(Distribution().histogram(3).empty());
 }
 
-TEST(DataStatistics, counts_by_source_what_packs_hold_and_what_padding_would_have_cost) {
+TEST(DataStatistics, CountsPackContentAndPaddingBySource) {
   DataStatistics found;
   found.capacity = {16, 100};
   ComposedStep step;
@@ -59,7 +59,7 @@ TEST(DataStatistics, counts_by_source_what_packs_hold_and_what_padding_would_hav
   EXPECT_DOUBLE_EQ(found.padding_waste(), (150 - 98) / 150.0); // three samples as long as the longest, 50
 }
 
-TEST(DataStatistics, suggests_packs_whose_frames_and_rows_run_out_together) {
+TEST(DataStatistics, SuggestsPacksWhoseFramesAndRowsFillTogether) {
   DataStatistics found;
   found.capacity = {512, 8192};
   ComposedStep step;
@@ -70,7 +70,7 @@ TEST(DataStatistics, suggests_packs_whose_frames_and_rows_run_out_together) {
   EXPECT_NEAR(static_cast<double>(found.suggestion().frames), 8192 * 10.0 / 226, 8);
 }
 
-TEST(DataStatistics, suggests_what_holds_a_step_that_is_one_pack) {
+TEST(DataStatistics, SuggestsCapacityOfAOnePackStep) {
   DataStatistics found;
   found.capacity = {512, 8192};
   for (size_t tokens : {30, 40}) {

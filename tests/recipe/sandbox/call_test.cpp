@@ -7,7 +7,7 @@ FunctionId function(const Value& value) {
   return std::get<FunctionId>(value.data);
 }
 
-TEST(SandboxCall, calls_a_function_of_the_recipe) {
+TEST(SandboxCall, CallsAFunctionOfTheRecipe) {
   Author author;
   Value recipe = author.run("return { schedule = function(t, m) return t * 2 + m.loss end }");
   Value arguments[] = {{0.5, {}}, plain({{"loss", {int64_t{3}, {}}}})};
@@ -15,7 +15,7 @@ TEST(SandboxCall, calls_a_function_of_the_recipe) {
   EXPECT_EQ(number(result), 4.0);
 }
 
-TEST(SandboxCall, hands_back_the_arguments_as_the_function_left_them) {
+TEST(SandboxCall, ReturnsArgumentsAsTheFunctionLeftThem) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 return { run = function(m, memory)
@@ -42,7 +42,7 @@ end })lua");
   EXPECT_EQ(table(field(memory, "seen")).items.size(), 3u);
 }
 
-TEST(SandboxCall, limits_are_fresh_for_each_call) {
+TEST(SandboxCall, LimitsAreFreshForEachCall) {
   Author author;
   SandboxConfig config = test_config();
   config.call_limits.instructions = 200'000;
@@ -63,7 +63,7 @@ TEST(SandboxCall, limits_are_fresh_for_each_call) {
   }
 }
 
-TEST(SandboxCall, garbage_of_earlier_calls_does_not_count) {
+TEST(SandboxCall, GarbageOfEarlierCallsDoesNotCount) {
   Author author;
   SandboxConfig config = test_config();
   config.call_limits.memory_bytes = 4 << 20;
@@ -77,7 +77,7 @@ TEST(SandboxCall, garbage_of_earlier_calls_does_not_count) {
   }
 }
 
-TEST(SandboxCall, an_error_names_the_line_and_leaves_the_sandbox_usable) {
+TEST(SandboxCall, ErrorNamesTheLineAndLeavesTheSandboxUsable) {
   Author author;
   Value recipe = author.run("return {\n  f = function(x)\n    return x.y.z\n  end }");
   FunctionId f = function(field(recipe, "f"));
@@ -92,7 +92,7 @@ TEST(SandboxCall, an_error_names_the_line_and_leaves_the_sandbox_usable) {
   }
 }
 
-TEST(SandboxCall, a_function_that_runs_later_reads_no_new_files) {
+TEST(SandboxCall, LaterCallsReadNoNewFiles) {
   Author author;
   author.write("early.lua", "return 1");
   author.write("late.lua", "return 2");
@@ -107,7 +107,7 @@ TEST(SandboxCall, a_function_that_runs_later_reads_no_new_files) {
   }
 }
 
-TEST(SandboxCall, a_result_that_is_no_value_is_an_error_at_the_function) {
+TEST(SandboxCall, InvalidResultIsAnErrorAtTheFunction) {
   Author author;
   Value recipe = author.run("return {\n  f = function() return coroutine.create(print) end }");
   try {
@@ -118,7 +118,7 @@ TEST(SandboxCall, a_result_that_is_no_value_is_an_error_at_the_function) {
   }
 }
 
-TEST(SandboxCall, an_unknown_function_is_our_defect) {
+TEST(SandboxCall, UnknownFunctionIsAnInternalError) {
   Author author;
   author.run("return {}");
   try {

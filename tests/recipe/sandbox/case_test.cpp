@@ -141,7 +141,7 @@ void check(const Case& given, const Outcome& outcome) {
 
 class SandboxEscape : public testing::TestWithParam<std::string> {};
 
-TEST_P(SandboxEscape, is_contained) {
+TEST_P(SandboxEscape, IsContained) {
   Case given(std::string(CASES) + "/escapes/" + GetParam() + ".lua");
   Ground ground;
   std::string before = ground.listing();
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(, SandboxEscape, testing::ValuesIn(files_in("escapes"))
 
 class SandboxBomb : public testing::TestWithParam<std::string> {};
 
-TEST_P(SandboxBomb, is_stopped_at_its_line) {
+TEST_P(SandboxBomb, IsStoppedAtItsLine) {
   Case given(std::string(CASES) + "/bombs/" + GetParam() + ".lua");
   ASSERT_FALSE(given.expected.empty()) << "a bomb ends in an error";
   Ground ground;
@@ -183,7 +183,7 @@ TEST_P(SandboxBomb, is_stopped_at_its_line) {
 INSTANTIATE_TEST_SUITE_P(, SandboxBomb, testing::ValuesIn(files_in("bombs")),
                          [](const auto& info) { return info.param; });
 
-TEST(SandboxCases, are_as_many_as_promised) {
+TEST(SandboxCases, AreComplete) {
   EXPECT_GE(files_in("escapes").size(), 100u);
   EXPECT_GE(files_in("bombs").size(), 30u);
 }

@@ -32,7 +32,7 @@ std::string output_of(const std::string& command) {
   return out;
 }
 
-TEST(SandboxDeterminism, fifty_processes_with_seeds_of_their_own_evaluate_alike) {
+TEST(SandboxDeterminism, FiftyProcessesWithOwnHashSeedsAgree) {
   Author author;
   author.write("recipe.lua", recipe_that_walks);
   const char* program = std::getenv("SANDBOX_PRINT");
@@ -50,7 +50,7 @@ TEST(SandboxDeterminism, fifty_processes_with_seeds_of_their_own_evaluate_alike)
   if (seeds.size() < 2) GTEST_SKIP() << "every process has the same hash seed here (no address randomisation)";
 }
 
-TEST(SandboxDeterminism, a_walk_has_one_order_whatever_the_table_went_through) {
+TEST(SandboxDeterminism, TraversalOrderDoesNotDependOnHistory) {
   Author author;
   Value result = author.run(R"lua(
 local function walk(t) local out = {} for k, v in pairs(t) do out[#out + 1] = tostring(k) end return table.concat(out, " ") end
@@ -71,7 +71,7 @@ return { same = walk(one) == walk(two), mixed = walk({ 10, 20, x = 1, [2.5] = 1,
   EXPECT_EQ(text(field(result, "object")), "a table");
 }
 
-TEST(SandboxDeterminism, keys_without_an_order_are_refused) {
+TEST(SandboxDeterminism, RefusesKeysWithoutAnOrder) {
   Author author;
   Error error = author.failure("local t = { [{}] = 1, [{}] = 2 }\nfor k in pairs(t) do end");
   EXPECT_EQ(error.where(), "recipe.lua:2");

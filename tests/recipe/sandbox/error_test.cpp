@@ -15,7 +15,7 @@ void PrintTo(const Failure& failure, std::ostream* out) {
 
 class SandboxError : public testing::TestWithParam<Failure> {};
 
-TEST_P(SandboxError, names_the_authors_line) {
+TEST_P(SandboxError, NamesTheAuthorsLine) {
   Author author;
   author.write("helper.lua", "local M = {}\nfunction M.fail() error('broken') end\nfunction M.deep()\n  M.fail()\nend\n"
                              "return M");
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"local _ENV = {}", "recipe.lua:1", "_ENV is not allowed in a recipe", "plain names"}),
     [](const auto& info) { return fmt::format("mistake_{}", info.index + 1); });
 
-TEST(SandboxErrors, a_long_path_is_named_whole) {
+TEST(SandboxErrors, NameALongPathWhole) {
   Author author;
   std::string name = "a_folder_with_a_name_of_some_length/another_folder_with_a_name_of_some_length/module";
   author.write(name + ".lua", "\nerror('here')");
@@ -88,7 +88,7 @@ TEST(SandboxErrors, a_long_path_is_named_whole) {
   EXPECT_THAT(error.where(), testing::EndsWith("/module.lua:3"));
 }
 
-TEST(SandboxErrors, the_recipe_itself_must_be_a_readable_text_file) {
+TEST(SandboxErrors, RecipeMustBeAReadableTextFile) {
   Author author;
   author.run("return 1");
   for (const char* name : {"missing.lua", "."}) {
@@ -104,14 +104,14 @@ TEST(SandboxErrors, the_recipe_itself_must_be_a_readable_text_file) {
   EXPECT_THAT(author.failure("\x1bLua").what(), testing::HasSubstr("compiled Lua"));
 }
 
-TEST(SandboxErrors, a_first_line_for_the_shell_and_a_byte_order_mark_are_skipped) {
+TEST(SandboxErrors, SkipShebangAndByteOrderMark) {
   Author author;
   EXPECT_EQ(integer(author.run("#!/usr/bin/env \"fvlm-engine\n\nreturn 1")), 1);
   EXPECT_EQ(integer(author.run("\xef\xbb\xbfreturn 2")), 2);
   EXPECT_EQ(author.failure("#!/bin/sh\nerror('x')").where(), "recipe.lua:2");
 }
 
-TEST(SandboxErrors, a_sandbox_runs_once) {
+TEST(SandboxErrors, SandboxRunsOnce) {
   Author author;
   author.run("return 1");
   EXPECT_THROW(author.sandbox().run(author.folder() / "recipe.lua"), Error);

@@ -28,7 +28,7 @@ local function try(f, ...)
 end
 )lua";
 
-TEST_P(SandboxLibrary, does_as_plain_lua_does) {
+TEST_P(SandboxLibrary, BehavesLikePlainLua) {
   std::string program = std::string(prelude) + GetParam().text + "\nreturn table.concat(out, '\\n')";
   Author author;
   std::string theirs = plain_lua(program);
@@ -138,7 +138,7 @@ show(utf8.len("\xff"), utf8.len("abc", 4), utf8.len("abc", -1)) try(utf8.codepoi
 INSTANTIATE_TEST_SUITE_P(, SandboxLibrary, testing::ValuesIn(programs),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(SandboxSort, is_stable_and_survives_any_comparison) {
+TEST(SandboxSort, IsStableAndSurvivesAnyComparison) {
   Author author;
   Value result = author.run(R"lua(
 local items = {}
@@ -163,7 +163,7 @@ return { stable = stable, sum = sum, sorted = sorted })lua");
   EXPECT_TRUE(std::get<bool>(field(result, "sorted").data));
 }
 
-TEST(SandboxMemory, is_given_back_with_the_sandbox) {
+TEST(SandboxMemory, IsFreedWithTheSandbox) {
   // What Lua holds is freed with it: seen by the leak checker, and by the same recipe running many times in the limits.
   for (int i = 0; i < 50; i++) {
     Author author;
@@ -171,7 +171,7 @@ TEST(SandboxMemory, is_given_back_with_the_sandbox) {
   }
 }
 
-TEST(SandboxMemory, garbage_within_the_limit_is_collected) {
+TEST(SandboxMemory, CollectsGarbageWithinTheLimit) {
   Author author;
   SandboxConfig config = test_config();
   config.limits = {.instructions = 100'000'000, .memory_bytes = 8 << 20, .seconds = 60};

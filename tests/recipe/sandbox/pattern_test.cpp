@@ -56,7 +56,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 class SandboxPattern : public testing::TestWithParam<int> {};
 
-TEST_P(SandboxPattern, matches_as_plain_lua_does) {
+TEST_P(SandboxPattern, MatchesLikePlainLua) {
   std::string program = trial;
   program.replace(program.find("SEED"), 4, std::to_string(GetParam()));
   program.replace(program.find("ROUNDS"), 6, "1500");

@@ -5,7 +5,7 @@
 namespace fvlm::recipe {
 namespace {
 
-TEST(SandboxRequire, reads_the_authors_files_below_the_folder_once) {
+TEST(SandboxRequire, ReadsFilesBelowTheFolderOnce) {
   Author author;
   author.write("parts/data.lua", "count = (count or 0) + 1\nreturn { name = ..., count = count }");
   author.write("nothing.lua", "local x = 1");
@@ -22,7 +22,7 @@ return { same = rawequal(a, b), name = a.name, count = count, nothing = require 
   EXPECT_THAT(files.at(author.folder() / "recipe.lua"), testing::StartsWith("local a"));
 }
 
-TEST(SandboxRequire, fields_of_a_table_from_another_file_have_that_files_lines) {
+TEST(SandboxRequire, FieldsFromAnotherFileHaveItsLines) {
   Author author;
   author.write("stages.lua",
                "local fvlm = require 'fvlm'\nreturn {\n  align = fvlm.stage 'align' {\n    batch = 1,\n  },\n}");
@@ -32,7 +32,7 @@ TEST(SandboxRequire, fields_of_a_table_from_another_file_have_that_files_lines) 
   EXPECT_EQ(where(field(item(recipe, 1), "batch").origin), (author.folder() / "stages.lua").string() + ":4");
 }
 
-TEST(SandboxRequire, a_circle_is_named) {
+TEST(SandboxRequire, NamesACycle) {
   Author author;
   author.write("a.lua", "return require 'b'");
   author.write("b.lua", "\nreturn require 'a'");
@@ -41,7 +41,7 @@ TEST(SandboxRequire, a_circle_is_named) {
   EXPECT_THAT(author.without_folder(error.what()), testing::StartsWith("circular require: a.lua -> b.lua -> a.lua"));
 }
 
-TEST(SandboxRequire, a_module_that_failed_can_be_required_again) {
+TEST(SandboxRequire, FailedModuleCanBeRequiredAgain) {
   Author author;
   author.write("a.lua", "error('no')");
   Value result =
@@ -49,7 +49,7 @@ TEST(SandboxRequire, a_module_that_failed_can_be_required_again) {
   EXPECT_EQ(std::get<bool>(item(result, 1).data), true);
 }
 
-TEST(SandboxRequire, the_library_is_found_under_its_own_name_and_its_errors_blame_the_author) {
+TEST(SandboxRequire, BundledLibraryErrorsBlameTheAuthor) {
   Author author;
   SandboxConfig config = test_config();
   config.library = author.folder() / "library";
@@ -66,7 +66,7 @@ TEST(SandboxRequire, the_library_is_found_under_its_own_name_and_its_errors_blam
   EXPECT_EQ(error.where(), "recipe.lua");
 }
 
-TEST(SandboxRequire, the_bundled_merge_makes_one_recipe_from_another) {
+TEST(SandboxRequire, BundledMergeDerivesOneRecipeFromAnother) {
   Author author;
   Value result = author.run(R"lua(local merge = require "fvlm.merge"
 local base = { lr = { vision = 1, decoder = 2 }, list = { 1, 2, 3 }, name = "a" }
@@ -80,7 +80,7 @@ return { big = big, base = base })lua");
   EXPECT_EQ(integer(field(field(field(result, "base"), "lr"), "decoder")), 2);
 }
 
-TEST(SandboxRequire, a_pipe_or_a_folder_is_not_read) {
+TEST(SandboxRequire, ReadsNoPipesOrFolders) {
   Author author;
   ASSERT_EQ(mkfifo((author.folder() / "pipe.lua").c_str(), 0600), 0);
   std::filesystem::create_directory(author.folder() / "folder.lua");
@@ -90,14 +90,14 @@ TEST(SandboxRequire, a_pipe_or_a_folder_is_not_read) {
   }
 }
 
-TEST(SandboxRequire, a_recipe_that_is_a_pipe_does_not_hang) {
+TEST(SandboxRequire, RecipeThatIsAPipeDoesNotHang) {
   Author author;
   ASSERT_EQ(mkfifo((author.folder() / "pipe.lua").c_str(), 0600), 0);
   Sandbox sandbox(test_config());
   EXPECT_THROW(sandbox.run(author.folder() / "pipe.lua"), Error);
 }
 
-TEST(SandboxRequire, too_much_source_is_an_error) {
+TEST(SandboxRequire, TooMuchSourceIsAnError) {
   Author author;
   SandboxConfig config = test_config();
   config.limits.source_bytes = 5000;

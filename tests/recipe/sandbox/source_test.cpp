@@ -7,7 +7,7 @@
 namespace fvlm::recipe {
 namespace {
 
-TEST(SourceMap, finds_the_table_of_a_call) {
+TEST(SourceMap, FindsTheTableOfACall) {
   SourceMap map("a {\n x = 1,\n 'item', [\"y\"] = { z = 2 }; w = v }\nb('s', { q = 1 })\nb.c 's' { r = 1 }");
   const TableSource* a = map.call("a", 1, {"x"});
   ASSERT_NE(a, nullptr);
@@ -25,7 +25,7 @@ TEST(SourceMap, finds_the_table_of_a_call) {
   EXPECT_EQ(map.call("a", 9, {}), nullptr);
 }
 
-TEST(SourceMap, gives_up_on_a_crowded_line) {
+TEST(SourceMap, GivesUpOnACrowdedLine) {
   std::string text = "x {}";
   for (int i = 0; i < 5000; i++) text += " x {}";
   EXPECT_EQ(SourceMap(text).call("x", 1, {}), nullptr);
@@ -62,7 +62,7 @@ TEST(SourceMap, TakesNoCallWhereALineHasMoreThanAHundred) {
   EXPECT_EQ(SourceMap(text + "x {}").call("x", 1, {}), nullptr);
 }
 
-TEST(SourceMap, survives_texts_that_are_cut_anywhere) {
+TEST(SourceMap, SurvivesTextsCutAnywhere) {
   const std::string text = "local a = f 'x' { b = [==[ ] ]==] , [ 'c' ] = function() if x then return { 1, } end end, "
                            "\"\\\"\" } -- [[ e\n--[=[ ]=] g(h{})";
   for (size_t n = 0; n <= text.size(); n++) {
@@ -74,7 +74,7 @@ TEST(SourceMap, survives_texts_that_are_cut_anywhere) {
   }
 }
 
-TEST(SourceMap, refuses_what_breaks_the_packaged_lua) {
+TEST(SourceMap, RefusesSourceThatBreaksThePackagedLua) {
   auto refused = [](const std::string& text) {
     auto found = SourceMap(text).refused();
     return found ? std::to_string(found->line) + ": " + found->what : "";
@@ -99,7 +99,7 @@ TEST(SourceMap, refuses_what_breaks_the_packaged_lua) {
     EXPECT_EQ(refused(fine), "") << fine;
 }
 
-TEST(SourceMap, cuts_tokens_as_lua_does_so_that_nothing_hides) {
+TEST(SourceMap, TokenizesLikeLua) {
   auto refused = [](const std::string& text) { return SourceMap(text).refused().has_value(); };
   EXPECT_TRUE(refused("-- comment\r_ENV = 1")) << "a carriage return ends a comment";
   EXPECT_TRUE(refused("--[==\n_ENV = 1")) << "not a long comment";

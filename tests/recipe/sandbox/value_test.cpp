@@ -5,7 +5,7 @@
 namespace fvlm::recipe {
 namespace {
 
-TEST(SandboxValue, a_recipe_becomes_a_tree_with_the_lines_of_every_field) {
+TEST(SandboxValue, RecipeBecomesATreeWithLinesOfEveryField) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 local lr = { connector = 1e-3,
@@ -66,7 +66,7 @@ return fvlm.recipe {
   EXPECT_EQ(line(field(instruct, "objective")), 20);
 }
 
-TEST(SandboxValue, several_calls_on_a_line_are_told_apart_by_their_keys) {
+TEST(SandboxValue, DistinguishesCallsOnOneLineByTheirKeys) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 return fvlm.recipe { a = fvlm.adamw { lr = 1 }, b = fvlm.adamw { beta = 2,
@@ -77,7 +77,7 @@ return fvlm.recipe { a = fvlm.adamw { lr = 1 }, b = fvlm.adamw { beta = 2,
   EXPECT_EQ(line(field(field(recipe, "c"), "decay")), 4);
 }
 
-TEST(SandboxValue, a_call_over_several_lines_and_a_constructor_in_a_local_keep_their_lines) {
+TEST(SandboxValue, CallsOverSeveralLinesAndInLocalsKeepTheirLines) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 local stage, adamw = fvlm.stage, fvlm.adamw
@@ -97,7 +97,7 @@ return fvlm.recipe {
   EXPECT_EQ(line(field(field(recipe, "optimizer"), "lr")), 11);
 }
 
-TEST(SandboxValue, strings_comments_and_functions_do_not_mislead_the_lines) {
+TEST(SandboxValue, StringsCommentsAndFunctionsDoNotMisleadLines) {
   Author author;
   Value recipe =
       author.run("local fvlm = require 'fvlm'\r\n"
@@ -113,7 +113,7 @@ TEST(SandboxValue, strings_comments_and_functions_do_not_mislead_the_lines) {
   EXPECT_EQ(text(field(recipe, "b")), "}'");
 }
 
-TEST(SandboxValue, a_field_set_later_has_the_line_of_its_table) {
+TEST(SandboxValue, FieldSetLaterHasTheLineOfItsTable) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 local stage = fvlm.stage "align" {
@@ -127,7 +127,7 @@ return fvlm.recipe { stage })lua");
   EXPECT_EQ(table(item(recipe, 1)).origin.line, 2);
 }
 
-TEST(SandboxValue, a_constructor_takes_a_copy_so_that_one_table_may_serve_twice) {
+TEST(SandboxValue, ConstructorCopiesItsTable) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 local base = { lr = 1 }
@@ -139,7 +139,7 @@ return fvlm.recipe { first = first, second = fvlm.adamw(base), third = fvlm.cosi
   EXPECT_EQ(table(field(recipe, "third")).constructor, "cosine");
 }
 
-TEST(SandboxValue, a_plain_table_may_be_returned) {
+TEST(SandboxValue, PlainTableMayBeReturned) {
   Author author;
   Value result = author.run("local x = { a = 0 }\nreturn {\n  a = 1,\n  b = { c = 2 },\n}");
   EXPECT_EQ(line(result), 2);
@@ -148,7 +148,7 @@ TEST(SandboxValue, a_plain_table_may_be_returned) {
   EXPECT_TRUE(std::holds_alternative<std::monostate>(Author().run("local x = 1").data));
 }
 
-TEST(SandboxValue, a_file_of_one_long_line_is_read_quickly) {
+TEST(SandboxValue, FileOfOneLongLineIsReadQuickly) {
   std::string recipe = "local fvlm = require 'fvlm' return { fvlm.adamw { lr = 1 }";
   for (int i = 0; i < 20'000; i++) recipe += fmt::format(", fvlm.adamw {{ lr = {} }}", i);
   SandboxConfig config = test_config();
@@ -172,7 +172,7 @@ TEST(SandboxValue, TooManyValuesAndLongKeysAreRefusedAtTheirTable) {
   EXPECT_EQ(error.where(), "recipe.lua:1");
 }
 
-TEST(SandboxValue, fields_are_sorted_by_line_then_name) {
+TEST(SandboxValue, FieldsAreSortedByLineThenName) {
   Author author;
   Value result = author.run("return {\n z = 1,\n c = 2, a = 3, b = 4,\n}");
   std::string order;
@@ -180,7 +180,7 @@ TEST(SandboxValue, fields_are_sorted_by_line_then_name) {
   EXPECT_EQ(order, "zabc");
 }
 
-TEST(SandboxValue, a_field_whose_variable_is_nil_is_reported) {
+TEST(SandboxValue, ReportsAFieldWhoseVariableIsNil) {
   Author author;
   Value recipe = author.run(R"lua(local fvlm = require "fvlm"
 local rates = { vision = 1 }
@@ -198,7 +198,7 @@ return fvlm.recipe {
   EXPECT_THAT(nils, testing::UnorderedElementsAre("lr@4", "decay@5", "[2]@10"));
 }
 
-TEST(SandboxValue, what_a_recipe_cannot_hold_is_refused_at_its_line) {
+TEST(SandboxValue, RefusesUnsupportedValuesAtTheirLine) {
   struct Case {
     const char* text;
     int line;
@@ -226,7 +226,7 @@ TEST(SandboxValue, what_a_recipe_cannot_hold_is_refused_at_its_line) {
   }
 }
 
-TEST(SandboxValue, a_constructor_called_wrongly_says_how_to_call_it) {
+TEST(SandboxValue, WrongConstructorCallSaysHowToCallIt) {
   struct Case {
     const char* call;
     const char *what, *advice;
@@ -254,7 +254,7 @@ TEST(SandboxValue, a_constructor_called_wrongly_says_how_to_call_it) {
   }
 }
 
-TEST(SandboxValue, arg_reads_the_command_line_with_the_type_of_its_default) {
+TEST(SandboxValue, ArgReadsTheCommandLineWithItsDefaultsType) {
   Author author;
   SandboxConfig config = test_config();
   config.args = {{"batch", "64"}, {"lr", "1e-4"}, {"fast", "true"}, {"name", "x=y"}, {"free", "7"}};
@@ -275,7 +275,7 @@ return { batch = fvlm.arg("batch", 32), lr = fvlm.arg("lr", 1), fast = fvlm.arg(
   EXPECT_TRUE(std::holds_alternative<std::monostate>(read.at("free").data));
 }
 
-TEST(SandboxValue, an_arg_that_does_not_fit_its_default_is_an_error_at_its_line) {
+TEST(SandboxValue, ArgThatDoesNotFitItsDefaultIsAnErrorAtItsLine) {
   for (auto [value, what] : {std::pair{"many", "expected a number"},
                              {"", "expected a number"},
                              {"1x", "expected a number"},

@@ -34,7 +34,7 @@ class CommandTest : public testing::Test {
   fs::path folder;
 };
 
-TEST_F(CommandTest, check_says_ok_and_what_the_recipe_does) {
+TEST_F(CommandTest, CheckSummarizesTheRecipe) {
   auto ran = run("check fvlm-135m.lua");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("OK  fvlm-135m.lua"));
@@ -42,7 +42,7 @@ TEST_F(CommandTest, check_says_ok_and_what_the_recipe_does) {
   EXPECT_THAT(ran.err, IsEmpty());
 }
 
-TEST_F(CommandTest, check_lists_every_mistake_on_standard_error_and_exits_3) {
+TEST_F(CommandTest, CheckListsEveryMistakeAndExitsWith3) {
   std::string bad = (folder / "bad.lua").string();
   auto ran = run("check " + bad);
   EXPECT_EQ(ran.code, 3);
@@ -69,7 +69,7 @@ return fvlm.recipe { name = "x", model = fvlm.model { vision = "v", decoder = "d
   EXPECT_THAT(ran.err, HasSubstr("c.lua:5: the memory of `control` contains a string that is not UTF-8"));
 }
 
-TEST_F(CommandTest, check_json_is_one_document) {
+TEST_F(CommandTest, CheckJsonIsOneDocument) {
   auto ran = run("check --json " + (folder / "bad.lua").string());
   EXPECT_EQ(ran.code, 3);
   auto document = json::parse(ran.out);
@@ -85,7 +85,7 @@ TEST_F(CommandTest, check_json_is_one_document) {
   EXPECT_EQ(good["stages"][0]["steps"], 3250);
 }
 
-TEST_F(CommandTest, check_files_names_what_is_missing_and_exits_4) {
+TEST_F(CommandTest, CheckFilesNamesMissingFilesAndExitsWith4) {
   auto ran = run("check --files fvlm-135m.lua --arg weights=" + folder.string());
   EXPECT_EQ(ran.code, 4);
   EXPECT_THAT(ran.err, HasSubstr("missing: " + (folder / "dinov2-small").string() + ": there is no such folder"));
@@ -93,7 +93,7 @@ TEST_F(CommandTest, check_files_names_what_is_missing_and_exits_4) {
                                  "  stages.align.data.sources[1].shards, fvlm.three_stages:"));
 }
 
-TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
+TEST_F(CommandTest, CheckFilesLooksForEveryShardOfAPattern) {
   for (const char* name : {"clips/00.tar", "clips/01.tar", "clips/03.tar", "chat/a.tar", "chat/b.tar", "d/config.json",
                            "d/model.safetensors"}) {
     fs::create_directories((folder / name).parent_path());
@@ -130,7 +130,7 @@ TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
   EXPECT_THAT(check("clips", "chat/a.tar").second, HasSubstr("clips: is a folder, not a shard: "));
 }
 
-TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe) {
+TEST_F(CommandTest, PlanFitsAPageWithoutColourInAPipe) {
   auto ran = run("plan fvlm-135m.lua --set seed=7 --set quantization=int8 --set stages.align.quantization_aware=true",
                  "TERM=xterm");
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -151,7 +151,7 @@ TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe)
   EXPECT_THAT(ran.err, IsEmpty());
 }
 
-TEST_F(CommandTest, colour_only_for_a_terminal_that_wants_it) {
+TEST_F(CommandTest, ColourOnlyForATerminal) {
   // script(1) gives the program a terminal.
   auto in_terminal = [&](const std::string& environment) {
     std::string out = (folder / "typescript").string();
@@ -166,7 +166,7 @@ TEST_F(CommandTest, colour_only_for_a_terminal_that_wants_it) {
   EXPECT_THAT(in_terminal("NO_COLOR=1 TERM=xterm"), Not(HasSubstr("\x1b[")));
 }
 
-TEST_F(CommandTest, plan_json_has_the_same_bytes_in_each_process_and_reads_back) {
+TEST_F(CommandTest, PlanJsonIsTheSameInEachProcessAndReadsBack) {
   auto first = run("plan fvlm-135m.lua --json"), second = run("plan fvlm-135m.lua --json");
   EXPECT_EQ(first.out, second.out);
   write_file_atomic(folder / "p.json", first.out);
@@ -179,7 +179,7 @@ TEST_F(CommandTest, plan_json_has_the_same_bytes_in_each_process_and_reads_back)
   EXPECT_THAT(same.out, HasSubstr("the plans are identical"));
 }
 
-TEST_F(CommandTest, plan_diff_shows_both_values_and_exits_1) {
+TEST_F(CommandTest, PlanDiffShowsBothValuesAndExitsWith1) {
   auto ran = run("plan fvlm-135m.lua --diff fvlm-1.7b.lua");
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.out, testing::ContainsRegex("stages.align.optimizer.lr.connector +0.001 +0.0003"));
@@ -188,7 +188,7 @@ TEST_F(CommandTest, plan_diff_shows_both_values_and_exits_1) {
   EXPECT_EQ(document[0]["path"], "name");
 }
 
-TEST_F(CommandTest, plan_all_lists_every_value_and_the_line_that_wrote_it) {
+TEST_F(CommandTest, PlanAllListsEveryValueWithItsLine) {
   auto ran = run("plan fvlm-135m.lua --all");
   EXPECT_THAT(ran.out, testing::ContainsRegex("stages.align.data.max_text_tokens +512 +fvlm.three_stages:[0-9]+ via "
                                               "fvlm-135m.lua:13\n"));
@@ -196,7 +196,7 @@ TEST_F(CommandTest, plan_all_lists_every_value_and_the_line_that_wrote_it) {
   EXPECT_THAT(ran.out, testing::ContainsRegex("log_every +10 +default"));
 }
 
-TEST_F(CommandTest, output_that_a_full_disk_does_not_take_is_an_error) {
+TEST_F(CommandTest, FullDiskIsAnError) {
   const fs::path err = folder / "err";
   const auto into = [&](const std::string& command, const char* where) {
     const int status = std::system(
@@ -210,7 +210,7 @@ TEST_F(CommandTest, output_that_a_full_disk_does_not_take_is_an_error) {
   EXPECT_EQ(into("check fvlm-135m.lua", ">&-"), 0) << "nobody listens";
 }
 
-TEST_F(CommandTest, wrong_usage_exits_2) {
+TEST_F(CommandTest, WrongUsageExitsWith2) {
   EXPECT_EQ(run("plan").code, 2);
   EXPECT_EQ(run("plan fvlm-135m.lua --set seed").code, 2);
   EXPECT_EQ(run("plan fvlm-135m.lua --al").code, 2);
@@ -218,31 +218,31 @@ TEST_F(CommandTest, wrong_usage_exits_2) {
   EXPECT_EQ(run("recipe referense").code, 2);
 }
 
-TEST_F(CommandTest, an_option_without_its_value_shows_what_it_wants) {
+TEST_F(CommandTest, OptionWithoutItsValueShowsWhatIsExpected) {
   EXPECT_EQ(run("plan fvlm-135m.lua --set").err,
             "error: --set needs a value\n  --set PATH=VALUE: change a value of the plan, e.g. --set "
             "stages.align.samples=1000 (repeatable)\n");
   EXPECT_EQ(run("plan fvlm-135m.lua --all=5").err.substr(0, 27), "error: --all takes no value");
 }
 
-TEST_F(CommandTest, plan_diff_names_what_was_set) {
+TEST_F(CommandTest, PlanDiffNamesSetOptions) {
   EXPECT_THAT(run("plan fvlm-135m.lua --set seed=7 --diff fvlm-135m.lua").out,
               HasSubstr("fvlm-135m.lua --set seed=7  fvlm-135m.lua\n"));
 }
 
-TEST_F(CommandTest, a_set_that_names_nothing_exits_3) {
+TEST_F(CommandTest, SetOfAnUnknownPathExitsWith3) {
   auto ran = run("plan fvlm-135m.lua --set stages.align.optimiser.eps=1");
   EXPECT_EQ(ran.code, 3);
   EXPECT_THAT(ran.err, HasSubstr("did you mean 'optimizer'?"));
 }
 
-TEST_F(CommandTest, a_missing_recipe_is_named) {
+TEST_F(CommandTest, NamesAMissingRecipe) {
   auto ran = run("check nowhere.lua");
   EXPECT_NE(ran.code, 0);
   EXPECT_THAT(ran.err, HasSubstr("nowhere.lua"));
 }
 
-TEST_F(CommandTest, train_refuses_to_be_one_of_several_processes) {
+TEST_F(CommandTest, TrainRefusesSeveralProcesses) {
   for (std::string variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
     auto ran = run("train fvlm-135m.lua --dry-run", variable + "=2");
     EXPECT_EQ(ran.code, 2);

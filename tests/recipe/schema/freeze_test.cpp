@@ -47,7 +47,7 @@ Value fresh_model() {
 
 } // namespace
 
-TEST(Freeze, fills_defaults_and_derives_steps_rates_and_the_chain_of_stages) {
+TEST(Freeze, FillsDefaultsAndDerivesStepsRatesAndTheChainOfStages) {
   auto second = small_stage(
       "instruct", {key("schedule", 16, table(16, "cosine", {key("warmup", 16, 0.03)})), key("samples", 14, 1000000)});
   Frozen frozen(small_recipe({small_stage(), second}));
@@ -63,20 +63,20 @@ TEST(Freeze, fills_defaults_and_derives_steps_rates_and_the_chain_of_stages) {
   EXPECT_EQ(frozen.plan.kernels["attention"], plan::BackendPreferences{"auto"});
 }
 
-TEST(Freeze, sizes_of_fresh_towers_follow_from_their_width) {
+TEST(Freeze, SizesOfFreshTowersFollowFromTheirWidth) {
   Frozen frozen(small_recipe({small_stage()}, {key("model", 3, fresh_model())}));
   EXPECT_EQ(std::get<plan::Dinov2>(frozen.plan.model.vision).mlp, 256);
   EXPECT_EQ(std::get<plan::Llama>(frozen.plan.model.decoder).kv_heads, 4);
 }
 
-TEST(Freeze, a_frozen_group_needs_no_rate_and_gets_none) {
+TEST(Freeze, FrozenGroupHasNoRate) {
   auto lr = table(13, "", {key("connector", 13, 1e-3)});
   auto frozen = with_stage({key("optimizer", 13, table(13, "adamw", {key("lr", 13, lr)})),
                             key("freeze", 16, table(16, "", {}, {value(16, "vision"), value(16, "decoder")}))});
   EXPECT_THAT(plan::common(frozen.stage().optimizer).lr, ElementsAre(std::pair("connector", 1e-3)));
 }
 
-TEST(Freeze, groups_of_the_authors_own_take_the_default_rate) {
+TEST(Freeze, CustomGroupsTakeTheDefaultRate) {
   auto lr = table(13, "", {key("connector", 13, 1e-3), key("default", 14, 1e-5)});
   auto model = table(
       3, "model",
@@ -89,13 +89,13 @@ TEST(Freeze, groups_of_the_authors_own_take_the_default_rate) {
   EXPECT_THAT(frozen.plan.model.groups.at("norms"), ElementsAre("*norm*"));
 }
 
-TEST(Freeze, a_token_budget_makes_no_known_number_of_steps) {
+TEST(Freeze, TokenBudgetHasNoKnownNumberOfSteps) {
   auto frozen = with_stage({key("batch", 15, table(15, "", {key("tokens", 15, 65536), key("samples", 15, 96)}))});
   EXPECT_FALSE(frozen.stage().steps);
   EXPECT_EQ(frozen.stage().batch.tokens, 65536);
 }
 
-TEST(Freeze, an_objective_is_one_term_or_a_sum) {
+TEST(Freeze, ObjectiveIsOneTermOrASum) {
   auto terms = [](std::vector<Value> items, std::string constructor) {
     return table(12, std::move(constructor), {}, std::move(items));
   };
@@ -110,7 +110,7 @@ TEST(Freeze, an_objective_is_one_term_or_a_sum) {
   }
 }
 
-TEST(Freeze, one_value_stands_for_every_field_where_that_has_a_meaning) {
+TEST(Freeze, OneValueStandsForEveryField) {
   Frozen frozen(small_recipe({small_stage("align", {key("activation_checkpointing", 16, "all")})},
                              {key("kernels", 4, "reference"), key("speed", 5, false)}));
   EXPECT_EQ(frozen.plan.kernels["rope"], plan::BackendPreferences{"reference"});
@@ -119,7 +119,7 @@ TEST(Freeze, one_value_stands_for_every_field_where_that_has_a_meaning) {
   EXPECT_EQ(frozen.source("kernels.rope"), "r.lua:4");
 }
 
-TEST(Freeze, activation_checkpointing_by_stride_and_by_name) {
+TEST(Freeze, ActivationCheckpointingByStrideAndByName) {
   auto spec =
       table(16, "",
             {key("vision", 16, table(16, "", {key("every", 16, 3)})),
@@ -132,7 +132,7 @@ TEST(Freeze, activation_checkpointing_by_stride_and_by_name) {
   EXPECT_FALSE(both.decoder.covers(1));
 }
 
-TEST(Freeze, a_function_is_sampled_over_the_progress) {
+TEST(Freeze, SamplesAFunctionOverTheProgress) {
   std::vector<double> asked;
   Frozen frozen(small_recipe({small_stage("align", {key("schedule", 16, value(16, FunctionId{7}))})}), {},
                 [&](FunctionId function, std::span<const Value> arguments) {
@@ -150,7 +150,7 @@ TEST(Freeze, a_function_is_sampled_over_the_progress) {
   EXPECT_EQ(frozen.source("stages.align.schedule"), "r.lua:16");
 }
 
-TEST(Freeze, a_function_that_gives_no_good_number_is_reported_where_it_stands) {
+TEST(Freeze, ReportsAFunctionWithInvalidNumbersAtItsLine) {
   auto mistakes = [](Value answer) {
     Reader reader([&](FunctionId, std::span<const Value>) { return answer; });
     freeze(small_recipe({small_stage("align", {key("schedule", 16, value(16, FunctionId{0}))})}), {}, reader);
@@ -169,7 +169,7 @@ TEST(Freeze, a_function_that_gives_no_good_number_is_reported_where_it_stands) {
             "r.lua:16: stages.align.schedule: the function failed at 0: r.lua:17: attempt to index nil");
 }
 
-TEST(Mix, shares_follow_weights_and_the_text_ratio) {
+TEST(Mix, SharesFollowWeightsAndTheTextRatio) {
   plan::Mix mix;
   mix.sources.resize(3);
   mix.sources[0].weight.points = {3};
@@ -182,7 +182,7 @@ TEST(Mix, shares_follow_weights_and_the_text_ratio) {
   EXPECT_THAT(mix.shares(0), ElementsAre(testing::DoubleEq(0.6), testing::DoubleEq(0.2), 0.2));
 }
 
-TEST(Set, changes_values_at_any_depth_by_their_type) {
+TEST(Set, ChangesValuesAtAnyDepthByTheirType) {
   auto frozen =
       with_stage({}, {"seed=7", "stages.align.samples=64", "stages.align.optimizer.lr.vision=1e-6",
                       "kernels.attention=cudnn,reference", "stages.align.objective.on=all", "model.vision=123",
@@ -203,20 +203,20 @@ TEST(Set, changes_values_at_any_depth_by_their_type) {
   EXPECT_EQ(frozen.source("stages.align.optimizer.lr.decoder"), "r.lua:13");
 }
 
-TEST(Set, a_word_chooses_a_kind_and_later_sets_go_on_from_there) {
+TEST(Set, WordChoosesAKindAndLaterSetsContinueFromThere) {
   auto frozen = with_stage({}, {"stages.align.schedule=cosine", "stages.align.schedule.to_share=0.2",
                                 "quantization=int8", "stages.align.quantization_aware=true"});
   EXPECT_EQ(std::get<plan::Cosine>(frozen.stage().schedule).to_share, 0.2);
   EXPECT_EQ(frozen.plan.quantization->scheme, "int8");
 }
 
-TEST(Set, every_stage_at_once) {
+TEST(Set, AppliesToEveryStageAtOnce) {
   Frozen frozen(small_recipe({small_stage("a"), small_stage("b")}), {"stages.*.samples=32", "stages.2.samples=64"});
   EXPECT_EQ(frozen.stage(0).samples, 32);
   EXPECT_EQ(frozen.stage(1).samples, 64);
 }
 
-TEST(Set, tables_that_the_recipe_shares_change_in_one_place_only) {
+TEST(Set, ChangesSharedTablesInOnePlaceOnly) {
   Value shared = table(13, "adamw", {key("lr", 13, 1e-3)});
   Frozen frozen(small_recipe({small_stage("a", {key("optimizer", 13, shared)}),
                               small_stage("b", {key("optimizer", 13, shared)})}),
@@ -225,7 +225,7 @@ TEST(Set, tables_that_the_recipe_shares_change_in_one_place_only) {
   EXPECT_EQ(std::get<plan::AdamW>(frozen.stage(1).optimizer).eps, 1e-8);
 }
 
-TEST(Set, mistakes_name_the_option_and_the_nearest_path) {
+TEST(Set, MistakesNameTheOptionAndTheNearestPath) {
   EXPECT_THAT(mistakes_of(small_recipe(), {"stages.algn.samples=3"}),
               ElementsAre("--set stages.algn.samples=3: stages: has no entry 'algn'\n  did you mean 'align'?"));
   EXPECT_THAT(
@@ -244,7 +244,7 @@ TEST(Set, mistakes_name_the_option_and_the_nearest_path) {
   EXPECT_THROW(freeze(small_recipe(), {"seed"}, reader), Error);
 }
 
-TEST(PlanJson, reads_back_to_the_same_bytes_and_hash) {
+TEST(PlanJson, ReadsBackToTheSameBytesAndHash) {
   auto control = table(17, "", {key("every", 17, 10), key("run", 17, value(17, FunctionId{3}))});
   std::vector<Value> terms = {table(12, "dpo", {}), table(12, "kl", {key("teacher", 12, "models/t")})};
   Frozen first(small_recipe(
@@ -276,12 +276,12 @@ TEST(PlanJson, RemovedKeysOfEarlierVersionsAreIgnored) {
   EXPECT_THAT(reader.mistakes.list(), IsEmpty());
 }
 
-TEST(PlanJson, bytes_and_hash_are_the_same_in_every_process) {
+TEST(PlanJson, BytesAndHashAreTheSameInEveryProcess) {
   Frozen frozen(small_recipe());
   EXPECT_EQ(plan_hash(frozen.plan), "1377505b5776727f5530285771697fe90e5007122167a5d5f9b815027808030a");
 }
 
-TEST(PlanHash, changes_with_what_changes_numbers_and_with_nothing_else) {
+TEST(PlanHash, ChangesOnlyWithWhatChangesNumbers) {
   auto hash = [](const std::vector<std::string>& sets) { return plan_hash(Frozen(small_recipe(), sets).plan); };
   std::string plain = hash({});
   for (const char* set : {"name=other", "log_every=3", "checkpoint.every=7", "loader.workers=2"})
@@ -291,7 +291,7 @@ TEST(PlanHash, changes_with_what_changes_numbers_and_with_nothing_else) {
     EXPECT_NE(hash({set}), plain) << set;
 }
 
-TEST(Differences, name_the_path_and_both_values) {
+TEST(Differences, NameThePathAndBothValues) {
   Frozen left(small_recipe()), right(small_recipe(), {"seed=7", "stages.align.schedule=cosine"});
   std::vector<std::string> texts;
   for (const auto& d : differences(left.plan, right.plan))
@@ -300,7 +300,7 @@ TEST(Differences, name_the_path_and_both_values) {
                                  "stages.align.schedule.to_share null 0.1"));
 }
 
-TEST(Actions, of_a_control_function) {
+TEST(Actions, OfAControlFunction) {
   EXPECT_THAT(read_actions(Value{}), IsEmpty());
   auto half = table(1, "scale_lr", {}, {}, {value(1, 0.5)});
   auto actions = read_actions(table(1, "", {}, {half, table(1, "save", {}), table(1, "stop_stage", {})}));

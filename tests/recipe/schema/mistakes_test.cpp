@@ -20,11 +20,11 @@ Key optimizer(std::vector<Key> keys) {
 
 } // namespace
 
-TEST(Mistakes, none_in_a_good_recipe) {
+TEST(Mistakes, NoneInAGoodRecipe) {
   EXPECT_THAT(mistakes_of(small_recipe()), IsEmpty());
 }
 
-TEST(Mistakes, an_unknown_key_at_each_level_names_the_nearest) {
+TEST(Mistakes, UnknownKeyNamesTheNearestAtEachLevel) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("sede", 4, 1)})),
               ElementsAre("r.lua:4: sede: unknown key 'sede'\n  did you mean 'seed'?"));
   EXPECT_THAT(of_stage({key("objektive", 16, 1)}),
@@ -37,13 +37,13 @@ TEST(Mistakes, an_unknown_key_at_each_level_names_the_nearest) {
       ElementsAre("r.lua:12: stages.align.data.sources[1].wieght: unknown key 'wieght'\n  did you mean 'weight'?"));
 }
 
-TEST(Mistakes, an_unknown_key_with_nothing_near_lists_what_there_is) {
+TEST(Mistakes, UnknownKeyWithoutANearOneListsAll) {
   EXPECT_THAT(
       of_stage({key("batch", 15, table(15, "", {key("zebra", 15, 1)}))}),
       ElementsAre("r.lua:15: stages.align.batch.zebra: unknown key 'zebra'\n  known here: samples, tokens, frames"));
 }
 
-TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
+TEST(Mistakes, RecognizesKeysOfOtherProgramsAndTables) {
   EXPECT_THAT(of_stage({key("lr", 16, 1e-3)}),
               ElementsAre("r.lua:16: stages.align.lr: unknown key 'lr'\n  it belongs in 'optimizer', as 'lr'"));
   EXPECT_THAT(of_stage({key("max_grad_norm", 16, 1)}),
@@ -92,7 +92,7 @@ TEST(Mistakes, RemovedKeyIsNamedAsRemoved) {
               ElementsAre("--set speed.overlap_vision=true: " + what));
 }
 
-TEST(Mistakes, a_required_key_under_a_wrong_name_is_one_mistake) {
+TEST(Mistakes, MisspelledRequiredKeyIsOneMistake) {
   auto without_batch = [](const char* name) {
     auto stage = small_stage("align");
     auto copy = std::make_shared<Table>(*as_table(stage));
@@ -145,7 +145,7 @@ TEST(Mistakes, WorkersHaveAnUpperBound) {
       ElementsAre(testing::HasSubstr("loader.workers: expected an integer from 1 to 1024, got the number 1000000")));
 }
 
-TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
+TEST(Mistakes, ShortFormThatFitsNoFieldIsOneMistake) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("speed", 4, "fast")})),
               ElementsAre("r.lua:4: speed: expected true or false, or a table { graphs, overlap_copies, "
                           "coarse_in_tower, skip_last_patches, ... }, got the string \"fast\""));
@@ -154,7 +154,7 @@ TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
                           "tokens, frames }, got the string \"32\"\n  write the number without quotes: 32"));
 }
 
-TEST(Mistakes, a_kind_in_quotes_is_recognised) {
+TEST(Mistakes, RecognizesAKindInQuotes) {
   EXPECT_THAT(of_stage({key("optimizer", 13, "adamW")}),
               ElementsAre("r.lua:13: stages.align.optimizer: expected fvlm.adamw { }, fvlm.muon { } or fvlm.optimizer "
                           "{ }, got the string \"adamW\"\n  did you mean fvlm.adamw { }?"));
@@ -175,14 +175,14 @@ TEST(Mistakes, LrAndWeightDecayAreNoOptionsOfAnAlgorithm) {
   EXPECT_THAT(options("beta1"), testing::IsEmpty());
 }
 
-TEST(Mistakes, a_computed_value_says_what_to_set) {
+TEST(Mistakes, ComputedValueSaysWhatToSet) {
   EXPECT_THAT(
       of_stage({key("steps", 15, 100)}),
       ElementsAre("r.lua:15: stages.align.steps: is computed and cannot be set\n  set 'samples' instead; "
                   "this is samples / batch, rounded up; absent where batches are limited by tokens or frames."));
 }
 
-TEST(Mistakes, a_wrong_type_says_what_was_expected_and_got) {
+TEST(Mistakes, WrongTypeSaysWhatWasExpectedAndGot) {
   EXPECT_THAT(
       of_stage({key("samples", 14, "many")}),
       ElementsAre("r.lua:14: stages.align.samples: expected an integer of at least 1, got the string \"many\""));
@@ -198,7 +198,7 @@ TEST(Mistakes, a_wrong_type_says_what_was_expected_and_got) {
               ElementsAre("r.lua:11: stages.align.data: expected fvlm.mix { }, got a function"));
 }
 
-TEST(Mistakes, out_of_range) {
+TEST(Mistakes, OutOfRange) {
   EXPECT_THAT(of_stage({key("samples", 14, 0)}),
               ElementsAre("r.lua:14: stages.align.samples: expected an integer of at least 1, got the number 0"));
   EXPECT_THAT(of_stage({key("schedule", 16, table(16, "cosine", {key("warmup", 17, 3)}))}),
@@ -213,14 +213,14 @@ TEST(Mistakes, out_of_range) {
               ElementsAre("r.lua:13: stages.align.optimizer.lr: expected a number above 0, got the number nan"));
 }
 
-TEST(Mistakes, one_of_several_words) {
+TEST(Mistakes, OneOfSeveralWords) {
   EXPECT_THAT(
       mistakes_of(small_recipe({small_stage()}, {key("precision", 4, "bf1")})),
       ElementsAre("r.lua:4: precision: expected \"bf16\", \"fp16\", \"tf32\" or \"fp32\", got the string \"bf1\"\n"
                   "  did you mean \"bf16\"?"));
 }
 
-TEST(Mistakes, what_is_missing_is_reported_at_the_table) {
+TEST(Mistakes, MissingKeysAreReportedAtTheTable) {
   EXPECT_THAT(
       mistakes_of(table(1, "recipe", {}, {})),
       ElementsAre("r.lua:1: 'name' is missing: a name of letters, digits, '_', '-' and '.'\n  Name of the run folder.",
@@ -229,7 +229,7 @@ TEST(Mistakes, what_is_missing_is_reported_at_the_table) {
                   "  The stages, in the order they run."));
 }
 
-TEST(Mistakes, a_nil_where_a_key_was_written_is_no_silent_default) {
+TEST(Mistakes, ExplicitNilIsNoSilentDefault) {
   auto made = std::make_shared<Table>();
   made->constructor = "adamw";
   made->origin = {"r.lua", 13};
@@ -241,7 +241,7 @@ TEST(Mistakes, a_nil_where_a_key_was_written_is_no_silent_default) {
                           "  is the variable misspelled? if nil is intended, write 'or nil' after it"));
 }
 
-TEST(Mistakes, all_are_reported_at_once_in_the_order_of_the_lines) {
+TEST(Mistakes, ReportsAllAtOnceInLineOrder) {
   auto stage = small_stage("align", {key("samples", 14, -1), key("bacth", 15, 32), optimizer({key("lr", 13, 0)})});
   EXPECT_THAT(mistakes_of(small_recipe({stage}, {key("sede", 4, 1)})),
               ElementsAre("r.lua:4: sede: unknown key 'sede'\n  did you mean 'seed'?",
@@ -250,7 +250,7 @@ TEST(Mistakes, all_are_reported_at_once_in_the_order_of_the_lines) {
                           "r.lua:15: stages.align.bacth: unknown key 'bacth'\n  did you mean 'batch'?"));
 }
 
-TEST(Mistakes, an_error_holds_one_or_all_of_them) {
+TEST(Mistakes, ErrorHoldsOneOrAllOfThem) {
   Mistakes one, two;
   one.add({{"r.lua", 3}, "seed", "wrong", "do this"});
   two = one;
@@ -271,7 +271,7 @@ TEST(Mistakes, an_error_holds_one_or_all_of_them) {
   }
 }
 
-TEST(Mistakes, text_that_no_json_could_hold) {
+TEST(Mistakes, TextThatJsonCannotHold) {
   for (const char* bad : {"\xff", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
     EXPECT_EQ(
         mistakes_of(small_recipe({small_stage()},
@@ -284,7 +284,7 @@ TEST(Mistakes, text_that_no_json_could_hold) {
               IsEmpty());
 }
 
-TEST(Mistakes, a_name_is_safe_as_a_folder) {
+TEST(Mistakes, NameIsSafeAsAFolder) {
   for (const char* bad : {"", "..", "a/b", ".hidden", "a b", "-x"})
     EXPECT_EQ(mistakes_of(small_recipe({small_stage()}, {key("name", 2, bad)})).size(), 1u) << bad;
   EXPECT_EQ(mistakes_of(small_recipe({small_stage("a.b")})).size(), 1u);

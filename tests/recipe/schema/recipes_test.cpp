@@ -40,7 +40,7 @@ void expect_rates(const plan::Stage& stage, double connector, double vision, dou
 
 } // namespace
 
-TEST_P(Family, has_the_numbers_of_the_release) {
+TEST_P(Family, HasTheNumbersOfTheRelease) {
   const Expected& expected = GetParam();
   auto resolved = bundled(expected.recipe);
   const plan::Plan& plan = resolved.plan;
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
       return "fvlm_" + name.substr(0, name.find_first_of("M.")) + (name[1] == '.' ? "_7B" : "M");
     });
 
-TEST(BundledRecipes, the_family_takes_its_folders_as_arguments) {
+TEST(BundledRecipes, FamilyTakesItsFoldersAsArguments) {
   auto resolved =
       bundled("fvlm-360m.lua", {{"weights", "/w"}, {"data", "/d"}, {"vision", "dinov2-base"}, {"heldout", "/h"}});
   EXPECT_EQ(std::get<std::string>(resolved.plan.model.vision), "/w/dinov2-base");
@@ -121,7 +121,7 @@ TEST(BundledRecipes, the_family_takes_its_folders_as_arguments) {
   EXPECT_THAT(resolved.sources.at("model.vision"), testing::HasSubstr("--arg "));
 }
 
-TEST(BundledRecipes, the_quickstart_is_tiny_and_starts_from_nothing) {
+TEST(BundledRecipes, QuickstartIsTinyAndStartsFromScratch) {
   auto plan = bundled("quickstart.lua").plan;
   const auto& vision = std::get<plan::Dinov2>(plan.model.vision);
   const auto& decoder = std::get<plan::Llama>(plan.model.decoder);
@@ -139,14 +139,14 @@ TEST(BundledRecipes, the_quickstart_is_tiny_and_starts_from_nothing) {
   EXPECT_TRUE(plan.stages[2].needs_pairs());
 }
 
-TEST(Reference, the_committed_page_and_stubs_are_current) {
+TEST(Reference, CommittedPageAndStubsAreCurrent) {
   EXPECT_TRUE(read_file(folder / "REFERENCE.md") == reference_page())
       << "run: fvlm-engine recipe reference > recipes/REFERENCE.md";
   EXPECT_TRUE(read_file(folder / "fvlm.d.lua") == editor_stubs())
       << "run: fvlm-engine recipe stubs > recipes/fvlm.d.lua";
 }
 
-TEST(Reference, the_stubs_let_an_editor_take_short_forms) {
+TEST(Reference, StubsLetAnEditorTakeShortForms) {
   std::string stubs = editor_stubs();
   for (const char* field :
        {"batch integer|fvlm.Batch ", "kernels? string|(string)[]|fvlm.Kernels ", "speed? boolean|fvlm.Speed ",

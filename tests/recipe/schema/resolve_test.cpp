@@ -59,7 +59,7 @@ return fvlm.recipe {
 
 static const char* adamw = "    optimizer = fvlm.adamw { lr = 1e-3 },";
 
-TEST_F(ResolveTest, a_lua_recipe_with_the_line_of_each_value) {
+TEST_F(ResolveTest, LuaRecipeHasTheLineOfEachValue) {
   auto made = resolved(recipe(adamw));
   EXPECT_EQ(made.plan.stages[0].steps, 32);
   EXPECT_EQ(made.sources.at("name"), at(4));
@@ -69,7 +69,7 @@ TEST_F(ResolveTest, a_lua_recipe_with_the_line_of_each_value) {
   EXPECT_EQ(made.files.size(), 1u);
 }
 
-TEST_F(ResolveTest, mistakes_on_several_lines_come_together) {
+TEST_F(ResolveTest, CollectsMistakesOnSeveralLines) {
   auto text = error_of(
       recipe("    optimizer = fvlm.adamw {\n      lr = 0,\n      betas = { 0.9 },\n    },\n    warmup = 0.1,"));
   EXPECT_THAT(text, HasSubstr(at(11) + ": stages.align.optimizer.lr: expected"));
@@ -79,18 +79,18 @@ TEST_F(ResolveTest, mistakes_on_several_lines_come_together) {
   EXPECT_THAT(text, HasSubstr("3 mistakes"));
 }
 
-TEST_F(ResolveTest, a_recipe_that_returns_something_else) {
+TEST_F(ResolveTest, RecipeThatReturnsAnotherType) {
   write_file_atomic(folder / "r.lua", "return 5");
   EXPECT_THAT(error_of(folder / "r.lua"), HasSubstr("expected fvlm.recipe { }, got the number 5"));
 }
 
-TEST_F(ResolveTest, a_recipe_that_returns_nothing) {
+TEST_F(ResolveTest, RecipeThatReturnsNothing) {
   write_file_atomic(folder / "r.lua", "local x = 1");
   EXPECT_THAT(error_of(folder / "r.lua"),
               HasSubstr("r.lua: the recipe returns nothing\n  write 'return' before fvlm.recipe { ... }"));
 }
 
-TEST_F(ResolveTest, a_file_that_is_not_there_or_a_folder) {
+TEST_F(ResolveTest, MissingFileOrFolder) {
   auto file = recipe(adamw);
   EXPECT_EQ(error_of(folder / "rr.lua"), fmt::format("{}: there is no such file\n  did you mean '{}'?",
                                                      (folder / "rr.lua").string(), file.string()));
@@ -99,7 +99,7 @@ TEST_F(ResolveTest, a_file_that_is_not_there_or_a_folder) {
   EXPECT_THAT(error_of(folder / "none" / "r.lua"), testing::EndsWith("r.lua: there is no such file"));
 }
 
-TEST_F(ResolveTest, a_plan_file_that_is_none) {
+TEST_F(ResolveTest, InvalidPlanFile) {
   auto error = [&](const std::string& text) {
     write_file_atomic(folder / "p.json", text);
     return error_of(folder / "p.json");
@@ -124,7 +124,7 @@ TEST_F(ResolveTest, APlanFileWithARemovedKeyIsReadWhateverItsHash) {
   EXPECT_THAT(error_of(folder / "p.json"), HasSubstr("the plan does not match its hash"));
 }
 
-TEST_F(ResolveTest, one_wish_or_a_list_of_wishes_is_for_every_kind) {
+TEST_F(ResolveTest, PreferenceOrListAppliesToEveryKind) {
   plan::BackendPreferences both{"cudnn", "reference"};
   EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=cudnn,reference"}).plan.kernels["loss"], both);
   EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=[\"cudnn\",\"reference\"]"}).plan.kernels["rope"], both);
@@ -133,7 +133,7 @@ TEST_F(ResolveTest, one_wish_or_a_list_of_wishes_is_for_every_kind) {
   EXPECT_THAT(error_of(recipe(adamw), {}, {"stages=x"}), testing::Not(HasSubstr("mistakes")));
 }
 
-TEST_F(ResolveTest, a_function_schedule_and_weight_are_sampled) {
+TEST_F(ResolveTest, SamplesFunctionsOfScheduleAndWeight) {
   auto made = resolved(recipe(std::string(adamw) + "\n    schedule = function(x) return 1 - x * x end,"));
   const auto& curve = std::get<plan::Curve>(made.plan.stages[0].schedule);
   ASSERT_EQ(curve.points.size(), 257u);
@@ -143,7 +143,7 @@ TEST_F(ResolveTest, a_function_schedule_and_weight_are_sampled) {
               HasSubstr(at(11) + ": stages.align.schedule: the function failed at 0: "));
 }
 
-TEST_F(ResolveTest, arguments_are_traced_to_the_values_they_change) {
+TEST_F(ResolveTest, TracesArgumentsToTheValuesTheyChange) {
   auto file = recipe(std::string(adamw) + "\n    packing = { window = window },",
                      "local window = require 'fvlm'.arg('window', 8)");
   auto made = resolved(file, {{"window", "16"}});
@@ -153,19 +153,19 @@ TEST_F(ResolveTest, arguments_are_traced_to_the_values_they_change) {
   EXPECT_EQ(resolved(file).plan.stages[0].packing.window, 8);
 }
 
-TEST_F(ResolveTest, an_argument_nobody_asks_for_is_a_mistake) {
+TEST_F(ResolveTest, UnusedArgumentIsAMistake) {
   auto file = recipe(adamw, "local size = require 'fvlm'.arg('size', 1)");
   EXPECT_EQ(error_of(file, {{"sise", "2"}}),
             "--arg sise=2: the recipe reads no argument 'sise'\n  did you mean 'size'?");
 }
 
-TEST_F(ResolveTest, set_is_stronger_than_the_recipe_and_is_named) {
+TEST_F(ResolveTest, SetOverridesTheRecipeAndIsNamed) {
   auto made = resolved(recipe(adamw), {}, {"stages.align.samples=64"});
   EXPECT_EQ(made.plan.stages[0].steps, 2);
   EXPECT_EQ(made.sources.at("stages.align.samples"), "--set stages.align.samples=64");
 }
 
-TEST_F(ResolveTest, a_plan_file_is_the_same_plan) {
+TEST_F(ResolveTest, PlanFileGivesTheSamePlan) {
   auto first = resolved(
       recipe(std::string(adamw) +
              "\n    schedule = function(x) return x end,\n    control = { every = 5, run = function() end },"));
@@ -180,7 +180,7 @@ TEST_F(ResolveTest, a_plan_file_is_the_same_plan) {
   EXPECT_EQ(again.plan.stages[0].control->run.code.size(), 64u);
 }
 
-TEST_F(ResolveTest, a_plan_file_takes_sets_too) {
+TEST_F(ResolveTest, PlanFileAcceptsSet) {
   write_file_atomic(folder / "p.json", plan_document(resolved(recipe(adamw))).dump());
   auto changed = resolved(folder / "p.json", {}, {"seed=7", "stages.align.samples=64"});
   EXPECT_EQ(changed.plan.seed, 7);
@@ -190,7 +190,7 @@ TEST_F(ResolveTest, a_plan_file_takes_sets_too) {
   EXPECT_EQ(changed.hash, resolved(recipe(adamw), {}, {"seed=7", "stages.align.samples=64"}).hash);
 }
 
-TEST_F(ResolveTest, a_plan_file_that_was_changed_or_is_none_is_refused) {
+TEST_F(ResolveTest, RefusesAChangedOrInvalidPlanFile) {
   auto document = plan_document(resolved(recipe(adamw)));
   auto refused = [&](const std::string& text) {
     write_file_atomic(folder / "p.json", text);
@@ -205,7 +205,7 @@ TEST_F(ResolveTest, a_plan_file_that_was_changed_or_is_none_is_refused) {
   EXPECT_THAT(refused("[1]"), HasSubstr("not a plan file"));
 }
 
-TEST_F(ResolveTest, the_code_of_a_control_function_is_part_of_the_hash) {
+TEST_F(ResolveTest, CodeOfAControlFunctionIsPartOfTheHash) {
   std::string control = "\n    control = { every = 5, run = function() return nil end },";
   auto first = resolved(recipe(adamw + control)).hash;
   EXPECT_EQ(resolved(recipe(adamw + control)).hash, first);
@@ -213,7 +213,7 @@ TEST_F(ResolveTest, the_code_of_a_control_function_is_part_of_the_hash) {
   EXPECT_EQ(resolved(recipe(adamw)).hash, resolved(recipe(adamw, "-- another text")).hash); // no function, no matter
 }
 
-TEST_F(ResolveTest, control_functions_can_be_called_and_answered) {
+TEST_F(ResolveTest, ControlFunctionsCanBeCalled) {
   auto made = resolved(
       recipe(std::string(adamw) +
              "\n    control = { every = 5, run = function(m) if m.loss > 1 then return fvlm.scale_lr(0.5) end end },"));

@@ -22,7 +22,7 @@ Key rates(std::vector<Key> keys) {
 
 } // namespace
 
-TEST(Rules, a_stage_name_stands_once) {
+TEST(Rules, StageNamesAreUnique) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage("a"), small_stage("a")})),
               ElementsAre("r.lua:10: stages.a: the name 'a' is used twice\n  give each a unique name"));
 }
@@ -56,7 +56,7 @@ TEST(Rules, OnlyWhatIsTimedCanBeMeasured) {
   EXPECT_EQ(frozen.kernels["optimizer"], fvlm::plan::BackendPreferences{"auto"}) << "the Plan says what happens";
 }
 
-TEST(Rules, from_names_an_earlier_stage_the_model_or_a_path) {
+TEST(Rules, FromNamesAnEarlierStageTheModelOrAPath) {
   auto from = [](const char* text) {
     return mistakes_of(small_recipe({small_stage("align"), small_stage("next", {key("from", 16, text)})}));
   };
@@ -70,7 +70,7 @@ TEST(Rules, from_names_an_earlier_stage_the_model_or_a_path) {
   EXPECT_EQ(mistakes_of(small_recipe({small_stage("model")})).size(), 1u);
 }
 
-TEST(Rules, groups_in_rates_decay_and_freeze_have_to_exist) {
+TEST(Rules, GroupsInRatesDecayAndFreezeExist) {
   EXPECT_THAT(of_stage({rates({key("connector", 13, 1e-3), key("visoin", 14, 1e-5), key("default", 15, 1e-5)})}),
               ElementsAre("r.lua:14: stages.align.optimizer.lr.visoin: there is no parameter group 'visoin'\n  did you "
                           "mean 'vision'?"));
@@ -79,19 +79,19 @@ TEST(Rules, groups_in_rates_decay_and_freeze_have_to_exist) {
       ElementsAre("r.lua:16: stages.align.freeze[1]: there is no parameter group 'decodr'\n  did you mean 'decoder'?"));
 }
 
-TEST(Rules, every_group_that_is_trained_has_a_rate) {
+TEST(Rules, EveryTrainedGroupHasARate) {
   EXPECT_THAT(of_stage({rates({key("connector", 13, 1e-3), key("vision", 13, 1e-3)})}),
               ElementsAre("r.lua:13: stages.align.optimizer.lr: the group 'decoder' has no learning rate\n"
                           "  add it (or `default`), or freeze = { \"decoder\" }"));
 }
 
-TEST(Rules, something_is_left_to_train) {
+TEST(Rules, SomethingTrains) {
   auto all = table(16, "", {}, {value(16, "vision"), value(16, "decoder"), value(16, "connector")});
   EXPECT_THAT(of_stage({key("freeze", 16, all)}),
               ElementsAre("r.lua:16: stages.align.freeze: every group is frozen, nothing is left to train"));
 }
 
-TEST(Rules, a_source_names_shards_of_one_kind) {
+TEST(Rules, SourceNamesShardsOfOneKind) {
   EXPECT_THAT(of_stage({mix({table(12, "", {key("weight", 12, 1)})})}),
               ElementsAre("r.lua:12: stages.align.data.sources[1]: no shards: the source is empty\n"
                           "  name tar files: { \"clips/{0000..0999}.tar\" } or { text = \"chat/*.tar\" }"));
@@ -105,7 +105,7 @@ TEST(Rules, a_source_names_shards_of_one_kind) {
                                                "}\n  The sources, each shuffled on its own."));
 }
 
-TEST(Rules, weights_give_somebody_a_share_at_every_moment) {
+TEST(Rules, WeightsAreNeverAllZero) {
   EXPECT_THAT(of_stage({mix({table(12, "", {key("weight", 12, 0)}, {value(12, "a.tar")})})}),
               ElementsAre("r.lua:11: stages.align.data: every weight is 0 at progress 0\n"
                           "  give at least one source a weight above 0 (with text_ratio: one of each kind)"));
@@ -114,14 +114,14 @@ TEST(Rules, weights_give_somebody_a_share_at_every_moment) {
   EXPECT_EQ(of_stage({mix({fading})}).size(), 1u); // nothing at the very end
 }
 
-TEST(Rules, a_text_ratio_needs_sources_of_both_kinds) {
+TEST(Rules, TextRatioNeedsSourcesOfBothKinds) {
   EXPECT_THAT(of_stage({mix({value(11, "a.tar")}, {key("text_ratio", 12, 0.1)})}),
               testing::Contains(
                   "r.lua:12: stages.align.data.text_ratio: text_ratio is above 0, but there is no text-only source\n"
                   "  add { text = \"chat/*.tar\" }"));
 }
 
-TEST(Rules, field_maps_name_parts_of_a_sample) {
+TEST(Rules, FieldMapsNamePartsOfASample) {
   auto fields = table(12, "", {key("usr", 12, "question")});
   EXPECT_THAT(
       of_stage({mix({table(12, "", {key("fields", 12, fields)}, {value(12, "a.tar")})})}),
@@ -129,7 +129,7 @@ TEST(Rules, field_maps_name_parts_of_a_sample) {
           "r.lua:12: stages.align.data.sources[1].fields.usr: a sample has no part 'usr'\n  did you mean 'user'?"));
 }
 
-TEST(Rules, dpo_refuses_data_that_say_they_hold_no_pairs) {
+TEST(Rules, DpoRefusesDataDeclaredWithoutPairs) {
   auto fields = table(12, "", {key("assistant", 12, "answer")});
   EXPECT_THAT(
       of_stage({mix({table(12, "", {key("fields", 12, fields)}, {value(12, "a.tar")})}),
@@ -139,7 +139,7 @@ TEST(Rules, dpo_refuses_data_that_say_they_hold_no_pairs) {
           "  map chosen_assistant and rejected_assistant"));
 }
 
-TEST(Rules, a_pack_holds_the_longest_sample) {
+TEST(Rules, PackHoldsTheLongestSample) {
   auto packing = [](int frames, int tokens) {
     return key("packing", 16, table(16, "", {key("frames", 16, frames), key("tokens", 17, tokens)}));
   };
@@ -154,12 +154,12 @@ TEST(Rules, a_pack_holds_the_longest_sample) {
   EXPECT_EQ(of_stage({packing(64, 64 + 1024), key("objective", 12, table(12, "dpo", {}))}).size(), 1u); // two answers
 }
 
-TEST(Rules, a_batch_has_a_limit) {
+TEST(Rules, BatchHasALimit) {
   EXPECT_THAT(of_stage({key("batch", 15, table(15, "", {}))}),
               ElementsAre("r.lua:15: stages.align.batch: a batch needs a limit\n  batch = 32, or { tokens = 65536 }"));
 }
 
-TEST(Rules, wish_lists_end_with_auto) {
+TEST(Rules, PreferenceListsEndWithAuto) {
   auto wishes = table(4, "", {}, {value(4, "auto"), value(4, "cudnn")});
   EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, wishes)}))}),
               ElementsAre("r.lua:4: kernels.attention[1]: \"auto\" must be last\n  it considers every backend, so "
@@ -168,12 +168,12 @@ TEST(Rules, wish_lists_end_with_auto) {
               ElementsAre("r.lua:4: kernels.atention: unknown key 'atention'\n  did you mean 'attention'?"));
 }
 
-TEST(Rules, quantization_aware_needs_a_quantization) {
+TEST(Rules, QuantizationAwareNeedsAQuantization) {
   EXPECT_EQ(of_stage({key("quantization_aware", 16, true)}).size(), 1u);
   EXPECT_THAT(of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8")}), IsEmpty());
 }
 
-TEST(Rules, gradients_are_bf16_only_where_all_that_makes_them_is) {
+TEST(Rules, GradientsAreBf16OnlyIfAllThatComputesThemIs) {
   EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16")}), IsEmpty());
   EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16"), key("precision", 5, "fp32")}),
               ElementsAre("r.lua:4: gradients: bf16 gradients need precision = \"bf16\"\n  remove `gradients`"));
@@ -183,7 +183,7 @@ TEST(Rules, gradients_are_bf16_only_where_all_that_makes_them_is) {
       1u);
 }
 
-TEST(Rules, the_best_checkpoint_is_judged_by_a_set_that_exists) {
+TEST(Rules, BestCheckpointUsesAnExistingSet) {
   auto set = table(17, "evaluation", {key("data", 17, table(17, "mix", {}, {value(17, "v.tar")}))}, {},
                    {value(17, "heldout")});
   auto best = [&](const char* name) {
@@ -196,7 +196,7 @@ TEST(Rules, the_best_checkpoint_is_judged_by_a_set_that_exists) {
       ElementsAre("r.lua:4: checkpoint.best_by: no stage has an evaluation set 'hold_out'\n  did you mean 'heldout'?"));
 }
 
-TEST(Rules, fresh_towers_have_sizes_that_fit) {
+TEST(Rules, FreshTowersHaveSizesThatFit) {
   auto model = [](int heads, int image, int positions) {
     auto vision =
         table(4, "dinov2", {key("width", 4, 64), key("layers", 4, 2), key("heads", 4, heads), key("patch_size", 4, 8)});
@@ -222,6 +222,6 @@ TEST(Rules, fresh_towers_have_sizes_that_fit) {
                   "2, counted from 0"));
 }
 
-TEST(Rules, look_only_at_what_was_read_without_a_mistake) {
+TEST(Rules, ApplyOnlyToValuesReadWithoutAMistake) {
   EXPECT_EQ(of_stage({rates({key("connector", 13, "fast")})}).size(), 1u); // not also: no rate for vision, decoder
 }

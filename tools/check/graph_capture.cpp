@@ -1,4 +1,4 @@
-#include "check/recorder.h"
+#include "check/graph_capture.h"
 
 #include "check/context.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 using Handle = void*;
 
-// The few entry points of the driver's C interface that it takes.
+// The entry points of the CUDA driver that are used here.
 struct Driver {
   int (*context)(Handle*);
   int (*use_context)(Handle);
@@ -36,7 +36,7 @@ const Driver& driver() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     auto find = [&](const char* symbol, auto& function) {
       void* address = library ? dlsym(library, symbol) : nullptr;
-      if (!address) throw Refused{State::failed, fmt::format("the driver has no {}", symbol)};
+      if (!address) throw RowAborted{State::failed, fmt::format("the driver has no {}", symbol)};
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
     };
     Driver driver;
@@ -60,7 +60,7 @@ const Driver& driver() {
   return found;
 }
 
-std::string trouble(const char* what, int status) {
+std::string failure(const char* what, int status) {
   if (status == 0) return "";
   const char* text = nullptr;
   driver().text(status, &text);
@@ -73,47 +73,47 @@ void enter_context() {
   if (driver().context(&context) == 0 && context) return;
   int status = driver().primary_context(&context, 0);
   if (status == 0) status = driver().use_context(context);
-  if (auto text = trouble("no context", status); !text.empty()) throw Refused{State::failed, text};
+  if (auto text = failure("no context", status); !text.empty()) throw RowAborted{State::failed, text};
 }
 
 } // namespace
 
 Stream::Stream() {
   enter_context();
-  if (auto text = trouble("no stream", driver().make_stream(&stream_, not_with_the_null_stream)); !text.empty())
-    throw Refused{State::failed, text};
+  if (auto text = failure("no stream", driver().make_stream(&stream_, not_with_the_null_stream)); !text.empty())
+    throw RowAborted{State::failed, text};
 }
 
 Stream::~Stream() {
   driver().destroy_stream(stream_);
 }
 
-Recorder::~Recorder() {
+GraphCapture::~GraphCapture() {
   if (executable_) driver().destroy_executable(executable_);
   if (graph_) driver().destroy_graph(graph_);
 }
 
-std::string Recorder::begin() {
+std::string GraphCapture::begin() {
   wait_for_device();
-  return trouble("the recording did not begin", driver().begin(stream(), forbidden_on_every_thread));
+  return failure("the recording did not begin", driver().begin(stream(), forbidden_on_every_thread));
 }
 
-std::string Recorder::end() {
-  if (auto text = trouble("the recording is not valid", driver().end(stream(), &graph_)); !text.empty()) return text;
-  if (auto text = trouble("the graph cannot be read", driver().nodes(graph_, nullptr, &nodes_)); !text.empty())
+std::string GraphCapture::end() {
+  if (auto text = failure("the recording is not valid", driver().end(stream(), &graph_)); !text.empty()) return text;
+  if (auto text = failure("the graph cannot be read", driver().nodes(graph_, nullptr, &nodes_)); !text.empty())
     return text;
-  return trouble("the graph cannot be instantiated", driver().instantiate(&executable_, graph_, 0));
+  return failure("the graph cannot be instantiated", driver().instantiate(&executable_, graph_, 0));
 }
 
-std::string Recorder::replay() {
+std::string GraphCapture::replay() {
   wait_for_device();
-  if (auto text = trouble("the replay", driver().launch(executable_, stream())); !text.empty()) return text;
-  return trouble("the replay", driver().wait(stream()));
+  if (auto text = failure("the replay", driver().launch(executable_, stream())); !text.empty()) return text;
+  return failure("the replay", driver().wait(stream()));
 }
 
 void wait_for_device() {
   enter_context();
-  if (auto text = trouble("the device", driver().synchronize()); !text.empty()) throw Refused{State::failed, text};
+  if (auto text = failure("the device", driver().synchronize()); !text.empty()) throw RowAborted{State::failed, text};
 }
 
 } // namespace fvlm::check

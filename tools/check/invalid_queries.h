@@ -1,4 +1,4 @@
-// Queries that make no sense, each a good one with one thing wrong: supports() has to refuse them, with a reason.
+// Invalid queries, each a valid one with one thing wrong: supports() has to refuse them, with a reason.
 #pragma once
 #include "check/trial.h"
 
@@ -11,14 +11,14 @@
 namespace fvlm::check {
 
 template <class Query>
-class Nonsense {
+class InvalidQueries {
  public:
   template <class Change>
   void add(std::string what, const Query& good, Change change) {
     queries_.emplace_back(std::move(what), good);
     change(queries_.back().second);
   }
-  // What can be wrong with a query of any kind; `dtype` is one of its types.
+  // Faults that a query of any kind can have; `dtype` is one of its types.
   void add_usual(const Query& good, fvlm_dtype Query::*dtype, const std::string& subject = "") {
     add(subject + "in integers", good, [&](Query& q) { q.*dtype = {FVLM_INT, 32, 1}; });
     add(subject + "in a type of 7 bits", good, [&](Query& q) { (q.*dtype).bits = 7; });
@@ -29,7 +29,7 @@ class Nonsense {
 
   Outcome refused_by(void (*supports)(const Query*, fvlm_support*)) const {
     for (const auto& [what, query] : queries_) {
-      const fvlm_support answer = ask(supports, query);
+      const fvlm_support answer = query_support(supports, query);
       if (answer.score > 0) return failed("supports() says yes to a query {}", what);
       if (!answer.reason[0]) return failed("supports() refuses a query {} without a reason", what);
     }
