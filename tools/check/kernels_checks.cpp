@@ -255,7 +255,7 @@ Outcome rope_frequencies(Context& context) {
     no = refusal(context, trial);
     if (no.empty()) trials.push_back(std::move(trial));
   }
-  return trials.empty() ? not_applicable(no) : right(context, trials);
+  return trials.empty() ? not_applicable(no) : expect_correct(context, trials);
 }
 Outcome rope_head_dims(Context& context) {
   std::vector<KernelCase> all;

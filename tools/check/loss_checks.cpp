@@ -144,7 +144,7 @@ Outcome softcap(Context& context) {
   const auto dtype = loss_dtype(context);
   for (LossCase& one : all) one.dtype = one.gradient_dtype = dtype;
   if (const std::string no = refusal(context, loss_trial(all.front())); !no.empty()) return not_applicable(no);
-  return right(context, loss_cases(all));
+  return expect_correct(context, loss_cases(all));
 }
 
 Outcome frozen_head(Context& context) {
