@@ -57,8 +57,8 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
   return gradients;
 }
 
-at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& frequencies,
-                       const at::Tensor& into) const {
+at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& into,
+                       const at::Tensor& frequencies) const {
   at::Tensor out = like(x, into);
   BoundArguments<fvlm_rope_apply> arguments;
   arguments.inverse = inverse;

@@ -61,8 +61,8 @@ class Rope : public Kernel {
  public:
   Rope(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_ROPE) {}
   // frequencies: with FVLM_WITH_FREQUENCIES.
-  at::Tensor apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& frequencies = {},
-                   const at::Tensor& into = {}) const;
+  at::Tensor apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& into = {},
+                   const at::Tensor& frequencies = {}) const;
 };
 
 class SwiGlu : public Kernel {

@@ -182,8 +182,8 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
                      frequencies = query.options & FVLM_WITH_FREQUENCIES
                                        ? at::ones({query.rotary_dim / 2}, x.options().dtype(at::kDouble))
                                        : at::Tensor();
-    return calls([=] { op.apply(heads, positions, false, frequencies); },
-                 [=] { op.apply(heads, positions, true, frequencies); });
+    return calls([=] { op.apply(heads, positions, false, {}, frequencies); },
+                 [=] { op.apply(heads, positions, true, {}, frequencies); });
   }
   case FVLM_OP_SWIGLU: {
     const SwiGlu op(backend, query);

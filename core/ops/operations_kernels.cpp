@@ -190,7 +190,7 @@ Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head
   const Rope& op = kernel<Rope>(query);
   const auto rotate = [&op, heads, head_dim, rotary, positions](const at::Tensor& rows, bool inverse) {
     const at::Tensor view = rows.narrow(1, 0, heads * head_dim).unflatten(1, {heads, head_dim});
-    op.apply(view, positions, inverse != rotary.reversed, rotary.frequencies, view);
+    op.apply(view, positions, inverse != rotary.reversed, view, rotary.frequencies);
   };
   rotate(x.data, false);
   if (!tape.records(x)) return x;

@@ -86,6 +86,8 @@ class KernelsCpu : public Kernels {
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
     if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
+    if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
+      return refuse("frequencies are rope's; options %#x not supported", query.options);
     if (query.op == FVLM_OP_ROPE) {
       if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
         return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);

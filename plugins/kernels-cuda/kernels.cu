@@ -164,6 +164,8 @@ class KernelsCuda : public Kernels {
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
     if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
+    if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
+      return refuse("frequencies are rope's; options %#x are not supported", query.options);
     if (query.rows < 0 || query.width < 0 || query.width > GradientSums::max_width)
       return refuse("%lld rows of width %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));

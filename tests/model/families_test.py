@@ -132,9 +132,9 @@ def expected_of(model):
 
 
 class Families(unittest.TestCase):
-    def check(self, name, expected, *options):
+    def check(self, name, expected, *options, batch="batch"):
         out = folder / "trace.safetensors"
-        run(engine, "trace", folder / name, "--batch", folder / "batch.safetensors", "--grads", "--out", out, *options)
+        run(engine, "trace", folder / name, "--batch", folder / f"{batch}.safetensors", "--grads", "--out", out, *options)
         trace = load_file(out)
         floor = 0.01 * max(tensor.abs().max().item() for key, tensor in expected.items() if key.startswith("grad."))
         for key, right in expected.items():
@@ -142,7 +142,7 @@ class Families(unittest.TestCase):
                 continue
             scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
             off = (trace[key].reshape(right.shape) - right).abs().max().item() / scale
-            self.assertLessEqual(off, 1e-5, f"{name} {' '.join(options)}: {key}")
+            self.assertLessEqual(off, 1e-5, f"{name} {' '.join(map(str, options))}: {key}")
         unknown = {key for key in trace if key.startswith("grad.decoder.")} - set(expected)
         self.assertEqual(unknown, set())
 
@@ -152,6 +152,29 @@ class Families(unittest.TestCase):
                 expected = expected_of(model)
                 self.check(name, expected)
                 self.check(name, expected, "--kernels", "reference")
+
+    def test_preferences(self):
+        """DPO with the policy as its own reference: the losses of labels one by one, in place of the fused ones."""
+        parts = [texts()[0], texts()[3]]
+        sides = {"chosen_": parts[:1] * 2, "rejected_": parts[1:] * 2}
+        batch = {"frames": torch.zeros(0, 3, 28, 28), "frame_counts": torch.zeros(2, dtype=torch.long)}
+        for side, pairs in sides.items():
+            batch |= {f"{side}input_ids": torch.cat([ids for ids, _ in pairs]),
+                      f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
+                      f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
+        save_file(batch, folder / "pairs.safetensors")
+        for name in ("qwen3", "nanochat-biases"):
+            with self.subTest(name):
+                model = models[name]
+                model.zero_grad()
+                sums = [-(F.cross_entropy(model(input_ids=ids[None]).logits[0, :-1], ids[1:], reduction="none") * mask[1:]).sum()
+                        for ids, mask in parts]
+                margin = 0.1 * ((sums[0] - sums[0].detach()) - (sums[1] - sums[1].detach()))
+                loss = -F.logsigmoid(margin)
+                loss.backward()
+                gradients = {f"grad.decoder.{key}": parameter.grad for key, parameter in model.named_parameters()}
+                self.check(name, {"loss": loss.detach()} | gradients, "--objective", "dpo", "--reference", folder / name, "--beta", "0.1",
+                           batch="pairs")
 
     def test_generates_the_same_tokens(self):
         for name, model in models.items():

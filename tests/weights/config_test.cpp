@@ -157,7 +157,8 @@ TEST(Config, TraitsOfEachFamily) {
   const DecoderConfig qwen2 = read(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": null})");
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.out_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 128);
-  const DecoderConfig qwen3 = read(R"({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 24})");
+  const DecoderConfig qwen3 = read(R"({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 24,
+                                         "num_key_value_heads": 8})");
   EXPECT_TRUE(qwen3.qk_norm && qwen3.norm_weights && !qwen3.qkv_bias);
   EXPECT_EQ(qwen3.head_dim, 128) << "its own, not hidden_size / heads";
   const DecoderConfig nanochat = read(R"({"model_type": "nanochat"})");

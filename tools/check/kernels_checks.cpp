@@ -330,9 +330,10 @@ Outcome nonsense(Context& context) {
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
-    for (int bit = 7; bit < 32; ++bit)
-      nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
-                   [bit](Query& q) { q.options |= 1u << bit; });
+    for (int bit = 6; bit < 32; ++bit)
+      if (!(find_operation(op)->options & (1u << bit)))
+        nonsense.add(fmt::format("{}with bit {} of options, which it does not have", name, bit), good,
+                     [bit](Query& q) { q.options |= 1u << bit; });
     if (op != FVLM_OP_ROPE) continue;
     nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
     nonsense.add(name + "with rotary_dim larger than head_dim", good, [](Query& q) { q.rotary_dim = 2 * q.head_dim; });

@@ -74,6 +74,8 @@ sdk::Support Kernels::supports(const Query& query) {
       (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
   if (query.options & ~known_options) return sdk::refuse("options %#x not supported", query.options);
+  if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
+    return sdk::refuse("frequencies are rope's; options %#x not supported", query.options);
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);

@@ -372,6 +372,7 @@ TEST_P(Kernels, rope_agrees_with_float64_loops_and_undoes_itself) {
     int32_t heads, head_dim, rotary_dim;
     fvlm_dtype dtype = f32;
     int64_t gap = 0;
+    bool has_frequencies = false;
   };
   for (const Heads& h : std::vector<Heads>{{40, 12, 64, 64},
                                            {5, 3, 16, 16},
@@ -381,12 +382,20 @@ TEST_P(Kernels, rope_agrees_with_float64_loops_and_undoes_itself) {
                                            {0, 2, 16, 16},
                                            {9, 2, 6, 0},
                                            {20, 3, 24, 22, f32, 8},
-                                           {20, 3, 64, 32, bf16, 8}}) {
+                                           {20, 3, 64, 32, bf16, 8},
+                                           {40, 12, 64, 64, f32, 0, true},
+                                           {20, 3, 24, 22, bf16, 8, true}}) {
     SCOPED_TRACE("head_dim " + std::to_string(h.head_dim) + ", rotary_dim " + std::to_string(h.rotary_dim));
     Bench bench({"", h.rows, h.heads * h.head_dim, h.dtype}, FVLM_OP_ROPE);
     bench.query.heads = h.heads, bench.query.head_dim = h.head_dim, bench.query.rotary_dim = h.rotary_dim;
     bench.query.rope_theta = 1e5f;
+    if (h.has_frequencies) bench.query.options |= FVLM_WITH_FREQUENCIES;
     bench.ask();
+    GuardedTensor frequencies(f64, {h.rotary_dim / 2});
+    const auto frequency_of = [&](int64_t i) { // scaled in some dimensions
+      return std::pow(1e5, -2.0 * static_cast<double>(i) / h.rotary_dim) / (h.has_frequencies && i % 3 == 1 ? 7 : 1);
+    };
+    for (int64_t i = 0; i < h.rotary_dim / 2; ++i) frequencies.set(i, frequency_of(i));
     GuardedTensor x(h.dtype, {h.rows, h.heads, h.head_dim}, h.gap), out(h.dtype, x.shape(), h.gap);
     GuardedTensor positions(i32, {h.rows});
     x.random(1), out.fill(99);
@@ -397,8 +406,7 @@ TEST_P(Kernels, rope_agrees_with_float64_loops_and_undoes_itself) {
       positions.set(r, static_cast<double>(position));
       for (int64_t head = 0; head < h.heads; ++head)
         for (int64_t i = 0; i < h.rotary_dim / 2; ++i) {
-          const double angle =
-              static_cast<double>(position) * std::pow(1e5, -2.0 * static_cast<double>(i) / h.rotary_dim);
+          const double angle = static_cast<double>(position) * frequency_of(i);
           const auto low = static_cast<size_t>((r * h.heads + head) * h.head_dim + i);
           const auto high = low + static_cast<size_t>(h.rotary_dim / 2);
           expected[low] = before[low] * std::cos(angle) - before[high] * std::sin(angle);
@@ -407,6 +415,7 @@ TEST_P(Kernels, rope_agrees_with_float64_loops_and_undoes_itself) {
     }
     fvlm_rope_apply a{};
     a.x = x.get(), a.positions = positions.get(), a.out = out.get();
+    if (h.has_frequencies) a.frequencies = frequencies.get();
     bench.run(bench.plugin->rope, a, bench.needs.forward_workspace);
     expect_close(out, expected, h.dtype.bits == 16 ? 6e-3 : 1e-6, "out");
     a.x = out.get(), a.inverse = 1; // in place

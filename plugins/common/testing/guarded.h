@@ -122,6 +122,8 @@ inline void GuardedTensor::set(std::int64_t index, double value) {
   } else if (tensor_.dtype.code == FVLM_INT) {
     const auto integer = static_cast<std::int64_t>(value);
     std::memcpy(to, &integer, sizeof integer);
+  } else if (tensor_.dtype.bits == 64) {
+    std::memcpy(to, &value, sizeof value);
   } else {
     const auto single = static_cast<float>(value);
     std::memcpy(to, &single, sizeof single);

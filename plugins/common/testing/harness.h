@@ -146,8 +146,8 @@ class Tensor {
   fvlm_tensor tensor_{};
 };
 
-inline constexpr fvlm_dtype f32{FVLM_FLOAT, 32, 1}, f16{FVLM_FLOAT, 16, 1}, bf16{FVLM_BFLOAT, 16, 1},
-    i64{FVLM_INT, 64, 1}, i32{FVLM_INT, 32, 1}, i8{FVLM_INT, 8, 1};
+inline constexpr fvlm_dtype f32{FVLM_FLOAT, 32, 1}, f16{FVLM_FLOAT, 16, 1}, f64{FVLM_FLOAT, 64, 1},
+    bf16{FVLM_BFLOAT, 16, 1}, i64{FVLM_INT, 64, 1}, i32{FVLM_INT, 32, 1}, i8{FVLM_INT, 8, 1};
 
 // Naive 16-bit conversions, implemented differently from those of the plugins.
 inline float widen_bf16(std::uint16_t bits) {

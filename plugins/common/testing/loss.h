@@ -16,6 +16,7 @@ struct Shape {
   fvlm_dtype dtype = f32;
   std::int64_t row_gap = 0;
   fvlm_dtype gradient = f32; // of d_weight
+  float softcap = 0;
 };
 
 struct Expected {
@@ -25,7 +26,7 @@ struct Expected {
 struct Inputs {
   explicit Inputs(const Shape& s)
       : hidden(s.dtype, {s.tokens, s.width}, s.row_gap), weight(s.dtype, {s.vocab, s.width}, s.row_gap),
-        targets(i64, {s.tokens}), d_losses(f32, {s.tokens}) {
+        targets(i64, {s.tokens}), d_losses(f32, {s.tokens}), softcap(s.softcap) {
     hidden.random(1);
     weight.random(2, 1.5f / std::sqrt(static_cast<float>(s.width)));
     d_losses.random(3);
@@ -53,6 +54,7 @@ struct Inputs {
         for (std::int64_t c = 0; c < width; ++c)
           dot += static_cast<double>(h[static_cast<std::size_t>(t * width + c)]) *
                  w[static_cast<std::size_t>(v * width + c)];
+        if (softcap != 0) dot = softcap * std::tanh(dot / softcap);
         p[static_cast<std::size_t>(v)] = dot;
         largest = std::max(largest, dot);
       }
@@ -60,7 +62,8 @@ struct Inputs {
       const double log_sum = largest + std::log(total);
       e.losses[static_cast<std::size_t>(t)] = log_sum - p[static_cast<std::size_t>(wanted)];
       for (std::int64_t v = 0; v < vocab; ++v) {
-        const double d = (std::exp(p[static_cast<std::size_t>(v)] - log_sum) - (v == wanted)) * d_losses.value(t);
+        const double logit = p[static_cast<std::size_t>(v)], part = softcap != 0 ? logit / softcap : 0;
+        const double d = (std::exp(logit - log_sum) - (v == wanted)) * d_losses.value(t) * (1 - part * part);
         for (std::int64_t c = 0; c < width; ++c) {
           e.d_hidden[static_cast<std::size_t>(t * width + c)] += d * w[static_cast<std::size_t>(v * width + c)];
           e.d_weight[static_cast<std::size_t>(v * width + c)] += d * h[static_cast<std::size_t>(t * width + c)];
@@ -83,6 +86,7 @@ struct Inputs {
 
   GuardedTensor hidden, weight, targets, d_losses;
   std::vector<std::int64_t> target;
+  double softcap;
 };
 
 struct Results {
@@ -110,6 +114,7 @@ inline fvlm_loss_query query_of(const Shape& s, bool d_hidden = true, bool d_wei
   query.tokens = s.tokens;
   query.width = s.width;
   query.vocab = s.vocab;
+  query.softcap = s.softcap;
   return query;
 }
 

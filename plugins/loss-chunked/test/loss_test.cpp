@@ -20,6 +20,9 @@ const std::vector<Shape> shapes{
     {"strided", 30, 40, 200, 3, f32, 9},
     {"bfloat16", 60, 64, 300, 3, bf16},
     {"bfloat16, odd, strided", 31, 27, 77, 3, bf16, 5},
+    {"bounded logits", 67, 37, 391, 3, f32, 0, f32, 2},
+    {"logits near their bound in several chunks", 1300, 8, 40, 3, f32, 0, f32, 0.5},
+    {"bounded logits in bfloat16", 60, 64, 300, 3, bf16, 0, f32, 15},
 };
 
 class LossChunked : public ::testing::TestWithParam<std::string> {
