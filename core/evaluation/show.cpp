@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
+#include "data/visual_marks.h"
 #include "evaluation/result.h"
 
 #include <ATen/TensorOperators.h>
@@ -34,18 +35,19 @@ struct Parted {
   std::vector<TokenId> prompt, answer;
 };
 
+std::string words_of(const Tokenizer& tokenizer, std::vector<TokenId> ids) {
+  std::erase(ids, visual_placeholder);
+  return trimmed(tokenizer.decode(ids, true));
+}
+
 // What the user said last; of a prompt that is no chat, all of it.
 std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt) {
   constexpr std::string_view user = "<|im_start|>user\n", end = "<|im_end|>";
-  const std::string text = tokenizer.decode(prompt);
+  const std::string text = decode_with_placeholders(tokenizer, prompt);
   const size_t turn = text.rfind(user);
-  if (turn == std::string::npos) return trimmed(tokenizer.decode(prompt, true));
+  if (turn == std::string::npos) return words_of(tokenizer, prompt);
   const size_t begin = turn + user.size();
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
-}
-
-std::string words_of(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
-  return trimmed(tokenizer.decode(ids, true));
 }
 
 // After which nothing is to be read: as the decoder's config says, and the end of a chat's turn.
@@ -70,6 +72,15 @@ void write_frame(const at::Tensor& frame, const std::filesystem::path& path) {
   write_file_atomic(path, write_png(image));
 }
 
+// The frames whose rows stand in the prompt: all, unless an image follows the last answer.
+at::Tensor frames_before(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames) {
+  const auto& texts = sample.texts;
+  if (std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
+    return frames;
+  const int64_t rows = std::count(prompt.begin(), prompt.end(), visual_placeholder);
+  return frames.narrow(0, 0, rows / sample.rows_per_frame);
+}
+
 class Showing {
  public:
   Showing(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request)
@@ -89,7 +100,7 @@ class Showing {
                 {"source", score.source},
                 {"question", question_of(set_.tokenizer(), right.prompt)},
                 {"expected", words_of(set_.tokenizer(), right.answer)},
-                {"answer", answer(right.prompt, asked.frames)}};
+                {"answer", answer(right.prompt, frames_before(right.prompt, *packed.sample, asked.frames))}};
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", words_of(set_.tokenizer(), Parted(texts[i]).answer)},

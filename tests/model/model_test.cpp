@@ -99,7 +99,7 @@ TEST(Model, recomputed_layers_give_the_same_bits_in_bfloat16) {
 TEST(Model, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
   Tiny tiny;
   const auto samples = some_samples();
-  Capacity wide = Capacity::of(samples);
+  Capacity wide = Capacity::of(samples, 1);
   wide.frames += 3;
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
     for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::light_only()})
@@ -199,7 +199,7 @@ TEST(Model, shows_on_request_where_each_frame_was_looked_at) {
   EXPECT_GT((one_by_one[1] - fine[1]).abs().max().item<double>(), 1e-6) << "later ones with other queries";
   EXPECT_GT((attention(exact, "coarse_only")[0] - fine[0]).abs().max().item<double>(), 1e-6);
 
-  Capacity wide = Capacity::of(samples);
+  Capacity wide = Capacity::of(samples, 1);
   wide.frames += 2;
   ops::expect_close(attention(tiny.pack(samples, wide), "coarse_fine").narrow(0, 0, 4), fine, 1e-12, "with padding");
 }

@@ -115,8 +115,13 @@ const std::vector<FusedNames>& fused_names() {
   return all;
 }
 
+int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
+  return 1 + (height / config.patch_size) * (width / config.patch_size);
+}
+
 } // namespace
 
-const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}, fused_names};
+const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}, fused_names,
+                         token_count};
 
 } // namespace fvlm

@@ -133,6 +133,7 @@ const std::vector<FusedNames>& fused_names() {
 
 } // namespace
 
-const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}, fused_names};
+const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}, fused_names,
+                        nullptr};
 
 } // namespace fvlm

@@ -22,6 +22,8 @@ struct Tower {
   const char* architecture;
   std::variant<TowerFunctions<VisionConfig>, TowerFunctions<DecoderConfig>> functions;
   const std::vector<FusedNames>& (*fused_weights)();
+  // Of a vision tower: see tokens_per_frame() in towers.h. Null for a decoder.
+  int64_t (*tokens_per_frame)(const VisionConfig& config, int64_t height, int64_t width);
 };
 
 // Bounds on what a config may ask for, far above any model there is.

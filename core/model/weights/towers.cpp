@@ -100,6 +100,10 @@ const std::vector<FusedNames>& fused_weights(const DecoderConfig& config) {
   return tower_of(config.model_type).fused_weights();
 }
 
+int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width) {
+  return tower_of(config.model_type).tokens_per_frame(config, height, width);
+}
+
 const char* architecture_of(const std::string& model_type) {
   return tower_of(model_type).architecture;
 }
