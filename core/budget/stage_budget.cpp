@@ -5,6 +5,7 @@
 #include "budget/shadow/step.h"
 #include "model/size_class.h"
 #include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
 
 #include <fmt/format.h>
 
@@ -99,12 +100,13 @@ ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan)
   return {description.vision, *foveated, description.decoder, plan.model.image_size, speed};
 }
 
-PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples) {
-  const auto largest = stage.largest_sample();
+PackShape full_pack(const plan::Stage& stage, int64_t rows_per_frame, int64_t frames, int64_t rows,
+                    int64_t most_samples) {
+  const auto largest = stage.largest_sample(rows_per_frame);
   PackShape pack;
   pack.frames = frames;
   pack.rows = rows;
-  pack.visual_rows = std::min(rows, stage.texts_per_sample() * frames);
+  pack.visual_rows = std::min(rows, stage.texts_per_sample() * frames * rows_per_frame);
   pack.sequences = stage.texts_per_sample() * (most_samples > 0 ? most_samples : rows / 16 + 1);
   pack.labels = rows - pack.visual_rows;
   pack.longest_sequence = largest.tokens / stage.texts_per_sample();
@@ -113,22 +115,21 @@ PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int6
   return pack;
 }
 
-PackCapacity capacity_of(const plan::Stage& stage, std::vector<std::string>& assumptions) {
-  const auto largest = stage.largest_sample();
+PackCapacity capacity_of(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions) {
+  const auto largest = stage.largest_sample(rows_per_frame);
   PackCapacity capacity{0, stage.packing.tokens.value_or(std::max(largest.tokens, usual_rows))};
   if (largest.frames == 0) return capacity;
   capacity.frames = stage.packing.frames.value_or(capacity.rows / largest.tokens * largest.frames);
   if (!stage.packing.frames)
     assumptions.push_back(fmt::format("packing.frames is open: training takes it from the data; here {}, for samples "
                                       "of {} frames and {} tokens",
-                                      capacity.frames, largest.frames,
-                                      largest.tokens / stage.texts_per_sample() - largest.frames));
+                                      capacity.frames, largest.frames, stage.data.max_text_tokens));
   return capacity;
 }
 
-PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions) {
-  const auto largest = stage.largest_sample();
-  const PackCapacity most = capacity_of(stage, assumptions);
+PackShape largest_pack(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions) {
+  const auto largest = stage.largest_sample(rows_per_frame);
+  const PackCapacity most = capacity_of(stage, rows_per_frame, assumptions);
   // A pack is no more than its step.
   int64_t frames = most.frames, rows = most.rows;
   if (stage.batch.tokens && *stage.batch.tokens < rows) {
@@ -142,7 +143,7 @@ PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assum
   }
   frames = model::size_class(frames, most.frames);
   rows = model::size_class(rows, most.rows);
-  PackShape pack = full_pack(stage, frames, rows, stage.packing.segments.value_or(0));
+  PackShape pack = full_pack(stage, rows_per_frame, frames, rows, stage.packing.segments.value_or(0));
   pack.labels = model::size_class(pack.labels, most.rows);
   return pack;
 }
@@ -219,7 +220,7 @@ StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const
   const Setting setting = setting_of(plan, stage, description, device);
   StageBudget budget;
   budget.stage = stage.name;
-  budget.pack = largest_pack(stage, budget.assumptions);
+  budget.pack = largest_pack(stage, visual_rows(plan.model).per_frame, budget.assumptions);
   budget.step = step_need(setting, budget.pack);
   budget.without_recompute = step_need(setting, budget.pack, {}).peak;
   plan::Recompute all;

@@ -23,13 +23,14 @@ ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan)
 struct PackCapacity {
   int64_t frames = 0, rows = 0;
 };
-PackCapacity capacity_of(const plan::Stage& stage, std::vector<std::string>& assumptions);
+PackCapacity capacity_of(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions);
 
 // A full pack of this size, of samples as large as the stage's mix lets through; `most_samples` 0: any number.
-PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples);
+PackShape full_pack(const plan::Stage& stage, int64_t rows_per_frame, int64_t frames, int64_t rows,
+                    int64_t most_samples);
 
 // The largest pack that a step of the stage can hold, every buffer full.
-PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions);
+PackShape largest_pack(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions);
 
 // A stage at work.
 struct Setting {

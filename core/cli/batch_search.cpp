@@ -8,6 +8,7 @@
 #include "cli/plugin_options.h"
 #include "data/media/video.h"
 #include "data/stream/data_sizes.h"
+#include "model/weights/visual_rows.h"
 #include "train/find_batch.h"
 
 #include <fmt/format.h>
@@ -129,7 +130,7 @@ int search_batches(const plan::Plan& plan, const train::TrainRequest& request, R
     if (request.stage && stage.name != *request.stage) continue;
     line.show(stage.name + ": reading the data's sizes");
     const auto video = stage.data.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt;
-    const DataSizes data = measure_data_sizes(plan, stage, video ? &*video : nullptr);
+    const DataSizes data = measure_data_sizes(plan, stage, video ? &*video : nullptr, visual_rows(plan.model));
     FoundBatch found = train::find_batch(plan, data.stage, registry, search);
     found.assumptions.insert(found.assumptions.begin(), data.said);
     line.clear();

@@ -13,6 +13,8 @@
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
 #include "data/stream/prefetcher.h"
+#include "data/visual_marks.h"
+#include "model/weights/visual_rows.h"
 #include "objective/labels.h"
 #include "train/data_rehearsal.h"
 #include "train/stage_length.h"
@@ -96,9 +98,11 @@ struct Advice {
   std::vector<std::pair<std::string, int64_t>> lengths; // to lower
 };
 
-Advice advice_of(const plan::Stage& stage, const DataStatistics& found) {
+Advice advice_of(const OpenStage& opened, const DataStatistics& found) {
   Advice advice{found.suggestion(), {}};
-  const auto largest = stage.largest_sample();
+  const plan::Stage& stage = opened.stage;
+  const int64_t rows_per_frame = visual_rows(opened.resolved.plan.model).per_frame;
+  const auto largest = stage.largest_sample(rows_per_frame);
   if (advice.packing.frames >= largest.frames && advice.packing.rows >= largest.tokens) return advice;
   plan::Stage lower = stage;
   const auto limit = [&](const char* name, int64_t& length, int64_t seen) {
@@ -110,7 +114,7 @@ Advice advice_of(const plan::Stage& stage, const DataStatistics& found) {
     limit("replicate_image_frames", lower.data.replicate_image_frames, frames);
   }
   limit("max_text_tokens", lower.data.max_text_tokens, std::max<int64_t>(2, found.longest_text));
-  const auto needed = lower.largest_sample();
+  const auto needed = lower.largest_sample(rows_per_frame);
   advice.packing = {std::max(advice.packing.frames, needed.frames), std::max(advice.packing.rows, needed.tokens)};
   return advice;
 }
@@ -118,7 +122,7 @@ Advice advice_of(const plan::Stage& stage, const DataStatistics& found) {
 void print_json(const OpenStage& opened, const DataStatistics& found) {
   Json sources = Json::object();
   for (const auto& [name, source] : found.sources) sources[name] = source_json(source);
-  const Advice advice = advice_of(opened.stage, found);
+  const Advice advice = advice_of(opened, found);
   Json suggestion = {{"frames", advice.packing.frames}, {"tokens", advice.packing.rows}};
   for (const auto& [name, length] : advice.lengths) suggestion["data"][name] = length;
   fmt::print("{}", dump(Json{{"stage", opened.stage.name},
@@ -168,7 +172,7 @@ void print_histogram(const char* title, const Distribution& spread) {
                std::string((bar.count * columns + highest - 1) / highest, '#'));
 }
 
-void print_packing(const DataStatistics& found, const plan::Stage& stage) {
+void print_packing(const DataStatistics& found, const OpenStage& opened) {
   fmt::print("\n{}\n", styled("packing", Style::bold));
   fmt::print("  {} in {} and {} of {} and {}, {:.1f} samples a pack\n",
              counted(static_cast<int64_t>(found.all.frames.count()), "sample"), counted(found.steps, "step"),
@@ -179,7 +183,7 @@ void print_packing(const DataStatistics& found, const plan::Stage& stage) {
   fmt::print("  padding: {} of the tokens that training computes; {} if each step were a batch padded to its longest "
              "sample\n",
              percent(found.packing_waste()), percent(found.padding_waste()));
-  const Advice advice = advice_of(stage, found);
+  const Advice advice = advice_of(opened, found);
   const PackSize& suggested = advice.packing;
   if (suggested.frames == found.capacity.frames && suggested.rows == found.capacity.rows) return;
   fmt::print("  {} packing = {{ frames = {}, tokens = {} }}\n",
@@ -200,7 +204,7 @@ void print_statistics(const OpenStage& opened, const DataStatistics& found) {
   print_sources(found);
   print_histogram("text tokens", found.all.tokens);
   print_histogram("frames", found.all.frames);
-  print_packing(found, opened.stage);
+  print_packing(found, opened);
   if (found.broken + found.left_out > 0)
     fmt::print("\n{} skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n",
                counted(found.broken, "broken sample"), grouped(found.left_out),
@@ -276,7 +280,7 @@ std::string with_marked_labels(const Tokenizer& tokenizer, const SampleText& tex
     size_t end = begin;
     while (end < text.ids.size() && has_loss[end] == has_loss[begin]) ++end;
     const std::string span =
-        strip_control_characters(tokenizer.decode(std::span(text.ids).subspan(begin, end - begin)));
+        strip_control_characters(decode_with_placeholders(tokenizer, std::span(text.ids).subspan(begin, end - begin)));
     if (!has_loss[begin])
       all += span;
     else
@@ -359,7 +363,7 @@ int data_show(Arguments arguments) {
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
     fmt::print("\n{}\n{}, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),
-               counted(std::ssize(text.ids), "token"), std::count(has_loss.begin(), has_loss.end(), true));
+               counted(text.tokens(), "token"), std::count(has_loss.begin(), has_loss.end(), true));
   }
   if (!picture.empty())
     fmt::print("frames: {}\n", picture);

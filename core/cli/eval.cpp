@@ -13,6 +13,7 @@
 #include "evaluation/questions.h"
 #include "model/loading.h"
 #include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
 
 #include <fmt/format.h>
 
@@ -271,6 +272,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   const InputSettings input = input_settings(parsed, model, run.config());
   request.system = input.system;
   request.media_options = input.media;
+  request.visual_rows = visual_rows(*run.config().connector, run.config().vision, input.media.image_size);
   std::vector<std::unique_ptr<evaluation::SampleSet>> sets;
   sets.push_back(evaluation::open_questions(set, request, tokenizer, run.registry()));
   evaluation::Evaluator evaluator(std::move(sets));

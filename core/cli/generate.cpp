@@ -14,7 +14,9 @@
 #include "data/media/decode_image.h"
 #include "data/media/video.h"
 #include "data/streaming_detokenizer.h"
+#include "data/visual_marks.h"
 #include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -111,8 +113,13 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
   tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const InputSettings input = input_settings(parsed, model, answerer.config());
-  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, input.system);
   const at::Tensor frames = frames_of(parsed, input.media, registry);
+  const auto visual = visual_rows(*answerer.config().connector, answerer.config().vision, input.media.image_size);
+  auto prompt = ChatTemplate(*tokenizer, visual).prompt(turns, input.system);
+  std::vector<uint8_t> no_mask;
+  if (visual.in_place)
+    expand_marks(prompt, no_mask,
+                 {frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value()});
 
   const bool json = parsed.flag("json");
   StreamingDetokenizer stream(*tokenizer, parsed.values("stop"));
@@ -158,7 +165,10 @@ int generate_answers(Arguments arguments) {
   with_media_options(
       with_execution_options(options)
           .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
-          .value("prompt", "TEXT", "the user's turn; the chat template is applied to it")
+          .value(
+              "prompt", "TEXT",
+              "the user's turn; the chat template is applied to it. <image> and <video> in it stand for the frames if\n"
+              "the model takes them inside of a text")
           .value("image", "FILE", "a JPEG or PNG")
           .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg"))
       .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")

@@ -8,6 +8,7 @@
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "data/stream/data_sizes.h"
+#include "model/weights/visual_rows.h"
 #include "recipe/print.h"
 
 #include <fmt/format.h>
@@ -58,7 +59,7 @@ Budget budget_of(const plan::Plan& plan, budget::Device device) {
   Budget budget{{}, {}, device};
   for (const plan::Stage& stage : plan.stages) {
     budget.groups.push_back({stage.name, budget::group_lines(plan.model, stage, description)});
-    const DataSizes data = measure_data_sizes(plan, stage, nullptr);
+    const DataSizes data = measure_data_sizes(plan, stage, nullptr, visual_rows(plan.model));
     budget.stages.push_back(budget::stage_budget(plan, data.stage, description, device));
     auto& assumptions = budget.stages.back().assumptions;
     assumptions.insert(assumptions.begin(), data.said);

@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "data/media/video.h"
+#include "model/weights/visual_rows.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -63,7 +64,7 @@ int run_preprocess(Arguments arguments) {
   const auto only = parsed->value("stage");
   for (const plan::Stage& stage : only ? std::span(&stage_named(resolved.plan, *only), 1) : std::span(stages)) {
     const fs::path folder = fs::path(*parsed->value("out")) / stage.name;
-    const PreprocessInput input = preprocess_input(resolved.plan, stage.data);
+    const PreprocessInput input = preprocess_input(resolved.plan, stage.data, visual_rows(resolved.plan.model));
     const auto video =
         stage.data.has_frames() ? choose_video_decoder(*registry, resolved.plan.kernels["video"]) : std::nullopt;
     const bool fresh = is_up_to_date(folder, input);

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "model/weights/visual_rows.h"
 #include "recipe/positions.h"
 
 #include <fmt/format.h>
@@ -31,9 +32,27 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
   return request;
 }
 
+namespace {
+
+// A recipe is right on a machine without its models, too: what is wrong with a folder is said by who needs it.
+std::optional<int64_t> rows_per_frame(const plan::Model& model) {
+  try {
+    return visual_rows(model).per_frame;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::optional<int64_t> positions_of(const plan::Model& model) {
+  if (const auto* fresh = std::get_if<plan::Llama>(&model.decoder)) return fresh->max_positions;
+  return budget::decoder_positions(model);
+}
+
+} // namespace
+
 void require_positions(const recipe::Resolved& resolved) {
-  if (const auto positions = budget::decoder_positions(resolved.plan.model))
-    recipe::require_positions(resolved, *positions);
+  const auto positions = positions_of(resolved.plan.model), rows = rows_per_frame(resolved.plan.model);
+  if (positions && rows) recipe::require_positions(resolved, *positions, *rows);
 }
 
 nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok) {

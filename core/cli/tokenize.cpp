@@ -3,6 +3,7 @@
 #include "base/terminal.h"
 #include "cli/options.h"
 #include "data/tokenizer.h"
+#include "data/visual_marks.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -26,7 +27,7 @@ std::vector<TokenId> parse_ids(const std::string& line, int64_t number) {
   bool good = json.is_array();
   std::vector<TokenId> ids;
   for (const auto& entry : good ? json : nlohmann::json::array()) {
-    good = good && entry.is_number_integer() && entry >= 0 && entry <= INT32_MAX;
+    good = good && entry.is_number_integer() && entry >= visual_placeholder && entry <= INT32_MAX;
     if (good) ids.push_back(entry.get<TokenId>());
   }
   if (!good)
@@ -74,7 +75,8 @@ int run_tokenize(Arguments arguments) {
   for (std::string line; std::getline(std::cin, line);) {
     ++number;
     if (decode) {
-      fmt::print("{}\n", escape_control_characters(nlohmann::json(tokenizer.decode(parse_ids(line, number))).dump()));
+      fmt::print("{}\n", escape_control_characters(
+                             nlohmann::json(decode_with_placeholders(tokenizer, parse_ids(line, number))).dump()));
     } else {
       ids.clear();
       encoder.append(json_lines ? parse_text(line, number) : line, special, ids);

@@ -1,6 +1,7 @@
 #include "data/chat.h"
 
 #include "base/error.h"
+#include "data/visual_marks.h"
 
 #include <fmt/format.h>
 
@@ -17,18 +18,25 @@ TokenId required(const Tokenizer& tokenizer, const char* content) {
 
 } // namespace
 
-ChatTemplate::ChatTemplate(const Tokenizer& tokenizer)
-    : tokenizer_(tokenizer), start_(required(tokenizer, "<|im_start|>")), end_(required(tokenizer, "<|im_end|>")) {}
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows)
+    : tokenizer_(tokenizer), start_(required(tokenizer, "<|im_start|>")), end_(required(tokenizer, "<|im_end|>")),
+      has_marks_(visual_rows.in_place) {}
 
 void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const {
   out.ids.push_back(id);
   out.answer_mask.push_back(answer);
 }
 
-void ChatTemplate::append_text(const std::string& text, bool answer, ChatTokens& out) const {
+void ChatTemplate::append_text(std::string_view text, bool answer, ChatTokens& out) const {
   auto ids = tokenizer_.encode(text, SpecialTokens::as_text);
   out.ids.insert(out.ids.end(), ids.begin(), ids.end());
   out.answer_mask.insert(out.answer_mask.end(), ids.size(), answer);
+}
+
+void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out) const {
+  split_at_marks(
+      text, [&](std::string_view piece) { append_text(piece, false, out); },
+      [&](std::string_view mark) { append_token(mark == image_mark ? image_mark_id : video_mark_id, false, out); });
 }
 
 void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
@@ -37,6 +45,8 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
   if (answer) { // encoded apart, so that the mask begins where generation begins
     append_text("assistant\n", false, out);
     append_text(turn.text, true, out);
+  } else if (has_marks_ && turn.role == "user") {
+    append_user_text(turn.role + "\n" + turn.text, out);
   } else {
     append_text(turn.role + "\n" + turn.text, false, out);
   }

@@ -1,6 +1,7 @@
 // The chat template of SmolLM2: turns of a conversation become tokens and a mask of the answers.
 #pragma once
 #include "data/tokenizer.h"
+#include "recipe/visual_rows.h"
 
 #include <cstdint>
 #include <span>
@@ -25,8 +26,9 @@ inline constexpr std::string_view default_system_prompt = "You are a helpful AI 
 // users cannot inject markup.
 class ChatTemplate {
  public:
-  // Throws Error(data) when the tokenizer lacks <|im_start|> or <|im_end|>.
-  explicit ChatTemplate(const Tokenizer& tokenizer);
+  // Throws Error(data) when the tokenizer lacks <|im_start|> or <|im_end|>. `visual_rows`: where they are in place,
+  // <image> and <video> in a user's turn become their ids in visual_marks.h.
+  explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {});
 
   ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
 
@@ -35,11 +37,13 @@ class ChatTemplate {
 
  private:
   void append_turn(const Turn& turn, ChatTokens& out) const;
-  void append_text(const std::string& text, bool answer, ChatTokens& out) const;
+  void append_text(std::string_view text, bool answer, ChatTokens& out) const;
+  void append_user_text(std::string_view text, ChatTokens& out) const;
   void append_token(TokenId id, bool answer, ChatTokens& out) const;
 
   const Tokenizer& tokenizer_;
   TokenId start_, end_;
+  bool has_marks_;
 };
 
 } // namespace fvlm

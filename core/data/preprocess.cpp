@@ -54,7 +54,8 @@ class Preprocess {
  public:
   Preprocess(const PreprocessInput& input, const VideoDecoder* video, const PreprocessOptions& options)
       : mix_(input.mix), tokenizer_(Tokenizer::from_file(input.tokenizer)), image_size_(input.image_size),
-        options_(options), threads_(threads_or_cores(options.threads)), reader_(mix_, tokenizer_, image_size_, video) {
+        options_(options), threads_(threads_or_cores(options.threads)),
+        reader_(mix_, tokenizer_, image_size_, video, input.visual_rows) {
     mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
     for (const auto& source : mix_.sources)
       sets_.push_back(std::make_unique<ShardSet>(source.patterns(), options.shards));

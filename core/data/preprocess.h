@@ -20,10 +20,11 @@ struct PreprocessInput {
   plan::Mix mix;
   std::filesystem::path tokenizer; // the tokenizer.json of the model's decoder
   int64_t image_size = 0;
+  plan::VisualRows visual_rows; // of the model
 };
 
 // The input for one of the mixes of a plan.
-PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix);
+PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix, const plan::VisualRows& visual_rows);
 
 struct PreprocessOptions {
   int threads = 0; // 0: one for each core
@@ -55,6 +56,6 @@ plan::Mix preprocessed_mix(const std::filesystem::path& folder, const plan::Mix&
 
 // The mix that is actually read: the preprocessed one where the recipe names a folder that is up to date, otherwise
 // `mix` itself, with a warning when the folder is stale.
-plan::Mix resolve_preprocessed_mix(const plan::Plan& plan, const plan::Mix& mix);
+plan::Mix resolve_preprocessed_mix(const plan::Plan& plan, const plan::Mix& mix, const plan::VisualRows& visual_rows);
 
 } // namespace fvlm

@@ -102,8 +102,8 @@ void check_own_shards(const fs::path& folder, const Json& sources, std::vector<s
 
 } // namespace
 
-PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix) {
-  return {mix, fs::path(plan.model.tokenizer_folder()) / "tokenizer.json", plan.model.image_size};
+PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix, const plan::VisualRows& visual_rows) {
+  return {mix, fs::path(plan.model.tokenizer_folder()) / "tokenizer.json", plan.model.image_size, visual_rows};
 }
 
 Json made_from(const PreprocessInput& input) {
@@ -113,15 +113,15 @@ Json made_from(const PreprocessInput& input) {
     sources.push_back(
         {{"settings", {{"name", source.name}, {"text only", source.text_only()}, {"fields", source.fields}}},
          {"files", files_of(source)}});
-  return {{"settings",
-           {{"version", version},
-            {"image_size", input.image_size},
-            {"tokenizer", sha256_file(input.tokenizer)},
-            {"max_frames", mix.max_frames},
-            {"replicate_image_frames", mix.replicate_image_frames},
-            {"system", mix.system},
-            {"prompts", mix.prompts}}},
-          {"sources", sources}};
+  Json settings = {{"version", version},
+                   {"image_size", input.image_size},
+                   {"tokenizer", sha256_file(input.tokenizer)},
+                   {"max_frames", mix.max_frames},
+                   {"replicate_image_frames", mix.replicate_image_frames},
+                   {"system", mix.system},
+                   {"prompts", mix.prompts}};
+  if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
+  return {{"settings", settings}, {"sources", sources}};
 }
 
 void write_manifest(const fs::path& folder, const Json& made_from, const PreprocessManifest& manifest) {
@@ -172,9 +172,9 @@ plan::Mix preprocessed_mix(const fs::path& folder, const plan::Mix& mix) {
   return reads;
 }
 
-plan::Mix resolve_preprocessed_mix(const plan::Plan& plan, const plan::Mix& mix) {
+plan::Mix resolve_preprocessed_mix(const plan::Plan& plan, const plan::Mix& mix, const plan::VisualRows& visual_rows) {
   if (!mix.preprocessed) return mix;
-  if (const auto reason = stale_reason(*mix.preprocessed, preprocess_input(plan, mix))) {
+  if (const auto reason = stale_reason(*mix.preprocessed, preprocess_input(plan, mix, visual_rows))) {
     log_warning("{}: the shards themselves are read, since this does not fit them: {}", *mix.preprocessed, *reason);
     return mix;
   }

@@ -2,7 +2,21 @@
 
 #include "base/text.h"
 
+#include <algorithm>
+
 namespace fvlm::evaluation {
+namespace {
+
+// The frames whose rows stand in the prompt: all, unless an image follows the last answer.
+at::Tensor frames_before(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames) {
+  const auto& texts = sample.texts;
+  if (std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
+    return frames;
+  const int64_t rows = std::count(prompt.begin(), prompt.end(), visual_placeholder);
+  return frames.narrow(0, 0, rows / sample.rows_per_frame);
+}
+
+} // namespace
 
 PromptAndAnswer::PromptAndAnswer(const SampleText& text) {
   size_t end = text.ids.size();
@@ -14,7 +28,8 @@ PromptAndAnswer::PromptAndAnswer(const SampleText& text) {
                 text.ids.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
-std::string decoded(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids) {
+  std::erase(ids, visual_placeholder);
   return trimmed(tokenizer.decode(ids, true));
 }
 
@@ -24,9 +39,11 @@ Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Ope
   if (const auto end = tokenizer.special_id("<|im_end|>")) ends_.push_back(*end);
 }
 
-std::string Answerer::answer(const std::vector<TokenId>& prompt, const at::Tensor& frames, int64_t tokens) const {
+std::string Answerer::answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
+                             int64_t tokens) const {
   if (prompt.empty()) return "";
-  const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
+  const at::Tensor shown =
+      frames.defined() ? frames_before(prompt, sample, frames).to(ops_.tensor_options()) : at::Tensor();
   const auto ids = vlm_.generate(ops_, shown, {prompt.begin(), prompt.end()}, {tokens, ends_});
   return decoded(tokenizer_, {ids.begin(), ids.end()});
 }

@@ -15,15 +15,17 @@ struct PromptAndAnswer {
   std::vector<TokenId> prompt, answer;
 };
 
-// Without special tokens and the space around it.
-std::string decoded(const Tokenizer& tokenizer, const std::vector<TokenId>& ids);
+// Without special tokens, placeholders and the space around it.
+std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids);
 
 class Answerer {
  public:
   // All three outlive it.
   Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops);
-  // At most `tokens` tokens, up to the end of the turn. Empty for an empty prompt.
-  std::string answer(const std::vector<TokenId>& prompt, const at::Tensor& frames, int64_t tokens) const;
+  // The prompt is of the sample, whose frames these are. At most `tokens` tokens, up to the end of the turn. Empty for
+  // an empty prompt.
+  std::string answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
+                     int64_t tokens) const;
 
  private:
   const Tokenizer& tokenizer_;

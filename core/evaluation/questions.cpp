@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "data/samples/parts.h"
 #include "data/samples/sample_content.h"
+#include "data/visual_marks.h"
 #include "feed/packer.h"
 
 #include <fmt/format.h>
@@ -122,8 +123,8 @@ fs::path MediaFolder::find(const std::string& name) const {
 
 Questions::Questions(QuestionsRequest request, std::shared_ptr<const Tokenizer> tokenizer,
                      std::optional<VideoDecoder> decoder)
-    : request_(std::move(request)), tokenizer_(std::move(tokenizer)), chat_(*tokenizer_), decoder_(std::move(decoder)),
-      folder_(request_.media) {
+    : request_(std::move(request)), tokenizer_(std::move(tokenizer)), chat_(*tokenizer_, request_.visual_rows),
+      decoder_(std::move(decoder)), folder_(request_.media) {
   mix_.system = request_.system;
   request_.media_options.video = decoder_ ? &*decoder_ : nullptr;
   if (!request_.media.empty() && !fs::is_directory(request_.media))
@@ -138,8 +139,8 @@ void Questions::add(const fs::path& file, const Form& form) {
       if (!is_of_split(entry)) continue;
       Asked asked{file.string(), entry.id, form.read(entry)};
       if (!request_.category.empty()) asked.question.sample["source"] = category_of(entry, request_.category);
-      parse_sample_content(Parts(asked.question.sample, as_named), {}, {},
-                           mix_); // whatever is wrong with it is said now
+      parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_,
+                           request_.visual_rows); // whatever is wrong with it is said now
       asked_.push_back(std::move(asked));
     } catch (const Error& error) {
       throw Error(ErrorKind::data, error.what())
@@ -164,14 +165,21 @@ MediaFile Questions::media_of(const Asked& asked) const {
 
 Sample Questions::measure(const DrawnSample& drawn) const {
   const Asked& asked = at(drawn);
-  const SampleContent parsed = parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_);
-  Sample sample{
-      .key = asked.id, .source = parsed.source, .correct_choice = parsed.correct_choice, .answers = parsed.answers};
+  const SampleContent parsed =
+      parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
+  Sample sample{.key = asked.id,
+                .source = parsed.source,
+                .rows_per_frame = request_.visual_rows.per_frame,
+                .correct_choice = parsed.correct_choice,
+                .answers = parsed.answers};
   for (const Conversation& talk : parsed.conversations) {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   if (!asked.question.media.empty()) sample.frames = media_of(asked).frames();
+  if (request_.visual_rows.in_place)
+    for (SampleText& text : sample.texts)
+      text.placeholders = expand_marks(text.ids, text.answer_mask, {sample.frames, sample.rows_per_frame, true});
   return sample;
 }
 

@@ -26,6 +26,7 @@ struct QuestionsRequest {
   std::string split;           // only entries that say so, where they say one; empty: all
   std::string system = plan::Mix().system;
   MediaOptions media_options;
+  plan::VisualRows visual_rows; // of the model
 };
 
 // Finds what entries name below a folder.

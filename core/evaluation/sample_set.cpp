@@ -26,10 +26,10 @@ Order order_of(const plan::EvaluationSet& set, plan::Mix mix, const std::vector<
   return Order::shuffled(mix, sizes, 0, set.name, set.samples);
 }
 
-int64_t longest_text(const Sample& sample) {
-  size_t longest = 0;
-  for (const SampleText& text : sample.texts) longest = std::max(longest, text.ids.size());
-  return static_cast<int64_t>(longest);
+int64_t longest_sequence(const Sample& sample) {
+  int64_t longest = 0;
+  for (const SampleText& text : sample.texts) longest = std::max(longest, sample.rows(text));
+  return longest;
 }
 
 int64_t labels_of(const SampleText& text) {
@@ -83,7 +83,7 @@ void SampleSet::look_at_all(PackSize& largest, PackSize& all) {
     largest = {std::max(largest.frames, sample.frames), std::max(largest.rows, sample.rows())};
     all = {all.frames + sample.frames, all.rows + sample.rows()};
     longest_.video = std::max(longest_.video, sample.frames);
-    longest_.sequence = std::max(longest_.sequence, sample.frames + longest_text(sample));
+    longest_.sequence = std::max(longest_.sequence, longest_sequence(sample));
   }
 }
 

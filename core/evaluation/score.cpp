@@ -19,11 +19,11 @@ int64_t rounded_up(int64_t count, int64_t step) {
 }
 
 // Packs of a set are of few sizes, so that what plugins prepared for one serves the others.
-model::Capacity capacity_of(const std::vector<model::Sample>& samples, const SampleSet& set) {
+model::Capacity capacity_of(const std::vector<model::Sample>& samples, const SampleSet& set, int64_t rows_per_frame) {
   const auto in_eighths = [](int64_t used, int64_t most) {
     return std::min(most, rounded_up(used, std::max<int64_t>(1, most / 8)));
   };
-  model::Capacity capacity = model::Capacity::of(samples);
+  model::Capacity capacity = model::Capacity::of(samples, rows_per_frame);
   capacity.frames = in_eighths(capacity.frames, set.capacity().frames);
   capacity.rows = in_eighths(capacity.rows, set.capacity().rows);
   capacity.sequences = rounded_up(capacity.sequences, 16);
@@ -47,7 +47,7 @@ void generate_answers(const SampleSet& set, const HostPack& loaded, const Answer
     const PromptAndAnswer text(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
     Answers expected = sample.answers;
     if (expected.empty()) expected = {decoded(set.tokenizer(), text.answer)};
-    judged.scores[i].generated = {answerer.answer(text.prompt, judged.samples[i].frames, most_tokens),
+    judged.scores[i].generated = {answerer.answer(text.prompt, sample, judged.samples[i].frames, most_tokens),
                                   std::move(expected)};
   }
 }
@@ -73,8 +73,9 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Mode
   if (judged.samples.empty()) return judged;
 
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set),
-                                     vlm.frame_reader(set.image_size(), set.image_size()), ops.tensor_options());
+  const model::FrameReader reader = vlm.frame_reader(set.image_size(), set.image_size());
+  const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set, reader.rows_per_frame), reader,
+                                     ops.tensor_options());
   const auto seen = vlm.encode(none, ops, pack, mode, outputs);
   const auto hidden = vlm.decode(none, ops, seen.tokens, pack);
   if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);

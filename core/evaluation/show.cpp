@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
+#include "data/visual_marks.h"
 #include "evaluation/answerer.h"
 #include "evaluation/result.h"
 
@@ -24,9 +25,9 @@ using Json = nlohmann::ordered_json;
 // What the user said last; of a prompt that is no chat, all of it.
 std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt) {
   constexpr std::string_view user = "<|im_start|>user\n", end = "<|im_end|>";
-  const std::string text = tokenizer.decode(prompt);
+  const std::string text = decode_with_placeholders(tokenizer, prompt);
   const size_t turn = text.rfind(user);
-  if (turn == std::string::npos) return trimmed(tokenizer.decode(prompt, true));
+  if (turn == std::string::npos) return words_of(tokenizer, prompt);
   const size_t begin = turn + user.size();
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
 }
@@ -65,7 +66,7 @@ class Showing {
                 {"source", score.source},
                 {"question", question_of(set_.tokenizer(), right.prompt)},
                 {"expected", decoded(set_.tokenizer(), right.answer)},
-                {"answer", answerer_.answer(right.prompt, asked.frames, request_.tokens)}};
+                {"answer", answerer_.answer(right.prompt, *packed.sample, asked.frames, request_.tokens)}};
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},

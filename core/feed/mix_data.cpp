@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "data/preprocess.h"
 #include "feed/staging.h"
+#include "model/weights/visual_rows.h"
 
 namespace fvlm::feed {
 namespace {
@@ -19,11 +20,12 @@ DataLoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOpt
 } // namespace
 
 MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options)
-    : mix_(resolve_preprocessed_mix(plan, mix)), loader_(loader_options_of(plan.loader, options)),
+    : visual_rows_(visual_rows(plan.model)), mix_(resolve_preprocessed_mix(plan, mix, visual_rows_)),
+      loader_(loader_options_of(plan.loader, options)),
       tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
       video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
-      samples_(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr, ShardOptions{}, options.progress,
-               options.texts) {
+      samples_(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr, visual_rows_, ShardOptions{},
+               options.progress, options.texts) {
   for (const plan::Source& source : mix.sources) names_.push_back(name_of(source));
 }
 

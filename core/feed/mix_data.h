@@ -38,6 +38,7 @@ class MixData {
   const DataLoaderOptions& loader_options() const { return loader_; }
 
  private:
+  plan::VisualRows visual_rows_;
   plan::Mix mix_; // the plan's, or what `preprocess` made of it
   DataLoaderOptions loader_;
   Tokenizer tokenizer_;

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* how_it_is =
     "a batch holds frames [all frames, 3, height, width], frame_counts [samples], input_ids [all tokens], text_lengths "
     "[samples] and loss_mask [all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the "
-    "last three; nothing is padded";
+    "last three; nothing is padded; an id of -1 stands for one visual row of the sample's frames";
 
 std::string sum_text(int64_t count, const char* what) {
   return fmt::format("do not sum to the {} {} that are there", count, what);
@@ -93,7 +93,7 @@ void BatchFile::check_tokens(const std::vector<Sample>& samples, int64_t vocabul
   for (size_t i = 0; i < samples.size(); ++i)
     for (const Text& text : samples[i].texts)
       for (const int64_t token : text.tokens)
-        if (token < 0 || token >= vocabulary)
+        if (token != visual_placeholder && (token < 0 || token >= vocabulary))
           throw Error(ErrorKind::data,
                       fmt::format("sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary))
               .at(file_.path().string());

@@ -13,21 +13,14 @@
 namespace fvlm::model {
 namespace {
 
-void require_room(int64_t frames, int64_t prompt, int64_t positions) {
-  if (prompt == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
-  if (frames + prompt >= positions)
-    throw Error(ErrorKind::data, fmt::format("{} frames and {} tokens leave nothing of the decoder's {} positions",
-                                             frames, prompt, positions));
-}
-
 int64_t frames_of(const at::Tensor& frames) {
   return frames.defined() ? frames.size(0) : 0;
 }
 
 // Refused before any work is done.
-void check(const std::vector<Sample>& samples, int64_t positions, const std::filesystem::path& file) {
+void check(const Generator& generator, const std::vector<Sample>& samples, const std::filesystem::path& file) {
   for (size_t i = 0; i < samples.size(); ++i) try {
-      require_room(frames_of(samples[i].frames), std::ssize(samples[i].texts[0].tokens), positions);
+      (void)generator.require_room(samples[i].frames, samples[i].texts[0].tokens);
     } catch (const Error& error) {
       throw Error(ErrorKind::data, fmt::format("sample {}: {}", i, error.what()))
           .at(file.string())
@@ -63,17 +56,27 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
   vlm_ = load_model(directory, execution.arena(false));
 }
 
+int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
+  const int64_t rows = vlm_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
+                positions = config().decoder.max_position_embeddings;
+  if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
+  if (rows >= positions)
+    throw Error(ErrorKind::data,
+                fmt::format("{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames_of(frames),
+                            rows - tokens == frames_of(frames) ? "" : fmt::format(" of {} rows in all", rows - tokens),
+                            tokens, positions));
+  return rows;
+}
+
 Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                          const Model::TokenCallback& take) {
   if (options.limit < 1)
     throw Error(ErrorKind::usage, fmt::format("an answer has 1 token or more, not {}", options.limit));
-  Answer answer{frames_of(frames), std::ssize(prompt), {}, false, 0};
-  const int64_t positions = config().decoder.max_position_embeddings;
-  require_room(answer.frames, answer.prompt, positions);
+  Answer answer{frames_of(frames), std::ssize(prompt) - placeholders_of(prompt), {}, false, 0};
+  const int64_t room = config().decoder.max_position_embeddings - require_room(frames, prompt);
   const auto begin = std::chrono::steady_clock::now();
   const auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
   const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
-  const int64_t room = positions - answer.frames - answer.prompt;
   answer.ids = vlm_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   answer.ended = std::find(ends.begin(), ends.end(), answer.ids.back()) != ends.end();
@@ -85,7 +88,7 @@ void answer_batch(Generator& answerer, const std::filesystem::path& file, const 
   const DecoderConfig& decoder = answerer.config().decoder;
   const BatchFile batch(file);
   const auto samples = batch.samples(BatchFile::Texts::prompts, decoder.vocab_size);
-  check(samples, decoder.max_position_embeddings, file);
+  check(answerer, samples, file);
   GenerateOptions of_sample = options;
   for (const Sample& sample : samples) {
     take(answerer.answer(sample.frames, sample.texts[0].tokens, of_sample));

@@ -18,7 +18,7 @@ struct GenerateOptions {
 };
 
 struct Answer {
-  int64_t frames = 0, prompt = 0; // how many there were
+  int64_t frames = 0, prompt = 0; // how many there were; of the prompt, tokens without placeholders
   std::vector<int64_t> ids;       // new ones, the one that ended it included
   bool ended = false;             // by such a token
   double seconds = 0;             // frames and prompt included
@@ -31,9 +31,13 @@ class Generator {
   Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry);
 
   const ModelConfig& config() const { return vlm_->config(); }
-  // frames [n, 3, H, W] float32, normalised, or undefined. `take`: told of each token, but for the one that ends the
-  // answer; false: enough. Throws Error(data) where they leave no position of the decoder's, Error(usage) for options
+  // frames [n, 3, H, W] float32, normalised, or undefined; their rows take the places of the prompt's placeholders, or
+  // stand before it. `take`: told of each token, but for the one that ends the
+  // answer; false: enough. Throws Error(data) where require_room() does, Error(usage) for options
   // that make no sense.
+  // Throws Error(data) for an empty prompt, placeholders that are not those of the frames, and where frames and prompt
+  // leave no position of the decoder's. Returns the rows that they take.
+  int64_t require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
   Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                 const Model::TokenCallback& take = {});
 

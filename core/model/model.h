@@ -56,12 +56,17 @@ class Model {
     std::vector<int64_t> end_tokens; // generation stops after any of these, as at EOS
   };
   // Called with each generated token; returns false to stop.
+  // Decoder rows of a prompt: its tokens, and the visual rows of the frames, if they are defined, in place of its
+  // placeholders or before it. Throws Error(data) where the placeholders are not those of the frames.
+  int64_t prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
   using TokenCallback = std::function<bool(int64_t token)>;
   std::vector<int64_t> generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
                                 const StopCondition& stop, const Sampling& sampling = {},
                                 const TokenCallback& on_token = {}) const;
 
  private:
+  at::Tensor embed_prompt(Operations& ops, const at::Tensor& frames, std::vector<int64_t> prompt) const;
+
   ModelConfig config_;
   Parameters parameters_;
   std::unique_ptr<Encoder> encoder_;

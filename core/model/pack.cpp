@@ -1,6 +1,7 @@
 #include "model/pack.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "model/connector/connector.h"
 
 #include <ATen/ops/concat.h>
@@ -18,7 +19,7 @@ int64_t frames_of(const Sample& sample) {
 }
 
 bool is_label(const Text& text, size_t position) {
-  return position > 0 && text.is_label[position];
+  return position > 0 && text.is_label[position] && text.tokens[position] != visual_placeholder;
 }
 
 int64_t labels_of(const Text& text) {
@@ -43,22 +44,28 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
 
 // The maps of a pack, filled sample by sample.
 struct Maps {
+  explicit Maps(int64_t rows_per_frame) : rows_per_frame(rows_per_frame) {}
+
+  const int64_t rows_per_frame;
   std::vector<int64_t> video_lengths, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
 
   int64_t all_frames = 0;
 
   void add(const Sample& sample) {
-    const int64_t first_frame = all_frames, frames = frames_of(sample);
+    const int64_t first_token = all_frames * rows_per_frame, frames = frames_of(sample);
     all_frames += frames;
     if (frames > 0) video_lengths.push_back(frames);
     for (const Text& text : sample.texts) {
-      for (int64_t frame = 0; frame < frames; ++frame) {
-        visual_source.push_back(first_frame + frame);
-        visual_rows.push_back(static_cast<int64_t>(tokens.size()));
-        tokens.push_back(0);
-      }
+      const size_t begin = tokens.size();
+      int64_t source = first_token;
+      if (placeholders_of(text.tokens) == 0)
+        while (source < first_token + frames * rows_per_frame) add_visual_row(source++);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
+        if (text.tokens[i] == visual_placeholder) {
+          add_visual_row(source++);
+          continue;
+        }
         const auto row = static_cast<int64_t>(tokens.size());
         text_rows.push_back(row);
         tokens.push_back(text.tokens[i]);
@@ -67,9 +74,16 @@ struct Maps {
         targets.push_back(text.tokens[i]);
         label_sequences.push_back(static_cast<int64_t>(text_lengths.size()));
       }
-      text_lengths.push_back(frames + static_cast<int64_t>(text.tokens.size()));
+      text_lengths.push_back(static_cast<int64_t>(tokens.size() - begin));
       labels_per_text.push_back(labels_of(text));
     }
+  }
+
+ private:
+  void add_visual_row(int64_t source) {
+    visual_source.push_back(source);
+    visual_rows.push_back(static_cast<int64_t>(tokens.size()));
+    tokens.push_back(0);
   }
 };
 
@@ -87,7 +101,7 @@ at::Tensor frames_in_slots(const std::vector<Sample>& samples, int64_t slots) {
   return at::concat(frames);
 }
 
-void check(const Sample& sample, size_t index) {
+void check(const Sample& sample, size_t index, int64_t rows_per_frame) {
   const auto where = fmt::format("sample {}", index);
   for (const Text& text : sample.texts)
     if (text.is_label.size() != text.tokens.size())
@@ -95,9 +109,27 @@ void check(const Sample& sample, size_t index) {
                   fmt::format("{} tokens, but a loss mask of {}", text.tokens.size(), text.is_label.size()))
           .at(where);
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
+  for (const Text& text : sample.texts) try {
+      require_placeholders(placeholders_of(text.tokens), frames_of(sample), rows_per_frame);
+    } catch (const Error& error) {
+      throw Error(error.kind(), error.what()).at(where).advise(error.advice());
+    }
 }
 
 } // namespace
+
+int64_t placeholders_of(const std::vector<int64_t>& tokens) {
+  return std::count(tokens.begin(), tokens.end(), visual_placeholder);
+}
+
+void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame) {
+  if (placeholders == 0 || placeholders == frames * rows_per_frame) return;
+  throw Error(ErrorKind::data, fmt::format("a text has {} for visual rows, and its {} become {}, {} each",
+                                           counted(placeholders, "placeholder"), counted(frames, "frame"),
+                                           counted(frames * rows_per_frame, "row"), rows_per_frame))
+      .advise(fmt::format("put one placeholder, {}, for each row of each frame, or none: then all rows stand before it",
+                          visual_placeholder));
+}
 
 ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity, int64_t rows, int64_t longest,
                           at::Device device) {
@@ -112,14 +144,15 @@ ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity,
   return {tensor_of(starts, device), tensor_of(positions, device), longest, even};
 }
 
-Capacity Capacity::of(const std::vector<Sample>& samples) {
+Capacity Capacity::of(const std::vector<Sample>& samples, int64_t rows_per_frame) {
   Capacity sum;
   for (const Sample& sample : samples) {
     const int64_t frames = frames_of(sample);
     sum.frames += frames;
     sum.longest_video = std::max(sum.longest_video, frames);
     for (const Text& text : sample.texts) {
-      const int64_t length = frames + static_cast<int64_t>(text.tokens.size());
+      const int64_t length =
+          frames * rows_per_frame + static_cast<int64_t>(text.tokens.size()) - placeholders_of(text.tokens);
       sum.rows += length;
       sum.longest_sequence = std::max(sum.longest_sequence, length);
       sum.labels += labels_of(text);
@@ -158,8 +191,8 @@ void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor) {
 
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,
                at::TensorOptions options, Frames frames) {
-  for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i);
-  const Capacity used = Capacity::of(samples);
+  for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i, reader.rows_per_frame);
+  const Capacity used = Capacity::of(samples, reader.rows_per_frame);
   require_fit("frame slots", used.frames, capacity.frames);
   require_fit("rows", used.rows, capacity.rows);
   require_fit("sequences", used.sequences, capacity.sequences);
@@ -167,7 +200,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   require_fit("rows in one sequence", used.longest_sequence, capacity.longest_sequence);
   require_fit("frames in one sample", used.longest_video, capacity.longest_video);
 
-  Maps maps;
+  Maps maps(reader.rows_per_frame);
   for (const Sample& sample : samples) maps.add(sample);
   const at::Device device = options.device();
   const auto filled = [&](std::vector<int64_t> values, int64_t size, int64_t padding) {
@@ -187,10 +220,11 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
     reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,
                                           capacity.longest_video, patches, device});
-    const bool once_in_order = std::ssize(maps.visual_source) == maps.all_frames;
+    const bool once_in_order = std::ssize(maps.visual_source) == maps.all_frames * reader.rows_per_frame;
     if (!once_in_order) pack.visual_source = tensor_of(maps.visual_source, device);
-    pack.sequence.visual_rows =
-        once_in_order ? filled(maps.visual_rows, capacity.frames, capacity.rows) : tensor_of(maps.visual_rows, device);
+    pack.sequence.visual_rows = once_in_order
+                                    ? filled(maps.visual_rows, capacity.frames * reader.rows_per_frame, capacity.rows)
+                                    : tensor_of(maps.visual_rows, device);
   }
   pack.sequence.tokens = filled(maps.tokens, capacity.rows, 0);
   pack.sequence.is_text =

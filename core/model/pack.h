@@ -3,6 +3,7 @@
 #pragma once
 #include "model/part.h"
 #include "ops/rows.h"
+#include "recipe/visual_rows.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -13,8 +14,8 @@
 namespace fvlm::model {
 
 struct Text {
-  std::vector<int64_t> tokens;
-  std::vector<bool> is_label; // as long; the first token is none, whatever stands here
+  std::vector<int64_t> tokens; // visual_placeholder where a visual row stands; without any, all of them stand before
+  std::vector<bool> is_label;  // as long; the first token and placeholders are none, whatever stands here
 };
 
 // What is seen and what is said of it: one text, or for preferences the chosen and the rejected one.
@@ -33,7 +34,7 @@ struct Capacity {
   int64_t longest_video = 0;    // frames of one sample
 
   // What these samples fill exactly.
-  static Capacity of(const std::vector<Sample>& samples);
+  static Capacity of(const std::vector<Sample>& samples, int64_t rows_per_frame);
 };
 
 struct Labels {
@@ -54,9 +55,9 @@ struct Pack {
   ops::Segments patches; // the encoder's tokens: a segment a frame
   PackMaps maps;         // the connector's
   at::Tensor
-      visual_source; // int64: which frame each visual row of the decoder shows; undefined: each frame once, in order
+      visual_source;      // int64: which visual token each visual row of the decoder is; undefined: each once, in order
   ops::Sequence sequence; // the decoder's rows
-  ops::Segments texts;    // a segment a text, its visual tokens before it
+  ops::Segments texts;    // a segment a text, with its visual rows
   Labels labels;
   int64_t frame_slots = 0, frames_used = 0;
   std::vector<int64_t> text_rows;       // rows that hold text, in order
@@ -78,11 +79,17 @@ enum class Frames { copied, apart };
 
 class Connector; // connector/connector.h
 
-// Who reads the frames of a pack: the tokens that the encoder makes of each, and the connector.
+// Who reads the frames of a pack: the tokens that the encoder makes of each, the connector, and the decoder's rows.
 struct FrameReader {
   const Connector& connector;
   int64_t tokens_per_frame;
+  int64_t rows_per_frame;
 };
+
+// Of the text's tokens.
+int64_t placeholders_of(const std::vector<int64_t>& tokens);
+// Throws Error(data) unless a text has as many placeholders as visual rows, or none.
+void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame);
 
 // Throws Error(data) for what does not fit the capacity or makes no sense.
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,

@@ -46,10 +46,11 @@ class Tracer {
     const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
                                        config.decoder.vocab_size);
     const FrameReader reader = policy.vlm->frame_reader(batch.height(), batch.width());
-    pack_ = make_pack(samples, Capacity::of(samples), reader, ops_.tensor_options());
+    pack_ = make_pack(samples, Capacity::of(samples, reader.rows_per_frame), reader, ops_.tensor_options());
     text_lengths_.clear();
     for (const Sample& sample : samples)
-      for (const Text& text : sample.texts) text_lengths_.push_back(static_cast<int64_t>(text.tokens.size()));
+      for (const Text& text : sample.texts)
+        text_lengths_.push_back(std::ssize(text.tokens) - placeholders_of(text.tokens));
 
     forward(policy, tape_, request_.attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
     if (request_.preference)
@@ -152,7 +153,7 @@ class Tracer {
   Operations ops_;
   Tape tape_;
   Pack pack_;
-  std::vector<int64_t> text_lengths_;
+  std::vector<int64_t> text_lengths_; // tokens
   Tensors out_;
 };
 

@@ -9,7 +9,7 @@ std::vector<bool> labels(const SampleText& text, const plan::LabelSelection& sel
   std::vector<bool> selected(text.ids.size());
   int64_t in_span = 0;
   for (size_t i = 1; i < selected.size(); ++i) {
-    const bool wanted = selection.on == plan::LossOn::all || text.answer_mask[i];
+    const bool wanted = text.ids[i] != visual_placeholder && (selection.on == plan::LossOn::all || text.answer_mask[i]);
     in_span = wanted ? in_span + 1 : 0;
     selected[i] = wanted && (!selection.first || in_span <= *selection.first);
   }

@@ -8,7 +8,7 @@
 
 namespace fvlm::objective {
 
-// As long as the text; never its first token, which nothing predicts.
+// As long as the text; never its first token, which nothing predicts, nor a placeholder.
 std::vector<bool> labels(const SampleText& text, const plan::LabelSelection& selection);
 
 // The labels of any of the terms.

@@ -2,12 +2,14 @@
 // it can encode frames in, and the weights that it consists of. The connectors themselves are in core/model/connector/.
 #pragma once
 #include "base/polymorphic.h"
+#include "recipe/visual_rows.h"
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +49,13 @@ class ConnectorSettings {
   // Throws Error(usage).
   virtual std::string select_mode(std::string_view word);
 
+  // Decoder rows that the connector makes of a frame, at least 1. `tokens_per_frame` returns the encoder's tokens of a
+  // frame; it is called only by connectors whose number depends on it.
+  using TokensPerFrame = std::function<int64_t()>;
+  virtual int64_t rows_per_frame(const TokensPerFrame&) const { return 1; }
+  // See VisualRows::in_place.
+  virtual bool rows_in_place() const { return false; }
+
   // The weights between an encoder and a decoder of these widths.
   virtual WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const = 0;
   // In fvlm.json, besides the kind. read_config() notes in the reader what is wrong.
@@ -60,6 +69,11 @@ class ConnectorSettings {
   // The mode that generation encodes frames in: the one for inference alone, or else the default.
   std::string mode_of_use() const;
   std::vector<std::string> training_mode_names() const;
+  VisualRows visual_rows(const TokensPerFrame& tokens_per_frame) const {
+    return {rows_per_frame(tokens_per_frame), rows_in_place()};
+  }
+  // Nothing where the number depends on the encoder.
+  std::optional<int64_t> known_rows_per_frame() const;
 };
 
 using Connector = Polymorphic<ConnectorSettings>;

@@ -96,9 +96,9 @@ bool Stage::uses(ObjectiveTerm::Reference reference) const {
                      [&](const Term& term) { return term->reference() == reference; });
 }
 
-Stage::SampleSize Stage::largest_sample() const {
+Stage::SampleSize Stage::largest_sample(int64_t rows_per_frame) const {
   const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
-  return {frames, texts_per_sample() * (frames + data.max_text_tokens)};
+  return {frames, texts_per_sample() * (frames * rows_per_frame + data.max_text_tokens)};
 }
 
 bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {

@@ -243,11 +243,11 @@ struct Stage {
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
 
-  // The largest sample that the mix can produce, as it is packed: each text of a sample follows all of its frames.
+  // The largest sample that the mix can produce, as it is packed: each text of a sample has rows for all of its frames.
   struct SampleSize {
     int64_t frames = 0, tokens = 0;
   };
-  SampleSize largest_sample() const;
+  SampleSize largest_sample(int64_t rows_per_frame) const;
 };
 
 enum class Precision { bf16, fp16, tf32, fp32 };

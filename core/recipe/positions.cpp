@@ -38,13 +38,15 @@ Origin origin_of(const Resolved& resolved, const std::string& mix) {
 
 } // namespace
 
-std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions) {
+std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions, int64_t rows_per_frame) {
   std::vector<LongSequences> all;
   const auto check = [&](const std::string& path, const plan::Mix& mix) {
     const int64_t frames = mix.has_frames() ? std::max(mix.max_frames, mix.replicate_image_frames) : 0;
-    if (frames + mix.max_text_tokens > positions)
-      all.push_back({path, fmt::format("{} frames and {} text tokens exceed the decoder's {} positions", frames,
-                                       mix.max_text_tokens, positions)});
+    if (frames * rows_per_frame + mix.max_text_tokens > positions)
+      all.push_back(
+          {path, fmt::format("{} frames{} and {} text tokens exceed the decoder's {} positions", frames,
+                             rows_per_frame > 1 ? fmt::format(" of {} decoder rows each", rows_per_frame) : "",
+                             mix.max_text_tokens, positions)});
   };
   for (const plan::Stage& stage : plan.stages) {
     const std::string path = "stages" + key_part(stage.name);
@@ -55,9 +57,9 @@ std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t p
   return all;
 }
 
-void require_positions(const Resolved& resolved, int64_t positions) {
+void require_positions(const Resolved& resolved, int64_t positions, int64_t rows_per_frame) {
   std::vector<Mistake> mistakes;
-  for (const LongSequences& long_ones : find_long_sequences(resolved.plan, positions)) {
+  for (const LongSequences& long_ones : find_long_sequences(resolved.plan, positions, rows_per_frame)) {
     mistakes.push_back({origin_of(resolved, long_ones.mix), long_ones.mix + ".max_text_tokens", long_ones.what,
                         long_sequences_advice});
   }

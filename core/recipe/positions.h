@@ -15,11 +15,11 @@ struct LongSequences {
 };
 
 // Finds the mixes, of stages and evaluation sets, whose longest sequence exceeds `positions`.
-std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions);
+std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions, int64_t rows_per_frame);
 
 inline constexpr const char* long_sequences_advice = "lower data.max_text_tokens or data.max_frames";
 
 // Throws RecipeError where find_long_sequences() finds any.
-void require_positions(const Resolved& resolved, int64_t positions);
+void require_positions(const Resolved& resolved, int64_t positions, int64_t rows_per_frame);
 
 } // namespace fvlm::recipe

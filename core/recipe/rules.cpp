@@ -53,6 +53,7 @@ class Rules {
         if (reader_.is_valid("model")) check_groups(stage), check_fresh_towers(stage);
         check_quantization(stage);
         if (reader_.is_valid("model")) check_connector(stage);
+        check_packing(stage);
         check_batch(stage);
         return true;
       });
@@ -150,9 +151,38 @@ class Rules {
   void check_positions() {
     const auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
     if (!decoder || !reader_.is_valid("model")) return;
-    for (const LongSequences& long_ones : find_long_sequences(plan_, decoder->max_positions))
+    const auto rows = plan_.model.connector->known_rows_per_frame();
+    if (!rows) return; // who reads the encoder's config checks it
+    for (const LongSequences& long_ones : find_long_sequences(plan_, decoder->max_positions, *rows))
       if (reader_.is_valid(long_ones.mix))
         reader_.report_at(long_ones.mix + ".max_text_tokens", long_ones.what, long_sequences_advice);
+  }
+
+  // Where the rows of a frame depend on the encoder's config, they are at least one.
+  void check_packing(const Stage& stage) {
+    for (const char* part : {".packing", ".batch", ".data", ".objective"})
+      if (!is_valid(part)) return;
+    const int64_t rows =
+        reader_.is_valid("model") ? plan_.model.connector->known_rows_per_frame().value_or(1) : int64_t{1};
+    const Packing& packing = stage.packing;
+    const auto [most_frames, most_tokens] = stage.largest_sample(rows);
+    if (packing.frames && *packing.frames < most_frames)
+      reader_.report_at(".packing.frames",
+                        fmt::format("a pack of {} frames cannot hold a sample of {}", *packing.frames, most_frames),
+                        "raise it, or lower data.max_frames");
+    if (packing.tokens && *packing.tokens < most_tokens)
+      reader_.report_at(
+          ".packing.tokens",
+          fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames{} and {} text tokens)",
+                      *packing.tokens, most_tokens, stage.texts_per_sample(), most_frames,
+                      rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens),
+          "raise it, or lower data.max_text_tokens or data.max_frames");
+    if (stage.batch.frames && *stage.batch.frames < most_frames)
+      reader_.report_at(".batch.frames", fmt::format("a batch of {} frames cannot hold a sample of {}",
+                                                     *stage.batch.frames, most_frames));
+    if (stage.batch.tokens && *stage.batch.tokens < most_tokens)
+      reader_.report_at(".batch.tokens", fmt::format("a batch of {} tokens cannot hold a sample of {}",
+                                                     *stage.batch.tokens, most_tokens));
   }
 
   void check_quantization(const Stage& stage) {

@@ -125,7 +125,7 @@ void PackingStatistics::add(const HostPack& pack) {
   ++packs;
   for (const PackedSample& packed : pack.samples)
     for (const SampleText& text : packed.sample->texts) {
-      const int64_t length = packed.sample->frames + std::ssize(text.ids);
+      const int64_t length = packed.sample->rows(text);
       ++sequences;
       tokens += length;
       longest = std::max(longest, length);

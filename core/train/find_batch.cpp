@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "budget/stage_budget.h"
 #include "device/probe.h"
+#include "model/weights/visual_rows.h"
 #include "ops/host_memory.h"
 #include "train/initial_model.h"
 #include "train/memory.h"
@@ -29,13 +30,14 @@ constexpr int64_t most_doublings = 30;
 class Search {
  public:
   Search(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const FindBatchRequest& request)
-      : plan_(plan), stage_(stage), registry_(registry), request_(request), description_(describe(plan)),
+      : plan_(plan), stage_(stage), rows_per_frame_(visual_rows(plan.model).per_frame), registry_(registry),
+        request_(request), description_(describe(plan)),
         setting_(budget::setting_of(plan, stage, description_,
                                     request.device.is_cpu() ? budget::Device::cpu : budget::Device::cuda)),
         available_(request.memory > 0 ? request.memory : available(request.device)) {
     found_.stage = stage.name;
-    whole_ = budget::capacity_of(stage, found_.assumptions);
-    const auto largest = stage.largest_sample();
+    whole_ = budget::capacity_of(stage, rows_per_frame_, found_.assumptions);
+    const auto largest = stage.largest_sample(rows_per_frame_);
     units_ = most_samples(whole_.frames, whole_.rows);
     most_units_ = units_ << most_doublings;
     const auto batch = stage.batch.samples;
@@ -78,7 +80,7 @@ class Search {
 
   // A pack of so many units holds as many samples that are as large as any.
   int64_t most_samples(int64_t frames, int64_t rows) const {
-    const auto largest = stage_.largest_sample();
+    const auto largest = stage_.largest_sample(rows_per_frame_);
     int64_t samples = rows / largest.tokens;
     if (largest.frames > 0) samples = std::min(samples, frames / largest.frames);
     return std::max<int64_t>(samples, 1);
@@ -111,8 +113,8 @@ class Search {
     now.size = {scaled(whole_.frames, units), scaled(whole_.rows, units)};
     if (const auto segments = stage_.packing.segments) now.segments = std::max<int64_t>(1, scaled(*segments, units));
     if (found_.batch) now.batch = std::max<int64_t>(1, scaled(*found_.batch, units));
-    const auto need =
-        budget::step_need(setting_, budget::full_pack(stage_, now.size.frames, now.size.rows, now.segments));
+    const auto need = budget::step_need(
+        setting_, budget::full_pack(stage_, rows_per_frame_, now.size.frames, now.size.rows, now.segments));
     now.estimated = need.peak;
     now.memory = available_;
     if (request_.memory == 0 && request_.device.is_cpu()) // what training has there besides
@@ -140,8 +142,8 @@ class Search {
 
   void run_steps(PackTry& now, StageModel& model) {
     const auto operations = make_operations(plan_, registry_, request_.device);
-    const SyntheticPack pack =
-        make_synthetic_pack(stage_, now.size, now.segments, plan_.model.image_size, description_.decoder.vocab_size);
+    const SyntheticPack pack = make_synthetic_pack(stage_, rows_per_frame_, now.size, now.segments,
+                                                   plan_.model.image_size, description_.decoder.vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
     Frozen frozen = model.frozen;
     const Order order = Order::once({counts.samples});
@@ -170,6 +172,7 @@ class Search {
 
   const plan::Plan& plan_;
   const plan::Stage& stage_;
+  int64_t rows_per_frame_;
   Registry& registry_;
   const FindBatchRequest& request_;
   ModelDescription description_;

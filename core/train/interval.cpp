@@ -54,7 +54,7 @@ std::map<std::string, double> Interval::values() const {
     values["attention_entropy"] = sums.at("attention_entropy") / watched->second;
   values["samples"] = static_cast<double>(state_.samples);
   values["text_tokens"] = static_cast<double>(state_.text_tokens);
-  values["decoder_tokens"] = static_cast<double>(state_.decoder_tokens(stage_.texts_per_sample()));
+  values["decoder_tokens"] = static_cast<double>(decoder_tokens());
   values["frames"] = static_cast<double>(state_.frames);
   for (auto& [name, count] : numbers_of(sample_counts(state_.cursor))) values[name] = count;
   values["skipped_steps"] = static_cast<double>(state_.guard.skipped);
@@ -71,7 +71,7 @@ std::optional<report::Record> Interval::take(PartTimes& times) {
   for (const auto& [name, sum] : sums)
     if (name.starts_with("time.")) seconds += sum;
   if (seconds > 0) {
-    sums["decoder_tokens"] = sums["text_tokens"] + static_cast<double>(stage_.texts_per_sample()) * sums["frames"];
+    sums["decoder_tokens"] = sums["text_tokens"] + static_cast<double>(rows_per_frame_) * sums["frames"];
     for (const char* what : {"samples", "text_tokens", "decoder_tokens", "frames", "flops"})
       record.values.emplace_back(fmt::format("{}_per_second", what), sums[what] / seconds);
     if (peak_) record.values.emplace_back("mfu", sums["flops"] / seconds / *peak_);

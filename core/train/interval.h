@@ -16,8 +16,12 @@ namespace fvlm::train {
 
 class Interval {
  public:
-  Interval(const plan::Stage& stage, RunState& state, c10::Device device)
-      : stage_(stage), state_(state), device_(device) {}
+  // `rows_per_frame`: of the decoder, in each text of a sample.
+  Interval(const plan::Stage& stage, int64_t rows_per_frame, RunState& state, c10::Device device)
+      : stage_(stage), rows_per_frame_(stage.texts_per_sample() * rows_per_frame), state_(state), device_(device) {}
+
+  // Of the stage.
+  int64_t decoder_tokens() const { return state_.decoder_tokens(rows_per_frame_); }
 
   // Floating-point operations a second that the device can do at most, where that is known.
   void set_peak(std::optional<double> peak) { peak_ = peak; }
@@ -40,6 +44,7 @@ class Interval {
 
  private:
   const plan::Stage& stage_;
+  int64_t rows_per_frame_; // in all texts of a sample
   RunState& state_;
   c10::Device device_;
   std::optional<double> peak_;

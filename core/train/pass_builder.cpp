@@ -52,7 +52,7 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
   BuiltPass built;
   const auto samples = feed::model_samples(
       host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
-  const auto used = model::Capacity::of(samples), capacity = padded(used);
+  const auto used = model::Capacity::of(samples, reader_.rows_per_frame), capacity = padded(used);
   built.used_rows = used.rows;
   built.all_rows = capacity.rows;
   objective::PassInputs& in = built.inputs;

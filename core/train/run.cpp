@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "model/loading.h"
 #include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
 #include "ops/host_memory.h"
 #include "plugin/active_call.h"
 #include "recipe/positions.h"
@@ -26,6 +27,11 @@
 
 namespace fvlm::train {
 namespace {
+
+void require_positions(const recipe::Resolved& resolved, const ModelDescription& description) {
+  recipe::require_positions(resolved, description.decoder.max_position_embeddings,
+                            visual_rows(resolved.plan.model).per_frame);
+}
 
 namespace fs = std::filesystem;
 
@@ -53,7 +59,7 @@ class Run {
     report::ProgressLine line;
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
-    recipe::require_positions(resolved_, description.decoder.max_position_embeddings);
+    require_positions(resolved_, description);
     const ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
     RunContext context{plan_,
                        resolved_.hash,
@@ -297,7 +303,7 @@ std::string planned_start(const recipe::Resolved& resolved, const TrainRequest& 
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
   const c10::InferenceMode without_autograd;
   const ModelDescription description = describe(resolved.plan);
-  recipe::require_positions(resolved, description.decoder.max_position_embeddings);
+  require_positions(resolved, description);
   std::optional<fs::path> first_from = request.from;
   for (const plan::Stage& planned : resolved.plan.stages) {
     if (request.stage && planned.name != *request.stage) continue;

@@ -2,6 +2,7 @@
 
 #include "data/stream/prefetcher.h"
 #include "feed/packer.h"
+#include "model/weights/visual_rows.h"
 
 #include <algorithm>
 
@@ -20,7 +21,8 @@ feed::MixDataOptions with_texts(feed::MixDataOptions options, int64_t texts) {
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options, int64_t ranks)
-    : stage_(stage), mix_(plan, stage.data, registry, with_texts(options, stage.texts_per_sample())),
+    : stage_(stage), rows_per_frame_(visual_rows(plan.model).per_frame),
+      mix_(plan, stage.data, registry, with_texts(options, stage.texts_per_sample())),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
   batches_ = {.batch = stage.batch,
@@ -35,7 +37,7 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
 
 // As the recipe says; what it leaves open holds any sample, and frames and rows in the proportion of the data.
 PackSize StageData::capacity() const {
-  const plan::Stage::SampleSize largest = stage_.largest_sample();
+  const plan::Stage::SampleSize largest = stage_.largest_sample(rows_per_frame_);
   const plan::Packing& packing = stage_.packing;
   PackSize capacity{packing.frames.value_or(0), packing.tokens.value_or(std::max(largest.tokens, usual_rows))};
   if (packing.frames || largest.frames == 0) return capacity;

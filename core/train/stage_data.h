@@ -33,6 +33,7 @@ class StageData {
  private:
   PackSize capacity() const;
   const plan::Stage& stage_;
+  int64_t rows_per_frame_;
   feed::MixData mix_;
   Order order_;
   BatchPlan batches_;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "data/preprocess.h"
 #include "data/shards/shard_set.h"
+#include "model/weights/visual_rows.h"
 #include "recipe/rules.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
   const bool spent =
       std::all_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
   if (!stage.epochs && !spent) return stage;
-  const plan::Mix mix = resolve_preprocessed_mix(plan, stage.data);
+  const plan::Mix mix = resolve_preprocessed_mix(plan, stage.data, visual_rows(plan.model));
   int64_t in_one = 0, until_spent = spent ? 0 : any_number;
   for (size_t i = 0; i < sources.size(); ++i) {
     const int64_t samples = ShardSet(mix.sources[i].patterns()).size();

@@ -5,6 +5,7 @@
 #include "device/probe.h"
 #include "model/loading.h"
 #include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -93,7 +94,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
 model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
                                 int64_t most_samples) {
   const int64_t texts = stage.texts_per_sample();
-  const auto largest = stage.largest_sample();
+  const auto largest = stage.largest_sample(visual_rows(plan.model).per_frame);
   model::Capacity most;
   most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : texts);
   most.rows = capacity.rows;

@@ -46,8 +46,8 @@ struct RunState {
   std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
   int64_t evaluated_at = -1;   // the last step after which the stage's sets were evaluated
 
-  // Of the stage: each of a sample's texts stands behind all of its frames, which are a token each.
-  int64_t decoder_tokens(int64_t texts_per_sample) const { return text_tokens + texts_per_sample * frames; }
+  // Of the stage. `rows_per_frame`: in all texts of a sample together.
+  int64_t decoder_tokens(int64_t rows_per_frame) const { return text_tokens + rows_per_frame * frames; }
 
   std::string text() const;
   // Throws Error(data) at `where`.

@@ -17,7 +17,7 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
   counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
     counts.frames += sample->frames;
-    for (const SampleText& text : sample->texts) counts.text_tokens += static_cast<int64_t>(text.ids.size());
+    for (const SampleText& text : sample->texts) counts.text_tokens += text.tokens();
     for (size_t index = 0; index < stage.objective.size(); ++index) {
       const plan::ObjectiveTerm& term = *stage.objective[index];
       if (term.needs_pairs()) {

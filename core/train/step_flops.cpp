@@ -26,11 +26,11 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
     std::vector<int64_t> texts;
     int64_t count = 0;
     for (const SampleText& text : sample->texts) {
-      texts.push_back(static_cast<int64_t>(text.ids.size()));
+      texts.push_back(text.tokens());
       const auto labels = objective::labels(text, stage_.objective);
       count += std::count(labels.begin(), labels.end(), true);
     }
-    work.add(sample->frames, texts, count);
+    work.add(sample->frames, sample->visual_rows(), texts, count);
   }
   const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text
   work.rows *= reads;

@@ -1,5 +1,7 @@
 #include "train/step_observer.h"
 
+#include "model/weights/visual_rows.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,8 @@
 namespace fvlm::train {
 
 StepObserver::StepObserver(RunContext& context, const plan::Stage& stage, RunState& state)
-    : context_(context), stage_(stage), state_(state), interval_(stage, state, context.device),
+    : context_(context), stage_(stage), state_(state),
+      interval_(stage, visual_rows(context.plan.model).per_frame, state, context.device),
       guard_(context.plan.guard, state.guard), scaler_(context.plan.precision == plan::Precision::fp16, state.scaler) {}
 
 std::optional<std::string> StepObserver::observe(const PendingStep& step, const Optimization& optimization,

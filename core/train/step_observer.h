@@ -37,6 +37,7 @@ class StepObserver {
   void begin_anew() { guard_.reset(); } // behind a rollback
 
   Interval& interval() { return interval_; }
+  const Interval& interval() const { return interval_; }
   void write_interval(PartTimes& times);
   // Of the last step: NaN before the first.
   double loss() const { return loss_; }

@@ -17,24 +17,27 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 
 } // namespace
 
-SyntheticPack make_synthetic_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples,
-                                  int64_t image_size, int64_t vocabulary, const AllocateHost& allocate) {
-  const int64_t texts = stage.texts_per_sample(), most_frames = stage.largest_sample().frames,
+SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
+                                  int64_t most_samples, int64_t image_size, int64_t vocabulary,
+                                  const AllocateHost& allocate) {
+  const int64_t texts = stage.texts_per_sample(), most_frames = stage.largest_sample(rows_per_frame).frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
   const auto with_frames = [&](int64_t frames) { return frames > 0 ? (frames + most_frames - 1) / most_frames : 0; };
   int64_t frames = most_frames > 0 ? size.frames : 0;
-  while (frames > 0 &&
-         (with_frames(frames) > most || size.rows < texts * (frames + shortest_text * with_frames(frames))))
+  while (frames > 0 && (with_frames(frames) > most ||
+                        size.rows < texts * (frames * rows_per_frame + shortest_text * with_frames(frames))))
     --frames;
 
   SyntheticPack made;
-  int64_t waiting = with_frames(frames), rows = size.rows / texts - frames; // of text, for each text of a sample
+  int64_t waiting = with_frames(frames),
+          rows = size.rows / texts - frames * rows_per_frame; // of text, for each text of a sample
   while (rows >= shortest_text && static_cast<int64_t>(made.samples.size()) < most) {
     const int64_t of_sample = std::min(most_frames, frames - made.host.frame_count);
     const int64_t tokens = std::min(most_tokens, rows - shortest_text * std::max<int64_t>(0, waiting - 1));
     auto sample = std::make_shared<Sample>();
     sample->frames = std::max<int64_t>(0, of_sample);
+    sample->rows_per_frame = rows_per_frame;
     for (int64_t i = 0; i < texts; ++i) sample->texts.push_back(made_text(tokens, vocabulary));
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
     made.host.frame_count += sample->frames;

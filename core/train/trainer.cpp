@@ -383,7 +383,7 @@ void Trainer::show_progress() const {
   moment.all_samples = stage_.samples;
   moment.samples_before = context_.samples_before;
   moment.run_samples = context_.samples;
-  moment.tokens = state_.decoder_tokens(stage_.texts_per_sample());
+  moment.tokens = observer_.interval().decoder_tokens();
   moment.seconds = times_.seconds();
   moment.waited = times_.waited();
   moment.loss = observer_.loss();

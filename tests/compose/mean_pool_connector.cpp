@@ -23,12 +23,12 @@ class MeanPoolConnector : public Connector {
     return out;
   }
 
-  void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const override {
+  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames) const override {
     Tape no_grad(Tape::Mode::forward_only);
     const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
     const Segments tokens{at::arange(count + 1, at::kInt).to(frames.device()) * rows, {}, rows};
     const Value hidden = parts_.encoder.forward(no_grad, ops, frames, tokens);
-    (void)parts_.decoder.forward(ops, to_tokens(no_grad, ops, hidden, count).data, cache);
+    return to_tokens(no_grad, ops, hidden, count).data;
   }
 
   double flops(const FlopsRequest& request) const override {

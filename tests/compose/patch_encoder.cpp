@@ -28,6 +28,10 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
+int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width) {
+  return height / config.patch_size * (width / config.patch_size);
+}
+
 } // namespace
 
 EncoderFamily patches_family() {
@@ -36,7 +40,8 @@ EncoderFamily patches_family() {
           .read = read,
           .write = write,
           .layout = layout,
-          .fused_weights = {}};
+          .fused_weights = {},
+          .tokens_per_frame = tokens_per_frame};
 }
 
 namespace model {
@@ -50,7 +55,7 @@ class Patches : public Encoder {
 
   int64_t width() const override { return config_.hidden_size; }
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
-    return height / config_.patch_size * (image_width / config_.patch_size);
+    return fvlm::tokens_per_frame(config_, height, image_width);
   }
   Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments&) const override {
     const int64_t edge = config_.patch_size, pixels = config_.num_channels * edge * edge;

@@ -34,7 +34,7 @@ void read_json(std::string_view text) {
   static const plan::Source source;
   auto object = parse_json(text, "KEY.json");
   if (!object.is_object()) return;
-  SampleContent parsed = parse_sample_content(Parts(object, source.fields), std::nullopt, source, mix);
+  SampleContent parsed = parse_sample_content(Parts(object, source.fields), std::nullopt, source, mix, {});
   demand(parsed.conversations.empty() != parsed.tokens.empty());
   for (const auto& talk : parsed.conversations) {
     ChatTokens tokens = chat.encode(talk.turns, talk.system);

@@ -142,7 +142,7 @@ TEST(Model, RecomputedLayersGiveTheSameBitsInBfloat16) {
 TEST(Model, TowerOptimizationsGiveTheSameLossAndGradients) {
   Tiny tiny;
   const auto samples = some_samples();
-  Capacity wide = Capacity::of(samples);
+  Capacity wide = Capacity::of(samples, 1);
   wide.frames += 3;
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
     for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::light_only()})
@@ -242,7 +242,7 @@ TEST(Model, ReturnsAttentionMapsOnRequest) {
   EXPECT_GT((one_by_one[1] - fine[1]).abs().max().item<double>(), 1e-6) << "later ones with other queries";
   EXPECT_GT((attention(exact, "coarse_only")[0] - fine[0]).abs().max().item<double>(), 1e-6);
 
-  Capacity wide = Capacity::of(samples);
+  Capacity wide = Capacity::of(samples, 1);
   wide.frames += 2;
   ops::expect_close(attention(tiny.pack(samples, wide), "coarse_fine").narrow(0, 0, 4), fine, 1e-12, "with padding");
 }

@@ -94,7 +94,7 @@ TEST(Packing, PaddingChangesNoResult) {
   Tiny tiny;
   Dice dice(3);
   const std::vector<Sample> samples{random_sample(dice, 3, 9), random_sample(dice, 0, 5), random_sample(dice, 1, 4)};
-  Capacity wide = Capacity::of(samples);
+  Capacity wide = Capacity::of(samples, 1);
   wide.frames += 4;
   wide.rows += 11;
   wide.sequences += 2;
@@ -128,11 +128,11 @@ TEST(Packing, TextsAreUniformOnlyIfEqualAndFilled) {
   EXPECT_FALSE(tiny.pack(equal).maps.segments.at("videos").uniform_lengths);
   EXPECT_FALSE(tiny.pack(other).texts.uniform_lengths);
   for (int64_t Capacity::*size : {&Capacity::rows, &Capacity::longest_sequence}) {
-    Capacity wide = Capacity::of(equal);
+    Capacity wide = Capacity::of(equal, 1);
     wide.*size += 1;
     EXPECT_FALSE(tiny.pack(equal, wide).texts.uniform_lengths);
   }
-  Capacity spare = Capacity::of(equal);
+  Capacity spare = Capacity::of(equal, 1);
   spare.sequences += 3;
   EXPECT_TRUE(tiny.pack(equal, spare).texts.uniform_lengths);
 }
@@ -158,7 +158,7 @@ TEST(Packing, RefusesOverflowWithTheReason) {
   Tiny tiny;
   Dice dice(1);
   const std::vector<Sample> samples{random_sample(dice, 3, 9)};
-  const Capacity exact = Capacity::of(samples);
+  const Capacity exact = Capacity::of(samples, 1);
   const auto error_with = [&](int64_t Capacity::*size) {
     Capacity small = exact;
     small.*size -= 1;

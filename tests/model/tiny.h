@@ -62,7 +62,7 @@ struct Tiny {
   Pack pack(const std::vector<Sample>& samples, const Capacity& capacity) {
     return make_pack(samples, capacity, vlm.frame_reader(8, 8), operations->tensor_options());
   }
-  Pack pack(const std::vector<Sample>& samples) { return pack(samples, Capacity::of(samples)); }
+  Pack pack(const std::vector<Sample>& samples) { return pack(samples, Capacity::of(samples, 1)); }
 
   // Forward and backward of next-token prediction. Gradients add to those of the step.
   at::Tensor losses(const Pack& pack, const at::Tensor& weights, const std::string& mode = "coarse_fine") {

@@ -208,13 +208,13 @@ TEST_F(BrokenData, PackSizesFollowTheDataWhereReadable) {
   const std::vector<std::string> wide = {"stages.align.data.max_frames=64", "stages.align.data.max_text_tokens=192",
                                          "stages.align.packing.frames=auto", "stages.align.packing.tokens=auto"};
   const auto plan = resolved(wide).plan;
-  const DataSizes found = measure_data_sizes(plan, plan.stages[0], nullptr);
+  const DataSizes found = measure_data_sizes(plan, plan.stages[0], nullptr, {});
   EXPECT_TRUE(found.seen) << found.said;
   EXPECT_EQ(found.stage.data.max_frames, 2);
   EXPECT_LE(found.stage.data.max_text_tokens, 64);
   EXPECT_THAT(found.said, HasSubstr("as the data have them, at most 2 frames and"));
   fs::remove_all(data() / "captions");
-  const DataSizes none = measure_data_sizes(plan, plan.stages[0], nullptr);
+  const DataSizes none = measure_data_sizes(plan, plan.stages[0], nullptr, {});
   EXPECT_FALSE(none.seen);
   EXPECT_EQ(none.stage.data.max_frames, 64);
   EXPECT_THAT(none.said, HasSubstr("as large as the recipe allows, 64 frames and 192 tokens"));

@@ -53,9 +53,11 @@ class Budget : public SmallRun {
     const MakeModel begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
     auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
     const int64_t image = plan.model.image_size, vocabulary = description.decoder.vocab_size;
-    const SyntheticPack pack = make_synthetic_pack(stage, size, 0, image, vocabulary);
-    const auto used = model::Capacity::of(feed::model_samples(
-        pack.host, image, [&](const SampleText& text) { return objective::labels(text, stage.objective); }));
+    const SyntheticPack pack = make_synthetic_pack(stage, 1, size, 0, image, vocabulary);
+    const auto used = model::Capacity::of(
+        feed::model_samples(pack.host, image,
+                            [&](const SampleText& text) { return objective::labels(text, stage.objective); }),
+        1);
     EXPECT_EQ(used.frames, size.frames);
     EXPECT_EQ(used.rows, size.rows);
     const Order order = Order::once({static_cast<int64_t>(pack.samples.size())});

@@ -45,6 +45,7 @@ class EngineStep {
     samples_ = batch_->samples(model::BatchFile::Texts::labelled, vlm_.model->config().decoder.vocab_size);
   }
   const std::vector<model::Sample>& samples() const { return samples_; }
+  model::Capacity size() const { return model::Capacity::of(samples_, reader().rows_per_frame); }
 
   void run(int64_t steps, CpuStepSide& side) {
     for (int64_t i = 0; i < steps; ++i) {
@@ -62,12 +63,12 @@ class EngineStep {
   }
 
  private:
+  model::FrameReader reader() const { return vlm_.model->frame_reader(batch_->height(), batch_->width()); }
+
   at::Tensor step() {
     const c10::InferenceMode without_autograd; // the tape is ours
     model::Model& vlm = *vlm_.model;
-    const auto pack =
-        model::make_pack(samples_, model::Capacity::of(samples_), vlm.frame_reader(batch_->height(), batch_->width()),
-                         operations_.tensor_options());
+    const auto pack = model::make_pack(samples_, size(), reader(), operations_.tensor_options());
     vlm.parameters().reset_gradients();
     ops::Tape tape;
     const auto seen = vlm.encode(tape, operations_, pack, vlm_.mode);
@@ -89,9 +90,9 @@ void run(Peer& peer, int64_t steps, CpuStepSide& side) {
   side.loss = answer.loss;
 }
 
-CpuStepReport::Row row_of(const std::string& batch, const std::vector<model::Sample>& samples) {
-  const auto size = model::Capacity::of(samples);
-  const auto count = static_cast<int64_t>(samples.size());
+CpuStepReport::Row row_of(const std::string& batch, const EngineStep& engine) {
+  const auto size = engine.size();
+  const auto count = static_cast<int64_t>(engine.samples().size());
   return {batch, count, size.frames, size.rows, count * size.longest_sequence, {}, {}};
 }
 
@@ -130,7 +131,7 @@ CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry
   EngineStep engine(request, folder, registry);
   for (const NamedBatch& batch : batches) {
     engine.take(batch.file);
-    CpuStepReport::Row& row = report.rows.emplace_back(row_of(batch.name, engine.samples()));
+    CpuStepReport::Row& row = report.rows.emplace_back(row_of(batch.name, engine));
     std::optional<Peer> peer;
     if (!request.peer.empty()) {
       peer.emplace(request.peer,

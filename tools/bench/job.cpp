@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "feed/staging.h"
+#include "model/weights/visual_rows.h"
 #include "objective/dpo/settings.h"
 
 #include <fmt/format.h>
@@ -56,10 +57,11 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
     dpo.cache_reference = reference == "remembered";
     stage.objective = {dpo};
   }
-  const auto size = stage.largest_sample();
+  const int64_t rows_per_frame = visual_rows(job.plan.model).per_frame;
+  const auto size = stage.largest_sample(rows_per_frame);
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = train::make_synthetic_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary(),
-                                        feed::staging_for(device));
+  job.pack = train::make_synthetic_pack(stage, rows_per_frame, job.capacity, configuration.samples, shape.frame,
+                                        shape.vocabulary(), feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);

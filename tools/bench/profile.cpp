@@ -38,7 +38,7 @@ Job job_of_files(const ProfileRequest& request) {
   int64_t frames = 0, text = 0;
   for (const auto& sample : job.pack.samples) {
     frames = std::max(frames, sample->frames);
-    text = std::max<int64_t>(text, std::ssize(sample->texts.front().ids));
+    text = std::max<int64_t>(text, sample->texts.front().tokens());
     job.capacity.frames += sample->frames;
     job.capacity.rows += sample->rows();
   }
@@ -169,11 +169,11 @@ class Profile {
       std::vector<int64_t> lengths;
       int64_t learnt = 0;
       for (const SampleText& text : sample->texts) {
-        lengths.push_back(std::ssize(text.ids));
+        lengths.push_back(text.tokens());
         const auto flags = objective::labels(text, job.plan.stages.front().objective);
         learnt += std::count(flags.begin(), flags.end(), true);
       }
-      work.add(sample->frames, lengths, learnt);
+      work.add(sample->frames, sample->visual_rows(), lengths, learnt);
     }
     const int64_t size = job.plan.model.image_size, tokens = vlm.encoder().tokens_per_frame(size, size);
     const std::string& mode = job.plan.stages.front().mode;

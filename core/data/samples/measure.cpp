@@ -6,6 +6,7 @@
 #include "data/samples/npy.h"
 #include "data/samples/sample_reader.h"
 #include "data/unicode.h"
+#include "data/visual_marks.h"
 
 #include <algorithm>
 #include <numeric>
@@ -51,6 +52,11 @@ std::string rule_of_keys(const ShardSample& sample) {
       key, dotted->name, underscored(key + "." + dotted->name.substr(0, dotted->name.rfind('.'))));
 }
 
+// Behind the first `count` tokens: where the next token stands.
+std::vector<TokenId>::const_iterator end_of_tokens(const std::vector<TokenId>& ids, int64_t count) {
+  return std::find_if(ids.begin(), ids.end(), [&](TokenId id) { return id >= 0 && count-- == 0; });
+}
+
 int64_t answers(const SampleText& text) {
   return std::accumulate(text.answer_mask.begin(), text.answer_mask.end(), int64_t{0});
 }
@@ -58,8 +64,9 @@ int64_t answers(const SampleText& text) {
 } // namespace
 
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
-                           const VideoDecoder* video)
-    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer), image_size_(image_size), video_(video) {}
+                           const VideoDecoder* video, const plan::VisualRows& visual_rows)
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows), image_size_(image_size), video_(video),
+      visual_rows_(visual_rows) {}
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
   return with_sample_context(shard, members.key, [&] { return measured(shard, members, source); });
@@ -82,13 +89,24 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   std::optional<std::string> caption;
   if (txt) caption = plain_text_of(shard, *txt);
 
-  SampleContent parsed = parse_sample_content(Parts(object, source.fields), caption, source, mix_);
-  Sample sample{
-      .key = members.key, .source = parsed.source, .correct_choice = parsed.correct_choice, .answers = parsed.answers};
+  SampleContent parsed = parse_sample_content(Parts(object, source.fields), caption, source, mix_, visual_rows_);
+  Sample sample{.key = members.key,
+                .source = parsed.source,
+                .rows_per_frame = visual_rows_.per_frame,
+                .correct_choice = parsed.correct_choice,
+                .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
   encode(std::move(parsed), sample);
-  if (sample.dropped.empty()) count_frames(shard, members, frame_count, source.text_only(), sample);
+  if (!sample.dropped.empty()) return sample;
+  count_frames(shard, members, frame_count, source.text_only(), sample);
+  if (visual_rows_.in_place) place_visual_rows(sample);
   return sample;
+}
+
+void SampleReader::place_visual_rows(Sample& sample) const {
+  const MarkedFrames frames{sample.frames, sample.rows_per_frame,
+                            sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images};
+  for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
 }
 
 void SampleReader::encode(SampleContent parsed, Sample& sample) const {
@@ -107,14 +125,21 @@ void SampleReader::encode(SampleContent parsed, Sample& sample) const {
 }
 
 void SampleReader::limit(SampleText& text, Sample& sample) const {
-  auto size = static_cast<int64_t>(text.ids.size());
+  // Placeholders and marks are no tokens: their rows are counted as frames.
+  const auto size = std::count_if(text.ids.begin(), text.ids.end(), [](TokenId id) { return id >= 0; });
   if (size <= mix_.max_text_tokens) return;
   if (mix_.overlong == plan::Overlong::drop) {
     sample.dropped = fmt::format("a text of {} tokens, more than max_text_tokens = {}", size, mix_.max_text_tokens);
     return;
   }
   int64_t before = answers(text);
-  text.ids.resize(static_cast<size_t>(mix_.max_text_tokens));
+  const auto end = end_of_tokens(text.ids, mix_.max_text_tokens);
+  if (std::any_of(end, text.ids.cend(), [](TokenId id) { return id < 0; })) {
+    sample.dropped = fmt::format("a text of {} tokens, of which max_text_tokens = {} removes places of images", size,
+                                 mix_.max_text_tokens);
+    return;
+  }
+  text.ids.erase(end, text.ids.cend());
   text.answer_mask.resize(text.ids.size());
   sample.truncated_tokens += size - mix_.max_text_tokens;
   sample.truncated_answer_tokens += before - answers(text);

@@ -2,6 +2,7 @@
 #pragma once
 #include "data/shards/grouping.h"
 #include "data/tokenizer.h"
+#include "recipe/visual_rows.h"
 
 #include <cstdint>
 #include <optional>
@@ -11,8 +12,11 @@
 namespace fvlm {
 
 struct SampleText {
-  std::vector<TokenId> ids;
+  std::vector<TokenId> ids;         // visual_placeholder where a visual row of the decoder stands
   std::vector<uint8_t> answer_mask; // 1 for the tokens of answers, which the loss on answers is computed over
+  int64_t placeholders = 0;         // among the ids
+
+  int64_t tokens() const { return static_cast<int64_t>(ids.size()) - placeholders; }
 };
 
 struct Media {
@@ -32,16 +36,19 @@ struct Sample {
   std::string key, source;
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
   int64_t frames = 0;            // shared by all texts
+  int64_t rows_per_frame = 1;    // of the decoder, in each text
   Media media;
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
 
-  // Decoder positions: for each text, its frames and its tokens.
+  // Decoder positions: of one text, its visual rows and its tokens; and of all texts.
+  int64_t visual_rows() const { return frames * rows_per_frame; }
+  int64_t rows(const SampleText& text) const { return visual_rows() + text.tokens(); }
   int64_t rows() const {
     int64_t all = 0;
-    for (const auto& text : texts) all += frames + static_cast<int64_t>(text.ids.size());
+    for (const auto& text : texts) all += rows(text);
     return all;
   }
 };

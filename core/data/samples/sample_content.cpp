@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/visual_marks.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -27,27 +28,11 @@ std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   return "";
 }
 
-// "<image>\nWhat is this?" as many data sets have it: where the frames go is this engine's matter.
-std::string without_placeholders(const std::string& text) {
-  std::string out;
-  bool any = false;
-  for (size_t at = 0; at < text.size();) {
-    auto mark = [&](std::string_view word) { return std::string_view(text).substr(at, word.size()) == word; };
-    if (mark("<image>") || mark("<video>")) {
-      any = true;
-      at += 7;
-    } else {
-      out += text[at++];
-    }
-  }
-  return any ? trimmed(out) : text;
-}
-
 class Reader {
  public:
   Reader(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
-         const plan::Mix& mix)
-      : parts_(parts), caption_file_(caption_file), mix_(mix) {
+         const plan::Mix& mix, const plan::VisualRows& visual_rows)
+      : parts_(parts), caption_file_(caption_file), mix_(mix), keeps_marks_(visual_rows.in_place) {
     telling_.source = parts.text("source").value_or(source.name);
     telling_.frame_count = parts.count("frame_count");
   }
@@ -105,10 +90,12 @@ class Reader {
 
   std::string user() const { return parts_.text("user").value_or(""); }
 
-  // A question without its placeholders; an empty one takes the prompt of its source.
+  // A question without its marks, unless placeholders take their places; an empty one takes the prompt of its source.
   std::string asked(const std::string& question) const {
-    std::string text = without_placeholders(question);
-    return trimmed(text).empty() ? prompt_of(telling_.source, mix_) : std::move(text);
+    std::string text = without_marks(question);
+    const bool is_empty = trimmed(text).empty();
+    if (!keeps_marks_ || text == question) return is_empty ? prompt_of(telling_.source, mix_) : std::move(text);
+    return is_empty ? trimmed(question) + "\n" + prompt_of(telling_.source, mix_) : question;
   }
 
   void add(const std::string& user, std::string answer, const std::string& name) {
@@ -217,7 +204,8 @@ class Reader {
         return *found;
       };
       std::string role = role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name);
-      std::string text = content(member(text_key), fmt::format("'{}' of {}", text_key, name));
+      std::string text =
+          content(member(text_key), fmt::format("'{}' of {}", text_key, name), keeps_marks_ && role == "user");
       if (role == "system") {
         if (i > 0) broken(fmt::format("{} is a system turn behind others", name));
         talk.system = std::move(text);
@@ -235,8 +223,8 @@ class Reader {
     add(std::move(talk));
   }
 
-  // A text, or a list of parts of which those of type text count; images and videos lie beside the JSON.
-  static std::string content(const Json& value, const std::string& name) {
+  // A text, or a list of parts: of text, and of images and videos, which lie beside the JSON and may leave a mark.
+  static std::string content(const Json& value, const std::string& name, bool with_marks) {
     if (!value.is_array()) return text_in(value, name);
     std::string text;
     for (const auto& part : value) {
@@ -245,7 +233,9 @@ class Reader {
       if (type == "text") {
         if (!part.contains("text")) broken(fmt::format("{} has a part of type text without 'text'", name));
         text += text_in(part["text"], "the text of a part of " + name);
-      } else if (!type.starts_with("image") && !type.starts_with("video")) {
+      } else if (type.starts_with("image") || type.starts_with("video")) {
+        if (with_marks) text += type.starts_with("image") ? image_mark : video_mark;
+      } else {
         broken(fmt::format("{} has a part of type '{}', which is none of text, image and video", name,
                            type.substr(0, 40)));
       }
@@ -284,6 +274,10 @@ class Reader {
     text.ids.reserve(ids.size());
     text.answer_mask.reserve(ids.size());
     for (const auto& id : ids) {
+      if (keeps_marks_ && id == visual_placeholder) {
+        text.ids.push_back(visual_placeholder);
+        continue;
+      }
       if (!id.is_number_unsigned() || id.get<uint64_t>() >> 31)
         broken(fmt::format("entry {} of {} is no token: {}", text.ids.size(), ids_name, brief(id)));
       text.ids.push_back(static_cast<TokenId>(id.get<uint64_t>()));
@@ -292,7 +286,8 @@ class Reader {
       bool whole = entry.is_number_unsigned() && entry.get<uint64_t>() <= 1;
       if (!whole && !entry.is_boolean())
         broken(fmt::format("entry {} of {} is neither 0 nor 1: {}", text.answer_mask.size(), mask_name, brief(entry)));
-      text.answer_mask.push_back(whole ? entry.get<uint64_t>() == 1 : entry.get<bool>());
+      const bool is_placeholder = text.ids[text.answer_mask.size()] == visual_placeholder;
+      text.answer_mask.push_back(!is_placeholder && (whole ? entry.get<uint64_t>() == 1 : entry.get<bool>()));
     }
     return text;
   }
@@ -304,6 +299,7 @@ class Reader {
   const Parts& parts_;
   const std::optional<std::string>& caption_file_;
   const plan::Mix& mix_;
+  bool keeps_marks_;
   SampleContent telling_;
   size_t bytes_ = 0;
 };
@@ -311,8 +307,9 @@ class Reader {
 } // namespace
 
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
-                                   const plan::Source& source, const plan::Mix& mix) {
-  return Reader(parts, caption_file, source, mix).read();
+                                   const plan::Source& source, const plan::Mix& mix,
+                                   const plan::VisualRows& visual_rows) {
+  return Reader(parts, caption_file, source, mix, visual_rows).read();
 }
 
 } // namespace fvlm

@@ -20,8 +20,9 @@ inline constexpr const char* broken_key = "fvlm_broken";
 
 class SampleReader {
  public:
-  // All arguments must outlive it. Without a decoder, mp4 files are rejected.
-  SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video);
+  // Mix, tokenizer and decoder must outlive it. Without a decoder, mp4 files are rejected.
+  SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
+               const plan::VisualRows& visual_rows = {});
 
   // Tokenizes the text and determines the number of frames. Throws Error(data) with the shard, the sample and the field
   // for a broken sample, ReadError for a failing disk. A sample that max_text_tokens excludes is not an error: see
@@ -40,6 +41,7 @@ class SampleReader {
   Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
   void encode(SampleContent telling, Sample& sample) const;
   void limit(SampleText& text, Sample& sample) const;
+  void place_visual_rows(Sample& sample) const;
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
                     Sample& sample) const;
   void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
@@ -55,6 +57,7 @@ class SampleReader {
   ChatTemplate chat_;
   int64_t image_size_;
   const VideoDecoder* video_;
+  plan::VisualRows visual_rows_;
 };
 
 } // namespace fvlm

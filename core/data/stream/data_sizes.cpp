@@ -63,8 +63,7 @@ Largest largest_of(const MixSamples& samples) {
     }
     ++largest.samples;
     largest.frames = std::max(largest.frames, measured.sample->frames);
-    for (const SampleText& text : measured.sample->texts)
-      largest.tokens = std::max(largest.tokens, static_cast<int64_t>(text.ids.size()));
+    for (const SampleText& text : measured.sample->texts) largest.tokens = std::max(largest.tokens, text.tokens());
   }
   return largest;
 }
@@ -73,11 +72,13 @@ Largest largest_of(const MixSamples& samples) {
 
 // Where many samples cannot be measured, videos without a reader for example, they may be as large as the recipe
 // allows.
-DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video) {
+DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video,
+                             const plan::VisualRows& visual_rows) {
   DataSizes sizes{stage, {}, false};
   plan::Mix& limits = sizes.stage.data;
   const std::string allowed =
-      fmt::format("{} frames and {} tokens", grouped(stage.largest_sample().frames), grouped(limits.max_text_tokens));
+      fmt::format("{} frames and {} tokens", grouped(stage.largest_sample(visual_rows.per_frame).frames),
+                  grouped(limits.max_text_tokens));
   const auto keep = [&](const std::string& why) {
     sizes.said =
         fmt::format("samples as large as the recipe allows, {}: the data were not looked at, {}", allowed, why);
@@ -85,9 +86,10 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
   };
   try {
     int64_t shards = 0, all_shards = 0;
-    const plan::Mix mix = with_few_shards(resolve_preprocessed_mix(plan, stage.data), shards, all_shards);
-    const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix).tokenizer);
-    const MixSamples samples(mix, tokenizer, plan.model.image_size, video, ShardOptions{.index_beside = false});
+    const plan::Mix mix = with_few_shards(resolve_preprocessed_mix(plan, stage.data, visual_rows), shards, all_shards);
+    const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix, visual_rows).tokenizer);
+    const MixSamples samples(mix, tokenizer, plan.model.image_size, video, visual_rows,
+                             ShardOptions{.index_beside = false});
     const Largest largest = largest_of(samples);
     if (largest.samples == 0) return keep("no sample of it can be used");
     limits.max_frames = std::clamp<int64_t>(largest.frames, 1, limits.max_frames);

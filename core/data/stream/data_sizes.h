@@ -17,7 +17,8 @@ struct DataSizes {
 };
 
 // Measures up to 256 samples of each source from at most four of its shards, whose indices are built if necessary.
-// Without a video decoder, a stage with videos keeps the limits of the recipe.
-DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video);
+// Without a video decoder, a stage with videos keeps the limits of the recipe. `visual_rows`: of the plan's model.
+DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video,
+                             const plan::VisualRows& visual_rows);
 
 } // namespace fvlm

@@ -81,8 +81,8 @@ void DataStatistics::add(const MeasuredSample& measured, const std::string& sour
   const Sample& sample = *measured.sample;
   int64_t tokens = 0, answers = 0;
   for (const SampleText& text : sample.texts) {
-    tokens += static_cast<int64_t>(text.ids.size());
-    longest_text = std::max(longest_text, std::ssize(text.ids));
+    tokens += text.tokens();
+    longest_text = std::max(longest_text, text.tokens());
     answers += std::count(text.answer_mask.begin(), text.answer_mask.end(), 1);
   }
   for (SourceStatistics* of : {&all, &sources[sample.source.empty() ? source : sample.source]}) {

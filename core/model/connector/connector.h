@@ -1,5 +1,6 @@
-// Connector: what turns the frames of a sample into rows of the decoder, one for each frame, which stand before each of
-// the sample's texts. A connector is a folder beside this file and a line in connectors.inc.
+// Connector: what turns the frames of a sample into rows of the decoder, as many for each frame as its settings say,
+// which stand before each of the sample's texts or in place of its placeholders. A connector is a folder beside this
+// file and a line in connectors.inc.
 #pragma once
 #include "model/decoder/decoder.h"
 #include "model/encoder/encoder.h"
@@ -23,7 +24,7 @@ struct Parts {
 };
 
 struct VisualTokens {
-  Value tokens; // [frames, decoder width]
+  Value tokens; // [frames * rows per frame, decoder width]
   // Other visual tokens of the same frames, by the names that objectives know them by.
   std::map<std::string, Value> views;
   Value queries; // the query of each frame; undefined: the connector has none
@@ -61,8 +62,12 @@ class Connector {
   virtual VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const = 0;
   // The same for a pack without frames: tensors of no rows, for those who want to see their shapes.
   virtual VisualTokens encode_no_frames(Operations& ops, int64_t tokens_per_frame) const;
-  // Generation: appends the frames of one sample to the decoder's cache. frames [n, 3, H, W].
-  virtual void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const = 0;
+  // Generation: the visual tokens of one sample, [frames * rows per frame, decoder width]. frames [n, 3, H, W]. By
+  // default refused with Error(data): a connector without it only takes texts whose visual rows stand before them.
+  virtual at::Tensor encode_frames(Operations& ops, const at::Tensor& frames) const;
+  // Generation: appends the frames of one sample, before its text, to the decoder's cache. By default their
+  // encode_frames(), in one pass.
+  virtual void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const;
 
   // Floating-point operations of encode(): of the encoder, of the connector itself, and of passes of its own through
   // the decoder.

@@ -49,6 +49,15 @@ std::vector<std::string> ConnectorSettings::training_mode_names() const {
   return names;
 }
 
+std::optional<int64_t> ConnectorSettings::known_rows_per_frame() const {
+  bool is_known = true;
+  const int64_t rows = rows_per_frame([&]() -> int64_t {
+    is_known = false;
+    return 1;
+  });
+  return is_known ? std::optional(rows) : std::nullopt;
+}
+
 std::string ConnectorSettings::select_mode(std::string_view word) {
   const auto names = mode_names();
   if (word.empty()) return names.front();

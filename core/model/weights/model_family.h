@@ -22,6 +22,8 @@ struct ModelFamily {
   nlohmann::json (*write)(const Config& config);
   WeightLayout (*layout)(const Config& config);
   std::vector<FusedNames> fused_weights;
+  // Of an encoder: the tokens that it makes of a frame of this size. Null for a decoder.
+  int64_t (*tokens_per_frame)(const Config& config, int64_t height, int64_t width) = nullptr;
 };
 using EncoderFamily = ModelFamily<VisionConfig>;
 using DecoderFamily = ModelFamily<DecoderConfig>;

@@ -152,6 +152,10 @@ const std::vector<FusedNames>& fused_weights(const DecoderConfig& config) {
   return family_of(config).fused_weights;
 }
 
+int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width) {
+  return family_of(config).tokens_per_frame(config, height, width);
+}
+
 const char* architecture_of(const VisionConfig& config) {
   return find_or_throw<VisionConfig>(config.model_type).type->architecture;
 }

@@ -69,6 +69,8 @@ nlohmann::json config_json(const VisionConfig& config);
 nlohmann::json config_json(const DecoderConfig& config);
 
 WeightLayout layout_of(const VisionConfig& config);
+// Tokens that the vision tower makes of a frame of this size.
+int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width);
 WeightLayout layout_of(const DecoderConfig& config);
 
 // The class of transformers that loads its folder: "Dinov2Model".

@@ -111,27 +111,6 @@ Ref<EvaluationSet> evaluation_set() {
       .done();
 }
 
-void check_packing(Reader& reader, const Stage& stage) {
-  const Packing& packing = stage.packing;
-  const auto [most_frames, most_tokens] = stage.largest_sample();
-  if (packing.frames && *packing.frames < most_frames)
-    reader.report_at(".packing.frames",
-                     fmt::format("a pack of {} frames cannot hold a sample of {}", *packing.frames, most_frames),
-                     "raise it, or lower data.max_frames");
-  if (packing.tokens && *packing.tokens < most_tokens)
-    reader.report_at(".packing.tokens",
-                     fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames and {} text tokens)",
-                                 *packing.tokens, most_tokens, stage.texts_per_sample(), most_frames,
-                                 stage.data.max_text_tokens),
-                     "raise it, or lower data.max_text_tokens or data.max_frames");
-  if (stage.batch.frames && *stage.batch.frames < most_frames)
-    reader.report_at(".batch.frames",
-                     fmt::format("a batch of {} frames cannot hold a sample of {}", *stage.batch.frames, most_frames));
-  if (stage.batch.tokens && *stage.batch.tokens < most_tokens)
-    reader.report_at(".batch.tokens",
-                     fmt::format("a batch of {} tokens cannot hold a sample of {}", *stage.batch.tokens, most_tokens));
-}
-
 // A `fields` map with an answer but without the two answers of a pair means that the source has no pairs.
 void check_pairs(Reader& reader, const Stage& stage) {
   const ObjectiveTerm* term = stage.needs_pairs();
@@ -224,7 +203,6 @@ Ref<Stage> stage_schema() {
           .foreign("num_steps", "set samples = steps x batch: a stage is as long as its samples")
           .foreign("gradient_accumulation_steps", micro_batch_advice)
           .foreign("per_device_train_batch_size", micro_batch_advice)
-          .check(check_packing)
           .check(check_pairs)
           .done();
   return type;

@@ -51,6 +51,7 @@ struct Wanted {
   plan::Mix mix;
   plan::Source source;
   int64_t image_size = 4;
+  plan::VisualRows visual_rows;
 };
 
 inline Wanted text_only() {
@@ -61,7 +62,7 @@ inline Wanted text_only() {
 
 inline Sample measure(const Files& files, const Wanted& wanted = {}) {
   OneSample one(files);
-  return SampleReader(wanted.mix, byte_tokenizer(), wanted.image_size, nullptr)
+  return SampleReader(wanted.mix, byte_tokenizer(), wanted.image_size, nullptr, wanted.visual_rows)
       .measure(*one.shard, one.shard->sample(0), wanted.source);
 }
 

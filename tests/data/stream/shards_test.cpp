@@ -41,7 +41,7 @@ void write_shards(const Folder& folder) {
 struct Opened {
   explicit Opened(const Folder& folder) : mix(mix_of({1})) {
     mix.sources[0].shards = {(folder / "*.tar").string()};
-    samples.emplace(mix, byte_tokenizer(), image_size, nullptr,
+    samples.emplace(mix, byte_tokenizer(), image_size, nullptr, plan::VisualRows{},
                     ShardOptions{.cache = folder / "cache", .open_shards = 3});
     order.emplace(Order::shuffled(mix, samples->sizes(), 42, "align", 300));
   }

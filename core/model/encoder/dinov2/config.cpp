@@ -107,18 +107,23 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
+int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width) {
+  return 1 + (height / config.patch_size) * (width / config.patch_size);
+}
+
 } // namespace
 
 EncoderFamily dinov2_family() {
-  return {
-      .name = "dinov2",
-      .types = {{"dinov2", "Dinov2Model"}},
-      .read = read,
-      .write = write,
-      .layout = layout,
-      .fused_weights = {
-          {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
-          {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}}};
+  return {.name = "dinov2",
+          .types = {{"dinov2", "Dinov2Model"}},
+          .read = read,
+          .write = write,
+          .layout = layout,
+          .fused_weights = {{"attention.attention.query.weight", "attention.attention.key.weight",
+                             "attention.attention.value.weight"},
+                            {"attention.attention.query.bias", "attention.attention.key.bias",
+                             "attention.attention.value.bias"}},
+          .tokens_per_frame = tokens_per_frame};
 }
 
 } // namespace fvlm

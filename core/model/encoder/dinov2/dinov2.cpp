@@ -80,7 +80,7 @@ Dinov2::Dinov2(const VisionConfig& config, Parameters& parameters) : config_(con
 }
 
 int64_t Dinov2::tokens_per_frame(int64_t height, int64_t image_width) const {
-  return 1 + (height / config_.patch_size) * (image_width / config_.patch_size);
+  return fvlm::tokens_per_frame(config_, height, image_width);
 }
 
 // [trained patches, patches]: the bicubic interpolation as a matrix. On a GPU LibTorch's own interpolation takes as

@@ -1,0 +1,93 @@
+#include "data/visual_marks.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm {
+namespace {
+
+size_t count_of(const std::vector<TokenId>& ids, TokenId id) {
+  return static_cast<size_t>(std::count(ids.begin(), ids.end(), id));
+}
+
+[[noreturn]] void refuse_count(std::string what) {
+  throw Error(ErrorKind::data, std::move(what))
+      .advise(
+          "write one <image> for each image, or one <video> for all frames; a text without either has them before it");
+}
+
+void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
+  const auto all = static_cast<size_t>(frames.frames);
+  if (videos > 0 && (videos > 1 || images > 0))
+    refuse_count(
+        fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));
+  if (videos == 1 && all == 0) refuse_count("the text has a <video>, and the sample has no frames");
+  const size_t expected = frames.is_one_image && all > 0 ? 1 : all;
+  if (images > 0 && images != expected)
+    refuse_count(fmt::format("the text has {} <image>, and the sample has {}", images,
+                             counted(static_cast<int64_t>(expected), "image")));
+}
+
+} // namespace
+
+void split_at_marks(std::string_view text, const std::function<void(std::string_view)>& on_text,
+                    const std::function<void(std::string_view)>& on_mark) {
+  while (!text.empty()) {
+    const size_t at = std::min(text.find(image_mark), text.find(video_mark));
+    if (at != 0) on_text(text.substr(0, at));
+    if (at == std::string_view::npos) return;
+    on_mark(text.substr(at, image_mark.size()));
+    text.remove_prefix(at + image_mark.size());
+  }
+}
+
+std::string without_marks(const std::string& text) {
+  std::string out;
+  bool any = false;
+  split_at_marks(
+      text, [&](std::string_view piece) { out += piece; }, [&](std::string_view) { any = true; });
+  return any ? trimmed(out) : text;
+}
+
+int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, const MarkedFrames& frames) {
+  const size_t images = count_of(ids, image_mark_id), videos = count_of(ids, video_mark_id);
+  check_marks(images, videos, frames);
+  const int64_t all = frames.frames * frames.rows_per_frame;
+  if (images + videos > 0) {
+    const auto rows = static_cast<size_t>(images > 1 ? frames.rows_per_frame : all);
+    std::vector<TokenId> expanded;
+    std::vector<uint8_t> expanded_mask;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool is_mark = ids[i] == image_mark_id || ids[i] == video_mark_id;
+      expanded.insert(expanded.end(), is_mark ? rows : 1, is_mark ? visual_placeholder : ids[i]);
+      if (!mask.empty()) expanded_mask.insert(expanded_mask.end(), is_mark ? rows : 1, is_mark ? 0 : mask[i]);
+    }
+    ids = std::move(expanded);
+    mask = std::move(expanded_mask);
+  }
+  const auto placeholders = static_cast<int64_t>(count_of(ids, visual_placeholder));
+  if (placeholders != 0 && placeholders != all)
+    throw Error(ErrorKind::data, fmt::format("the text has {} for visual rows, and the sample has {}: {} of {} each",
+                                             counted(placeholders, "placeholder"), all, counted(frames.frames, "frame"),
+                                             frames.rows_per_frame));
+  return placeholders;
+}
+
+std::string decode_with_placeholders(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
+  std::string text;
+  while (!ids.empty()) {
+    const bool visual = ids.front() == visual_placeholder;
+    const auto end =
+        std::find_if(ids.begin(), ids.end(), [&](TokenId id) { return (id == visual_placeholder) != visual; });
+    const auto run = ids.first(static_cast<size_t>(end - ids.begin()));
+    text += visual ? fmt::format("[{}]", counted(std::ssize(run), "visual row")) : tokenizer.decode(run);
+    ids = ids.subspan(run.size());
+  }
+  return text;
+}
+
+} // namespace fvlm

@@ -1,0 +1,126 @@
+// <image> and <video> in a text: what becomes of them where visual rows stand in place, and which samples are refused.
+#include "data/visual_marks.h"
+#include "sample_maker.h"
+
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::HasSubstr;
+
+namespace {
+
+Wanted in_place(int64_t rows_per_frame) {
+  Wanted wanted;
+  wanted.mix.system = "";
+  wanted.visual_rows = {rows_per_frame, true};
+  return wanted;
+}
+
+Files images(int count, const std::string& json) {
+  Files files{{"json", json}};
+  for (int i = 0; i < count; ++i)
+    files.emplace_back(fmt::format("{:03}.png", i), write_png(plain_image(4, 4, 200, 0, static_cast<uint8_t>(i))));
+  return files;
+}
+
+std::string words(const Sample& sample, size_t text = 0) {
+  return decode_with_placeholders(byte_tokenizer(), sample.texts.at(text).ids);
+}
+
+} // namespace
+
+TEST(VisualRows, StandWhereTheMarksAre) {
+  const Sample sample =
+      measure(images(2, R"({"user":"Is <image> or <image> red?","assistant":"The <image> is."})"), in_place(3));
+  EXPECT_EQ(words(sample), "<|im_start|>user\nIs [3 visual rows] or [3 visual rows] red?<|im_end|>\n"
+                           "<|im_start|>assistant\nThe <image> is.<|im_end|>\n");
+  const SampleText& text = sample.texts[0];
+  EXPECT_EQ(text.placeholders, 6);
+  EXPECT_EQ(sample.rows(), std::ssize(text.ids));
+  for (size_t i = 0; i < text.ids.size(); ++i)
+    EXPECT_FALSE(text.ids[i] == visual_placeholder && text.answer_mask[i]) << i;
+}
+
+TEST(VisualRows, AreRemovedForAConnectorWhoseRowsStandBeforeTheText) {
+  Wanted wanted = in_place(3);
+  wanted.visual_rows.in_place = false;
+  const Sample sample = measure(images(2, R"({"user":"<image>\n<image>What?","assistant":"x"})"), wanted);
+  EXPECT_THAT(words(sample), HasSubstr("user\nWhat?<|im_end|>"));
+  EXPECT_EQ(sample.texts[0].placeholders, 0);
+  EXPECT_EQ(sample.rows(), 2 * 3 + std::ssize(sample.texts[0].ids));
+}
+
+TEST(VisualRows, StandBeforeATextWithoutMarks) {
+  const Sample sample = measure(images(2, R"({"user":"What?","assistant":"x"})"), in_place(3));
+  EXPECT_EQ(sample.texts[0].placeholders, 0);
+  EXPECT_EQ(sample.rows(), 2 * 3 + std::ssize(sample.texts[0].ids));
+}
+
+TEST(VisualRows, OfEveryTextAreItsOwn) {
+  const Sample pair = measure(
+      images(1, R"({"user":"<image>Which?","chosen_assistant":"good","rejected_assistant":"bad"})"), in_place(2));
+  ASSERT_EQ(pair.texts.size(), 2u);
+  for (const SampleText& text : pair.texts) EXPECT_EQ(text.placeholders, 2);
+  EXPECT_EQ(pair.rows(), std::ssize(pair.texts[0].ids) + std::ssize(pair.texts[1].ids));
+}
+
+TEST(VisualRows, OfAVideoOrOfARepeatedImageStandAtOneMark) {
+  EXPECT_THAT(words(measure(images(3, R"({"user":"<video>What?","assistant":"x"})"), in_place(2))),
+              HasSubstr("user\n[6 visual rows]What?"));
+  Wanted repeated = in_place(2);
+  repeated.mix.replicate_image_frames = 4;
+  EXPECT_THAT(words(measure({{"json", R"({"user":"<image>What?","assistant":"x"})"},
+                             {"png", write_png(plain_image(4, 4, 1, 2, 3))}},
+                            repeated)),
+              HasSubstr("user\n[8 visual rows]What?"));
+}
+
+TEST(VisualRows, OfPartsOfAMessageStandInTheirOrder) {
+  const char* json = R"({"messages":[{"role":"user","content":[{"type":"text","text":"A "},{"type":"image"},
+    {"type":"text","text":" B"}]},{"role":"assistant","content":"x"},
+    {"role":"user","content":[{"type":"image"}]},{"role":"assistant","content":"y"}]})";
+  EXPECT_EQ(words(measure(images(2, json), in_place(1))),
+            "<|im_start|>user\nA [1 visual row] B<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"
+            "<|im_start|>user\n[1 visual row]\nDescribe this.<|im_end|>\n<|im_start|>assistant\ny<|im_end|>\n");
+}
+
+TEST(VisualRows, RefuseOtherNumbersOfMarksThanImages) {
+  EXPECT_THAT(refusal(images(2, R"({"user":"<image>What?","assistant":"x"})"), in_place(3)),
+              testing::AllOf(HasSubstr("sample 'clips/7'"),
+                             HasSubstr("the text has 1 <image>, and the sample has 2 images"),
+                             HasSubstr("one <image> for each image")));
+  EXPECT_THAT(refusal(images(1, R"({"user":"<video><image>What?","assistant":"x"})"), in_place(3)),
+              HasSubstr("1 <video> and 1 <image>"));
+  Wanted text = in_place(3);
+  text.source.text = {"*.tar"};
+  EXPECT_THAT(refusal({{"json", R"({"user":"<image>What?","assistant":"x"})"}}, text),
+              HasSubstr("the text has 1 <image>, and the sample has 0 images"));
+}
+
+TEST(VisualRows, OfTokenIdsAreAsManyAsTheFramesHave) {
+  const std::string good = R"({"token_ids":[5,-1,-1,6],"loss_mask":[0,1,0,1]})";
+  const Sample sample = measure(images(1, good), in_place(2));
+  EXPECT_EQ(sample.texts[0].placeholders, 2);
+  EXPECT_EQ(sample.texts[0].answer_mask, (std::vector<uint8_t>{0, 0, 0, 1})) << "a placeholder is no label";
+  EXPECT_THAT(refusal(images(2, good), in_place(2)),
+              HasSubstr("the text has 2 placeholders for visual rows, and the sample has 4: 2 frames of 2 each"));
+  Wanted before = in_place(2);
+  before.visual_rows.in_place = false;
+  EXPECT_THAT(refusal(images(1, good), before), HasSubstr("is no token: -1"));
+}
+
+TEST(VisualRows, AreNoTokensForMaxTextTokens) {
+  Wanted wanted = in_place(50);
+  wanted.mix.max_text_tokens = 60;
+  const std::string json =
+      R"({"user":"<image>What?","assistant":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})";
+  const Sample sample = measure(images(1, json), wanted);
+  EXPECT_EQ(sample.dropped, "");
+  EXPECT_EQ(sample.texts[0].tokens(), 60);
+  EXPECT_EQ(sample.texts[0].placeholders, 50);
+  EXPECT_GT(sample.truncated_tokens, 0);
+  wanted.mix.max_text_tokens = 4;
+  EXPECT_THAT(measure(images(1, R"({"user":"What is there? <image>","assistant":"x"})"), wanted).dropped,
+              HasSubstr("max_text_tokens = 4 removes places of images"));
+}
