@@ -62,6 +62,13 @@ Weight Weight::as_matrix() const {
   return matrix;
 }
 
+Weight Weight::rows(int64_t first, int64_t count) const {
+  Weight part = *this;
+  part.value_ = value_.narrow(0, first, count);
+  if (requires_grad()) part.gradient_ = gradient_.narrow(0, first, count);
+  return part;
+}
+
 bool Weight::has_gradient() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->has_gradient; });
 }
@@ -79,6 +86,11 @@ bool Weight::begin_side_stream_write(std::span<const Weight> weights) {
 }
 
 bool Weight::begin_gradients(std::span<const Weight> weights) {
+  for (const Weight& each : weights)
+    if (each.requires_grad() && each.is_part() && !each.has_gradient()) {
+      each.parts_.front()->gradient.zero_();
+      each.parts_.front()->has_gradient = true;
+    }
   const bool accumulate = std::any_of(weights.begin(), weights.end(),
                                       [](const Weight& each) { return each.requires_grad() && each.has_gradient(); });
   for (const Weight& each : weights)

@@ -34,6 +34,9 @@ class Weight {
 
   // The same memory as [first dimension, product of the others], to use a convolution's weight in a linear.
   Weight as_matrix() const;
+  // Rows [first, first + count) of a single parameter, such as the query's part of a fused projection. The first write
+  // to the gradient of any such part zeroes that of the whole parameter.
+  Weight rows(int64_t first, int64_t count) const;
 
   bool defined() const { return value_.defined(); }
   bool requires_grad() const { return gradient_.defined(); }
@@ -55,6 +58,7 @@ class Weight {
  private:
   static bool begin_gradients(std::span<const Weight> weights);
   void begin_gradient(bool accumulate) const;
+  bool is_part() const { return gradient_.numel() < parts_.front()->gradient.numel(); } // see rows()
   bool is_on_side_stream() const;
   void set_on_side_stream(bool is_on_side_stream) const;
 

@@ -9,17 +9,19 @@
 
 namespace fvlm::model {
 
-void AttentionMaps::add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim) {
-  const int64_t queries = q.size(0), rows = keys.value.data.size(0) / queries;
+void AttentionMaps::add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim,
+                        int64_t queries) {
+  const int64_t frames = q.size(0) / queries, rows = keys.value.data.size(0) / frames;
   const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor k = keys.value.data.narrow(1, keys.column, keys.count * head_dim)
                            .to(wide)
-                           .view({queries, rows, keys.count, head_dim})
+                           .view({frames, rows, keys.count, head_dim})
                            .narrow(1, 0, tokens)
                            .transpose(1, 2);
-  const at::Tensor scaled =
-      q.to(wide).view({queries, keys.count, head_dim, 1}) / std::sqrt(static_cast<double>(head_dim));
-  layers.push_back(at::softmax(at::matmul(k, scaled).squeeze(3), -1));
+  const at::Tensor scaled = (q.to(wide) / std::sqrt(static_cast<double>(head_dim)))
+                                .view({frames, queries, keys.count, head_dim})
+                                .permute({0, 2, 3, 1});
+  layers.push_back(at::softmax(at::matmul(k, scaled), 2).mean(3));
 }
 
 at::Tensor AttentionMaps::stacked() const {

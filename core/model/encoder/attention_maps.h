@@ -8,12 +8,12 @@
 namespace fvlm::model {
 
 struct AttentionMaps {
-  std::vector<at::Tensor> layers; // [queries, heads, tokens] each, at least float32
+  std::vector<at::Tensor> layers; // [frames, heads, tokens] each, at least float32
 
-  // q [queries, heads * head_dim]; keys: an equal number of rows for each query, of which it attends to the first
-  // `tokens`.
-  void add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim);
-  // [queries, layers, heads, tokens]; every row sums to 1.
+  // q [frames * queries, heads * head_dim]; keys: an equal number of rows for each frame, of which its queries attend
+  // to the first `tokens`. The map of a frame is the mean of its queries' maps.
+  void add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim, int64_t queries = 1);
+  // [frames, layers, heads, tokens]; every row sums to 1.
   at::Tensor stacked() const;
 };
 

@@ -1,0 +1,97 @@
+#include "model/connector/framewise.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+
+namespace fvlm::model {
+namespace {
+
+// Records that y was made of x, whose gradient `back` computes from y's.
+template <class Back>
+Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
+  Value y(std::move(data), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([back = std::move(back), in = x.gradient, out = y.gradient] {
+    const at::Tensor d = out->take();
+    if (d.defined()) in->add(back(d));
+  });
+  return y;
+}
+
+} // namespace
+
+VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack& pack,
+                                        const EncodeRequest& request) const {
+  const Input input{parts_.encoder.forward(tape, ops, pack.frames, pack.patches), pack.frames.size(0), pack.patches};
+  request.end_phase("vision", "connector");
+  VisualTokens out;
+  out.tokens =
+      connect(tape, ops, input, request.outputs == EncodeOutputs::tokens_and_attention ? &out.attention : nullptr);
+  request.end_phase("connector", nullptr);
+  return out;
+}
+
+at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& frames) const {
+  Tape no_grad(Tape::Mode::forward_only);
+  const int64_t count = frames.size(0), tokens = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
+  const at::TensorOptions ints = at::TensorOptions(frames.device()).dtype(at::kInt);
+  const Segments segments{at::arange(count + 1, ints) * tokens, {}, tokens};
+  const Input input{parts_.encoder.forward(no_grad, ops, frames, segments), count, segments};
+  return connect(no_grad, ops, input, nullptr).data;
+}
+
+double FramewiseConnector::flops(const FlopsRequest& request) const {
+  const auto& [tokens, work, trained, mode] = request;
+  return work.frames * parts_.encoder.flops(tokens, trained.vision) +
+         with_backward(connect_flops(tokens) * work.frames, trained.connector, trained.vision);
+}
+
+Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor) {
+  const int64_t width = patches.data.size(1), frames = patches.data.size(0) / (rows * columns);
+  const std::vector<int64_t> squares{frames, rows / factor, factor, columns / factor, factor, width};
+  const at::Tensor data = patches.data.view(squares).permute({0, 1, 3, 2, 4, 5});
+  return recorded(tape, patches, data.reshape({-1, factor * factor * width}),
+                  [frames, rows, columns, factor, width](const at::Tensor& d) {
+                    return d.view({frames, rows / factor, columns / factor, factor, factor, width})
+                        .permute({0, 1, 3, 2, 4, 5})
+                        .reshape({-1, width});
+                  });
+}
+
+Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares) {
+  const int64_t width = x.data.size(1);
+  const auto mixed = [width](const at::Tensor& by, const at::Tensor& rows) {
+    return at::matmul(by, rows.view({-1, by.size(1), width})).view({-1, width});
+  };
+  const at::Tensor own = shares.to(x.data.scalar_type());
+  return recorded(tape, x, mixed(own, x.data), [own, mixed](const at::Tensor& d) { return mixed(own.t(), d); });
+}
+
+Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames) {
+  const int64_t count = rows.value().size(1), width = rows.value().size(2);
+  const at::Tensor data = rows.value().view({count, width}).repeat({frames, 1});
+  Value y(data, tape.records(rows));
+  if (!y.requires_grad()) return y;
+  tape.push([rows, frames, count, width, out = y.gradient] {
+    const at::Tensor d = out->take();
+    if (d.defined()) rows.add_gradient(d.view({frames, count, width}).sum(0, true, rows.gradient().scalar_type()));
+  });
+  return y;
+}
+
+Projector::Projector(Parameters& parameters, const std::string& stem) {
+  const auto layer = [&](const char* index) -> Operations::Layer {
+    return {parameters.weight(stem + index + ".weight"), parameters.weight(stem + index + ".bias")};
+  };
+  up_ = layer(".0");
+  down_ = layer(".3");
+  norm_ = layer(".4");
+}
+
+Value Projector::operator()(Tape& tape, Operations& ops, const Value& x) const {
+  constexpr double epsilon = 1e-5;
+  return ops.layernorm(tape, ops.gelu_mlp(tape, x, up_, down_), norm_.weight, norm_.bias, epsilon);
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,50 @@
+// A connector that reads every frame by itself: the encoder's hidden states of a frame become its rows of the decoder,
+// whatever the other frames and the text are. What such connectors have in common, and the steps they are made of.
+#pragma once
+#include "model/connector/connector.h"
+
+namespace fvlm::model {
+
+class FramewiseConnector : public Connector {
+ public:
+  VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const final;
+  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames) const final;
+  double flops(const FlopsRequest& request) const final;
+
+ protected:
+  using Connector::Connector;
+
+  struct Input {
+    Value hidden; // [frames * tokens of a frame, encoder width]
+    int64_t frames;
+    Segments tokens; // a segment for each frame
+  };
+  // [frames * rows of a frame, decoder width]. `attention`, if not null, receives the attention maps of a connector
+  // that has them: [frames, layers, heads, tokens].
+  virtual Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor* attention) const = 0;
+  // Of one frame.
+  virtual ForwardFlops connect_flops(int64_t tokens) const = 0;
+};
+
+// Squares of factor x factor patches of a frame of rows x columns, side by side in one row each: as space-to-depth
+// does.
+Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor);
+
+// shares [outputs, inputs] times the `inputs` rows of every frame.
+Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares);
+
+// The rows of a parameter [1, rows, width], repeated for every frame.
+Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames);
+
+// Two linears with a GELU between them, and a LayerNorm behind them: the projector of GhostVis.
+class Projector {
+ public:
+  // Weights called <stem>.0, <stem>.3 and <stem>.4.
+  Projector(Parameters& parameters, const std::string& stem);
+  Value operator()(Tape& tape, Operations& ops, const Value& x) const;
+
+ private:
+  Operations::Layer up_, down_, norm_;
+};
+
+} // namespace fvlm::model

@@ -1,0 +1,17 @@
+// The connector of LLaVA: every token of the encoder goes through two linears with a GELU between them.
+#pragma once
+#include "recipe/connector_settings.h"
+
+namespace fvlm::connector {
+
+struct Mlp : Cloneable<Mlp, plan::ConnectorSettings> {
+  std::string_view name() const override { return "mlp"; }
+  std::vector<plan::ConnectorMode> modes() const override;
+  int64_t rows_per_frame(const TokensPerFrame& tokens) const override { return tokens(); }
+  bool rows_in_place() const override { return true; }
+  WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const override;
+  nlohmann::json config_json() const override;
+  void read_config(ConfigReader& reader) override;
+};
+
+} // namespace fvlm::connector

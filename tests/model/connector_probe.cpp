@@ -1,0 +1,115 @@
+// connector_probe CONFIG WEIGHTS IN OUT: one connector by itself. CONFIG is its JSON, as in fvlm.json; IN holds
+// `hidden` [frames, tokens, width], what an encoder would return, and `d_rows`, what flows back into the connector's
+// rows; OUT gets `rows`, the gradient of `hidden`, and that of every weight.
+#include "../ops/tools.h"
+#include "base/config_reader.h"
+#include "model/connector/settings.h"
+#include "model/loading.h"
+#include "model/weights/blocks.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+using namespace fvlm;
+using namespace fvlm::model;
+using at::Tensor;
+
+namespace {
+
+// Returns hidden states that were given to it.
+class GivenEncoder : public Encoder {
+ public:
+  explicit GivenEncoder(Value hidden) : hidden_(std::move(hidden)) {}
+  int64_t width() const override { return hidden_.data.size(1); }
+  int64_t tokens_per_frame(int64_t, int64_t) const override { return 0; }
+  Value forward(Tape&, Operations&, const Tensor&, const Segments&) const override { return hidden_; }
+  double flops(int64_t, bool) const override { return 0; }
+  bool trains() const override { return true; }
+
+ private:
+  Value hidden_;
+};
+
+class DecoderOfWidth : public Decoder {
+ public:
+  explicit DecoderOfWidth(int64_t width) : width_(width) {}
+  int64_t width() const override { return width_; }
+  ops::Weight embedding() const override { return {}; }
+  ops::Weight head() const override { return {}; }
+  Value forward(Tape&, Operations&, const Value& x, const Segments&, const ops::SharedGradientPass&,
+                bool) const override {
+    return x;
+  }
+  KvCache make_kv_cache(Operations&, int64_t) const override { return {}; }
+  Tensor forward(Operations&, const Tensor& x, KvCache&) const override { return x; }
+  bool can_defer_gradients(int64_t, int64_t) const override { return false; }
+  double flops(double, double, bool, bool) const override { return 0; }
+  double head_flops(double, bool, bool) const override { return 0; }
+
+ private:
+  int64_t width_;
+};
+
+plan::Connector connector_of(const nlohmann::json& config) {
+  for (const connector::Settings& each : connector::all_settings()) {
+    plan::Connector made(each.make());
+    if (made->kind() != config["kind"]) continue;
+    ConfigReader reader(config, "the connector");
+    made->read_config(reader);
+    reader.finish("");
+    return made;
+  }
+  throw Error(ErrorKind::data, fmt::format("no connector {}", config["kind"].dump()));
+}
+
+void probe(const nlohmann::json& config, const Safetensors& weights, const Safetensors& in, const std::string& out) {
+  const plan::Connector settings = connector_of(config["connector"]);
+  const int64_t decoder_width = config["decoder_width"];
+  const Tensor given = tensor_over(in.at("hidden"));
+  const int64_t frames = given.size(0), tokens = given.size(1), width = given.size(2);
+  const WeightLayout layout = settings->layout(width, decoder_width);
+  Parameters parameters(blocks_of(layout, "", {}), {});
+  const auto views = bind(weights, layout);
+  for (size_t i = 0; i < views.size(); ++i) parameters.at(layout.tensors[i].name).value.copy_(tensor_over(*views[i]));
+
+  Registry registry{RegistryOptions{}};
+  registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
+  Operations operations(registry, ops::OperationsOptions{});
+  Tape tape;
+  const Value hidden(given.reshape({frames * tokens, width}).clone(), true);
+  const GivenEncoder encoder(hidden);
+  const DecoderOfWidth decoder(decoder_width);
+  const plan::Speed speed;
+  const auto connector = make_connector(*settings, {encoder, decoder, speed}, parameters);
+  Pack pack;
+  pack.frames = at::zeros({frames, 3, 1, 1});
+  pack.patches = {at::arange(frames + 1, at::kInt) * tokens, {}, tokens, true};
+  const bool attention = connector->has_attention();
+  const VisualTokens seen =
+      connector->encode(tape, operations, pack,
+                        {settings->modes().front().name,
+                         attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens, nullptr});
+  std::map<std::string, Tensor> all{{"rows", seen.tokens.data}};
+  if (attention) all["attention"] = seen.attention;
+  seen.tokens.gradient->add(tensor_over(in.at("d_rows")).clone());
+  tape.backward();
+  parameters.zero_missing_gradients();
+  for (const auto& parameter : parameters.all()) all[parameter.name] = parameter.gradient;
+  all["d_hidden"] = hidden.gradient->take().view({frames, tokens, width});
+  write_tensors(out, all);
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  if (count != 5) return 2;
+  try {
+    probe(nlohmann::json::parse(words[1]), Safetensors::open(words[2]), Safetensors::open(words[3]), words[4]);
+    return 0;
+  } catch (const Error& error) {
+    fmt::print(stderr, "error: {}\n", error.text());
+    return error.exit_code();
+  }
+}

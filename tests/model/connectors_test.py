@@ -1,0 +1,134 @@
+"""Connectors by themselves against transformers and torch.nn: rows, and the gradient of the input and of every weight.
+
+usage: connectors_test.py CONNECTOR_PROBE; exit 77 where transformers is missing."""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+probe = Path(sys.argv.pop(1)).resolve()
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from torch import nn
+    from transformers import CLIPVisionConfig, Idefics3Config, LlamaConfig, LlavaConfig
+    from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
+    from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
+WIDTH, DECODER = 32, 24
+LLAMA = LlamaConfig(hidden_size=DECODER, num_attention_heads=2)
+
+
+class ResamplerLayer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.cross_attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x, tokens):
+        read, weights = self.cross_attn(self.norm1(x), tokens, tokens, average_attn_weights=False)
+        x = x + read
+        return x + self.mlp(self.norm2(x)), weights
+
+
+class Resampler(nn.Module):
+    def __init__(self, width, queries, layers, heads):
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(1, queries, width))
+        self.layers = nn.ModuleList(ResamplerLayer(width, heads) for _ in range(layers))
+
+    def forward(self, tokens):
+        x, maps = self.queries.expand(tokens.shape[0], -1, -1), []
+        for layer in self.layers:
+            x, weights = layer(x, tokens)
+            maps.append(weights.mean(2))
+        self.maps = torch.stack(maps, 1)
+        return x
+
+
+class Pool(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, tokens):
+        return nn.functional.adaptive_avg_pool1d(tokens.transpose(1, 2), self.rows).transpose(1, 2)
+
+
+class GhostVis(nn.Module):
+    """The tokens of an image, resampled or pooled, and the projector."""
+
+    def __init__(self, resampler, inner):
+        super().__init__()
+        self.vision_resampler = resampler
+        self.vision_projector = nn.Module()
+        self.vision_projector.mlp = nn.Sequential(
+            nn.Linear(WIDTH, inner), nn.GELU(), nn.Dropout(0), nn.Linear(inner, DECODER), nn.LayerNorm(DECODER))
+
+    def forward(self, tokens):
+        return self.vision_projector.mlp(self.vision_resampler(tokens))
+
+
+class Connectors(unittest.TestCase):
+    def check(self, config, tokens, module, oracle=None):
+        """`oracle`: from hidden states to rows; the module itself where it does not say otherwise."""
+        torch.manual_seed(5)
+        for parameter in module.parameters():
+            parameter.data = 0.3 * torch.randn_like(parameter)
+        hidden = torch.randn(3, tokens, WIDTH, requires_grad=True)
+        rows = (oracle or module)(hidden)
+        d_rows = torch.randn_like(rows)
+        rows.backward(d_rows)
+        save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, folder / "weights.safetensors")
+        save_file({"hidden": hidden.detach(), "d_rows": d_rows.reshape(-1, DECODER)}, folder / "in.safetensors")
+        given = json.dumps({"connector": config, "decoder_width": DECODER})
+        result = subprocess.run([probe, given, folder / "weights.safetensors", folder / "in.safetensors", folder / "out.safetensors"],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        ours = load_file(folder / "out.safetensors")
+        expected = {name: parameter.grad for name, parameter in module.named_parameters()}
+        expected |= {"rows": rows.detach().reshape(-1, DECODER), "d_hidden": hidden.grad}
+        floor = 0.01 * max(g.abs().max().item() for g in expected.values())
+        for name, right in expected.items():
+            off = (ours[name] - right).abs().max().item() / max(right.abs().max().item(), floor)
+            self.assertLessEqual(off, 1e-5, f"{config}: {name}")
+        return ours
+
+    def test_mlp_is_that_of_llava(self):
+        config = LlavaConfig(vision_config=CLIPVisionConfig(hidden_size=WIDTH, num_attention_heads=2), text_config=LLAMA)
+        self.check({"kind": "mlp"}, 10, LlavaMultiModalProjector(config))
+
+    def test_pixel_shuffle_is_that_of_idefics3(self):
+        for factor, tokens in ((2, 16), (3, 36), (4, 64)):
+            config = Idefics3Config(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, scale_factor=factor)
+            self.check({"kind": "pixel_shuffle", "factor": factor}, tokens, Idefics3Connector(config))
+
+    def test_pixel_shuffle_refuses_frames_that_it_cannot_cut(self):
+        config = Idefics3Config(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, scale_factor=4)
+        with self.assertRaisesRegex(AssertionError, "frames of 36 tokens are not a square of patches whose side is divisible by the factor 4"):
+            self.check({"kind": "pixel_shuffle", "factor": 4}, 36, Idefics3Connector(config), lambda hidden: hidden[:, :4, :DECODER])
+
+    def test_perceiver_is_multihead_attention_in_layers(self):
+        for queries, layers, heads in ((7, 2, 4), (1, 1, 8)):
+            module = GhostVis(Resampler(WIDTH, queries, layers, heads), 40)
+            config = {"kind": "perceiver", "queries": queries, "layers": layers, "heads": heads, "projector_width": 40}
+            ours = self.check(config, 10, module)
+            maps = module.vision_resampler.maps.detach()
+            self.assertLess((ours["attention"] - maps).abs().max().item(), 1e-6)
+
+    def test_average_pool_is_that_of_pytorch(self):
+        for rows, tokens in ((4, 16), (5, 16), (16, 16), (7, 4)):
+            self.check({"kind": "average_pool", "rows": rows, "projector_width": 40}, tokens, GhostVis(Pool(rows), 40))
+
+
+if __name__ == "__main__":
+    unittest.main()
