@@ -27,7 +27,7 @@ std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& 
   constexpr std::string_view user = "<|im_start|>user\n", end = "<|im_end|>";
   const std::string text = decode_with_placeholders(tokenizer, prompt);
   const size_t turn = text.rfind(user);
-  if (turn == std::string::npos) return words_of(tokenizer, prompt);
+  if (turn == std::string::npos) return decoded(tokenizer, prompt);
   const size_t begin = turn + user.size();
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
 }

@@ -28,7 +28,7 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width) {
+int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
   return height / config.patch_size * (width / config.patch_size);
 }
 
@@ -41,7 +41,7 @@ EncoderFamily patches_family() {
           .write = write,
           .layout = layout,
           .fused_weights = {},
-          .tokens_per_frame = tokens_per_frame};
+          .tokens_per_frame = token_count};
 }
 
 namespace model {

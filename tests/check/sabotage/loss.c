@@ -124,6 +124,6 @@ static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, cons
 }
 
 static const fvlm_loss_v1 loss = {
-    {sizeof loss, create_instance, destroy_instance}, supports, requirements, NULL, forward, backward, NULL};
+    {sizeof loss, create_instance, destroy_instance}, supports, requirements, NULL, forward, backward, NULL, 0};
 
 PLUGIN("loss", FVLM_LOSS_KIND, loss)

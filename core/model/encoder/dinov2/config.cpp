@@ -107,7 +107,7 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-int64_t tokens_per_frame(const VisionConfig& config, int64_t height, int64_t width) {
+int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
   return 1 + (height / config.patch_size) * (width / config.patch_size);
 }
 
@@ -123,7 +123,7 @@ EncoderFamily dinov2_family() {
                              "attention.attention.value.weight"},
                             {"attention.attention.query.bias", "attention.attention.key.bias",
                              "attention.attention.value.bias"}},
-          .tokens_per_frame = tokens_per_frame};
+          .tokens_per_frame = token_count};
 }
 
 } // namespace fvlm
