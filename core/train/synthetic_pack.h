@@ -20,4 +20,8 @@ struct SyntheticPack {
 SyntheticPack make_synthetic_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples,
                                   int64_t image_size, int64_t vocabulary, const AllocateHost& allocate = allocate_host);
 
+// The same without memory for the frames.
+SyntheticPack make_synthetic_samples(const plan::Stage& stage, const PackSize& size, int64_t most_samples,
+                                     int64_t vocabulary);
+
 } // namespace fvlm::train
