@@ -1,9 +1,10 @@
-// What a stage of a Plan needs of a machine's memory: the model and its optimizer, and a step on the largest pack.
-// Known before anything is trained, by going through a step without numbers (shadow/).
+// What a stage of a Plan needs of a machine's memory: the largest pack of its steps, and what `train::StepMemory`
+// measures on it.
 #pragma once
-#include "budget/shadow/model.h"
-#include "model/weights/model_directory.h"
+#include "recipe/plan.h"
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,25 @@ constexpr int64_t usual_rows = 8192;
 
 enum class Device { cpu, cuda };
 
-// What the plan's preferences say of who computes.
-Machine machine_of(const plan::Plan& plan, Device device);
-
-ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan);
+// What memory is for. Activations go by the part of the model that keeps them; `passing` is what comes and goes:
+// gradients of activations, what is computed again, and what operations need inside.
+enum class Item {
+  weights,
+  gradients,
+  masters,
+  moments,
+  real_weights, // of those that compute quantised
+  frozen,
+  workspace,
+  pack,
+  vision,
+  connector,
+  decoder,
+  loss,
+  passing
+};
+constexpr size_t item_count = 13;
+using Amounts = std::array<int64_t, item_count>;
 
 // What a pack of the stage may hold. `assumptions` gets a line where the recipe leaves open what the data decide.
 struct PackCapacity {
@@ -25,34 +41,20 @@ struct PackCapacity {
 };
 PackCapacity capacity_of(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions);
 
-// A full pack of this size, of samples as large as the stage's mix lets through; `most_samples` 0: any number.
-PackShape full_pack(const plan::Stage& stage, int64_t rows_per_frame, int64_t frames, int64_t rows,
-                    int64_t most_samples);
-
+// Sizes of a pack's buffers, all of them full.
+struct PackShape {
+  int64_t frames = 0, rows = 0; // rows of the decoder: visual tokens and text
+  int64_t visual_rows = 0;      // of those: each text of a sample is read behind all its frames
+  int64_t sequences = 0, labels = 0;
+};
 // The largest pack that a step of the stage can hold, every buffer full.
 PackShape largest_pack(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions);
 
-// A stage at work.
-struct Setting {
-  const plan::Plan& plan;
-  const plan::Stage& stage;
-  Machine machine;
-  ModelShape model;
-  std::map<size_t, ModelShape> teachers; // of KL terms, by term
-};
-// Reads the teachers' folders. Throws Error(data).
-Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
-                   Device device);
-
 struct Need {
   int64_t peak = 0;
-  Amounts
-      amounts{}; // what is held when the forward pass is done, and what comes and goes besides: their sum is the peak
+  // What is held when the forward pass is done, and what comes and goes besides: their sum is the peak.
+  Amounts amounts{};
 };
-Need step_need(const Setting& setting, const PackShape& samples, const plan::ActivationCheckpointing& recompute);
-inline Need step_need(const Setting& setting, const PackShape& pack) {
-  return step_need(setting, pack, setting.stage.activation_checkpointing);
-}
 
 // Of the host's memory, at most: frames that are read ahead, in packs of so many frames, and the copy that is written
 // as a checkpoint.
@@ -67,7 +69,5 @@ struct StageBudget {
   int64_t packs_in_flight = 0, checkpoint = 0;
   std::vector<std::string> assumptions;
 };
-StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
-                         Device device);
 
 } // namespace fvlm::budget

@@ -4,18 +4,19 @@
 #include "ops/reference.h"
 #include "ops/torch_threads.h"
 #include "train/memory.h"
+#include "train/step_memory.h"
 
 #include <c10/util/Exception.h>
 
 namespace fvlm::cli {
 namespace {
 
-// Runs a verb and translates LibTorch's exceptions: they carry a stack trace and, for device errors, advice for people
-// who compile LibTorch.
-template <int (*verb)(Arguments)>
-int with_torch_errors_translated(Arguments arguments) {
+// Calls a function and translates LibTorch's exceptions: they carry a stack trace and, for device errors, advice for
+// people who compile LibTorch.
+template <auto function, class... Parameters>
+auto with_torch_errors_translated(Parameters... parameters) -> decltype(function(parameters...)) {
   try {
-    return verb(arguments);
+    return function(parameters...);
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     if (!train::is_out_of_memory(error) && !what.starts_with("CUDA") && !what.starts_with("Unexpected error from cuda"))
@@ -34,6 +35,7 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
     fvlm::ops::use_torch_threads();
     return TensorModule{FVLM_VERSION,
                         fvlm::ops::reference_entry,
+                        with_torch_errors_translated<fvlm::train::stage_budget>,
                         with_torch_errors_translated<check_plugin>,
                         with_torch_errors_translated<trace_model>,
                         with_torch_errors_translated<generate_answers>,

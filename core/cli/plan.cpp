@@ -39,43 +39,45 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
   return differences.empty() ? 0 : 1;
 }
 
-struct Budget {
-  std::vector<budget::StageGroups> groups;
-  std::vector<budget::StageBudget> stages;
-  budget::Device device;
-
-  std::string text() const { return budget::groups_text(groups) + "\n" + budget::budgets_text(stages, device); }
-};
-
 budget::Device device_named(const std::optional<std::string>& name) {
   if (!name) return std::filesystem::exists("/dev/nvidiactl") ? budget::Device::cuda : budget::Device::cpu;
   check_device_name(*name);
   return *name == "cpu" ? budget::Device::cpu : budget::Device::cuda;
 }
 
-// Throws Error(data) where the model's folders do not exist.
-Budget budget_of(const plan::Plan& plan, budget::Device device) {
-  const ModelDescription description = budget::describe(plan);
-  Budget budget{{}, {}, device};
-  for (const plan::Stage& stage : plan.stages) {
-    budget.groups.push_back({stage.name, budget::group_lines(plan.model, stage, description)});
-    const DataSizes data = measure_data_sizes(plan, stage, nullptr, visual_rows(plan.model));
-    budget.stages.push_back(budget::stage_budget(plan, data.stage, description, device));
-    auto& assumptions = budget.stages.back().assumptions;
-    assumptions.insert(assumptions.begin(), data.said);
-  }
-  return budget;
+std::vector<budget::StageGroups> groups_of(const plan::Plan& plan, const ModelDescription& description) {
+  std::vector<budget::StageGroups> groups;
+  for (const plan::Stage& stage : plan.stages)
+    groups.push_back({stage.name, budget::group_lines(plan.model, stage, description)});
+  return groups;
 }
 
-// A plan can be printed on a machine without the model's weights: the reason then stands in place of the tables.
-std::string budget_or_reason(const plan::Plan& plan, budget::Device device) {
+// A plan can be printed on a machine without the model's weights: the reason then stands in place of the table.
+std::string groups_or_reason(const plan::Plan& plan) {
   try {
-    return budget_of(plan, device).text();
+    return budget::groups_text(groups_of(plan, budget::describe(plan)));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;
     return fmt::format("parameters and memory are unknown: {}{}\n", error.where().empty() ? "" : error.where() + ": ",
                        error.what());
   }
+}
+
+// Loads LibTorch. Throws Error(data) where the model's folders do not exist.
+void print_budget(const plan::Plan& plan, budget::Device device, Registry& registry, bool json) {
+  const ModelDescription description = budget::describe(plan);
+  const auto groups = groups_of(plan, description);
+  std::vector<budget::StageBudget> stages;
+  for (const plan::Stage& stage : plan.stages) {
+    const DataSizes data = measure_data_sizes(plan, stage, nullptr, visual_rows(plan.model));
+    stages.push_back(tensor_module().stage_budget(plan, data.stage, description, registry, device));
+    auto& assumptions = stages.back().assumptions;
+    assumptions.insert(assumptions.begin(), data.said);
+  }
+  if (json)
+    fmt::print("{}", dump(budget::budgets_json(groups, stages)));
+  else
+    fmt::print("{}\n{}", budget::groups_text(groups), budget::budgets_text(stages, device));
 }
 
 } // namespace
@@ -84,12 +86,12 @@ int run_plan(Arguments arguments) {
   Options options(
       "plan RECIPE [--all | --budget | --diff OTHER] [--device cpu|cuda] [--set PATH=VALUE]\n"
       "      [--arg NAME=VALUE] [--json]",
-      "Print the plan that a recipe resolves to: what its author set, a summary of each stage, the parameters\n"
-      "that each trains and the memory that it needs.\n"
+      "Print the plan that a recipe resolves to: what its author set, a summary of each stage, and the parameters\n"
+      "that each trains. With --budget, estimate the memory that each needs.\n"
       "With --diff, print what differs; exit code 0: nothing, 1: something.",
       "plan recipes/fvlm-135m.lua --set stages.align.samples=1000");
   add_recipe_options(options);
-  options
+  with_plugin_options(options)
       .value("diff", "OTHER", "compare with another recipe or plan file; --arg applies to both, --set to RECIPE alone")
       .flag("all", "print every value, defaults included, and where each was written")
       .flag("budget", "print only the tables of parameters and memory")
@@ -107,18 +109,14 @@ int run_plan(Arguments arguments) {
   }
   require_positions(resolved);
   const budget::Device device = device_named(parsed->value("device"));
-  if (parsed->flag("budget")) {
-    const Budget budget = budget_of(resolved.plan, device);
-    if (parsed->flag("json"))
-      fmt::print("{}", dump(budget::budgets_json(budget.groups, budget.stages)));
-    else
-      fmt::print("{}", budget.text());
-  } else if (parsed->flag("json"))
+  if (parsed->flag("budget"))
+    print_budget(resolved.plan, device, *open_registry(*parsed), parsed->flag("json"));
+  else if (parsed->flag("json"))
     fmt::print("{}", dump(recipe::plan_document(resolved)));
   else if (parsed->flag("all"))
     fmt::print("{}", recipe::all_values_text(resolved));
   else
-    fmt::print("{}\n{}", recipe::summary_text(resolved, terminal_width()), budget_or_reason(resolved.plan, device));
+    fmt::print("{}\n{}", recipe::summary_text(resolved, terminal_width()), groups_or_reason(resolved.plan));
   return 0;
 }
 

@@ -1,7 +1,10 @@
 // The interface to libfvlm_engine.so, the part of the engine that needs LibTorch. It is loaded on first use, because
 // loading LibTorch takes longer than running `plan`.
 #pragma once
+#include "budget/stage_budget.h"
 #include "cli/verb.h"
+#include "model/weights/model_directory.h"
+#include "plugin/registry.h"
 
 #include <fvlm/abi.h>
 
@@ -9,10 +12,14 @@
 
 namespace fvlm::cli {
 
+using StageBudgetFunction = budget::StageBudget(const plan::Plan&, const plan::Stage&, const ModelDescription&,
+                                                Registry&, budget::Device);
+
 // The functions that the module offers the program. `version` is compared: both must come from the same build.
 struct TensorModule {
   const char* version;
   const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
+  StageBudgetFunction* stage_budget;                      // train::stage_budget
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);

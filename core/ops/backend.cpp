@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "device/runtime.h"
+#include "ops/dry_run.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -22,9 +23,9 @@ Error defect(const Instance& instance, std::string_view operation, std::string w
       .advise("remove it from the recipe's list for this kind, or report this to its author");
 }
 
-// NULL on the CPU.
+// NULL on the CPU and in a dry run.
 void* current_stream(at::Device device) {
-  if (device.is_cpu()) return nullptr;
+  if (device.is_cpu() || is_dry_run(device)) return nullptr;
   const c10::impl::VirtualGuardImpl guard(device.type());
   return guard.getStream(device).native_handle();
 }
@@ -51,7 +52,7 @@ void Instance::reserve(uint64_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes == 0 ? 0 : bytes + alignment);
   at::Tensor& workspace = workspaces_[current_stream(device)];
   if (workspace.defined() && workspace.numel() >= wanted) return;
-  if (device.is_cpu())
+  if (real_device(device).is_cpu())
     workspace.reset(); // before the new one is allocated: there may not be memory for both
   else if (workspace.defined())
     outgrown_.push_back(workspace);

@@ -10,6 +10,7 @@
 // where the caller gives one. Nothing is recorded for autograd.
 #pragma once
 #include "ops/call_observer.h"
+#include "ops/dry_run.h"
 #include "ops/tensor_bridge.h"
 #include "plugin/guard.h"
 #include "plugin/kinds.h"
@@ -58,6 +59,8 @@ class Instance {
   CallState state;
 
   fvlm_instance* get() const { return instance_; }
+  // The plugin `reference`, the one that is called in a dry run.
+  bool computes_with_aten() const { return plugin == "reference"; }
 
  private:
   const fvlm_table& table_;
@@ -157,7 +160,7 @@ class Prepared {
                [&](fvlm_error* error) { return table.requirements(instance.get(), &query_, &requirements_, error); });
     detail::require_sane(instance, subject(), requirements_);
     instance.reserve(std::max(requirements_.forward_workspace, requirements_.backward_workspace));
-    if (!table.prepare) return;
+    if (!table.prepare || is_dry_run(backend_.device())) return;
     call_setup("prepare", [&](fvlm_error* error) {
       fvlm_call call = instance.call(std::max(requirements_.forward_workspace, requirements_.backward_workspace));
       call.error = error;
@@ -183,6 +186,8 @@ class Prepared {
            const BoundArguments<Arguments>& arguments, Size workspace = &fvlm_requirements::forward_workspace) const {
     Instance& instance = backend_.instance();
     if (!function) detail::refuse_missing(instance, operation);
+    if (is_dry_run(instance.device) && !instance.computes_with_aten())
+      return instance.reserve(requirements_.*workspace);
     const CallObserver* observer = nullptr;
     if constexpr (std::is_constructible_v<CalledQuery, Query>) observer = call_observer();
     if (observer) observer->begin();

@@ -1,5 +1,5 @@
-// The autograd tape as a template over the tensor type: ops/tape.h instantiates it with LibTorch tensors, and
-// budget/shadow/tape.h with tensors that have only a size, to predict memory.
+// The autograd tape as a template over the value type, so that it compiles without LibTorch. ops/tape.h instantiates it
+// with LibTorch tensors.
 #pragma once
 #include <algorithm>
 #include <functional>

@@ -240,7 +240,7 @@ Calls make_calls(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optim
   if (scalar_type(query.parameter_dtype) != at::kFloat)
     arenas.parameter = zeros(query.elements, scalar_type(query.parameter_dtype));
   for (const auto& state : op.make_states()) arenas.states.push_back(state.values);
-  const Optimizer::Control control{op.default_hyperparameters(), zeros(1, at::kLong).fill_(1),
+  const Optimizer::Control control{op.default_hyperparameters().to(device), zeros(1, at::kLong).fill_(1),
                                    zeros(1, at::kFloat).fill_(1), zeros(1, at::kInt)};
   return forward_then_backward([=] { op.step(arenas, control); }, {});
 }

@@ -2,6 +2,7 @@
 #include "ops/operations.h"
 
 #include "base/log.h"
+#include "ops/dry_run.h"
 
 namespace fvlm::ops {
 
@@ -30,9 +31,10 @@ Backend<Table> Operations::backend_for(BackendPreference preference, const typen
                                        const std::map<std::string, std::string>& refused) {
   preference.without = refused;
   const uint32_t flags = options_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0;
-  const Choice<Table> choice = select<Table>(registry_, preference, query, {}, [&](const Candidate<Table>& candidate) {
-    return timing_cache_.of(candidate, query, flags);
-  });
+  std::function<Measurement(const Candidate<Table>&)> measure;
+  if (!is_dry_run(options_.device))
+    measure = [&](const Candidate<Table>& candidate) { return timing_cache_.of(candidate, query, flags); };
+  const Choice<Table> choice = select<Table>(registry_, preference, query, {}, measure);
   for (const auto& [plugin, words] : refused)
     if (const auto line = fmt::format("{}: '{}' {}, although it had claimed to support it ({}); falling back to '{}'",
                                       choice.report.subject, plugin, words, choice.report.shape, choice.plugin->name());

@@ -1,4 +1,5 @@
 // Norms, rotary embedding and the elementwise operations between linears and attentions.
+#include "ops/dry_run.h"
 #include "ops/operations.h"
 
 #include <ATen/ops/ones.h>
@@ -117,7 +118,7 @@ Value Operations::slice_columns(Tape& tape, const Value& x, int64_t first, int64
 // to += rows, where the rows of `to` are strided. LibTorch reads such rows an element at a time, at 1.6 TB/s on an
 // H100; a kernel for rows reaches 2.6.
 void Operations::add_strided(const at::Tensor& rows, const at::Tensor& to) {
-  if (options_.device.is_cpu()) {
+  if (real_device(options_.device).is_cpu()) {
     to.add_(rows);
     return;
   }

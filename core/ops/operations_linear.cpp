@@ -1,4 +1,5 @@
 // Linears: with a residual, with a shared weight gradient, GELU's MLP, padded columns, folded LayerScale.
+#include "ops/dry_run.h"
 #include "ops/operations.h"
 
 #include <ATen/ops/empty.h>
@@ -171,7 +172,7 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
 }
 
 int64_t Operations::padded(int64_t columns) const {
-  if (options_.device.is_cpu()) return columns;
+  if (real_device(options_.device).is_cpu()) return columns;
   const int64_t multiple = 16 / static_cast<int64_t>(c10::elementSize(options_.dtype));
   return (columns + multiple - 1) / multiple * multiple;
 }

@@ -45,7 +45,7 @@ at::Tensor Optimizer::default_hyperparameters() const {
   at::Tensor values = at::empty({query().group_count, static_cast<int64_t>(hyperparameters().size())}, at::kFloat);
   for (size_t index = 0; index < hyperparameters().size(); ++index)
     values.select(1, static_cast<int64_t>(index)).fill_(hyperparameters()[index].fallback);
-  return values.to(backend().device());
+  return values;
 }
 
 std::vector<Optimizer::State> Optimizer::make_states() const {

@@ -13,7 +13,7 @@ class Optimizer : public Prepared<fvlm_optimizer_v1> {
   Optimizer(Backend<fvlm_optimizer_v1> backend, const Query& query, std::vector<fvlm_optimizer_segment> segments);
 
   std::span<const fvlm_hyperparameter> hyperparameters() const;
-  // float32 [groups, hyperparameters], each at its default.
+  // On the host: float32 [groups, hyperparameters], each at its default.
   at::Tensor default_hyperparameters() const;
 
   struct State {

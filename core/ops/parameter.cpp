@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "device/runtime.h"
 
-#include <ATen/ops/empty.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <functional>
@@ -26,7 +26,7 @@ at::Tensor concatenated_view(const std::vector<Parameter*>& parts, at::Tensor Pa
     offset += next.numel();
     shape[0] += next.size(0);
   }
-  return first.as_strided(shape, at::empty(shape, first.options().device(at::kMeta)).strides(), first.storage_offset());
+  return first.as_strided(shape, c10::contiguous_strides(shape), first.storage_offset());
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 #include "ops/tensor_bridge.h"
 
 #include "base/error.h"
+#include "ops/dry_run.h"
 
 #include <ATen/dlpack.h>
 #include <ATen/ops/from_blob.h>
@@ -69,7 +70,8 @@ bool is_known(fvlm_dtype dtype) {
   return find_type(dtype) != nullptr;
 }
 
-fvlm_device abi_device(at::Device device) {
+fvlm_device abi_device(at::Device given) {
+  const at::Device device = real_device(given);
   if (device.is_cpu()) return {FVLM_CPU, 0};
   if (device.is_cuda() && device.has_index()) return {FVLM_CUDA, device.index()};
   throw refusal(fmt::format("a tensor on '{}' cannot be passed to a plugin", device.str()))
@@ -77,6 +79,7 @@ fvlm_device abi_device(at::Device device) {
 }
 
 at::Device torch_device(fvlm_device device) {
+  if (is_dry_run(at::kMeta)) return at::kMeta;
   if (device.type == FVLM_CPU) return at::Device(at::kCPU);
   if (device.type == FVLM_CUDA && device.id >= 0 && device.id < 128)
     return {at::kCUDA, static_cast<c10::DeviceIndex>(device.id)};

@@ -11,6 +11,7 @@
 #include "train/peak_memory.h"
 #include "train/quantized_weights.h"
 #include "train/stage_model.h"
+#include "train/step_memory.h"
 #include "train/synthetic_pack.h"
 
 #include <c10/core/InferenceMode.h>
@@ -32,8 +33,6 @@ class Search {
   Search(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const FindBatchRequest& request)
       : plan_(plan), stage_(stage), rows_per_frame_(visual_rows(plan.model).per_frame), registry_(registry),
         request_(request), description_(describe(plan)),
-        setting_(budget::setting_of(plan, stage, description_,
-                                    request.device.is_cpu() ? budget::Device::cpu : budget::Device::cuda)),
         available_(request.memory > 0 ? request.memory : available(request.device)) {
     found_.stage = stage.name;
     whole_ = budget::capacity_of(stage, rows_per_frame_, found_.assumptions);
@@ -108,13 +107,18 @@ class Search {
     }
   }
 
+  budget::Need estimate(const PackTry& now) const {
+    const auto device = request_.device.is_cpu() ? budget::Device::cpu : budget::Device::cuda;
+    return StepMemory(plan_, stage_, description_, registry_, device)
+        .of(now.size, now.segments, stage_.activation_checkpointing);
+  }
+
   bool try_pack(int64_t units, StageModel& model, PeakMemory& peak) {
     PackTry& now = found_.tries.emplace_back();
     now.size = {scaled(whole_.frames, units), scaled(whole_.rows, units)};
     if (const auto segments = stage_.packing.segments) now.segments = std::max<int64_t>(1, scaled(*segments, units));
     if (found_.batch) now.batch = std::max<int64_t>(1, scaled(*found_.batch, units));
-    const auto need = budget::step_need(
-        setting_, budget::full_pack(stage_, rows_per_frame_, now.size.frames, now.size.rows, now.segments));
+    const auto need = estimate(now);
     now.estimated = need.peak;
     now.memory = available_;
     if (request_.memory == 0 && request_.device.is_cpu()) // what training has there besides
@@ -176,7 +180,6 @@ class Search {
   Registry& registry_;
   const FindBatchRequest& request_;
   ModelDescription description_;
-  budget::Setting setting_;
   int64_t available_;
   budget::PackCapacity whole_; // the recipe's
   std::unique_ptr<QuantizedWeights> quantized_;

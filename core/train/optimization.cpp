@@ -163,7 +163,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   part.others = others;
   part.optimizer = std::make_shared<ops::Optimizer>(ops::Backend<fvlm_optimizer_v1>(choice, device), query, chosen);
   part.states = part.optimizer->make_states();
-  part.hyperparameters = part.optimizer->default_hyperparameters().cpu();
+  part.hyperparameters = part.optimizer->default_hyperparameters();
   const auto all = trained();
   for (size_t group = 0; group < all.size(); ++group) {
     for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others)) set(part, name, group, value);

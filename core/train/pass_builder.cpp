@@ -2,6 +2,7 @@
 
 #include "model/size_class.h"
 #include "objective/labels.h"
+#include "ops/dry_run.h"
 #include "train/padding.h"
 
 #include <ATen/ops/tensor.h>
@@ -38,7 +39,7 @@ at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size)
 }
 
 model::Capacity PassBuilder::padded(const model::Capacity& used) const {
-  const int64_t classes = classes_of(options_.device().is_cuda());
+  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
   model::Capacity capacity = max_;
   const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_.frames);
   capacity.frames = model::size_class(std::max(used.frames, min_frames), max_.frames, classes);

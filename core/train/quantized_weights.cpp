@@ -85,4 +85,11 @@ std::vector<std::string> QuantizedWeights::names() const {
   return names;
 }
 
+int64_t QuantizedWeights::original_bytes() const {
+  int64_t bytes = 0;
+  for (const Matrix& matrix : matrices_)
+    if (matrix.original.defined()) bytes += static_cast<int64_t>(matrix.original.nbytes());
+  return bytes;
+}
+
 } // namespace fvlm::train

@@ -27,6 +27,7 @@ class QuantizedWeights {
   void pass_gradients();
 
   std::vector<std::string> names() const; // in the model directory
+  int64_t original_bytes() const;         // that the original weights take beside the quantized ones
   const std::string& choice() const { return choice_; }
 
  private:

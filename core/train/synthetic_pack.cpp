@@ -17,9 +17,8 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 
 } // namespace
 
-SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
-                                  int64_t most_samples, int64_t image_size, int64_t vocabulary,
-                                  const AllocateHost& allocate) {
+SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
+                                     int64_t most_samples, int64_t vocabulary) {
   const int64_t texts = stage.texts_per_sample(), most_frames = stage.largest_sample(rows_per_frame).frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
@@ -45,6 +44,13 @@ SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_fra
     rows -= tokens;
     --waiting;
   }
+  return made;
+}
+
+SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
+                                  int64_t most_samples, int64_t image_size, int64_t vocabulary,
+                                  const AllocateHost& allocate) {
+  SyntheticPack made = make_synthetic_samples(stage, rows_per_frame, size, most_samples, vocabulary);
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
   if (pixels == 0) return made;
   made.host.buffer = allocate(pixels * sizeof(float));

@@ -21,4 +21,8 @@ SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_fra
                                   int64_t most_samples, int64_t image_size, int64_t vocabulary,
                                   const AllocateHost& allocate = allocate_host);
 
+// The same without memory for the frames.
+SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
+                                     int64_t most_samples, int64_t vocabulary);
+
 } // namespace fvlm::train

@@ -34,8 +34,11 @@ TEST_F(PlanTables, NeedNoWeightsWhereTheRecipeDescribesTheTowers) {
   const Ran ran = run("plan " + quickstart());
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, ContainsRegex("align +connector +9 +16,704 +trained +0.002 +0.01\n"));
-  EXPECT_THAT(ran.out, ContainsRegex("memory, CPU +align +instruct +prefer\n"));
-  EXPECT_THAT(ran.out, ContainsRegex("reference, teachers +0 +0 +[0-9.]+ [KM]iB\n"));
+  const Ran budget = run("plan --budget " + quickstart());
+  EXPECT_EQ(budget.code, 0) << budget.err;
+  EXPECT_THAT(budget.out, ContainsRegex("align +connector +9 +16,704 +trained +0.002 +0.01\n"));
+  EXPECT_THAT(budget.out, ContainsRegex("memory, CPU +align +instruct +prefer\n"));
+  EXPECT_THAT(budget.out, ContainsRegex("reference, teachers +0 +0 +[0-9.]+ [KM]iB\n"));
 }
 
 TEST_F(PlanTables, AreMissingWithAReasonWhereWeightsAreMissing) {

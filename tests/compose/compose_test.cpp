@@ -1,8 +1,7 @@
 // A connector that the engine does not know trains, resumes, is evaluated, answers and is traced like its own.
+#include "../train/measured_step.h"
 #include "../train/small_run.h"
 #include "base/error.h"
-#include "budget/described_model.h"
-#include "budget/stage_budget.h"
 #include "mean_pool.h"
 #include "model/generate.h"
 #include "model/loading.h"
@@ -150,13 +149,12 @@ TEST_F(Compose, AnswersAsItIsTraced) {
   EXPECT_THROW((void)model::trace(request, registry_), Error);
 }
 
-TEST_F(Compose, ItsMemoryIsNotEstimatedYet) {
-  const auto plan = resolved();
-  try {
-    (void)budget::stage_budget(plan.plan, plan.plan.stages[0], budget::describe(plan.plan), budget::Device::cpu);
-    FAIL() << "an estimate of a model that it does not know";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.text(), HasSubstr("fvlm.mean_pool cannot be estimated yet"));
+TEST_F(Compose, ItsMemoryIsEstimatedAsItIsMeasured) {
+  const auto plan = resolved(measurable_sizes).plan;
+  for (const plan::Stage& stage : plan.stages) {
+    const StepSizes sizes = measure_step(plan, stage, {24, 768}, registry_);
+    EXPECT_NEAR(sizes.ratio(), 1, 0.05) << stage.name << ": " << sizes.estimated << " bytes estimated, "
+                                        << sizes.measured << " measured";
   }
 }
 

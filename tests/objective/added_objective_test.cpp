@@ -2,6 +2,7 @@
 // other terms, is reported, and resumes.
 #include "label_smoothing.h"
 #include "model/weights/safetensors.h"
+#include "train/measured_step.h"
 #include "train/small_run.h"
 
 #include <cmath>
@@ -92,6 +93,12 @@ TEST_F(AddedObjective, MistakesInItsSettingsAreReported) {
     EXPECT_THAT(error.text(), HasSubstr("stages.align.objective"));
     EXPECT_THAT(error.text(), HasSubstr("epsilon"));
   }
+}
+
+TEST_F(AddedObjective, ItsMemoryIsEstimatedAsItIsMeasured) {
+  const auto plan = resolved(measurable_sizes).plan;
+  const StepSizes sizes = measure_step(plan, plan.stages[0], {24, 768}, registry_);
+  EXPECT_NEAR(sizes.ratio(), 1, 0.05) << sizes.estimated << " bytes estimated, " << sizes.measured << " measured";
 }
 
 } // namespace

@@ -3,13 +3,30 @@
 
 #include "ops/reference/common.h"
 
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+
 namespace fvlm::ops::reference {
 namespace {
 
 using at::Tensor;
 
-AttentionShape shape_of(const fvlm_attention_query& query, const fvlm_tensor* cu_q, const fvlm_tensor* cu_kv) {
-  return {torch_tensor(cu_q), torch_tensor(cu_kv), query.scale, query.causal != 0};
+struct Bounds {
+  const fvlm_tensor* cu_seqlens;
+  int64_t tokens, longest; // of all segments, of one
+};
+
+// In a dry run the bounds of the segments are unknown: then there is one segment, as long as any.
+Tensor bounds_of(const fvlm_attention_query& query, const Bounds& bounds) {
+  const Tensor cu_seqlens = torch_tensor(bounds.cu_seqlens);
+  if (!cu_seqlens.is_meta() || query.device.type != FVLM_CPU) return cu_seqlens;
+  return at::tensor({int64_t{0}, std::min(bounds.tokens, bounds.longest)}, at::kInt);
+}
+
+AttentionShape shape_of(const fvlm_attention_query& query, const Bounds& of_q, const fvlm_tensor* cu_seqlens_kv) {
+  return {bounds_of(query, of_q), bounds_of(query, {cu_seqlens_kv, query.tokens_kv, query.max_seqlen_kv}), query.scale,
+          query.causal != 0};
 }
 
 Tensor with_rope(const fvlm_attention_query& query, const Tensor& x, const fvlm_tensor* positions, bool inverse) {
@@ -19,8 +36,8 @@ Tensor with_rope(const fvlm_attention_query& query, const Tensor& x, const fvlm_
 
 AttentionGradients gradients(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& d_out) {
-  return q.is_cpu() ? attention_gradients_by_segment(shape, q, k, v, d_out)
-                    : attention_gradients_by_mask(shape, q, k, v, d_out);
+  return is_on_cpu(q) ? attention_gradients_by_segment(shape, q, k, v, d_out)
+                      : attention_gradients_by_mask(shape, q, k, v, d_out);
 }
 
 } // namespace
@@ -40,21 +57,25 @@ void Attention::forward(const fvlm_call&, const Query& query, const Forward& arg
   const Tensor q = with_rope(query, upcast(arguments.q), arguments.positions_q, false);
   const Tensor k = with_rope(query, upcast(arguments.k), arguments.positions_kv, false);
   const Tensor v = upcast(arguments.v);
-  const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
+  const auto shape =
+      shape_of(query, {arguments.cu_seqlens_q, query.tokens_q, query.max_seqlen_q}, arguments.cu_seqlens_kv);
   store(torch_tensor(arguments.out),
-        q.is_cpu() ? attention_by_segment(shape, q, k, v) : attention_by_mask(shape, q, k, v));
+        is_on_cpu(q) ? attention_by_segment(shape, q, k, v) : attention_by_mask(shape, q, k, v));
 }
 
 void Attention::backward(const fvlm_call&, const Query& query, const Backward& arguments) {
   const Tensor q = with_rope(query, upcast(arguments.q), arguments.positions_q, false);
   const Tensor k = with_rope(query, upcast(arguments.k), arguments.positions_kv, false);
   const Tensor v = upcast(arguments.v), d_out = upcast(arguments.d_out);
-  const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
+  const auto shape =
+      shape_of(query, {arguments.cu_seqlens_q, query.tokens_q, query.max_seqlen_q}, arguments.cu_seqlens_kv);
   auto [d_q, d_k, d_v] = gradients(shape, q, k, v, d_out);
   store(torch_tensor(arguments.d_q), with_rope(query, d_q, arguments.positions_q, true));
   if (query.queries_alone) return;
   if (query.guests && arguments.guest_q) {
-    const auto deferred_shape = shape_of(query, arguments.guest_cu_seqlens, arguments.cu_seqlens_kv);
+    constexpr int64_t longest = 1; // a query for each segment of keys
+    const auto deferred_shape =
+        shape_of(query, {arguments.guest_cu_seqlens, arguments.guest_q->shape[0], longest}, arguments.cu_seqlens_kv);
     const auto [unused, more_k, more_v] =
         gradients(deferred_shape, upcast(arguments.guest_q), k, v, upcast(arguments.guest_d_out));
     d_k += more_k;

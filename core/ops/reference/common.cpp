@@ -28,7 +28,8 @@ sdk::Support supports_number(fvlm_device device, fvlm_dtype dtype, const char* h
   if (!floating || dtype.lanes != 1) return sdk::refuse("dtype %s not supported", dtype_name(dtype).c_str());
   if (device.type != FVLM_CPU && device.type != FVLM_CUDA)
     return sdk::refuse("device type %d not supported", device.type);
-  if (device.type == FVLM_CUDA && !at::globalContext().hasCUDA()) return sdk::refuse("LibTorch finds no CUDA device");
+  if (device.type == FVLM_CUDA && !is_dry_run(at::kMeta) && !at::globalContext().hasCUDA())
+    return sdk::refuse("LibTorch finds no CUDA device");
   return sdk::accept(1, "%s", how);
 }
 
@@ -40,7 +41,7 @@ sdk::Support supports_numbers(fvlm_device device, fvlm_dtype dtype, fvlm_dtype g
 }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
-  if (a.is_cuda() && a.scalar_type() == b.scalar_type()) {
+  if (is_on_cuda(a) && a.scalar_type() == b.scalar_type()) {
     if (a.scalar_type() == type) return at::mm(a, b);
     if (type == at::kFloat && a.element_size() < 4) return at::mm(a, b, type);
   }
@@ -58,7 +59,7 @@ void store(const at::Tensor& out, const at::Tensor& value, bool accumulate) {
 
 void store_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
   const auto type = out.scalar_type();
-  const bool direct = type == a.scalar_type() && type == b.scalar_type() && (type == wide(type) || out.is_cuda());
+  const bool direct = type == a.scalar_type() && type == b.scalar_type() && (type == wide(type) || is_on_cuda(out));
   if (!direct) return store(out, product(a, b, accumulate ? wide(type) : type), accumulate);
   at::Tensor target = out;
   if (accumulate)

@@ -1,5 +1,6 @@
 // Shared by the references: types, and storing of results.
 #pragma once
+#include "ops/dry_run.h"
 #include "ops/reference/references.h"
 #include "ops/tensor_bridge.h"
 
@@ -23,6 +24,14 @@ inline at::Tensor upcast(const at::Tensor& tensor) {
 }
 inline at::Tensor upcast(const fvlm_tensor* tensor) {
   return upcast(torch_tensor(tensor));
+}
+
+// Whether the tensor is on that device or, in a dry run, stands for one that is.
+inline bool is_on_cpu(const at::Tensor& tensor) {
+  return real_device(tensor.device()).is_cpu();
+}
+inline bool is_on_cuda(const at::Tensor& tensor) {
+  return real_device(tensor.device()).is_cuda();
 }
 
 // The matrix product a b in `type`, which is at least as wide as both operands. Accumulates in float32 or wider.

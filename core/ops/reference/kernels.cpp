@@ -197,7 +197,7 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
     at::addmm_out(y, y, x, weight);
     return;
   }
-  if (gelu ? gelu_can_write_to(y) : is_wide(y) || (y.is_cuda() && !residual.defined())) {
+  if (gelu ? gelu_can_write_to(y) : is_wide(y) || (is_on_cuda(y) && !residual.defined())) {
     Tensor sum = gelu && arguments.pre_activation ? torch_tensor(arguments.pre_activation) : y;
     if (bias.defined())
       at::addmm_out(sum, bias, x, weight);

@@ -27,18 +27,18 @@ bool OptimizerStep::skipped() const {
 
 Update::Update(const OptimizerStep& step, const at::Tensor& buffer, int64_t begin, int64_t count)
     : target_(buffer.narrow(0, begin, count)), skip_(step.skip) {
-  value = target_.is_cpu() ? target_ : target_.clone();
+  value = is_on_cpu(target_) ? target_ : target_.clone();
 }
 
 void Update::commit() {
-  if (!target_.is_cpu()) target_.copy_(at::where(skip_, target_, value));
+  if (!is_on_cpu(target_)) target_.copy_(at::where(skip_, target_, value));
 }
 
 void store_parameter(const OptimizerStep& step, int64_t begin, int64_t count) {
   if (!step.parameter.defined()) return;
   const at::Tensor target = step.parameter.narrow(0, begin, count);
   const at::Tensor rounded = step.master.narrow(0, begin, count).to(target.scalar_type());
-  target.copy_(target.is_cpu() ? rounded : at::where(step.skip, target, rounded));
+  target.copy_(is_on_cpu(target) ? rounded : at::where(step.skip, target, rounded));
 }
 
 } // namespace fvlm::ops::reference

@@ -1,0 +1,225 @@
+#include "train/step_memory.h"
+
+#include "base/error.h"
+#include "model/weights/visual_rows.h"
+#include "ops/cuda_requirements.h"
+#include "ops/reference.h"
+#include "ops/reference_manifest.h"
+#include "train/synthetic_pack.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <numeric>
+#include <sys/mman.h>
+
+namespace fvlm::train {
+namespace {
+
+using budget::Item;
+
+at::Device device_of(budget::Device device) {
+  return device == budget::Device::cpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
+// For a GPU that need not be there: a table in place of the plugins.
+std::unique_ptr<Registry> registry_without_gpu() {
+  auto registry = std::make_unique<Registry>(RegistryOptions{});
+  registry->add_static(ops::cuda_requirements_manifest(), [] { return &ops::cuda_requirements_entry; });
+  registry->add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
+  return registry;
+}
+
+// Where that table stands for every plugin but the reference.
+plan::Plan with_table_preferred(plan::Plan plan) {
+  for (auto& [kind, preferences] : plan.kernels.preferences)
+    if (preferences.empty() || preferences.front() != "reference") preferences = {"auto"};
+  return plan;
+}
+
+// Algorithms that only a plugin knows are taken to need what AdamW needs.
+plan::Stage with_known_optimizer(plan::Stage stage) {
+  if (!std::holds_alternative<plan::PluginOptimizer>(stage.optimizer)) return stage;
+  plan::AdamW adamw;
+  static_cast<plan::OptimizerCommon&>(adamw) = plan::common(stage.optimizer);
+  stage.optimizer = adamw;
+  return stage;
+}
+
+// The address space of a pack's frames, which takes no memory as long as nobody writes there.
+std::shared_ptr<std::byte> reserve_frames(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    throw Error(ErrorKind::device, fmt::format("no address space for frames of {} bytes", bytes))
+        .advise("make packing.frames smaller");
+  return {static_cast<std::byte*>(memory), [bytes](std::byte* begin) { munmap(begin, bytes); }};
+}
+
+Item item_of(const std::string& part) {
+  if (part == "data") return Item::pack;
+  if (part == "vision") return Item::vision;
+  if (part == "decoder") return Item::decoder;
+  if (part == "head" || part == "reference") return Item::loss;
+  return Item::connector; // which names its own phases
+}
+
+int64_t bytes_of(const model::Parameters& parameters) {
+  int64_t bytes = 0;
+  for (const ops::Parameter& parameter : parameters.all()) bytes += static_cast<int64_t>(parameter.value.nbytes());
+  return bytes;
+}
+
+} // namespace
+
+// A step on packs of one size.
+class StepMemory::Step {
+ public:
+  Step(const StepMemory& memory, const PackSize& size, int64_t most_samples)
+      : plan_(memory.plan_), stage_(memory.stage_), model_(memory.model_) {
+    pack_ = make_synthetic_samples(stage_, visual_rows(plan_.model).per_frame, size, most_samples,
+                                   memory.description_.decoder.vocab_size);
+    const int64_t image = plan_.model.image_size;
+    if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image); pixels > 0) {
+      pack_.host.buffer = reserve_frames(pixels * sizeof(float));
+      pack_.host.frames = {reinterpret_cast<const float*>(pack_.host.buffer.get()), pixels};
+    }
+    counts_ = counts_of(stage_, pack_.samples);
+    Frozen frozen = model_.frozen;
+    order_.emplace(Order::once({counts_.samples}));
+    if (stage_.uses(plan::ObjectiveTerm::Reference::cached)) {
+      frozen.cache = std::make_shared<ReferenceLogProbCache>(*order_, std::filesystem::path());
+      for (const PackedSample& pair : pack_.host.samples) frozen.cache->insert(pair, {});
+    }
+    const model::Capacity most = max_capacity_of(plan_, stage_, size, most_samples);
+    computer_.emplace(plan_, stage_, *model_.vlm, *memory.operations_, most, std::move(frozen));
+    // On a GPU, the next pack's frames arrive while this one's are read.
+    if (memory.device_ == budget::Device::cuda && plan_.speed.overlap_copies && most.frames > 0)
+      incoming_ = at::empty({most.frames, 3, image, image}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+    if (stage_.quantization_aware)
+      quantized_ = std::make_unique<QuantizedWeights>(plan_, memory.registry_, model_.vlm->parameters(), at::kMeta);
+    if (quantized_) quantized_->quantize();
+  }
+
+  void run(PartTimes& times) {
+    computer_->begin_step();
+    computer_->forward_backward(pack_.host, counts_, 1, times);
+    if (quantized_) quantized_->pass_gradients();
+    if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
+    model_.optimization->step(model_.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
+                              computer_->sums());
+    if (quantized_) quantized_->quantize();
+  }
+
+  int64_t incoming_bytes() const { return incoming_.defined() ? static_cast<int64_t>(incoming_.nbytes()) : 0; }
+  int64_t original_bytes() const { return quantized_ ? quantized_->original_bytes() : 0; }
+
+ private:
+  const plan::Plan& plan_;
+  const plan::Stage& stage_;
+  const StageModel& model_;
+  SyntheticPack pack_;
+  StepCounts counts_;
+  std::optional<Order> order_;
+  std::optional<GradientComputer> computer_;
+  at::Tensor incoming_;
+  std::unique_ptr<QuantizedWeights> quantized_;
+};
+
+StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                       Registry& registry, budget::Device device)
+    : plan_(device == budget::Device::cuda ? with_table_preferred(plan) : plan),
+      stage_(device == budget::Device::cuda ? with_known_optimizer(stage) : stage), description_(description),
+      device_(device), dry_run_(device_of(device)),
+      without_gpu_(device == budget::Device::cuda ? registry_without_gpu() : nullptr),
+      registry_(without_gpu_ ? *without_gpu_ : registry) {
+  const c10::InferenceMode without_autograd;
+  operations_ = make_operations(plan_, registry_, at::kMeta);
+  const MakeModel make = [&](const model::ArenaOptions& options) {
+    const model::ModelConfig config{description_.vision, description_.decoder, description_.connector};
+    return std::make_unique<model::Model>(config, options);
+  };
+  model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make);
+}
+
+StepMemory::~StepMemory() = default;
+
+budget::Need StepMemory::of(const PackSize& size, int64_t most_samples,
+                            const plan::ActivationCheckpointing& recompute) {
+  const c10::InferenceMode without_autograd;
+  model_.vlm->encoder().recompute = model::Recompute::from_plan(recompute.vision);
+  model_.vlm->decoder().recompute = model::Recompute::from_plan(recompute.decoder);
+  Step step(*this, size, most_samples);
+  PartTimes times;
+  run(step, times); // afterwards all workspaces have their size
+
+  std::map<std::string, int64_t> kept; // by part, when the forward pass is done
+  bool forward = true;
+  times.set_callback([&](const std::string& part) {
+    forward = forward && !part.ends_with("backward");
+    if (!forward) return;
+    dry_run_.end_part(part);
+    kept = dry_run_.live_parts();
+  });
+  dry_run_.reset_peak();
+  dry_run_.begin_parts();
+  run(step, times);
+  return need(step, kept);
+}
+
+void StepMemory::run(Step& step, PartTimes& times) const {
+  try {
+    step.run(times);
+  } catch (const c10::NotImplementedError& error) {
+    const std::string what = error.what_without_backtrace();
+    throw Error(ErrorKind::data, "the memory of a step cannot be estimated: " + what.substr(0, what.find('\n')))
+        .at("stage " + stage_.name)
+        .advise("use other ATen operators in the connector or objective, or add this one to "
+                "core/ops/dry_run_operators.cpp");
+  }
+}
+
+budget::Need StepMemory::need(const Step& step, const std::map<std::string, int64_t>& kept) const {
+  budget::Need need;
+  const auto amount = [&](Item item) -> int64_t& { return need.amounts[static_cast<size_t>(item)]; };
+  amount(Item::weights) = bytes_of(model_.vlm->parameters());
+  amount(Item::gradients) = static_cast<int64_t>(model_.vlm->parameters().gradients().nbytes());
+  for (const auto& [name, state] : model_.optimization->state())
+    amount(name == "master" ? Item::masters : Item::moments) += static_cast<int64_t>(state.nbytes());
+  amount(Item::real_weights) = step.original_bytes();
+  const auto& [reference, teachers] = model_.frozen.models;
+  if (reference) amount(Item::frozen) += bytes_of(reference->parameters());
+  for (const auto& [term, teacher] : teachers) amount(Item::frozen) += bytes_of(teacher->parameters());
+  amount(Item::pack) = step.incoming_bytes();
+  // What is left of that which stays from step to step.
+  amount(Item::workspace) = dry_run_.live() - std::accumulate(need.amounts.begin(), need.amounts.end(), int64_t{0});
+  for (const auto& [part, bytes] : kept) amount(item_of(part)) += bytes;
+  need.peak = dry_run_.peak();
+  amount(Item::passing) = need.peak - std::accumulate(need.amounts.begin(), need.amounts.end(), int64_t{0});
+  return need;
+}
+
+budget::StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                                 Registry& registry, budget::Device device) {
+  StepMemory memory(plan, stage, description, registry, device);
+  budget::StageBudget budget;
+  budget.stage = stage.name;
+  budget.pack = budget::largest_pack(stage, visual_rows(plan.model).per_frame, budget.assumptions);
+  const PackSize size{budget.pack.frames, budget.pack.rows};
+  const auto need = [&](const plan::ActivationCheckpointing& recompute) {
+    return memory.of(size, stage.packing.segments.value_or(0), recompute);
+  };
+  plan::Recompute all;
+  all.every = 1;
+  budget.step = need(stage.activation_checkpointing);
+  budget.without_recompute = need({}).peak;
+  budget.with_all = need({all, all}).peak;
+  if (const auto* own = std::get_if<plan::PluginOptimizer>(&stage.optimizer); own && device == budget::Device::cuda)
+    budget.assumptions.push_back(fmt::format("the optimizer {} is taken to need what adamw needs", own->algorithm));
+  budget.packs_in_flight = budget::packs_in_flight(plan, budget.pack.frames);
+  budget.checkpoint = budget::checkpoint_copy(budget.step);
+  return budget;
+}
+
+} // namespace fvlm::train
