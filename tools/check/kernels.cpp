@@ -70,6 +70,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {sums, FVLM_WITH_COLUMN_SUMS},
                                     {keeps_rest, FVLM_COMPENSATED}})
     if (is_set) query.options |= bit;
+  query.options |= gelu_form;
   query.options &= operation.options;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
   query.rows = rows;
@@ -99,6 +100,8 @@ std::string KernelCase::label() const {
   if (reaches_sum) text += ", d_sum";
   if (keeps_rest) text += rest ? ", rest given and kept" : ", rest kept";
   if (gelu) text += ", gelu";
+  if (gelu_form == FVLM_QUICK_GELU) text += ", quick_gelu";
+  if (gelu_form == FVLM_GELU_TANH) text += ", gelu_tanh";
   if (gelu_before) text += ", gelu before";
   if (sums) text += ", sums";
   if (inverse) text += ", inverse";

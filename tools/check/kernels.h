@@ -21,6 +21,7 @@ struct KernelCase {
   bool bias = true;         // linear, bias_gelu
   bool gelu = false;        // linear: in the forward
   bool gelu_before = false; // linear: x came out of a gelu
+  uint32_t gelu_form = 0;   // bias_gelu: FVLM_QUICK_GELU, FVLM_GELU_TANH, or the exact one
   bool sums = false;        // layernorm, linear, layerscale: d_x comes with its sums over rows
   bool accumulate = false;
   bool frozen = false;                    // gradients of parameters are not wanted

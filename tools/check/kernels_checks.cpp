@@ -254,6 +254,18 @@ Outcome bias_gelu_plain(Context& context) {
   return cases<FVLM_OP_BIAS_GELU>(context, {{.bias = false}, {.rows = 33, .width = 20, .bias = false}});
 }
 
+template <uint32_t form>
+Outcome bias_gelu_form(Context& context) {
+  if (!offered(context, FVLM_OP_BIAS_GELU)) return not_applicable("not offered");
+  const auto dtype = kernel_dtype(context, FVLM_OP_BIAS_GELU);
+  const KernelCase one{.op = FVLM_OP_BIAS_GELU, .dtype = dtype, .gelu_form = form};
+  if (const std::string no = refusal(context, kernel_trial(one)); !no.empty()) return not_applicable(no);
+  return cases<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
+                                            {.rows = 33, .width = 20, .bias = false, .gelu_form = form},
+                                            {.rows = 300, .width = 70, .gelu_form = form, .accumulate = true},
+                                            {.gelu_form = form, .magnitude = 100}});
+}
+
 Outcome linear_plain(Context& context) {
   return cases<FVLM_OP_LINEAR>(context,
                                {{.bias = false}, {.rows = 33, .width = 20, .bias = false, .accumulate = true}});
@@ -404,7 +416,12 @@ Table kernels_table() {
                        });
   rows_of<FVLM_OP_SWIGLU>(table.checks);
   rows_of<FVLM_OP_BIAS_GELU>(table.checks);
-  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, "bias_gelu_float*,bias_gelu_bfloat16"}});
+  const std::string bias_gelu = "bias_gelu_float*,bias_gelu_bfloat16";
+  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, bias_gelu},
+                        {"bias_gelu_quick", "x sigmoid(1.702 x), where supports() says so",
+                         bias_gelu_form<FVLM_QUICK_GELU>, bias_gelu},
+                        {"bias_gelu_tanh", "the approximation with tanh, where supports() says so",
+                         bias_gelu_form<FVLM_GELU_TANH>, bias_gelu}});
   rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(table.checks);
   rows_of<FVLM_OP_LINEAR>(table.checks);
   rows_of<FVLM_OP_FOLD_ROW_SCALE>(table.checks);
