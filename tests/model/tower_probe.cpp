@@ -1,8 +1,8 @@
 // tower_probe vision|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames` or `ids`
 // with `lengths`, and `d_hidden`, what flows back into the last hidden states; OUT gets `hidden`, and every gradient.
 #include "../ops/tools.h"
-#include "model/decoder/llama.h"
-#include "model/encoder/dinov2.h"
+#include "model/decoder/llama/llama.h"
+#include "model/encoder/dinov2/dinov2.h"
 #include "model/loading.h"
 #include "ops/rows.h"
 

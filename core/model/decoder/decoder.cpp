@@ -1,15 +1,40 @@
 #include "model/decoder/decoder.h"
 
 #include "base/error.h"
-#include "model/decoder/llama.h"
 
 #include <fmt/format.h>
 
+#include <map>
+
 namespace fvlm::model {
 
+#define FVLM_DECODER(name) std::unique_ptr<Decoder> name##_decoder(const DecoderConfig&, Parameters&);
+#include "model/decoder/decoders.inc"
+#undef FVLM_DECODER
+
+namespace {
+
+std::map<std::string, MakeDecoder>& all_decoders() {
+  static std::map<std::string, MakeDecoder> all = {
+#define FVLM_DECODER(name) {#name, name##_decoder},
+#include "model/decoder/decoders.inc"
+#undef FVLM_DECODER
+  };
+  return all;
+}
+
+} // namespace
+
 std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters) {
-  if (config.model_type == "llama") return std::make_unique<Llama>(config, parameters);
-  throw Error(ErrorKind::data, fmt::format("no decoder of model_type '{}' is built in", config.model_type));
+  const auto found = all_decoders().find(family_of(config).name);
+  if (found == all_decoders().end())
+    throw Error(ErrorKind::data, fmt::format("no decoder of model_type '{}' is built in", config.model_type));
+  return found->second(config, parameters);
+}
+
+void register_decoder(DecoderFamily family, MakeDecoder make) {
+  all_decoders().emplace(family.name, make);
+  add_family(std::move(family));
 }
 
 } // namespace fvlm::model

@@ -1,8 +1,8 @@
-// Decoder: rows in, hidden states out. A decoder knows its own parameters and nothing of the other parts. Decoders are
-// registered by their Hugging Face model_type in decoder.cpp.
+// Decoder: rows in, hidden states out. A decoder knows its own parameters and nothing of the other parts. A family of
+// decoders is a folder beside this file and a line in decoders.inc.
 #pragma once
 #include "model/part.h"
-#include "model/weights/towers.h"
+#include "model/weights/model_family.h"
 
 #include <memory>
 #include <vector>
@@ -43,5 +43,9 @@ class Decoder {
 
 // Throws Error(data) for an unknown model_type.
 std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters);
+
+// For a program that adds decoders of its own, before it reads the first recipe or model directory.
+using MakeDecoder = std::unique_ptr<Decoder> (*)(const DecoderConfig& config, Parameters& parameters);
+void register_decoder(DecoderFamily family, MakeDecoder make);
 
 } // namespace fvlm::model

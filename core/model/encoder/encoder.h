@@ -1,8 +1,8 @@
-// Encoder: frames in, hidden states out. An encoder knows its own parameters and nothing of the other parts. Encoders
-// are registered by their Hugging Face model_type in encoder.cpp.
+// Encoder: frames in, hidden states out. An encoder knows its own parameters and nothing of the other parts. A family
+// of encoders is a folder beside this file and a line in encoders.inc.
 #pragma once
 #include "model/part.h"
-#include "model/weights/towers.h"
+#include "model/weights/model_family.h"
 
 #include <memory>
 
@@ -30,5 +30,9 @@ class Encoder {
 
 // Throws Error(data) for an unknown model_type.
 std::unique_ptr<Encoder> make_encoder(const VisionConfig& config, Parameters& parameters);
+
+// For a program that adds encoders of its own, before it reads the first recipe or model directory.
+using MakeEncoder = std::unique_ptr<Encoder> (*)(const VisionConfig& config, Parameters& parameters);
+void register_encoder(EncoderFamily family, MakeEncoder make);
 
 } // namespace fvlm::model

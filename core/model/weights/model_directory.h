@@ -112,7 +112,7 @@ class ModelDirectoryWriter {
     TensorInfo info;
     bool parameter;
   };
-  void write_tower(Part part, const HuggingFaceFolder& source, const std::string& model_type);
+  void write_tower(Part part, const HuggingFaceFolder& source, const char* architecture);
   void pass_over();
   std::vector<std::byte> passenger_bytes(const Step& step) const;
 

@@ -50,16 +50,16 @@ ModelDirectoryWriter::ModelDirectoryWriter(fs::path path, ModelDescription descr
       if (spec->parameter) order_.push_back({prefix + tensor.name, tensor.dtype, tensor.shape});
     }
   }
-  write_tower(Part::vision, description_.vision_folder, description_.vision.model_type);
-  write_tower(Part::decoder, description_.decoder_folder, description_.decoder.model_type);
+  write_tower(Part::vision, description_.vision_folder, architecture_of(description_.vision));
+  write_tower(Part::decoder, description_.decoder_folder, architecture_of(description_.decoder));
   missing_ = steps_[0].info.byte_size();
   pass_over();
 }
 
 // config.json with the element type that the weights have now, and the files that go along.
-void ModelDirectoryWriter::write_tower(Part part, const HuggingFaceFolder& source, const std::string& model_type) {
+void ModelDirectoryWriter::write_tower(Part part, const HuggingFaceFolder& source, const char* architecture) {
   nlohmann::json config = source.config;
-  config["architectures"] = {architecture_of(model_type)};
+  config["architectures"] = {architecture};
   const auto& tensors = writers_[static_cast<size_t>(part)]->order();
   bool alike =
       std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& one) { return one.dtype == tensors[0].dtype; });

@@ -2,51 +2,79 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/weights/tower.h"
+#include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 
 namespace fvlm {
+
+#define FVLM_ENCODER(name) EncoderFamily name##_family();
+#include "model/encoder/encoders.inc"
+#undef FVLM_ENCODER
+#define FVLM_DECODER(name) DecoderFamily name##_family();
+#include "model/decoder/decoders.inc"
+#undef FVLM_DECODER
+
 namespace {
 
-const std::array<const Tower*, 2> towers{&dinov2_tower, &llama_tower};
+template <class Config>
+std::vector<ModelFamily<Config>>& families();
+
+template <>
+std::vector<EncoderFamily>& families() {
+  static std::vector<EncoderFamily> all = {
+#define FVLM_ENCODER(name) name##_family(),
+#include "model/encoder/encoders.inc"
+#undef FVLM_ENCODER
+  };
+  return all;
+}
+
+template <>
+std::vector<DecoderFamily>& families() {
+  static std::vector<DecoderFamily> all = {
+#define FVLM_DECODER(name) name##_family(),
+#include "model/decoder/decoders.inc"
+#undef FVLM_DECODER
+  };
+  return all;
+}
 
 template <class Config>
-constexpr const char* role = std::is_same_v<Config, VisionConfig> ? "vision tower" : "decoder";
+struct Found {
+  const ModelFamily<Config>* family = nullptr;
+  const typename ModelFamily<Config>::Type* type = nullptr;
+};
 
 template <class Config>
-std::vector<std::string> known_types() {
+Found<Config> find(const std::string& model_type) {
+  for (const auto& family : families<Config>())
+    for (const auto& type : family.types)
+      if (model_type == type.model_type) return {&family, &type};
+  return {};
+}
+
+template <class Config>
+std::vector<std::string> supported_types() {
   std::vector<std::string> names;
-  for (const Tower* tower : towers)
-    if (std::holds_alternative<TowerFunctions<Config>>(tower->functions)) names.emplace_back(tower->model_type);
+  for (const auto& family : families<Config>())
+    for (const auto& type : family.types) names.emplace_back(type.model_type);
   return names;
 }
 
-const Tower* find_tower(const std::string& model_type) {
-  for (const Tower* tower : towers)
-    if (model_type == tower->model_type) return tower;
-  return nullptr;
-}
-
-// Of a config that was read, which has a tower.
-const Tower& tower_of(const std::string& model_type) {
-  const Tower* tower = find_tower(model_type);
-  if (!tower) throw Error(ErrorKind::internal, "no tower " + model_type);
-  return *tower;
-}
-
-// Throws when `model_type` is no tower of this role.
 template <class Config>
-const TowerFunctions<Config>& functions_of(const std::string& model_type, const std::string& where) {
-  const Tower* tower = find_tower(model_type);
-  if (tower && std::holds_alternative<TowerFunctions<Config>>(tower->functions))
-    return std::get<TowerFunctions<Config>>(tower->functions);
-  throw Error(ErrorKind::data, fmt::format("model_type {} is not supported as {}{}", shown(model_type), role<Config>,
-                                           tower ? ": it has the other part in the model" : ""))
+Found<Config> find_or_throw(const std::string& model_type, const std::string& where = "") {
+  if (const auto found = find<Config>(model_type); found.family) return found;
+  constexpr bool encoder = std::is_same_v<Config, VisionConfig>;
+  using Other = std::conditional_t<encoder, DecoderConfig, VisionConfig>;
+  throw Error(ErrorKind::data,
+              fmt::format("model_type {} is not supported as {}{}", shown(model_type),
+                          encoder ? "vision tower" : "decoder",
+                          find<Other>(model_type).family ? ": it has the other part in the model" : ""))
       .at(where)
-      .advise(fmt::format("supported: {}", join(known_types<Config>(), ", ")));
+      .advise(fmt::format("supported: {}", join(supported_types<Config>(), ", ")));
 }
 
 template <class Config>
@@ -56,17 +84,41 @@ Config read_config(const nlohmann::json& config, const std::string& where) {
     throw Error(ErrorKind::data, "'model_type' is missing or no text")
         .at(where)
         .advise("the config.json of a Hugging Face model was expected here");
-  std::string model_type = found->get<std::string>();
-  const auto& functions = functions_of<Config>(model_type, where);
+  const std::string model_type = found->get<std::string>();
+  const auto& family = *find_or_throw<Config>(model_type, where).family;
   ConfigReader reader(config, where);
   reader.refuse_unless(!reader.has("quantization_config"), "quantization_config", "the weights must be plain numbers");
-  Config made = functions.read(reader);
-  made.model_type = std::move(model_type);
+  Config made = family.read(reader, model_type);
   reader.finish("");
   return made;
 }
 
+template <class Config>
+nlohmann::json write_config(const Config& config) {
+  const auto [family, type] = find_or_throw<Config>(config.model_type);
+  nlohmann::json json = family->write(config);
+  json["model_type"] = type->model_type;
+  json["architectures"] = {type->architecture};
+  return json;
+}
+
 } // namespace
+
+const EncoderFamily& family_of(const VisionConfig& config) {
+  return *find_or_throw<VisionConfig>(config.model_type).family;
+}
+
+const DecoderFamily& family_of(const DecoderConfig& config) {
+  return *find_or_throw<DecoderConfig>(config.model_type).family;
+}
+
+void add_family(EncoderFamily family) {
+  families<VisionConfig>().push_back(std::move(family));
+}
+
+void add_family(DecoderFamily family) {
+  families<DecoderConfig>().push_back(std::move(family));
+}
 
 VisionConfig read_vision_config(const nlohmann::json& config, const std::string& where) {
   return read_config<VisionConfig>(config, where);
@@ -77,31 +129,35 @@ DecoderConfig read_decoder_config(const nlohmann::json& config, const std::strin
 }
 
 nlohmann::json config_json(const VisionConfig& config) {
-  return functions_of<VisionConfig>(config.model_type, "").write(config);
+  return write_config(config);
 }
 
 nlohmann::json config_json(const DecoderConfig& config) {
-  return functions_of<DecoderConfig>(config.model_type, "").write(config);
+  return write_config(config);
 }
 
 WeightLayout layout_of(const VisionConfig& config) {
-  return functions_of<VisionConfig>(config.model_type, "").layout(config);
+  return family_of(config).layout(config);
 }
 
 WeightLayout layout_of(const DecoderConfig& config) {
-  return functions_of<DecoderConfig>(config.model_type, "").layout(config);
+  return family_of(config).layout(config);
 }
 
 const std::vector<FusedNames>& fused_weights(const VisionConfig& config) {
-  return tower_of(config.model_type).fused_weights();
+  return family_of(config).fused_weights;
 }
 
 const std::vector<FusedNames>& fused_weights(const DecoderConfig& config) {
-  return tower_of(config.model_type).fused_weights();
+  return family_of(config).fused_weights;
 }
 
-const char* architecture_of(const std::string& model_type) {
-  return tower_of(model_type).architecture;
+const char* architecture_of(const VisionConfig& config) {
+  return find_or_throw<VisionConfig>(config.model_type).type->architecture;
+}
+
+const char* architecture_of(const DecoderConfig& config) {
+  return find_or_throw<DecoderConfig>(config.model_type).type->architecture;
 }
 
 } // namespace fvlm

@@ -1,5 +1,5 @@
-// The towers that the engine knows, by the model_type of their Hugging Face config.json: what their configs mean, and
-// what tensors they consist of. A new tower is a file beside dinov2.cpp and llama.cpp and a line in towers.cpp.
+// Configs of encoders and decoders: Hugging Face's config.json as structs, and what tensors such a model consists of.
+// Which there are: core/model/encoder/encoders.inc and core/model/decoder/decoders.inc.
 #pragma once
 #include "model/weights/layout.h"
 
@@ -54,14 +54,15 @@ struct DecoderConfig {
 VisionConfig read_vision_config(const nlohmann::json& config, const std::string& where);
 DecoderConfig read_decoder_config(const nlohmann::json& config, const std::string& where);
 
-// The config.json of a tower that no folder brought along.
+// The config.json of an encoder or decoder that no folder brought along.
 nlohmann::json config_json(const VisionConfig& config);
 nlohmann::json config_json(const DecoderConfig& config);
 
 WeightLayout layout_of(const VisionConfig& config);
 WeightLayout layout_of(const DecoderConfig& config);
 
-// The class of transformers that loads the tower's folder: "Dinov2Model".
-const char* architecture_of(const std::string& model_type);
+// The class of transformers that loads its folder: "Dinov2Model".
+const char* architecture_of(const VisionConfig& config);
+const char* architecture_of(const DecoderConfig& config);
 
 } // namespace fvlm

@@ -1,13 +1,14 @@
 // DINOv2 (transformers' Dinov2Model): pre-norm ViT with LayerScale and a learned position embedding.
-#include "model/weights/tower.h"
+#include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
 namespace fvlm {
 namespace {
 
-VisionConfig read(ConfigReader& config) {
+VisionConfig read(ConfigReader& config, const std::string& model_type) {
   VisionConfig out;
+  out.model_type = model_type;
   out.hidden_size = config.whole("hidden_size", 768, 1, most_features);
   out.num_hidden_layers = config.whole("num_hidden_layers", 12, 1, most_layers);
   out.num_attention_heads = config.whole("num_attention_heads", 12, 1, most_heads);
@@ -41,9 +42,7 @@ VisionConfig read(ConfigReader& config) {
 }
 
 nlohmann::json write(const VisionConfig& config) {
-  return {{"model_type", config.model_type},
-          {"architectures", {"Dinov2Model"}},
-          {"hidden_size", config.hidden_size},
+  return {{"hidden_size", config.hidden_size},
           {"num_hidden_layers", config.num_hidden_layers},
           {"num_attention_heads", config.num_attention_heads},
           {"mlp_ratio", config.intermediate_size % config.hidden_size == 0
@@ -108,15 +107,18 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-const std::vector<FusedNames>& fused_names() {
-  static const std::vector<FusedNames> all{
-      {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
-      {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}};
-  return all;
-}
-
 } // namespace
 
-const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}, fused_names};
+EncoderFamily dinov2_family() {
+  return {
+      .name = "dinov2",
+      .types = {{"dinov2", "Dinov2Model"}},
+      .read = read,
+      .write = write,
+      .layout = layout,
+      .fused_weights = {
+          {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
+          {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}}};
+}
 
 } // namespace fvlm

@@ -1,4 +1,4 @@
-#include "model/decoder/llama.h"
+#include "model/decoder/llama/llama.h"
 
 #include "model/flops.h"
 #include "model/shared_weight_gradients.h"
@@ -146,6 +146,10 @@ double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
 
 double Llama::head_flops(double labels, bool trains, bool inputs) const {
   return with_backward({product_flops(config_.hidden_size, config_.vocab_size) * labels, 0}, trains, inputs);
+}
+
+std::unique_ptr<Decoder> llama_decoder(const DecoderConfig& config, Parameters& parameters) {
+  return std::make_unique<Llama>(config, parameters);
 }
 
 } // namespace fvlm::model

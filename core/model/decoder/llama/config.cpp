@@ -1,6 +1,6 @@
 // The Llama family (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries,
 // SwiGLU.
-#include "model/weights/tower.h"
+#include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
@@ -34,8 +34,9 @@ double read_rope(ConfigReader& config) {
   return theta;
 }
 
-DecoderConfig read(ConfigReader& config) {
+DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   DecoderConfig out;
+  out.model_type = model_type;
   out.vocab_size = config.whole("vocab_size", 32000, 1);
   out.hidden_size = config.whole("hidden_size", 4096, 1, most_features);
   out.intermediate_size = config.whole("intermediate_size", 11008, 1, most_features);
@@ -71,9 +72,7 @@ DecoderConfig read(ConfigReader& config) {
 }
 
 nlohmann::json write(const DecoderConfig& config) {
-  return {{"model_type", config.model_type},
-          {"architectures", {"LlamaForCausalLM"}},
-          {"vocab_size", config.vocab_size},
+  return {{"vocab_size", config.vocab_size},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
           {"num_hidden_layers", config.num_hidden_layers},
@@ -124,15 +123,16 @@ WeightLayout layout(const DecoderConfig& config) {
   return out;
 }
 
-const std::vector<FusedNames>& fused_names() {
-  static const std::vector<FusedNames> all{
-      {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
-      {"mlp.gate_proj.weight", "mlp.up_proj.weight"}};
-  return all;
-}
-
 } // namespace
 
-const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}, fused_names};
+DecoderFamily llama_family() {
+  return {.name = "llama",
+          .types = {{"llama", "LlamaForCausalLM"}},
+          .read = read,
+          .write = write,
+          .layout = layout,
+          .fused_weights = {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+                            {"mlp.gate_proj.weight", "mlp.up_proj.weight"}}};
+}
 
 } // namespace fvlm

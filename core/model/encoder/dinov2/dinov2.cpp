@@ -1,4 +1,4 @@
-#include "model/encoder/dinov2.h"
+#include "model/encoder/dinov2/dinov2.h"
 
 #include "base/error.h"
 #include "model/encoder/attention_maps.h"
@@ -341,6 +341,10 @@ double Dinov2::attend_flops(int64_t tokens, bool shallow, bool trains, bool inpu
   const auto layers = static_cast<double>(shallow ? 1 : config_.num_hidden_layers), keys = static_cast<double>(tokens);
   const ForwardFlops attention{0, attention_pair_flops(config_.hidden_size) * keys};
   return with_backward((layer_flops(config_) + attention) * layers, trains, inputs, trains);
+}
+
+std::unique_ptr<Encoder> dinov2_encoder(const VisionConfig& config, Parameters& parameters) {
+  return std::make_unique<Dinov2>(config, parameters);
 }
 
 } // namespace fvlm::model
