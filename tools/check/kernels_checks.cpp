@@ -327,8 +327,12 @@ Outcome nonsense(Context& context) {
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
     for (int bit = 6; bit < 32; ++bit)
-      nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
-                   [bit](Query& q) { q.options |= 1u << bit; });
+      if (!(find_operation(op)->options & (1U << bit)))
+        nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
+                     [bit](Query& q) { q.options |= 1u << bit; });
+    if (op == FVLM_OP_BIAS_GELU)
+      nonsense.add(name + "with both approximations of gelu", good,
+                   [](Query& q) { q.options |= FVLM_QUICK_GELU | FVLM_GELU_TANH; });
     if (op != FVLM_OP_ROPE) continue;
     nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
     nonsense.add(name + "with rotary_dim larger than head_dim", good, [](Query& q) { q.rotary_dim = 2 * q.head_dim; });
