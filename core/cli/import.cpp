@@ -45,7 +45,7 @@ int run_import(Arguments arguments) {
       "Make a model directory from a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
       "model.safetensors (or shards). The connector is initialized from the seed, or read from --connector.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
-  options.required_value("vision", "DIR", "the vision tower: a DINOv2 folder")
+  options.required_value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
       .required_value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")
       .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")

@@ -57,6 +57,10 @@ struct AttentionShape {
   double score_factor = 1; // of the scores, besides 1 / sqrt(head_dim)
 };
 
+// The exact one, x sigmoid(1.702 x), and the approximation with tanh: "gelu", "quick_gelu" and "gelu_pytorch_tanh" of
+// Hugging Face configs.
+enum class Gelu { exact, quick, tanh };
+
 struct OperationsOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;          // of activations and parameters
@@ -88,9 +92,9 @@ class Operations {
   // linear(x) + residual, where there is a residual.
   Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                Compensation* compensation = nullptr);
-  // down(gelu(up(x))) + residual, where there is a residual.
+  // down(gelu(up(x))) + residual, where there is a residual. Only the exact GELU is fused into the linears.
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
-                 Compensation* compensation = nullptr);
+                 Compensation* compensation = nullptr, Gelu form = Gelu::exact);
 
   // The matrix with columns of zeros appended, so that its rows are a multiple of 16 bytes, as a GPU's matrix products
   // require. The linear's input needs the same number of columns. The gradient reaches `weight` when the backward pass
@@ -127,6 +131,7 @@ class Operations {
 
   // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
+  Value gelu(Tape& tape, const Value& x, Gelu form);
   // residual + scale * x
   Value layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual);
 

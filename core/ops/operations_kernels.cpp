@@ -151,6 +151,21 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& int
   return y;
 }
 
+Value Operations::gelu(Tape& tape, const Value& x, Gelu form) {
+  const bool records = tape.records(x);
+  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_QUICK_GELU, form == Gelu::quick) |
+                           option_if(FVLM_GELU_TANH, form == Gelu::tanh);
+  const BiasGelu& op = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, options, x.data.size(0), x.data.size(1)));
+  Value y(op.forward(x.data, {}), records);
+  if (!records) return y;
+  tape.set_recompute(y, [&op, x = x.data] { return op.forward(x, {}); });
+  tape.push([&op, x, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) x.gradient->add(op.backward(x.data, {}, d_y, false).x);
+  });
+  return y;
+}
+
 Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual) {
   const bool records = tape.records(x, residual, scale);
   const LayerScale& op = kernel<LayerScale>(kernels_query(

@@ -133,7 +133,8 @@ void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const
 }
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
-                           Compensation* compensation) {
+                           Compensation* compensation, Gelu form) {
+  if (form != Gelu::exact) return linear(tape, gelu(tape, linear(tape, x, up, {}), form), down, residual, compensation);
   const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records),
                  down_options = options | option_if(FVLM_WITH_RESIDUAL, residual.defined());

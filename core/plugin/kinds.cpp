@@ -232,7 +232,7 @@ std::vector<TableOperation> kernels() {
           {.name = "bias_gelu",
            .slots = {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)},
            .op = FVLM_OP_BIAS_GELU,
-           .options = bias,
+           .options = bias | FVLM_QUICK_GELU | FVLM_GELU_TANH,
            .sizes = "ROWSxWIDTH",
            .has_parameters = true,
            .rows_forward = 2,
@@ -399,8 +399,9 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
       fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_FOLD_ROW_SCALE ? "linears" : "rows", query.width);
   if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
   constexpr std::pair<uint32_t, const char*> options[] = {
-      {FVLM_WITH_RESIDUAL, "residual"},       {FVLM_WITH_BIAS, "bias"},           {FVLM_WITH_GELU, "gelu"},
-      {FVLM_WITH_FREQUENCIES, "frequencies"}, {FVLM_COMPENSATED, "compensation"}, {FVLM_WITH_BACKWARD, "backward"}};
+      {FVLM_WITH_RESIDUAL, "residual"},       {FVLM_WITH_BIAS, "bias"},        {FVLM_WITH_GELU, "gelu"},
+      {FVLM_COMPENSATED, "compensation"},     {FVLM_QUICK_GELU, "quick_gelu"}, {FVLM_GELU_TANH, "gelu_tanh"},
+      {FVLM_WITH_FREQUENCIES, "frequencies"}, {FVLM_WITH_BACKWARD, "backward"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

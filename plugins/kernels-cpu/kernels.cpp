@@ -71,6 +71,7 @@ HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, co
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
+constexpr std::uint32_t gelu_forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, max_parts);
@@ -85,7 +86,9 @@ class KernelsCpu : public Kernels {
     if (!is_one_of<float, BFloat16>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
+    const std::uint32_t forms = query.op == FVLM_OP_BIAS_GELU ? gelu_forms : 0;
+    if ((query.options & ~(known_options | forms)) || (query.options & gelu_forms) == gelu_forms)
+      return refuse("options %#x not supported", query.options);
     if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
       return refuse("frequencies are rope's; options %#x not supported", query.options);
     if (query.op == FVLM_OP_ROPE) {
@@ -155,7 +158,7 @@ class KernelsCpu : public Kernels {
   }
 
   void bias_gelu_forward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_forward& a) const {
-    auto p = problem_of<GeluProblem>(query);
+    auto p = gelu_problem_of(query);
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.x = rows_of(a.x, query, "x");
     p.y = rows_of(a.y, query, "y");
@@ -163,7 +166,7 @@ class KernelsCpu : public Kernels {
   }
 
   void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& a) const {
-    auto p = problem_of<GeluProblem>(query);
+    auto p = gelu_problem_of(query);
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.x = rows_of(a.x, query, "x");
     p.d_y = rows_of(a.d_y, query, "d_y");
@@ -332,6 +335,15 @@ class KernelsCpu : public Kernels {
     Problem p{};
     p.is_bfloat16 = query.dtype == bfloat16;
     p.width = query.width;
+    return p;
+  }
+
+  static GeluProblem gelu_problem_of(const Query& query) {
+    auto p = problem_of<GeluProblem>(query);
+    p.is_exact = !(query.options & gelu_forms);
+    const bool quick = query.options & FVLM_QUICK_GELU;
+    p.linear = quick ? 1.702f : 1.5957691216057308f; // 2 sqrt(2 / pi)
+    p.cubic = quick ? 0.0f : 0.0713548162726f;       // 0.044715 times that
     return p;
   }
 

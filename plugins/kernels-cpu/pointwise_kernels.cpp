@@ -33,8 +33,27 @@ void swiglu_backward_rows(const SwigluProblem& p, int64_t first, int64_t last) {
   }
 }
 
-template <class Element>
-void gelu_forward_rows(const GeluProblem& p, int64_t first, int64_t last) {
+// GELU with erf: what x is multiplied by, and its derivative.
+struct ExactGelu {
+  FVLM_INLINE Vector factor(Vector x) const { return normal_cdf(x); }
+  FVLM_INLINE Vector derivative(Vector x) const {
+    const Vector density = exp(x * x * -0.5f) * 0.398942280401432678f;
+    return fma(x, density, normal_cdf(x));
+  }
+};
+
+// x sigmoid(linear x + cubic x^3)
+struct SigmoidGelu {
+  float linear, cubic;
+  FVLM_INLINE Vector factor(Vector x) const { return sigmoid(x * (x * x * cubic + linear)); }
+  FVLM_INLINE Vector derivative(Vector x) const {
+    const Vector s = factor(x);
+    return fma(x * s * (1.0f - s), x * x * (3.0f * cubic) + linear, s);
+  }
+};
+
+template <class Element, class Form>
+void gelu_forward_rows(const GeluProblem& p, Form gelu, int64_t first, int64_t last) {
   const auto* bias = static_cast<const Element*>(p.bias);
   for (int64_t r = first; r < last; ++r) {
     const Element* x = row_of<const Element>(p.x, r);
@@ -42,13 +61,13 @@ void gelu_forward_rows(const GeluProblem& p, int64_t first, int64_t last) {
     for (int64_t c = 0; c < p.width; c += lanes) {
       Vector v = load_at(x, c, p.width);
       if (bias) v += load_at(bias, c, p.width);
-      store_at(y, c, p.width, v * normal_cdf(v));
+      store_at(y, c, p.width, v * gelu.factor(v));
     }
   }
 }
 
-template <class Element>
-void gelu_backward_rows(const GeluProblem& p, int64_t first, int64_t last, float* d_bias) {
+template <class Element, class Form>
+void gelu_backward_rows(const GeluProblem& p, Form gelu, int64_t first, int64_t last, float* d_bias) {
   const auto* bias = static_cast<const Element*>(p.bias);
   clear(d_bias, p.width);
   for (int64_t r = first; r < last; ++r) {
@@ -57,8 +76,7 @@ void gelu_backward_rows(const GeluProblem& p, int64_t first, int64_t last, float
     for (int64_t c = 0; c < p.width; c += lanes) {
       Vector v = load_at(x, c, p.width);
       if (bias) v += load_at(bias, c, p.width);
-      const Vector density = exp(v * v * -0.5f) * 0.398942280401432678f;
-      const Vector d = load_at(d_y, c, p.width) * fma(v, density, normal_cdf(v));
+      const Vector d = load_at(d_y, c, p.width) * gelu.derivative(v);
       store_at(d_x, c, p.width, d);
       if (d_bias) store_at(d_bias, c, p.width, d + load_at(d_bias, c, p.width));
     }
@@ -117,12 +135,18 @@ void swiglu_backward(const SwigluProblem& p, int64_t first, int64_t last) {
 }
 
 void gelu_forward(const GeluProblem& p, int64_t first, int64_t last) {
-  p.is_bfloat16 ? gelu_forward_rows<Bfloat>(p, first, last) : gelu_forward_rows<float>(p, first, last);
+  const auto rows = [&](auto form) {
+    p.is_bfloat16 ? gelu_forward_rows<Bfloat>(p, form, first, last) : gelu_forward_rows<float>(p, form, first, last);
+  };
+  p.is_exact ? rows(ExactGelu{}) : rows(SigmoidGelu{p.linear, p.cubic});
 }
 
 void gelu_backward(const GeluProblem& p, int64_t first, int64_t last, float* d_bias) {
-  p.is_bfloat16 ? gelu_backward_rows<Bfloat>(p, first, last, d_bias)
-                : gelu_backward_rows<float>(p, first, last, d_bias);
+  const auto rows = [&](auto form) {
+    p.is_bfloat16 ? gelu_backward_rows<Bfloat>(p, form, first, last, d_bias)
+                  : gelu_backward_rows<float>(p, form, first, last, d_bias);
+  };
+  p.is_exact ? rows(ExactGelu{}) : rows(SigmoidGelu{p.linear, p.cubic});
 }
 
 void layerscale_forward(const LayerscaleProblem& p, int64_t first, int64_t last) {

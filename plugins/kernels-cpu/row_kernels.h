@@ -35,6 +35,8 @@ struct SwigluProblem {
 struct GeluProblem {
   bool is_bfloat16;
   int64_t width;
+  bool is_exact; // else x sigmoid(linear x + cubic x^3)
+  float linear, cubic;
   const void* bias;
   Rows x, y, d_y, d_x;
 };

@@ -2,7 +2,7 @@
 // with `lengths`, and `d_hidden`, what flows back into the last hidden states; OUT gets `hidden`, and every gradient.
 #include "../ops/tools.h"
 #include "model/decoder/llama/llama.h"
-#include "model/encoder/dinov2/dinov2.h"
+#include "model/encoder/encoder.h"
 #include "model/loading.h"
 #include "ops/rows.h"
 
@@ -48,12 +48,12 @@ void probe_vision(const std::string& path, const Safetensors& in, const std::str
   const auto source = HuggingFaceFolder::open(path);
   const VisionConfig config = read_vision_config(source.config, path);
   Tower tower(layout_of(config), "vision.", fused_weights(config), source);
-  const Dinov2 dinov2(config, tower.parameters);
+  const auto encoder = make_encoder(config, tower.parameters);
   const Tensor frames = tensor_over(in.at("frames"));
-  const int64_t count = frames.size(0), rows = dinov2.tokens_per_frame(frames.size(2), frames.size(3));
+  const int64_t count = frames.size(0), rows = encoder->tokens_per_frame(frames.size(2), frames.size(3));
   const Segments tokens{at::arange(count + 1, at::kInt) * rows, {}, rows};
   Tape tape;
-  finish(tower, tape, dinov2.forward(tape, *tower.operations, frames, tokens), in, "vision.", out);
+  finish(tower, tape, encoder->forward(tape, *tower.operations, frames, tokens), in, "vision.", out);
 }
 
 void probe_decoder(const std::string& path, const Safetensors& in, const std::string& out) {

@@ -219,6 +219,24 @@ TEST_P(Kernels, BiasGeluWithAndWithoutBias) {
   }
 }
 
+TEST_P(Kernels, bias_gelu_of_both_approximations) {
+  for (const uint32_t form : {FVLM_QUICK_GELU, FVLM_GELU_TANH}) {
+    SCOPED_TRACE(form == FVLM_QUICK_GELU ? "quick" : "tanh");
+    const BiasGelu gelu(backend(), query(FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | form));
+    const Tensor x = rows_of(1), bias = parameter(2), d_y = rows_of(3), x_leaf = leaf(x), b = leaf(bias);
+    const Tensor sum = x_leaf + b;
+    const Tensor y = form == FVLM_QUICK_GELU
+                         ? sum * (sum * 1.702).sigmoid()
+                         : sum * 0.5 * ((sum + sum.pow(3) * 0.044715) * std::sqrt(2 / M_PI)).tanh().add(1);
+    y.backward(d_y.to(at::kDouble));
+    expect_rounded(gelu.forward(x, bias), y, "y");
+    const auto fresh = gelu.backward(x, bias, d_y, true);
+    expect_rounded(fresh.x, gradient_of(x_leaf), "d_x");
+    const auto added = gelu.backward(x, bias, d_y, true, {{}, gradient_like(bias)}, true);
+    expect_gradient(fresh.bias, added.bias, gradient_of(b), "d_bias");
+  }
+}
+
 TEST_P(Kernels, LayerscaleWithResidual) {
   const LayerScale layerscale(backend(), query());
   const Tensor x = rows_of(1), scale = parameter(2), residual = rows_of(3), d_y = rows_of(4);

@@ -70,6 +70,29 @@ TEST(Config, Smollm2135mHasItsDimensions) {
   EXPECT_EQ(parameters(layout_of(config)), 134515008u);
 }
 
+TEST(Config, ClipLargeOf336PixelsHasItsDimensions) {
+  const Json clip = Json::parse(R"({"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096,
+    "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 336, "patch_size": 14, "projection_dim": 768})");
+  VisionConfig config = read_vision_config(clip, "config.json");
+  EXPECT_EQ(config.hidden_act, "quick_gelu");
+  EXPECT_EQ(config.layer_norm_eps, 1e-5);
+  EXPECT_EQ(config.grid(), 24);
+  EXPECT_EQ(config.layers_used(), 24);
+  constexpr uint64_t all = 303507456, post_layernorm = 2 * 1024, layer = 12596224;
+  EXPECT_EQ(parameters(layout_of(config)), all - post_layernorm);
+  config.vision_feature_layer = -2;
+  EXPECT_EQ(parameters(layout_of(config)), all - post_layernorm - layer);
+}
+
+TEST(Config, TheEncoderOfAWholeModelIsItsVisionConfig) {
+  const Json whole = Json::parse(R"({"model_type": "siglip", "text_config": {}, "vision_config": {"patch_size": 14}})");
+  const Json part = encoder_config(whole);
+  EXPECT_EQ(part, Json::parse(R"({"model_type": "siglip_vision_model", "patch_size": 14})"));
+  EXPECT_EQ(read_vision_config(part, "c").patch_size, 14);
+  EXPECT_EQ(encoder_config(Json::parse(R"({"model_type": "clip"})"))["model_type"], "clip_vision_model");
+  EXPECT_EQ(encoder_config(smollm2_135m), smollm2_135m);
+}
+
 TEST(Config, Fvlm135mHas1573MillionParameters) {
   VisionConfig vision = read_vision_config(dinov2_small, "config.json");
   DecoderConfig decoder = read_decoder_config(smollm2_135m, "config.json");
@@ -186,6 +209,12 @@ TEST(Config, WrittenConfigReadsBack) {
     VisionConfig config = read_vision_config(with(dinov2_small, changes), "config.json");
     EXPECT_EQ(read_vision_config(config_json(config), "written"), config) << changes;
   }
+  for (const char* model_type : {"clip_vision_model", "siglip_vision_model", "idefics3_vision", "smolvlm_vision"})
+    for (const char* changes : {"{}", R"({"hidden_act": "gelu", "image_size": 98, "patch_size": 14})",
+                                R"({"vision_feature_layer": -2, "initializer_factor": 2, "vision_use_head": false})"}) {
+      VisionConfig config = read_vision_config(with({{"model_type", model_type}}, changes), "config.json");
+      EXPECT_EQ(read_vision_config(config_json(config), "written"), config) << model_type << changes;
+    }
   for (const char* changes :
        {"{}", R"({"eos_token_id": [3, 4], "head_dim": 32, "tie_word_embeddings": false})",
         R"({"attention_bias": true, "mlp_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2}})",
@@ -238,7 +267,7 @@ std::vector<Wrong> wrong_visions() {
   return {
       {"empty", Json::object(), {"'model_type' is missing", "Hugging Face"}},
       vision("type_is_a_number", R"({"model_type": 3})", {"'model_type'", "no text"}),
-      vision("clip", R"({"model_type": "clip_vision_model"})", {"\"clip_vision_model\"", "vision tower", "dinov2"}),
+      vision("convnext", R"({"model_type": "convnext"})", {"\"convnext\"", "vision tower", "dinov2"}),
       vision("a_decoder", R"({"model_type": "llama"})", {"\"llama\" is not supported as vision tower", "other part"}),
       vision("width_zero", R"({"hidden_size": 0})", {"'hidden_size' is 0", "from 1"}),
       vision("width_negative", R"({"hidden_size": -384})", {"'hidden_size' is -384"}),

@@ -71,6 +71,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {writes_compensation, FVLM_COMPENSATED},
                                     {frequencies, FVLM_WITH_FREQUENCIES}})
     if (is_set) query.options |= bit;
+  query.options |= gelu_form;
   query.options &= operation.options;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
   query.rows = rows;
@@ -100,6 +101,8 @@ std::string KernelCase::label() const {
   if (has_d_sum) text += ", d_sum";
   if (writes_compensation) text += reads_compensation ? ", rest given and kept" : ", rest kept";
   if (gelu) text += ", gelu";
+  if (gelu_form == FVLM_QUICK_GELU) text += ", quick_gelu";
+  if (gelu_form == FVLM_GELU_TANH) text += ", gelu_tanh";
   if (gelu_on_input) text += ", gelu before";
   if (column_sums) text += ", sums";
   if (inverse) text += ", inverse";

@@ -21,6 +21,7 @@ struct KernelCase {
   bool bias = true;                 // linear, bias_gelu
   bool gelu = false;                // linear: in the forward
   bool gelu_on_input = false;       // linear: x is the output of a gelu, whose backward is fused
+  uint32_t gelu_form = 0;           // bias_gelu: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;
   bool frozen = false;                   // no parameter has a gradient

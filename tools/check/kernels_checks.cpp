@@ -269,6 +269,18 @@ Outcome bias_gelu_plain(Context& context) {
   return cases<FVLM_OP_BIAS_GELU>(context, {{.bias = false}, {.rows = 33, .width = 20, .bias = false}});
 }
 
+template <uint32_t form>
+Outcome bias_gelu_form(Context& context) {
+  if (!offered(context, FVLM_OP_BIAS_GELU)) return not_applicable("not offered");
+  const auto dtype = kernel_dtype(context, FVLM_OP_BIAS_GELU);
+  const KernelCase one{.op = FVLM_OP_BIAS_GELU, .dtype = dtype, .gelu_form = form};
+  if (const std::string no = refusal(context, kernel_trial(one)); !no.empty()) return not_applicable(no);
+  return cases<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
+                                            {.rows = 33, .width = 20, .bias = false, .gelu_form = form},
+                                            {.rows = 300, .width = 70, .gelu_form = form, .accumulate = true},
+                                            {.gelu_form = form, .magnitude = 100}});
+}
+
 Outcome linear_plain(Context& context) {
   return cases<FVLM_OP_LINEAR>(context,
                                {{.bias = false}, {.rows = 33, .width = 20, .bias = false, .accumulate = true}});
@@ -331,9 +343,12 @@ Outcome nonsense(Context& context) {
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
     for (int bit = 6; bit < 32; ++bit)
-      if (!(find_operation(op)->options & (1u << bit)))
-        nonsense.add(fmt::format("{}with bit {} of options, which it does not have", name, bit), good,
+      if (!(find_operation(op)->options & (1U << bit)))
+        nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
                      [bit](Query& q) { q.options |= 1u << bit; });
+    if (op == FVLM_OP_BIAS_GELU)
+      nonsense.add(name + "with both approximations of gelu", good,
+                   [](Query& q) { q.options |= FVLM_QUICK_GELU | FVLM_GELU_TANH; });
     if (op != FVLM_OP_ROPE) continue;
     nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
     nonsense.add(name + "with rotary_dim larger than head_dim", good, [](Query& q) { q.rotary_dim = 2 * q.head_dim; });
@@ -423,7 +438,12 @@ Table kernels_table() {
          });
   rows_of<FVLM_OP_SWIGLU>(table.checks);
   rows_of<FVLM_OP_BIAS_GELU>(table.checks);
-  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, "bias_gelu_float*,bias_gelu_bfloat16"}});
+  const std::string bias_gelu = "bias_gelu_float*,bias_gelu_bfloat16";
+  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, bias_gelu},
+                        {"bias_gelu_quick", "x sigmoid(1.702 x), where supports() says so",
+                         bias_gelu_form<FVLM_QUICK_GELU>, bias_gelu},
+                        {"bias_gelu_tanh", "the approximation with tanh, where supports() says so",
+                         bias_gelu_form<FVLM_GELU_TANH>, bias_gelu}});
   rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(table.checks);
   rows_of<FVLM_OP_LINEAR>(table.checks);
   rows_of<FVLM_OP_FOLD_ROW_SCALE>(table.checks);

@@ -15,8 +15,8 @@ class Encoder {
   virtual ~Encoder() = default;
   virtual int64_t width() const = 0;
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
-  // Hidden states of every token after the final norm, [tokens, width]. frames [n, 3, H, W], normalised. `tokens`: one
-  // segment of tokens_per_frame rows for each frame.
+  // Hidden states of every token, [tokens, width]: transformers' last_hidden_state, or those that the config names.
+  // frames [n, 3, H, W], normalised. `tokens`: one segment of tokens_per_frame rows for each frame.
   virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
   // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
   virtual double flops(int64_t tokens, bool trains) const = 0;

@@ -44,7 +44,7 @@ HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   }
   HuggingFaceFolder out;
   out.path = path;
-  out.config = read_json_object(path / "config.json", largest_config);
+  out.config = encoder_config(read_json_object(path / "config.json", largest_config));
   out.weights = Safetensors::open(path);
   out.carried = carry(path);
   return out;

@@ -13,6 +13,8 @@ struct ModelFamily {
   struct Type {
     const char* model_type;   // of config.json: "llama"
     const char* architecture; // the class of transformers that loads such a folder: "LlamaForCausalLM"
+    // The model_type of a config.json that has this one as its vision_config: "clip"; null: there is none.
+    const char* whole = nullptr;
   };
   std::string name; // of its folder and of its line in encoders.inc or decoders.inc
   std::vector<Type> types;

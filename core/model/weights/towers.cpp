@@ -120,6 +120,20 @@ void add_family(DecoderFamily family) {
   families<DecoderConfig>().push_back(std::move(family));
 }
 
+nlohmann::json encoder_config(nlohmann::json config) {
+  const auto model_type = config.find("model_type");
+  if (model_type == config.end() || !model_type->is_string()) return config;
+  for (const auto& family : families<VisionConfig>())
+    for (const auto& type : family.types)
+      if (type.whole && *model_type == type.whole) {
+        nlohmann::json part = config.value("vision_config", nlohmann::json::object());
+        if (!part.is_object()) return config;
+        part["model_type"] = type.model_type;
+        return part;
+      }
+  return config;
+}
+
 VisionConfig read_vision_config(const nlohmann::json& config, const std::string& where) {
   return read_config<VisionConfig>(config, where);
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,27 @@ struct VisionConfig {
   int64_t patch_size = 0;
   int64_t num_channels = 0;
   double layer_norm_eps = 0;
-  double layerscale_value = 0;  // for fresh weights
-  double initializer_range = 0; // for fresh weights
+  std::string hidden_act = "gelu"; // or "quick_gelu", "gelu_pytorch_tanh"
+  double layerscale_value = 0;     // for fresh weights
+  double initializer_range = 0;    // for fresh weights
+  double initializer_factor = 1;   // for fresh weights
   bool use_mask_token = true;
+  // A patch of a frame of another size takes the position embedding at its fraction of the frame; false: they are
+  // interpolated.
+  bool position_buckets = false;
+  bool vision_use_head = false; // its files have the weights of a pooling head, which is not used
+
+  // The output, as a LLaVA's config.json says it. The layer whose hidden states it is: 1 is the first, -1 the last;
+  // none: last_hidden_state. "default" drops the class token, "full" keeps it.
+  std::optional<int64_t> vision_feature_layer;
+  std::string vision_feature_select_strategy = "full";
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  // Number of layers that the output depends on.
+  int64_t layers_used() const {
+    const int64_t layer = vision_feature_layer.value_or(-1);
+    return layer < 0 ? num_hidden_layers + 1 + layer : layer;
+  }
   int64_t grid() const { return image_size / patch_size; } // position embeddings a side, the CLS one apart
   bool operator==(const VisionConfig&) const = default;
 };
@@ -59,6 +76,10 @@ struct DecoderConfig {
 
   bool operator==(const DecoderConfig&) const = default;
 };
+
+// The config of the encoder where config.json is that of a whole model, such as CLIP with its text encoder; any other
+// config as it is.
+nlohmann::json encoder_config(nlohmann::json config);
 
 // Throws Error(data) at `where` with everything in the config that is wrong or not supported.
 VisionConfig read_vision_config(const nlohmann::json& config, const std::string& where);

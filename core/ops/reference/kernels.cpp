@@ -19,7 +19,9 @@ namespace {
 using at::Tensor;
 
 constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
+                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
+                                   FVLM_GELU_TANH;
+constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
 // on request.
@@ -62,6 +64,18 @@ void store_scaled(const Tensor& out, const Tensor& x, const Tensor& scale, bool 
     at::mul_out(target, x, scale);
 }
 
+// In the form that the options say.
+Tensor gelu_of(const Tensor& x, uint32_t options) {
+  if (options & FVLM_QUICK_GELU) return x * at::sigmoid(x * quick_gelu_factor);
+  return at::gelu(x, options & FVLM_GELU_TANH ? "tanh" : "none");
+}
+
+Tensor gelu_gradient(const Tensor& d_y, const Tensor& x, uint32_t options) {
+  if (!(options & FVLM_QUICK_GELU)) return at::gelu_backward(d_y, x, options & FVLM_GELU_TANH ? "tanh" : "none");
+  const Tensor sigmoid = at::sigmoid(x * quick_gelu_factor);
+  return (x * quick_gelu_factor * (1 - sigmoid)).add_(1).mul_(sigmoid).mul_(d_y);
+}
+
 // Whether ATen's gelu can write to `out` directly. It leaves a tensor unwritten that is not contiguous (2.11, oneDNN).
 bool gelu_can_write_to(const Tensor& out) {
   return is_wide(out) && out.is_contiguous();
@@ -78,6 +92,9 @@ sdk::Support Kernels::supports(const Query& query) {
     return sdk::refuse("frequencies are rope's; options %#x not supported", query.options);
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
+  constexpr uint32_t forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
+  if ((query.options & forms) && (query.op != FVLM_OP_BIAS_GELU || (query.options & forms) == forms))
+    return sdk::refuse("options %#x not supported", query.options);
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);
 }
 
@@ -152,12 +169,12 @@ void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_
   store(torch_tensor(arguments.d_gate), d_gate);
 }
 
-void Kernels::bias_gelu_forward(const fvlm_call&, const Query&, const fvlm_bias_gelu_forward& arguments) {
-  store(torch_tensor(arguments.y), at::gelu(biased(arguments.x, arguments.bias)));
+void Kernels::bias_gelu_forward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_forward& arguments) {
+  store(torch_tensor(arguments.y), gelu_of(biased(arguments.x, arguments.bias), query.options));
 }
 
-void Kernels::bias_gelu_backward(const fvlm_call&, const Query&, const fvlm_bias_gelu_backward& arguments) {
-  const Tensor d_x = at::gelu_backward(upcast(arguments.d_y), biased(arguments.x, arguments.bias));
+void Kernels::bias_gelu_backward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_backward& arguments) {
+  const Tensor d_x = gelu_gradient(upcast(arguments.d_y), biased(arguments.x, arguments.bias), query.options);
   if (arguments.d_bias) store(torch_tensor(arguments.d_bias), d_x.sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }

@@ -45,6 +45,9 @@ enum {
                                    which are a d_bias */
   FVLM_WITH_REST = 1u << 5,     /* rmsnorm, layernorm, linear, with a residual: compensated summation (Kahan). What the
                                    sum loses by rounding is kept in a tensor of its own, the compensation */
+  FVLM_QUICK_GELU = 1u << 7,    /* bias_gelu: x sigmoid(1.702 x) in place of the exact gelu */
+  FVLM_GELU_TANH = 1u << 8, /* bias_gelu: the approximation with tanh, x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), in
+                               place of the exact gelu; not together with the one above */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -118,7 +121,7 @@ typedef struct fvlm_swiglu_backward {
   fvlm_tensor *d_gate, *d_up; /* may alias gate and up */
 } fvlm_swiglu_backward;
 
-/* y = gelu(x + bias), the exact gelu (with erf) */
+/* y = gelu(x + bias), the exact gelu (with erf), or the one that an option names */
 typedef struct fvlm_bias_gelu_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *bias; /* bias [width]; NULL without FVLM_WITH_BIAS */

@@ -1,0 +1,92 @@
+// SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, and the one of
+// Idefics3 and SmolVLM, which has the same weights.
+#include "model/weights/vit.h"
+
+#include <cmath>
+
+namespace fvlm {
+namespace {
+
+bool is_siglip(const std::string& model_type) {
+  return model_type == "siglip_vision_model";
+}
+
+VisionConfig read(ConfigReader& reader, const std::string& model_type) {
+  const bool siglip = is_siglip(model_type);
+  VisionConfig defaults;
+  defaults.model_type = model_type;
+  defaults.hidden_size = siglip ? 768 : 1152;
+  defaults.intermediate_size = 3072;
+  defaults.num_hidden_layers = 12;
+  defaults.num_attention_heads = siglip ? 12 : 16;
+  defaults.image_size = 224;
+  defaults.patch_size = siglip ? 16 : 32;
+  defaults.layer_norm_eps = 1e-6;
+  defaults.hidden_act = "gelu_pytorch_tanh";
+  defaults.initializer_range = 0.02;
+  defaults.position_buckets = !siglip;
+  VisionConfig out = read_vit(reader, defaults);
+  out.vision_use_head = siglip && reader.flag("vision_use_head", true);
+  reader.refuse_unless(out.vision_feature_select_strategy == "full", "vision_feature_select_strategy",
+                       "there is no class token that could be dropped");
+  return out;
+}
+
+nlohmann::json write(const VisionConfig& config) {
+  nlohmann::json out = write_vit(config);
+  if (is_siglip(config.model_type)) out["vision_use_head"] = config.vision_use_head;
+  return out;
+}
+
+WeightLayout layout(const VisionConfig& config) {
+  const auto normal = [](double deviation) { return Initializer{Initializer::Kind::normal, deviation}; };
+  const auto xavier = [](int64_t in, int64_t out) {
+    return Initializer{Initializer::Kind::uniform, std::sqrt(6.0 / static_cast<double>(in + out))};
+  };
+  const int64_t width = config.hidden_size, mlp = config.intermediate_size,
+                pixels = config.num_channels * config.patch_size * config.patch_size;
+  const Initializer square = xavier(width, width), plain = normal(config.initializer_range);
+  VitInitializers initializers{.class_token = {},
+                               .position = normal(1 / std::sqrt(static_cast<double>(width))),
+                               .patch = normal(1 / std::sqrt(static_cast<double>(pixels))),
+                               .query_key_value = square,
+                               .out = square,
+                               .up = xavier(width, mlp),
+                               .down = xavier(mlp, width),
+                               .mlp_bias = normal(1e-6)};
+  if (!is_siglip(config.model_type)) initializers = {{}, plain, plain, plain, plain, plain, plain, {}};
+  WeightLayout out = vit_layout(config, false, true, initializers);
+  if (!config.vision_use_head) return out;
+  const auto unused = [&](const std::string& name, std::vector<int64_t> shape, Initializer fill) {
+    out.tensors.push_back({"head." + name, std::move(shape), fill, false});
+  };
+  const Initializer one{Initializer::Kind::constant, 1};
+  unused("probe", {1, 1, width}, square);
+  unused("attention.in_proj_weight", {3 * width, width}, xavier(width, 3 * width));
+  unused("attention.in_proj_bias", {3 * width}, {});
+  unused("attention.out_proj.weight", {width, width}, square);
+  unused("attention.out_proj.bias", {width}, {});
+  unused("layernorm.weight", {width}, one);
+  unused("layernorm.bias", {width}, {});
+  unused("mlp.fc1.weight", {mlp, width}, initializers.up);
+  unused("mlp.fc1.bias", {mlp}, initializers.mlp_bias);
+  unused("mlp.fc2.weight", {width, mlp}, initializers.down);
+  unused("mlp.fc2.bias", {width}, initializers.mlp_bias);
+  return out;
+}
+
+} // namespace
+
+EncoderFamily siglip_family() {
+  return {.name = "siglip",
+          .types = {{"siglip_vision_model", "SiglipVisionModel", "siglip"},
+                    {"idefics3_vision", "Idefics3VisionTransformer"},
+                    {"smolvlm_vision", "SmolVLMVisionTransformer"}},
+          .read = read,
+          .write = write,
+          .layout = layout,
+          .fused_weights = vit_fused_weights(),
+          .tokens_per_frame = vit_tokens_per_frame<false>};
+}
+
+} // namespace fvlm

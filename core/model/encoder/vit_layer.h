@@ -1,0 +1,77 @@
+// What pre-norm vision transformers have in common: frames cut into embedded patches with learned positions, and the
+// layer. An encoder is made of these: dinov2/, and clip/ and siglip/ by vit.h.
+#pragma once
+#include "model/encoder/layerwise.h"
+#include "model/flops.h"
+#include "model/weights/towers.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+namespace fvlm::model {
+
+struct VitNorm {
+  ops::Weight weight, bias;
+  double epsilon;
+  Value operator()(Tape& tape, Operations& ops, const Value& x) const {
+    return ops.layernorm(tape, x, weight, bias, epsilon);
+  }
+};
+
+class VitEmbedding {
+ public:
+  struct Names {
+    const char* class_token; // null: there is none
+    const char *position, *patch;
+    bool patch_bias;
+  };
+  VitEmbedding(const VisionConfig& config, const Names& names, Parameters& parameters);
+
+  // Rows of a frame: the class token, if there is one, and the patches.
+  int64_t tokens(int64_t height, int64_t image_width) const;
+  // [n * tokens, width] of frames [n, 3, H, W]; `appended_rows` [n, width] add one row to each frame.
+  Value operator()(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& appended_rows = {}) const;
+  bool requires_grad() const { return patch_weight_.requires_grad(); }
+
+ private:
+  // [tokens, width]: the position embedding, resampled if the frames have another grid than in training.
+  Value positions(Tape& tape, int64_t rows, int64_t columns) const;
+  at::Tensor resampling(int64_t rows, int64_t columns, at::ScalarType type) const;
+
+  VisionConfig config_;
+  ops::Weight class_token_, position_, patch_weight_, patch_bias_;
+  int64_t class_rows_;
+  mutable std::map<std::pair<int64_t, int64_t>, at::Tensor> resampling_; // by rows and columns
+};
+
+struct VitLayer {
+  // Of Hugging Face, behind the layer's own prefix; the scales (LayerScale) are null where there are none.
+  struct Names {
+    const char *before_attention, *query, *key, *value, *out, *before_mlp, *up, *down;
+    const char *attention_scale, *mlp_scale;
+  };
+  // `prefix`: "vision.encoder.layers.0."
+  VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters);
+
+  // The columns of queries, keys and values of the normalized rows.
+  Value queries_keys_values(Tape& tape, Operations& ops, const Value& x) const;
+  // The rest of the layer after its attention: both branches, scaled and added to x. `folded`: the output linears with
+  // LayerScale in their weights, or undefined ones.
+  Value finish(Tape& tape, Operations& ops, const Value& x, const Value& attended_rows,
+               const VisualCache::FoldedLayer& folded = {}, Operations::Compensation* compensation = nullptr) const;
+
+  VitNorm before_attention, before_mlp;
+  ops::Operations::Layer query, qkv, keys_values, out, up, down;
+  ops::Weight attention_scale, mlp_scale;
+  ops::Gelu activation;
+};
+
+// Of one row: query and output of attention, and both products of the MLP.
+ForwardFlops vit_layer_flops(const VisionConfig& config);
+// A frame of `tokens` rows, `patches` of which are embedded from pixels without a gradient, through `layers` whole
+// layers; keys and values are computed in `with_keys` of them.
+double vit_frame_flops(const VisionConfig& config, int64_t tokens, int64_t patches, int64_t layers, int64_t with_keys,
+                       bool trains);
+
+} // namespace fvlm::model

@@ -1,0 +1,197 @@
+"""CLIP's, SigLIP's and SmolVLM's vision encoders against transformers: hidden states, every gradient, and folders.
+
+usage: vit_test.py TOWER_PROBE FVLM_ENGINE; exit 77 where transformers is missing."""
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+probe, engine = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM,
+                              SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
+    from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
+    from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
+    from transformers.utils import logging
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+scratch = tempfile.TemporaryDirectory()
+root = Path(scratch.name)
+BASE = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28,
+        "patch_size": 14}
+TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 30,
+        "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+TOKENIZER = """{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}}"""
+
+
+def make(kind, config):
+    """A model whose every bias and scale matters."""
+    torch.manual_seed(1)
+    model = kind(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def saved(model, **changes):
+    folder = root / f"folder-{len(list(root.iterdir()))}"
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def run(*command):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == 0, f"{command}\n{result.stderr}"
+
+
+def refusal(*command):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == 4, f"{command} ended with {result.returncode}\n{result.stderr}"
+    return result.stderr
+
+
+class Encoders(unittest.TestCase):
+    def check(self, folder, model, frames, hidden):
+        """hidden: [frames, tokens, width], what the folder's encoder should make of the frames."""
+        torch.manual_seed(3)
+        model.zero_grad()
+        d_hidden = torch.randn_like(hidden)
+        hidden.backward(d_hidden)
+        expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        save_file({"frames": frames, "d_hidden": d_hidden.reshape(-1, hidden.shape[-1]).contiguous()}, root / "in.safetensors")
+        run(probe, "vision", folder, root / "in.safetensors", root / "out.safetensors")
+        ours = load_file(root / "out.safetensors")
+        self.assertEqual(set(ours) - {"hidden"}, set(expected))
+        floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
+        for name, right in (expected | {"hidden": hidden.detach()}).items():
+            scale = max(right.abs().max().item(), 0.0 if name == "hidden" else floor)
+            off = (ours[name] - right.reshape(ours[name].shape)).abs().max().item() / scale
+            self.assertLessEqual(off, 1e-5, f"{name} of {folder.name}")
+
+    def test_clip(self):
+        for changes in ({}, {"hidden_act": "gelu"}, {"hidden_act": "gelu_pytorch_tanh", "hidden_size": 30, "num_attention_heads": 3}):
+            with self.subTest(**changes):
+                model, frames = make(CLIPVisionModel, CLIPVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
+                self.check(saved(model), model, frames, model(frames).last_hidden_state)
+
+    def test_clip_at_another_image_size(self):
+        model, frames = make(CLIPVisionModel, CLIPVisionConfig(**BASE)), torch.randn(3, 3, 42, 56)
+        self.check(saved(model), model, frames, model(frames, interpolate_pos_encoding=True).last_hidden_state)
+
+    def test_features_of_any_layer_with_and_without_the_class_token(self):
+        model, frames = make(CLIPVisionModel, CLIPVisionConfig(**BASE)), torch.randn(2, 3, 28, 28)
+        for layer in (-1, -2, 1, 3, -3):
+            for strategy in ("full", "default"):
+                with self.subTest(layer=layer, strategy=strategy):
+                    hidden = model(frames, output_hidden_states=True).hidden_states[layer]
+                    hidden = hidden[:, 1:] if strategy == "default" else hidden
+                    folder = saved(model, vision_feature_layer=layer, vision_feature_select_strategy=strategy)
+                    self.check(folder, model, frames, hidden)
+
+    def test_siglip(self):
+        for changes in ({}, {"vision_use_head": False}, {"hidden_act": "gelu"}):
+            with self.subTest(**changes):
+                model, frames = make(SiglipVisionModel, SiglipVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
+                self.check(saved(model), model, frames, model(frames).last_hidden_state)
+
+    def test_siglip_at_another_image_size_and_layer(self):
+        model, frames = make(SiglipVisionModel, SiglipVisionConfig(**BASE)), torch.randn(3, 3, 56, 42)
+        self.check(saved(model), model, frames, model(frames, interpolate_pos_encoding=True).last_hidden_state)
+        hidden = model(frames, interpolate_pos_encoding=True, output_hidden_states=True).hidden_states[-2]
+        self.check(saved(model, vision_feature_layer=-2), model, frames, hidden)
+
+    def test_position_ids_of_idefics3_and_smolvlm(self):
+        for patches in (2, 13, 27):  # fractions of 1/13 and 1/27 are rounded
+            config = BASE | {"patch_size": 4, "image_size": 4 * patches}
+            for kind, of in ((Idefics3VisionTransformer, Idefics3VisionConfig), (SmolVLMVisionTransformer, SmolVLMVisionConfig)):
+                model = make(kind, of(**config))
+                folder = saved(model)
+                for rows, columns in ((patches, patches), (1, patches), (patches, 3), (5, 2 * patches)):
+                    with self.subTest(patches=patches, rows=rows, columns=columns, kind=kind.__name__):
+                        frames = torch.randn(2, 3, 4 * rows, 4 * columns)
+                        self.check(folder, model, frames, model(frames).last_hidden_state)
+
+    def import_folder(self, vision):
+        decoder, out = root / "decoder", root / f"model-{vision.name}"
+        if not decoder.exists():
+            LlamaForCausalLM(LlamaConfig(vocab_size=61, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                         num_attention_heads=1, pad_token_id=None)).save_pretrained(decoder)
+            (decoder / "tokenizer.json").write_text(TOKENIZER)
+        run(engine, "import", "--vision", vision, "--decoder", decoder, "--out", out)
+        return out / "vision"
+
+    def expect_same_tensors(self, folder, source, prefix=""):
+        ours, theirs = load_file(folder / "model.safetensors"), load_file(source / "model.safetensors")
+        theirs = {name.removeprefix(prefix): value for name, value in theirs.items() if name.startswith(prefix)}
+        self.assertEqual(set(ours), set(theirs))
+        for name, value in theirs.items():
+            self.assertTrue(torch.equal(ours[name], value) and ours[name].dtype == value.dtype, name)
+
+    def test_folders_come_back_with_equal_bytes(self):
+        frames = torch.randn(2, 3, 28, 28)
+        for kind, of in ((CLIPVisionModel, CLIPVisionConfig), (SiglipVisionModel, SiglipVisionConfig),
+                         (SmolVLMVisionTransformer, SmolVLMVisionConfig)):
+            with self.subTest(kind.__name__):
+                model = make(kind, of(**BASE))
+                for changes in ({}, {"vision_feature_layer": -2}):
+                    source = saved(model, **changes)
+                    out = self.import_folder(source)
+                    self.expect_same_tensors(out, source)
+                    again = kind.from_pretrained(out).eval()
+                    self.assertTrue(torch.equal(again(frames).last_hidden_state, model(frames).last_hidden_state))
+
+    def test_the_vision_part_of_a_whole_model(self):
+        frames = torch.randn(2, 3, 28, 28)
+        for kind, of, vision, part in ((CLIPModel, CLIPConfig, CLIPVisionConfig, CLIPVisionModel),
+                                       (SiglipModel, SiglipConfig, SiglipVisionConfig, SiglipVisionModel)):
+            with self.subTest(kind.__name__):
+                whole = make(kind, of(vision_config=vision(**BASE).to_dict(), text_config=TEXT))
+                source = saved(whole)
+                self.check(source, whole.vision_model, frames, whole.vision_model(frames).last_hidden_state)
+                out = self.import_folder(source)
+                self.expect_same_tensors(out, source, "vision_model.")
+                again = part.from_pretrained(out).eval()
+                self.assertTrue(torch.equal(again(frames).last_hidden_state, whole.vision_model(frames).last_hidden_state))
+
+    def test_names_of_older_files(self):
+        model, frames = make(CLIPVisionModel, CLIPVisionConfig(**BASE)), torch.randn(2, 3, 28, 28)
+        folder = saved(model)
+        old = {f"vision_model.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
+        old["vision_model.embeddings.position_ids"] = torch.arange(5)[None]
+        save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+        self.check(folder, model, frames, model(frames).last_hidden_state)
+
+    def test_what_is_not_supported_is_named(self):
+        source = saved(make(CLIPVisionModel, CLIPVisionConfig(**BASE)))
+        frames = {"frames": torch.randn(1, 3, 28, 28), "d_hidden": torch.randn(5, 32)}
+        save_file(frames, root / "in.safetensors")
+        for changes, words in (({"hidden_act": "relu"}, ["'hidden_act' = \"relu\"", "quick_gelu"]),
+                               ({"attention_dropout": 0.1}, ["'attention_dropout' = 0.1"]),
+                               ({"vision_feature_layer": 4}, ["'vision_feature_layer' = 4", "3 layers"]),
+                               ({"vision_feature_layer": [1, 2]}, ["'vision_feature_layer' is [1,2]"]),
+                               ({"vision_feature_select_strategy": "cls"}, ["'vision_feature_select_strategy' = \"cls\""]),
+                               ({"num_attention_heads": 5}, ["5 heads", "32"])):
+            with self.subTest(**changes):
+                folder = root / "changed"
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+                config = json.loads((source / "config.json").read_text())
+                (folder / "config.json").write_text(json.dumps(config | changes))
+                said = refusal(probe, "vision", folder, root / "in.safetensors", root / "out.safetensors")
+                for word in words:
+                    self.assertIn(word, said)
+
+
+if __name__ == "__main__":
+    unittest.main()
