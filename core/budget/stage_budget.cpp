@@ -91,12 +91,12 @@ Machine machine_of(const plan::Plan& plan, Device device) {
 ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan) {
   plan::Speed speed = plan.speed;
   if (plan.precision == plan::Precision::fp16) speed.fold_layer_scale = false; // as the tower has it
-  const auto* foveated = description.connector.as<connector::Foveated>();
+  const auto* foveated = description.connector().as<connector::Foveated>();
   if (!foveated)
     throw Error(ErrorKind::data, fmt::format("the memory of a model with the connector fvlm.{} cannot be estimated yet",
-                                             description.connector->name()))
+                                             description.connector()->name()))
         .advise("measure it: train a few steps with --max-steps and read device_memory_bytes in metrics.jsonl");
-  return {description.vision, *foveated, description.decoder, plan.model.image_size, speed};
+  return {description.encoder(), *foveated, description.decoder(), plan.model.image_size, speed};
 }
 
 PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples) {

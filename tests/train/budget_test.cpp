@@ -52,7 +52,7 @@ class Budget : public SmallRun {
     const auto operations = make_operations(plan, registry, at::kCPU);
     const MakeModel begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
     auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
-    const int64_t image = plan.model.image_size, vocabulary = description.decoder.vocab_size;
+    const int64_t image = plan.model.image_size, vocabulary = description.decoder().vocab_size;
     const SyntheticPack pack = make_synthetic_pack(stage, size, 0, image, vocabulary);
     const auto used = model::Capacity::of(feed::model_samples(
         pack.host, image, [&](const SampleText& text) { return objective::labels(text, stage.objective); }));
