@@ -71,7 +71,7 @@ Error at_path(std::string path, std::string what) {
 }
 
 void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
-  const int64_t size = plan.model.image_size, patch = description.vision.patch_size;
+  const int64_t size = plan.model.image_size, patch = description.encoder().patch_size;
   if (size % patch != 0)
     throw at_path("model.image_size", fmt::format("{} pixels are no whole number of patches of {}", size, patch))
         .advise(fmt::format("image_size = {}", std::max<int64_t>(1, (size + patch / 2) / patch) * patch));
@@ -83,8 +83,8 @@ void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
                         fmt::format("there is no layer {}: the tower has {}", layer, layers))
               .advise(fmt::format("layers are counted from 0, the last is {}", layers - 1));
     };
-    check("vision", stage.activation_checkpointing.vision, description.vision.num_hidden_layers);
-    check("decoder", stage.activation_checkpointing.decoder, description.decoder.num_hidden_layers);
+    check("vision", stage.activation_checkpointing.vision, description.encoder().num_hidden_layers);
+    check("decoder", stage.activation_checkpointing.decoder, description.decoder().num_hidden_layers);
   }
 }
 
@@ -94,15 +94,16 @@ ModelDescription describe(const plan::Plan& plan) {
   const Tower vision = vision_of(plan.model), decoder = decoder_of(plan.model);
   ModelDescription description;
   description.name = plan.name;
-  description.vision = read_vision_config(vision.folder.config, vision.where);
-  description.decoder = read_decoder_config(decoder.folder.config, decoder.where);
-  description.vision_folder = vision.folder;
-  description.decoder_folder = decoder.folder;
-  description.connector = plan.model.connector;
+  description.parts = {{"vision", read_vision_config(vision.folder.config, vision.where), vision.folder},
+                       {"connector", plan.model.connector, {}},
+                       {"decoder", read_decoder_config(decoder.folder.config, decoder.where), decoder.folder}};
   check_sizes(plan, description);
-  // A tower without a folder brings no config.json: it gets the one that says what was read.
-  if (!description.vision_folder.weights) description.vision_folder.config = config_json(description.vision);
-  if (!description.decoder_folder.weights) description.decoder_folder.config = config_json(description.decoder);
+  // A part without a folder brings no config.json: it gets the one that says what was read.
+  for (ModelPart& part : description.parts) {
+    if (part.folder.weights) continue;
+    if (const auto* config = std::get_if<VisionConfig>(&part.config)) part.folder.config = config_json(*config);
+    if (const auto* config = std::get_if<DecoderConfig>(&part.config)) part.folder.config = config_json(*config);
+  }
   return description;
 }
 

@@ -69,10 +69,10 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
     line.lr = of_group(plan::common(stage.optimizer).lr, name);
     line.weight_decay = of_group(plan::common(stage.optimizer).weight_decay, name);
   }
-  for (const Part part : all_parts)
+  for (const ModelPart& part : described.parts)
     for (const TensorSpec& spec : described.layout(part).tensors) {
       if (!spec.parameter) continue;
-      const std::string group = group_of(model, fmt::format("{}.{}", name_of(part), spec.name));
+      const std::string group = group_of(model, part.name + "." + spec.name);
       const auto line =
           std::find_if(lines.begin(), lines.end(), [&](const GroupLine& one) { return one.name == group; });
       ++line->tensors;

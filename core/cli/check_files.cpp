@@ -38,7 +38,7 @@ class FileCheck {
       for (size_t i = 0; i < stage.objective.size(); ++i)
         if (const std::string* folder = stage.objective[i]->teacher())
           attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", *folder,
-                  [&] { teacher(ModelDirectory::open(resolve_model(*folder)).description().decoder); });
+                  [&] { teacher(ModelDirectory::open(resolve_model(*folder)).description().decoder()); });
       mix(path + ".data", stage.data);
       for (const auto& set : stage.evaluation.sets)
         mix(path + ".evaluation.sets" + recipe::key_part(set.name) + ".data", set.data);

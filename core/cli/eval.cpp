@@ -263,8 +263,8 @@ int evaluate_questions(const ParsedOptions& parsed) {
     set.modes = {run.config().connector->mode_of_use()};
     log_info("frames are encoded in the mode {}, the one of use; --mode chooses another", set.modes.front());
   }
-  const auto tokenizer = std::make_shared<const Tokenizer>(
-      Tokenizer::from_file(std::filesystem::path(model) / "decoder" / "tokenizer.json"));
+  const auto tokenizer =
+      std::make_shared<const Tokenizer>(Tokenizer::from_file(decoder_folder(model) / "tokenizer.json"));
   for (const std::string& file : parsed.values("questions")) request.files.emplace_back(file);
   request.media = parsed.value_or("media", "");
   request.category = parsed.value_or("by", "");

@@ -15,6 +15,7 @@
 #include "data/media/video.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
+#include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 
@@ -29,7 +30,7 @@ namespace {
 
 // The tokenizer of a model directory, or nothing where it has none.
 std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model) {
-  const auto file = model / "decoder" / "tokenizer.json";
+  const auto file = decoder_folder(model) / "tokenizer.json";
   if (!std::filesystem::exists(file)) return std::nullopt;
   return Tokenizer::from_file(file);
 }

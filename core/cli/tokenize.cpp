@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "data/tokenizer.h"
 #include "data/visual_marks.h"
+#include "model/weights/model_file.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,11 +14,12 @@
 namespace fvlm::cli {
 namespace {
 
-// Accepts a tokenizer.json, a Hugging Face folder, or a model directory, which has it in its decoder folder.
+// Accepts a tokenizer.json, a Hugging Face folder, or a model directory, which has it in its decoder's folder.
 std::filesystem::path tokenizer_file(const std::filesystem::path& model) {
-  for (const auto& path : {model, model / "tokenizer.json", model / "decoder" / "tokenizer.json"})
+  const bool is_model = std::filesystem::exists(model / ModelFile::name);
+  for (const auto& path : {model, (is_model ? decoder_folder(model) : model) / "tokenizer.json"})
     if (std::filesystem::is_regular_file(path)) return path;
-  throw Error(ErrorKind::data, "there is no tokenizer.json here, nor in its folder 'decoder'")
+  throw Error(ErrorKind::data, "there is no tokenizer.json here, nor in its decoder's folder")
       .at(model.string())
       .advise("name a model directory, a Hugging Face folder or a tokenizer.json");
 }

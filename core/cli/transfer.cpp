@@ -23,9 +23,8 @@ const char* option_of(DType dtype) {
 
 nlohmann::ordered_json report_json(const TransferReport& report, const std::string& out) {
   nlohmann::ordered_json parts = nlohmann::ordered_json::object();
-  for (Part part : all_parts) {
-    const auto& each = report.parts[static_cast<size_t>(part)];
-    auto& json = parts[name_of(part)] = {{"parameters", each.parameters}, {"bytes", each.bytes}};
+  for (const auto& each : report.parts) {
+    auto& json = parts[each.name] = {{"parameters", each.parameters}, {"bytes", each.bytes}};
     for (auto [dtype, count] : each.tensors) json["tensors"][option_of(dtype)] = count;
   }
   nlohmann::ordered_json overflowed = nlohmann::ordered_json::object();
@@ -36,12 +35,10 @@ nlohmann::ordered_json report_json(const TransferReport& report, const std::stri
 void print_table(const TransferReport& report, const std::string& out) {
   TextTable table({"part", "parameters", "stored as", "size"});
   uint64_t parameters = 0, bytes = 0;
-  for (Part part : all_parts) {
-    const auto& each = report.parts[static_cast<size_t>(part)];
+  for (const auto& each : report.parts) {
     std::vector<std::string> types;
     for (auto [dtype, count] : each.tensors) types.emplace_back(option_of(dtype));
-    table.row(
-        {name_of(part), grouped(static_cast<int64_t>(each.parameters)), join(types, ", "), human_bytes(each.bytes)});
+    table.row({each.name, grouped(static_cast<int64_t>(each.parameters)), join(types, ", "), human_bytes(each.bytes)});
     parameters += each.parameters, bytes += each.bytes;
   }
   table.row({"all", grouped(static_cast<int64_t>(parameters)), "", human_bytes(bytes)});

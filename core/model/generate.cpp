@@ -31,9 +31,10 @@ void check(const Generator& generator, const std::vector<Sample>& samples, const
 } // namespace
 
 std::vector<int64_t> end_tokens(const ModelDescription& model) {
-  for (const auto& file : model.decoder_folder.carried) {
+  const HuggingFaceFolder& folder = model.sole_part(Role::decoder).folder;
+  for (const auto& file : folder.carried) {
     if (file.name != "generation_config.json") continue;
-    const std::string where = (model.decoder_folder.path / file.name).string();
+    const std::string where = (folder.path / file.name).string();
     const auto config = parse_json(file.content->text(), where);
     const auto ids = config.is_object() && config.contains("eos_token_id") ? config["eos_token_id"] : nlohmann::json();
     if (ids.is_null()) break;
@@ -46,7 +47,7 @@ std::vector<int64_t> end_tokens(const ModelDescription& model) {
     }
     return ends;
   }
-  return model.decoder.eos_token_id;
+  return model.decoder().eos_token_id;
 }
 
 Generator::Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry)

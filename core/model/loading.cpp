@@ -48,23 +48,40 @@ at::Tensor tensor_over(const TensorView& view) {
 
 namespace {
 
+// The parameter of the directory that the model calls `name`: the model has names of its own for its three parts, and
+// none for the connector.
+const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name) {
+  const ModelDescription& description = directory.description();
+  for (const auto& [prefix, role] : {std::pair("vision.", Role::encoder), std::pair("decoder.", Role::decoder)})
+    if (name.starts_with(prefix))
+      return directory.at(description.sole_part(role).name + name.substr(std::string_view(prefix).size() - 1));
+  return directory.at(description.sole_part(Role::connector).name + "." + name);
+}
+
 std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
                                        const ArenaOptions& options) {
   const ModelDescription& description = directory.description();
-  auto model = std::make_unique<Model>(ModelConfig{description.vision, description.decoder, connector}, options);
-  for (const fvlm::Parameter& parameter : directory.parameters()) {
-    if (!parameter.spec->parameter) continue;
-    const std::string& name = parameter.part == Part::connector ? parameter.spec->name : parameter.name;
-    model->parameters().at(name).value.copy_(tensor_over(*parameter.view));
-    directory.drop(parameter);
-  }
+  auto model = std::make_unique<Model>(ModelConfig{description.encoder(), description.decoder(), connector}, options);
+  load_weights(directory, *model);
   return model;
 }
 
 } // namespace
 
+void load_weights(const ModelDirectory& directory, Model& model) {
+  for (ops::Parameter& parameter : model.parameters().all()) {
+    const fvlm::Parameter& source = find_parameter(directory, parameter.name);
+    if (source.view->shape != parameter.value.sizes().vec())
+      throw Error(ErrorKind::data, fmt::format("{} has the shape {}, and the recipe's model has {}", shown(source.name),
+                                               shape_text(source.view->shape), shape_text(parameter.value.sizes())))
+          .at(directory.path().string());
+    parameter.value.copy_(tensor_over(*source.view));
+    directory.drop(source);
+  }
+}
+
 std::unique_ptr<Model> load_model(const ModelDirectory& directory, const ArenaOptions& options) {
-  return load_parameters(directory, directory.description().connector, options);
+  return load_parameters(directory, directory.description().connector(), options);
 }
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ArenaOptions& options) {
@@ -74,7 +91,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const Are
 ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaOptions& options,
                                std::string_view mode) {
   const ModelDirectory directory = ModelDirectory::open(folder);
-  ConnectorConfig connector = directory.description().connector;
+  ConnectorConfig connector = directory.description().connector();
   std::string selected = connector->select_mode(mode);
   return {load_parameters(directory, connector, options), std::move(selected)};
 }

@@ -24,6 +24,9 @@ struct ModelInMode {
 };
 ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaOptions& options, std::string_view mode);
 
+// Into a model of the same parts. Throws Error(data) where they do not fit.
+void load_weights(const ModelDirectory& directory, Model& model);
+
 // Writes tensors of any device and layout as one file.
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
 

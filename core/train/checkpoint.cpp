@@ -130,20 +130,8 @@ RunState read_state(const fs::path& checkpoint) {
   return RunState::parse(read_file(file), file.string());
 }
 
-void load_weights(const ModelDirectory& directory, model::Model& vlm) {
-  for (ops::Parameter& parameter : vlm.parameters().all()) {
-    const fvlm::Parameter& source = directory.at(directory_name(parameter.name));
-    if (source.view->shape != parameter.value.sizes().vec())
-      throw Error(ErrorKind::data, fmt::format("{} has the shape {}, and the recipe's model has {}", shown(source.name),
-                                               shape_text(source.view->shape), shape_text(parameter.value.sizes())))
-          .at(directory.path().string());
-    parameter.value.copy_(model::tensor_over(*source.view));
-    directory.drop(source);
-  }
-}
-
 void load_checkpoint(const fs::path& checkpoint, model::Model& vlm, Optimization& optimization) {
-  load_weights(ModelDirectory::open(checkpoint), vlm);
+  model::load_weights(ModelDirectory::open(checkpoint), vlm);
   optimization.adopt_values();
   const auto file = Safetensors::open(checkpoint / optimizer_file);
   for (auto& [name, tensor] : optimization.state()) {

@@ -1,4 +1,4 @@
-// Checkpoints: a model directory with a training_state/ beside the towers. Written beside, flushed, renamed; every byte
+// Checkpoints: a model directory with a training_state/ beside its parts. Written beside, flushed, renamed; every byte
 // is under a checksum.
 #pragma once
 #include "model/model.h"
@@ -33,8 +33,6 @@ void verify_checkpoint(const std::filesystem::path& folder);
 RunState read_state(const std::filesystem::path& checkpoint);
 // Into a model and its optimizer as they are made for the same stage. Throws Error(data) where they do not fit.
 void load_checkpoint(const std::filesystem::path& checkpoint, model::Model& vlm, Optimization& optimization);
-// The weights alone.
-void load_weights(const ModelDirectory& directory, model::Model& vlm);
 
 // The checkpoints of one stage of a run.
 class StageFolder {

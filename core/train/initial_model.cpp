@@ -11,20 +11,18 @@ namespace fvlm::train {
 std::unique_ptr<model::Model> make_model(const ModelDescription& description, uint64_t seed,
                                          const model::ArenaOptions& options) {
   auto vlm = std::make_unique<model::Model>(
-      model::ModelConfig{description.vision, description.decoder, description.connector}, options);
+      model::ModelConfig{description.encoder(), description.decoder(), description.connector()}, options);
   std::map<std::string, const TensorSpec*> fresh;
   std::map<std::string, const TensorView*> given;
-  std::array<WeightLayout, all_parts.size()> layouts;
-  for (const Part part : all_parts) {
-    const WeightLayout& layout = layouts[static_cast<size_t>(part)] = description.layout(part);
-    const HuggingFaceFolder* folder = part == Part::vision    ? &description.vision_folder
-                                      : part == Part::decoder ? &description.decoder_folder
-                                                              : nullptr;
+  std::vector<WeightLayout> layouts;
+  layouts.reserve(description.parts.size()); // `fresh` points into them
+  for (const ModelPart& part : description.parts) {
+    const WeightLayout& layout = layouts.emplace_back(description.layout(part));
     std::vector<const TensorView*> views(layout.tensors.size());
-    if (folder && folder->weights) views = bind(*folder->weights, layout);
+    if (part.folder.weights) views = bind(*part.folder.weights, layout);
     for (size_t i = 0; i < views.size(); ++i) {
       const TensorSpec& spec = layout.tensors[i];
-      const std::string name = fmt::format("{}.{}", name_of(part), spec.name);
+      const std::string name = part.name + "." + spec.name;
       if (views[i])
         given[name] = views[i];
       else

@@ -1,4 +1,5 @@
-// The model that a Plan names, before any training: towers from folders or from the seed, a fresh connector.
+// The model that a Plan names, before any training: encoder and decoder from folders or from the seed, a fresh
+// connector.
 #pragma once
 #include "budget/described_model.h"
 #include "model/model.h"

@@ -62,7 +62,7 @@ bool ReferenceWeights::restore_checkpoint(model::Model& vlm, const std::string& 
     if (!entry.is_symlink() && entry.path().filename().string().starts_with("step-")) folders.push_back(entry.path());
   std::sort(folders.begin(), folders.end(), std::greater());
   for (const fs::path& folder : folders) try {
-      load_weights(ModelDirectory::open(folder), vlm);
+      model::load_weights(ModelDirectory::open(folder), vlm);
       if (fingerprint(vlm.parameters()) != wanted) continue;
       log_info("stage {}: its reference is made from {}", stage_, folder.string());
       return true;

@@ -29,7 +29,7 @@ namespace fvlm::train {
 namespace {
 
 void require_positions(const recipe::Resolved& resolved, const ModelDescription& description) {
-  recipe::require_positions(resolved, description.decoder.max_position_embeddings,
+  recipe::require_positions(resolved, description.decoder().max_position_embeddings,
                             visual_rows(resolved.plan.model).per_frame);
 }
 
@@ -250,13 +250,13 @@ class Run {
                                      const model::ArenaOptions& options) const {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
     auto vlm = std::make_unique<model::Model>(
-        model::ModelConfig{description.vision, description.decoder, description.connector}, options);
+        model::ModelConfig{description.encoder(), description.decoder(), description.connector()}, options);
     if (from == previous_) {
       for (ops::Parameter& parameter : vlm->parameters().all())
         parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
       return vlm;
     }
-    load_weights(ModelDirectory::open(resolve_model(folder_of(from))), *vlm);
+    model::load_weights(ModelDirectory::open(resolve_model(folder_of(from))), *vlm);
     return vlm;
   }
 
@@ -309,17 +309,17 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     if (request.stage && planned.name != *request.stage) continue;
     const plan::Stage stage = with_length(resolved.plan, planned);
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
-    data.tokenizer().check_vocabulary_size(description.decoder.vocab_size, resolved.plan.model.tokenizer_folder());
+    data.tokenizer().check_vocabulary_size(description.decoder().vocab_size, resolved.plan.model.tokenizer_folder());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
-    model::Model vlm({description.vision, description.decoder, description.connector}, {});
+    model::Model vlm({description.encoder(), description.decoder(), description.connector()}, {});
     auto from = std::exchange(first_from, std::nullopt);
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
-    if (from) load_weights(ModelDirectory::open(resolve_model(*from)), vlm);
+    if (from) model::load_weights(ModelDirectory::open(resolve_model(*from)), vlm);
     for (const plan::Term& term : stage.objective)
       if (const std::string* teacher = term->teacher())
-        check_teacher(*teacher, ModelDirectory::open(resolve_model(*teacher)).description().decoder,
-                      description.decoder);
+        check_teacher(*teacher, ModelDirectory::open(resolve_model(*teacher)).description().decoder(),
+                      description.decoder());
     groups_of(resolved.plan.model, stage, vlm.parameters());
     require_optimizer(resolved.plan, stage, registry, request.device);
     if (stage.quantization_aware)

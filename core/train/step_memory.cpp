@@ -79,7 +79,7 @@ class StepMemory::Step {
   Step(const StepMemory& memory, const PackSize& size, int64_t most_samples)
       : plan_(memory.plan_), stage_(memory.stage_), model_(memory.model_) {
     pack_ = make_synthetic_samples(stage_, visual_rows(plan_.model).per_frame, size, most_samples,
-                                   memory.description_.decoder.vocab_size);
+                                   memory.description_.decoder().vocab_size);
     const int64_t image = plan_.model.image_size;
     if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image); pixels > 0) {
       pack_.host.buffer = reserve_frames(pixels * sizeof(float));
@@ -137,7 +137,7 @@ StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const M
   const c10::InferenceMode without_autograd;
   operations_ = make_operations(plan_, registry_, at::kMeta);
   const MakeModel make = [&](const model::ArenaOptions& options) {
-    const model::ModelConfig config{description_.vision, description_.decoder, description_.connector};
+    const model::ModelConfig config{description_.encoder(), description_.decoder(), description_.connector()};
     return std::make_unique<model::Model>(config, options);
   };
   model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make);

@@ -23,7 +23,7 @@ constexpr int64_t max_replicas = 8;
 ThreadReplicas::Size choose_replicas(const ModelDescription& description, at::Device device) {
   if (!device.is_cpu()) return {};
   int64_t parameters = 0;
-  for (const Part part : all_parts)
+  for (const ModelPart& part : description.parts)
     for (const TensorSpec& spec : description.layout(part).tensors) parameters += elements_of(spec.shape);
   if (parameters >= ops::parameters_worth_threads) return {};
   const bool set_by_user = std::getenv("OMP_NUM_THREADS") != nullptr;

@@ -30,14 +30,15 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       // Where a step may change what the next one starts from, that one waits.
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                      context.plan.precision != plan::Precision::fp16) {
-  data_.tokenizer().check_vocabulary_size(context.description.decoder.vocab_size,
+  data_.tokenizer().check_vocabulary_size(context.description.decoder().vocab_size,
                                           context.plan.model.tokenizer_folder());
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
-    return std::make_unique<model::Model>(
-        model::ModelConfig{context.description.vision, context.description.decoder, context.description.connector},
-        options);
+    return std::make_unique<model::Model>(model::ModelConfig{context.description.encoder(),
+                                                             context.description.decoder(),
+                                                             context.description.connector()},
+                                          options);
   };
   const MakeModel reference = [&](const model::ArenaOptions& options) {
     return begins ? begin(options) : reference_.make(begin, bare, options);

@@ -49,7 +49,7 @@ TEST_F(ComposeEncoder, TrainsTwoSteps) {
   const auto config = nlohmann::json::parse(files.at("vision/config.json"));
   EXPECT_EQ(config["model_type"], "toy_patches_2");
   EXPECT_EQ(config["architectures"], nlohmann::json({"ToyPatches2"}));
-  EXPECT_EQ(ModelDirectory::open(checkpoint).description().vision, encoder_config());
+  EXPECT_EQ(ModelDirectory::open(checkpoint).description().encoder(), encoder_config());
 }
 
 TEST_F(ComposeEncoder, AConnectorThatNeedsLayersRefusesIt) {

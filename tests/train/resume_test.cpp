@@ -1,4 +1,5 @@
 // What a run resumes from, and what must not keep it from resuming.
+#include "../weights/format_1.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "small_run.h"
@@ -176,6 +177,16 @@ TEST_F(Resume, RefusesACheckpointInAnothersPlace) {
   } catch (const Error& error) {
     EXPECT_NE(error.text().find("files of two checkpoints"), std::string::npos) << error.text();
   }
+}
+
+TEST_F(Resume, FromACheckpointThatListsNoParts) {
+  run("whole", {}, {.stage = "align"});
+  run("old", {}, {.stage = "align", .max_steps = 5});
+  const fs::path checkpoint = folder("old") / "align" / "step-000005";
+  write_file_atomic(checkpoint / "fvlm.json", as_format_1(read_file(checkpoint / "fvlm.json")));
+  sign(checkpoint);
+  EXPECT_EQ(run("old", {}, {.stage = "align"}).steps, 5);
+  expect_equal_runs("whole", "old");
 }
 
 TEST_F(Resume, NeedsNoRunJson) {

@@ -52,7 +52,7 @@ TEST(WeightsCli, ImportAndExportWriteModelDirectories) {
   EXPECT_EQ(report["parts"]["decoder"]["tensors"]["fp32"], 20);
   ModelDescription description = ModelDirectory::open(folder / "model").description();
   EXPECT_EQ(description.name, "model");
-  EXPECT_EQ(config_json(description.connector), config_json(foveated(6, 0.5, connector::Attend::shallow)));
+  EXPECT_EQ(config_json(description.connector()), config_json(foveated(6, 0.5, connector::Attend::shallow)));
 
   test::Ran exported = engine(folder, "export model/ --out half --dtype bf16");
   ASSERT_EQ(exported.code, 0) << exported.err;
@@ -172,7 +172,8 @@ TEST(ConvertRelease, FilesOfAModuleWithTransformersTowers) {
        {"released.pt", "torch.safetensors", "published.safetensors", "training.pt", "old_format.pt", "compiled.pt"})
     releases.expect_model(file);
   const auto scale_of = [&](const char* file) {
-    return ModelDirectory::open(releases.made_of(file)).description().connector.as<connector::Foveated>()->visual_scale;
+    const ConnectorConfig made = ModelDirectory::open(releases.made_of(file)).description().connector();
+    return made.as<connector::Foveated>()->visual_scale;
   };
   EXPECT_EQ(scale_of("released.pt"), 0.14);
   EXPECT_EQ(scale_of("training.pt"), 0.25) << "that of the run's config";

@@ -1,5 +1,6 @@
 #include "model/weights/model_directory.h"
 #include "model/weights/transfer.h"
+#include "weights/format_1.h"
 #include "weights/foveated.h"
 #include "weights/tiny_model.h"
 #include "weights/workshop.h"
@@ -66,21 +67,21 @@ TEST(ModelDirectory, ImportHoldsTowersTheirFilesAndAFreshConnector) {
   ModelDirectory model = ModelDirectory::open(folder / "model");
   model.verify();
   EXPECT_EQ(model.description().name, "tiny");
-  EXPECT_EQ(model.description().vision, tiny::vision_config());
-  EXPECT_EQ(model.description().decoder, tiny::decoder_config());
-  EXPECT_EQ(config_json(model.description().connector), config_json(foveated(6, 0.14)));
+  EXPECT_EQ(model.description().encoder(), tiny::vision_config());
+  EXPECT_EQ(model.description().decoder(), tiny::decoder_config());
+  EXPECT_EQ(config_json(model.description().connector()), config_json(foveated(6, 0.14)));
   EXPECT_EQ(read_file(folder / "model/decoder/tokenizer.json"), "{\"a tokenizer\": 1}");
   EXPECT_TRUE(fs::exists(folder / "model/vision/preprocessor_config.json"));
   EXPECT_FALSE(fs::exists(folder / "model/decoder/notes.txt")) << "only what belongs to the model goes along";
 
   size_t count = 0;
-  for (Part part : all_parts)
+  for (const ModelPart& part : model.description().parts)
     for (const TensorSpec& spec : model.description().layout(part).tensors) {
       if (!spec.parameter) continue;
-      const Parameter& parameter = model.at(std::string(name_of(part)) + "." + spec.name);
+      const Parameter& parameter = model.at(part.name + "." + spec.name);
       EXPECT_EQ(model.parameters()[count++].name, parameter.name) << "parts and tensors come in order";
       std::vector<float> expected(parameter.view->elements());
-      if (part == Part::connector)
+      if (part.role() == Role::connector)
         initialize_weights(expected, spec.fill, 5, parameter.name);
       else
         expected = tiny::values_of(spec, 1);
@@ -113,7 +114,7 @@ TEST(ModelDirectory, ImportMayBringAConnector) {
   request.seed = 99, request.out = folder / "second";
   import_model(request, quiet);
   EXPECT_TRUE(read_file(folder / "model/connector.safetensors") == read_file(folder / "second/connector.safetensors"));
-  EXPECT_EQ(config_json(ModelDirectory::open(folder / "second").description().connector),
+  EXPECT_EQ(config_json(ModelDirectory::open(folder / "second").description().connector()),
             config_json(foveated(6, 0.5, connector::Attend::shallow)));
   request.connector = folder / "vision/model.safetensors", request.out = folder / "third";
   EXPECT_THAT(data_error_of([&] { import_model(request, quiet); }), HasSubstr("no tensor \"q_static\""));
@@ -249,10 +250,10 @@ TEST(ModelDirectory, FreshTowerNeedsNoFolder) {
   Folder folder;
   ModelDescription description;
   description.name = "fresh";
-  description.connector = foveated(6);
-  description.vision = tiny::vision_config(), description.decoder = tiny::decoder_config();
-  description.vision_folder.config = config_json(description.vision);
-  description.decoder_folder.config = config_json(description.decoder);
+  description.parts = {
+      {"vision", tiny::vision_config(), {}}, {"connector", foveated(6), {}}, {"decoder", tiny::decoder_config(), {}}};
+  description.parts[0].folder.config = config_json(tiny::vision_config());
+  description.parts[2].folder.config = config_json(tiny::decoder_config());
   ModelDirectoryWriter writer(folder / "model", description, [](const std::string&) { return DType::bf16; });
   for (const TensorInfo& tensor : writer.order()) writer.append(std::vector<std::byte>(tensor.byte_size()));
   EXPECT_THROW(writer.append(std::vector<std::byte>(1)), Error);
@@ -266,7 +267,7 @@ TEST(MalformedModelDirectory, SaysWhatIsMissingOrWrong) {
   Folder folder;
   import_tiny(folder);
   fs::path model = folder / "model", file = model / "fvlm.json";
-  std::string good = read_file(file);
+  std::string good = as_format_1(read_file(file));
   auto with = [&](const std::string& patch) {
     put_file(file, good);
     change_json(file, patch);
@@ -275,7 +276,7 @@ TEST(MalformedModelDirectory, SaysWhatIsMissingOrWrong) {
   EXPECT_THAT(open_error(folder / "vision"), AllOf(HasSubstr("no fvlm.json"), HasSubstr("fvlm-engine import")));
   EXPECT_THAT(open_error(folder / "nowhere"), HasSubstr("there is no such folder"));
   EXPECT_THAT(open_error(folder.path()), HasSubstr("no fvlm.json"));
-  EXPECT_THAT(with(R"({"format_version": 2})"), AllOf(HasSubstr("format version 2"), HasSubstr("newer")));
+  EXPECT_THAT(with(R"({"format_version": 3})"), AllOf(HasSubstr("format version 3"), HasSubstr("newer")));
   EXPECT_THAT(with(R"({"format_version": null})"), HasSubstr("'format_version' is missing"));
   EXPECT_THAT(with(R"({"connector": null})"), HasSubstr("'connector' is missing"));
   EXPECT_THAT(
@@ -328,7 +329,7 @@ TEST(ModelDirectory, FromThePytorchOracleIsRead) {
   ASSERT_EQ(std::system(command.c_str()), 0) << read_file(folder / "log");
   ModelDirectory model = ModelDirectory::open(folder / "made");
   EXPECT_TRUE(fs::exists(folder / "made/decoder/model.safetensors.index.json"));
-  EXPECT_EQ(model.description().decoder.head_dim, 16);
+  EXPECT_EQ(model.description().decoder().head_dim, 16);
   EXPECT_EQ(model.at("connector.q_static").view->shape, (std::vector<int64_t>{1, 24}));
   export_model(folder / "made", folder / "out", DType::bf16, quiet);
   EXPECT_TRUE(fs::exists(folder / "out/decoder/tokenizer.json"));

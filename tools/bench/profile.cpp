@@ -32,7 +32,7 @@ Job job_of_files(const ProfileRequest& request) {
   job.name = request.batch.filename().string();
   job.model = request.model;
   job.batch = request.batch;
-  PackOfFile read = read_pack(request.batch, directory.description().decoder.vocab_size);
+  PackOfFile read = read_pack(request.batch, directory.description().decoder().vocab_size);
   job.pack = std::move(read.pack);
   if (job.pack.samples.empty()) throw Error(ErrorKind::data, "the batch has no sample").at(request.batch.string());
   int64_t frames = 0, text = 0;

@@ -34,13 +34,11 @@ ModelDescription description_of(const Shape& shape) {
   // So that what goes through a linear keeps its size.
   vision.initializer_range = 1 / std::sqrt(static_cast<double>(vision.hidden_size));
   decoder.initializer_range = 1 / std::sqrt(static_cast<double>(decoder.hidden_size));
-  description.vision = vision;
-  description.decoder = decoder;
   connector::Foveated connector;
   connector.query_dim = shape.query_dim;
-  description.connector = connector;
-  description.vision_folder = folder_of(config_json(vision));
-  description.decoder_folder = folder_of(config_json(decoder));
+  description.parts = {{"vision", vision, folder_of(config_json(vision))},
+                       {"connector", ConnectorConfig(connector), {}},
+                       {"decoder", decoder, folder_of(config_json(decoder))}};
   return description;
 }
 
@@ -123,9 +121,8 @@ const Shape& shape_named(std::string_view name) {
 void make_model(const Shape& shape, const std::filesystem::path& folder) {
   const ModelDescription description = description_of(shape);
   std::map<std::string, Initializer> fills;
-  for (const Part part : all_parts)
-    for (const TensorSpec& spec : description.layout(part).tensors)
-      fills[fmt::format("{}.{}", name_of(part), spec.name)] = spec.fill;
+  for (const ModelPart& part : description.parts)
+    for (const TensorSpec& spec : description.layout(part).tensors) fills[part.name + "." + spec.name] = spec.fill;
   ModelDirectoryWriter writer(folder, description, [](const std::string&) { return DType::f32; });
   at::Generator generator = dice(1);
   for (const TensorInfo& info : writer.order()) {

@@ -36,7 +36,7 @@ Precision  bf16: weights and activations in bf16; log-softmax and loss in float3
 Names      A gradient is `grad.` + folder + the name in that folder's safetensors: `grad.vision.embeddings.cls_token`,
            `grad.vision.encoder.layer.0.attention.attention.query.weight`, `grad.decoder.model.norm.weight`; those of
            connector.safetensors have no folder: `grad.q_static`. A tied head has no name.
-fvlm.json  {"connector": {"kind": "fvlm", "query_dim": 384, "visual_scale": 0.14, "attend": "deep" or "shallow"}, ...}
+fvlm.json  the connector's: {"kind": "fvlm", "query_dim": 384, "visual_scale": 0.14, "attend": "deep" or "shallow"}
 """
 import functools
 import json
@@ -83,7 +83,9 @@ class Fvlm(nn.Module):
     @classmethod
     def load(cls, folder, dtype=torch.float32, device="cpu"):
         folder = Path(folder)
-        connector = json.loads((folder / "fvlm.json").read_text())["connector"]
+        described = json.loads((folder / "fvlm.json").read_text())
+        connector = described.get("connector") or next(  # format 1 has no list of parts
+            part["config"] for part in described["parts"] if part["role"] == "connector")
         vision = Dinov2Model.from_pretrained(folder / "vision", dtype=torch.float32)
         decoder = LlamaForCausalLM.from_pretrained(folder / "decoder", dtype=torch.float32)
         shallow = connector.get("attend", "deep") == "shallow"

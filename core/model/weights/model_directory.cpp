@@ -6,7 +6,6 @@
 #include "base/path_hint.h"
 #include "base/problems.h"
 #include "base/text.h"
-#include "model/weights/model_file.h"
 
 #include <fmt/format.h>
 
@@ -28,11 +27,6 @@ constexpr const char* carried_files[] = {
     "NOTICE",         "preprocessor_config.json"};
 
 } // namespace
-
-const char* name_of(Part part) {
-  constexpr std::array<const char*, all_parts.size()> names{"vision", "connector", "decoder"};
-  return names[static_cast<size_t>(part)];
-}
 
 HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   std::error_code ignored;
@@ -58,16 +52,33 @@ std::vector<HuggingFaceFolder::Carried> HuggingFaceFolder::carry(const fs::path&
   return out;
 }
 
-WeightLayout ModelDescription::layout(Part part) const {
-  switch (part) {
-  case Part::vision:
-    return layout_of(vision);
-  case Part::connector:
-    return layout_of(connector, vision, decoder);
-  case Part::decoder:
-    return layout_of(decoder);
-  }
-  throw Error(ErrorKind::internal, "no such part of a model");
+const ModelPart& ModelDescription::sole_part(Role role) const {
+  std::vector<std::string> names;
+  const ModelPart* found = nullptr;
+  for (const ModelPart& part : parts)
+    if (part.role() == role) names.push_back((found = &part)->name);
+  if (names.size() == 1) return *found;
+  throw Error(ErrorKind::data, names.empty() ? fmt::format("the model has no {}", name_of(role))
+                                             : fmt::format("the model has {} {}s where one is expected: {}",
+                                                           names.size(), name_of(role), join(names, ", ")))
+      .at(name);
+}
+
+const ModelPart& ModelDescription::neighbour(const ModelPart& connector, const std::string& named, Role role) const {
+  if (named.empty()) return sole_part(role);
+  for (const ModelPart& part : parts)
+    if (part.name == named && part.role() == role) return part;
+  throw Error(ErrorKind::data, fmt::format("the connector {} names the {} {}, and the model has none of that name",
+                                           shown(connector.name), name_of(role), shown(named)))
+      .at(name);
+}
+
+WeightLayout ModelDescription::layout(const ModelPart& part) const {
+  if (const auto* encoder = std::get_if<VisionConfig>(&part.config)) return layout_of(*encoder);
+  if (const auto* decoder = std::get_if<DecoderConfig>(&part.config)) return layout_of(*decoder);
+  return layout_of(std::get<ConnectorConfig>(part.config),
+                   std::get<VisionConfig>(neighbour(part, part.encoder, Role::encoder).config),
+                   std::get<DecoderConfig>(neighbour(part, part.decoder, Role::decoder).config));
 }
 
 struct ModelDirectory::Content {
@@ -78,8 +89,9 @@ struct ModelDirectory::Content {
   };
   fs::path path;
   ModelDescription description;
-  std::array<std::optional<Safetensors>, all_parts.size()> files;
-  std::array<WeightLayout, all_parts.size()> layouts;
+  // One a part.
+  std::vector<Safetensors> files;
+  std::vector<WeightLayout> layouts;
   std::vector<Parameter> parameters;
   std::unordered_map<std::string_view, size_t> by_name; // in `parameters`
   std::vector<Checked> checked;
@@ -87,13 +99,17 @@ struct ModelDirectory::Content {
   void bind_all(const ModelFile& model_file) {
     Problems problems;
     std::unordered_set<std::string> names;
-    for (Part part : all_parts) {
-      auto index = static_cast<size_t>(part);
-      layouts[index] = description.layout(part);
-      auto bound = bind(*files[index], layouts[index]);
+    try {
+      for (const ModelPart& part : description.parts) layouts.push_back(description.layout(part));
+    } catch (Error& error) { // a connector without its neighbours
+      error.at((path / ModelFile::name).string());
+      throw;
+    }
+    for (size_t part = 0; part < layouts.size(); ++part) {
+      auto bound = bind(files[part], layouts[part]);
       for (size_t i = 0; i < bound.size(); ++i) {
-        const TensorSpec& spec = layouts[index].tensors[i];
-        std::string name = std::string(name_of(part)) + "." + spec.name;
+        const TensorSpec& spec = layouts[part].tensors[i];
+        std::string name = description.parts[part].name + "." + spec.name;
         if (!bound[i]) continue;
         if (model_file.checksums) {
           auto checksum = model_file.checksums->find(name);
@@ -113,6 +129,41 @@ struct ModelDirectory::Content {
   }
 };
 
+namespace {
+
+// A part's config and, in the same order, its weights.
+std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFile::Part& listed) {
+  ModelPart part{.name = listed.name};
+  const fs::path location = path / listed.location;
+  if (listed.role == Role::connector) {
+    part.config = listed.connector;
+    part.encoder = listed.encoder, part.decoder = listed.decoder;
+    return {std::move(part), Safetensors::open(location)};
+  }
+  part.folder = HuggingFaceFolder::open(location);
+  const std::string where = (location / "config.json").string();
+  const auto same_type = [&](const std::string& model_type) {
+    if (listed.model_type.empty() || listed.model_type == model_type) return;
+    throw Error(ErrorKind::data, fmt::format("model_type is {}, and {} lists {}", shown(model_type), ModelFile::name,
+                                             shown(listed.model_type)))
+        .at(where)
+        .advise("the directory was put together from several: import it anew");
+  };
+  if (listed.role == Role::encoder) {
+    VisionConfig config = read_vision_config(part.folder.config, where);
+    same_type(config.model_type);
+    part.config = std::move(config);
+  } else {
+    DecoderConfig config = read_decoder_config(part.folder.config, where);
+    same_type(config.model_type);
+    part.config = std::move(config);
+  }
+  Safetensors weights = *part.folder.weights;
+  return {std::move(part), std::move(weights)};
+}
+
+} // namespace
+
 ModelDirectory ModelDirectory::open(const fs::path& path) {
   auto content = std::make_shared<Content>();
   content->path = path;
@@ -122,13 +173,11 @@ ModelDirectory ModelDirectory::open(const fs::path& path) {
   description.stage = model_file.stage;
   description.step = model_file.step;
   description.plan_hash = model_file.plan_hash;
-  description.connector = model_file.connector;
-  description.vision_folder = HuggingFaceFolder::open(path / "vision");
-  description.decoder_folder = HuggingFaceFolder::open(path / "decoder");
-  description.vision = read_vision_config(description.vision_folder.config, (path / "vision/config.json").string());
-  description.decoder = read_decoder_config(description.decoder_folder.config, (path / "decoder/config.json").string());
-  content->files = {description.vision_folder.weights, Safetensors::open(path / "connector.safetensors"),
-                    description.decoder_folder.weights};
+  for (const ModelFile::Part& listed : model_file.parts) {
+    auto [part, weights] = open_part(path, listed);
+    description.parts.push_back(std::move(part));
+    content->files.push_back(std::move(weights));
+  }
   content->bind_all(model_file);
   return ModelDirectory(std::move(content));
 }
@@ -157,7 +206,7 @@ const Parameter& ModelDirectory::at(std::string_view name) const& {
 }
 
 void ModelDirectory::drop(const Parameter& parameter) const {
-  content_->files[static_cast<size_t>(parameter.part)]->drop(*parameter.view);
+  content_->files[parameter.part].drop(*parameter.view);
 }
 
 void ModelDirectory::verify() const {

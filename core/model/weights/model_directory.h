@@ -1,32 +1,31 @@
-// The model directory: fvlm.json, vision/ and decoder/ as Hugging Face folders, connector.safetensors. A checkpoint is
-// one with a training_state/ beside.
+// The model directory: fvlm.json, a Hugging Face folder for each encoder and decoder, a safetensors file for each
+// connector. A checkpoint is one with a training_state/ beside.
 #pragma once
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
 #include "model/weights/connector.h"
 #include "model/weights/layout.h"
+#include "model/weights/model_file.h"
 #include "model/weights/safetensors_writer.h"
 #include "model/weights/towers.h"
 
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace fvlm {
 
-enum class Part { vision, connector, decoder };
-constexpr std::array<Part, 3> all_parts{Part::vision, Part::connector, Part::decoder};
-const char* name_of(Part part); // "vision"
-
-// A tower's folder: its config, its weights, and the files that go with every copy (tokenizer, licence, ...).
+// The Hugging Face folder of an encoder or decoder: its config, its weights, and the files that go with every copy
+// (tokenizer, licence, ...).
 struct HuggingFaceFolder {
   struct Carried {
     std::string name;
@@ -34,12 +33,21 @@ struct HuggingFaceFolder {
   };
   std::filesystem::path path;
   nlohmann::json config;
-  std::optional<Safetensors> weights; // none: the tower is made fresh
+  std::optional<Safetensors> weights; // none: it is made fresh
   std::vector<Carried> carried;
 
   static HuggingFaceFolder open(const std::filesystem::path& path);
-  // The files of `path` that go with every copy, for a tower that has no folder of its own.
+  // The files of `path` that go with every copy, for a decoder that has no folder of its own.
   static std::vector<Carried> carry(const std::filesystem::path& path);
+};
+
+struct ModelPart {
+  std::string name; // before the names of its parameters: "vision" in "vision.layernorm.weight"
+  std::variant<VisionConfig, ConnectorConfig, DecoderConfig> config;
+  HuggingFaceFolder folder;     // of an encoder or decoder
+  std::string encoder, decoder; // of a connector: the parts that it stands between; empty: the only one of that role
+
+  Role role() const { return static_cast<Role>(config.index()); }
 };
 
 // All of a model directory besides its parameters. A copy keeps what it needs readable, also when the directory goes.
@@ -48,18 +56,23 @@ struct ModelDescription {
   std::string stage; // of training that wrote it; empty: none
   int64_t step = 0;
   std::string plan_hash; // empty: no plan
-  ConnectorConfig connector = plan::default_connector();
-  VisionConfig vision;
-  DecoderConfig decoder;
-  HuggingFaceFolder vision_folder, decoder_folder;
+  std::vector<ModelPart> parts;
 
-  WeightLayout layout(Part part) const;
+  WeightLayout layout(const ModelPart& part) const;
+  // Of a model that has one part of the role. Throws Error(data) for others.
+  const ModelPart& sole_part(Role role) const;
+  const VisionConfig& encoder() const { return std::get<VisionConfig>(sole_part(Role::encoder).config); }
+  const ConnectorConfig& connector() const { return std::get<ConnectorConfig>(sole_part(Role::connector).config); }
+  const DecoderConfig& decoder() const { return std::get<DecoderConfig>(sole_part(Role::decoder).config); }
+
+ private:
+  const ModelPart& neighbour(const ModelPart& connector, const std::string& named, Role role) const;
 };
 
 // A parameter where it lies in its file.
 struct Parameter {
   std::string name; // "vision.encoder.layer.0.norm1.weight", "connector.q_static", "decoder.model.norm.weight"
-  Part part;
+  size_t part;      // index in ModelDescription::parts
   const TensorSpec* spec;
   const TensorView* view;
 };
@@ -112,13 +125,14 @@ class ModelDirectoryWriter {
     TensorInfo info;
     bool parameter;
   };
-  void write_tower(Part part, const HuggingFaceFolder& source, const char* architecture);
+  void open_part(size_t index, const std::function<DType(const std::string& name)>& dtype_of);
+  void write_config(size_t index);
   void pass_over();
   std::vector<std::byte> passenger_bytes(const Step& step) const;
 
   AtomicFolder folder_;
   ModelDescription description_;
-  std::array<std::optional<SafetensorsWriter>, all_parts.size()> writers_;
+  std::deque<SafetensorsWriter> writers_; // one a part
   std::vector<Step> steps_;
   std::vector<TensorInfo> order_;
   size_t next_ = 0;      // of steps_

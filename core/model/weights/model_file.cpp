@@ -4,10 +4,12 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/path_hint.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -18,6 +20,7 @@ using Json = nlohmann::json;
 
 constexpr uint64_t largest_file = uint64_t{64} << 20;
 constexpr const char* algorithm = "xxh64";
+constexpr Role roles[] = {Role::encoder, Role::connector, Role::decoder};
 
 std::optional<uint64_t> parse_checksum(const Json& value) {
   if (!value.is_string()) return std::nullopt;
@@ -44,7 +47,99 @@ void read_checksums(ModelFile& out, const Json& given, const std::string& where,
   for (const std::string& problem : reader.problems().list()) problems.add("checksums: {}", problem);
 }
 
+// A part's name stands before a dot in the names of tensors.
+bool is_part_name(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+// Whether a path stays within the directory that it is relative to.
+bool is_inside(const std::filesystem::path& path) {
+  return !path.empty() && path.is_relative() && std::find(path.begin(), path.end(), "..") == path.end();
+}
+
+std::optional<Role> role_of(const std::string& word) {
+  for (const Role role : roles)
+    if (word == name_of(role)) return role;
+  return std::nullopt;
+}
+
+ModelFile::Part read_part(ConfigReader& reader) {
+  ModelFile::Part part;
+  part.name = reader.text("name", std::nullopt);
+  reader.refuse_unless(!reader.has("name") || is_part_name(part.name), "name",
+                       "a name consists of letters, digits, '_' and '-'");
+  const auto role = role_of(reader.text("role", std::nullopt));
+  reader.refuse_unless(!reader.has("role") || role, "role", "the roles are encoder, connector and decoder");
+  if (!role) return part;
+  part.role = *role;
+  const bool is_connector = part.role == Role::connector;
+  const char* key = is_connector ? "file" : "folder";
+  part.location = reader.text(key, std::nullopt);
+  reader.refuse_unless(!reader.has(key) || is_inside(part.location), key, "it has to lie inside the model directory");
+  if (!is_connector) {
+    reader.refuse_unknown(std::array{"name", "role", "folder", "model_type"});
+    part.model_type = reader.text("model_type", "");
+    return part;
+  }
+  reader.refuse_unknown(std::array{"name", "role", "file", "encoder", "decoder", "config"});
+  part.encoder = reader.text("encoder", "");
+  part.decoder = reader.text("decoder", "");
+  if (const Json* config = reader.object("config"))
+    part.connector = read_connector_config(*config, reader.where());
+  else
+    reader.problems().add("'config' is missing");
+  return part;
+}
+
+void read_parts(ModelFile& out, const Json& json, const std::string& where, Problems& problems) {
+  const auto list = json.find("parts");
+  if (list == json.end() || !list->is_array()) return problems.add("'parts' is missing or no list");
+  for (size_t i = 0; i < list->size(); ++i) {
+    if (!(*list)[i].is_object()) {
+      problems.add("parts[{}] is no object", i);
+      continue;
+    }
+    ConfigReader reader((*list)[i], where);
+    ModelFile::Part part = read_part(reader);
+    for (const std::string& problem : reader.problems().list()) problems.add("parts[{}]: {}", i, problem);
+    for (const ModelFile::Part& other : out.parts)
+      if (other.name == part.name) problems.add("parts[{}]: there are two parts named {}", i, shown(part.name));
+    out.parts.push_back(std::move(part));
+  }
+}
+
+// The parts of format 1, in which only the connector has something to say.
+std::vector<ModelFile::Part> parts_of_format_1(const Json& connector, const std::string& where) {
+  return {{.name = "vision", .role = Role::encoder, .location = "vision"},
+          {.name = "connector",
+           .role = Role::connector,
+           .location = "connector.safetensors",
+           .connector = read_connector_config(connector, where)},
+          {.name = "decoder", .role = Role::decoder, .location = "decoder"}};
+}
+
+nlohmann::ordered_json part_json(const ModelFile::Part& part) {
+  nlohmann::ordered_json out = {{"name", part.name}, {"role", name_of(part.role)}};
+  if (part.role != Role::connector) {
+    out["folder"] = part.location;
+    out["model_type"] = part.model_type;
+    return out;
+  }
+  out["file"] = part.location;
+  if (!part.encoder.empty()) out["encoder"] = part.encoder;
+  if (!part.decoder.empty()) out["decoder"] = part.decoder;
+  out["config"] = config_json(part.connector);
+  return out;
+}
+
 } // namespace
+
+const char* name_of(Role role) {
+  constexpr const char* names[] = {"encoder", "connector", "decoder"};
+  return names[static_cast<size_t>(role)];
+}
 
 ModelFile ModelFile::read(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / name;
@@ -63,24 +158,29 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
   ConfigReader reader(json, path.string());
   int64_t version = reader.whole("format_version", std::nullopt, 1);
   reader.finish("this fvlm.json was not written by fvlm-engine");
-  if (version != format_version)
-    throw Error(ErrorKind::data,
-                fmt::format("format version {} is not known to this engine, which reads {}", version, format_version))
+  if (version > format_version)
+    throw Error(ErrorKind::data, fmt::format("format version {} is not known to this engine, which reads 1 to {}",
+                                             version, format_version))
         .at(path.string())
         .advise("it was written by a newer fvlm-engine: use that one");
 
-  reader.refuse_unknown(std::array{"format_version", "model", "connector", "stage", "step", "plan_hash", "checksums"});
+  const bool has_parts = version > 1;
+  reader.refuse_unknown(std::array{"format_version", "model", has_parts ? "parts" : "connector", "stage", "step",
+                                   "plan_hash", "checksums"});
   ModelFile out;
   out.model = reader.text("model", folder.filename().string());
   if (reader.has("stage")) out.stage = reader.text("stage", std::nullopt);
   if (reader.has("plan_hash")) out.plan_hash = reader.text("plan_hash", std::nullopt);
   out.step = reader.whole("step", 0, 0, INT64_MAX);
-  const Json* connector = reader.object("connector");
-  if (!connector) reader.problems().add("'connector' is missing");
+  const Json* connector = has_parts ? nullptr : reader.object("connector");
+  if (has_parts)
+    read_parts(out, json, path.string(), reader.problems());
+  else if (!connector)
+    reader.problems().add("'connector' is missing");
   if (const Json* checksums = reader.object("checksums"))
     read_checksums(out, *checksums, path.string(), reader.problems());
   reader.finish("this fvlm.json was changed or damaged: fetch or import the model anew");
-  out.connector = read_connector_config(*connector, path.string());
+  if (connector) out.parts = parts_of_format_1(*connector, path.string());
   return out;
 }
 
@@ -88,7 +188,7 @@ std::string ModelFile::text() const {
   nlohmann::ordered_json out;
   out["format_version"] = format_version;
   out["model"] = model;
-  out["connector"] = config_json(connector);
+  for (const Part& part : parts) out["parts"].push_back(part_json(part));
   out["stage"] = stage.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(stage);
   out["step"] = step;
   out["plan_hash"] = plan_hash.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(plan_hash);
@@ -98,6 +198,16 @@ std::string ModelFile::text() const {
     out["checksums"] = {{"algorithm", algorithm}, {"tensors", tensors}};
   }
   return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; // a folder's name may be no UTF-8
+}
+
+std::filesystem::path decoder_folder(const std::filesystem::path& model) {
+  std::vector<std::string> folders;
+  for (const ModelFile::Part& part : ModelFile::read(model).parts)
+    if (part.role == Role::decoder) folders.push_back(part.location);
+  if (folders.size() != 1)
+    throw Error(ErrorKind::data, fmt::format("the model has {} decoders where one is expected", folders.size()))
+        .at(model.string());
+  return model / folders.front();
 }
 
 } // namespace fvlm

@@ -16,12 +16,6 @@ namespace {
 
 constexpr uint64_t piece_elements = uint64_t{1} << 18;
 
-Part part_of(std::string_view name) {
-  for (Part part : all_parts)
-    if (name.starts_with(name_of(part))) return part;
-  throw Error(ErrorKind::internal, fmt::format("{} belongs to no part", name));
-}
-
 // Where the numbers of a parameter come from: a file, or the dice.
 struct Source {
   const TensorView* view = nullptr;
@@ -38,7 +32,9 @@ class Transfer {
 
   TransferReport run(const std::unordered_map<std::string, Source>& sources) {
     for (const TensorInfo& tensor : writer_.order()) {
-      auto& part = report_.parts[static_cast<size_t>(part_of(tensor.name))];
+      const std::string name = tensor.name.substr(0, tensor.name.find('.'));
+      if (report_.parts.empty() || report_.parts.back().name != name) report_.parts.push_back({.name = name});
+      auto& part = report_.parts.back();
       part.parameters += tensor.elements();
       part.bytes += tensor.byte_size();
       ++part.tensors[tensor.dtype];
@@ -82,43 +78,45 @@ class Transfer {
 
 using Sources = std::unordered_map<std::string, Source>;
 
-void add_file(Sources& sources, Part part, const Safetensors& file, const WeightLayout& layout) {
+void add_file(Sources& sources, const std::string& part, const Safetensors& file, const WeightLayout& layout) {
   auto bound = bind(file, layout);
   for (size_t i = 0; i < bound.size(); ++i)
-    if (layout.tensors[i].parameter)
-      sources[fmt::format("{}.{}", name_of(part), layout.tensors[i].name)] = {bound[i], &file, {}};
+    if (layout.tensors[i].parameter) sources[part + "." + layout.tensors[i].name] = {bound[i], &file, {}};
 }
 
 } // namespace
 
 TransferReport import_model(const ImportRequest& request, const TransferProgress& progress) {
-  ModelDescription description;
-  description.name = request.name;
-  description.vision_folder = HuggingFaceFolder::open(request.vision);
-  description.decoder_folder = HuggingFaceFolder::open(request.decoder);
-  description.vision = read_vision_config(description.vision_folder.config, (request.vision / "config.json").string());
-  description.decoder =
-      read_decoder_config(description.decoder_folder.config, (request.decoder / "config.json").string());
-  description.connector = request.connector_config;
-  std::optional<Safetensors> connector;
+  ModelPart encoder{.name = "vision"}, connector{.name = "connector"}, decoder{.name = "decoder"};
+  encoder.folder = HuggingFaceFolder::open(request.vision);
+  decoder.folder = HuggingFaceFolder::open(request.decoder);
+  encoder.config = read_vision_config(encoder.folder.config, (request.vision / "config.json").string());
+  decoder.config = read_decoder_config(decoder.folder.config, (request.decoder / "config.json").string());
+  ConnectorConfig connector_config = request.connector_config;
+  std::optional<Safetensors> connector_file;
   if (request.connector) {
-    connector = Safetensors::open(*request.connector);
+    connector_file = Safetensors::open(*request.connector);
     try {
-      description.connector->adopt_shapes([&](const std::string& tensor) { return connector->at(tensor).shape; });
+      connector_config->adopt_shapes([&](const std::string& tensor) { return connector_file->at(tensor).shape; });
     } catch (Error& error) {
       if (error.where().empty()) error.at(request.connector->string());
       throw;
     }
   }
+  connector.config = std::move(connector_config);
+  ModelDescription description;
+  description.name = request.name;
+  description.parts = {std::move(encoder), std::move(connector), std::move(decoder)};
 
   Sources sources;
-  add_file(sources, Part::vision, *description.vision_folder.weights, description.layout(Part::vision));
-  add_file(sources, Part::decoder, *description.decoder_folder.weights, description.layout(Part::decoder));
-  WeightLayout layout = description.layout(Part::connector);
-  if (connector)
-    add_file(sources, Part::connector, *connector, layout);
-  else
-    for (const TensorSpec& spec : layout.tensors) sources["connector." + spec.name].fill = spec.fill;
+  for (const ModelPart& part : description.parts) {
+    const WeightLayout layout = description.layout(part);
+    const auto& file = part.role() == Role::connector ? connector_file : part.folder.weights;
+    if (file)
+      add_file(sources, part.name, *file, layout);
+    else
+      for (const TensorSpec& spec : layout.tensors) sources[part.name + "." + spec.name].fill = spec.fill;
+  }
 
   if (request.check_before_writing) request.check_before_writing();
   ModelDirectoryWriter writer(request.out, description, [&](const std::string& name) {

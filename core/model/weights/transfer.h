@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace fvlm {
 
@@ -19,17 +20,18 @@ struct ImportRequest {
   std::optional<std::filesystem::path> connector;               // safetensors; none: fresh from the seed
   ConnectorConfig connector_config = plan::default_connector(); // sizes are those of `connector` where there is one
   uint64_t seed = 42;
-  std::optional<DType> dtype; // none: towers as they are, the connector as in its file or F32
+  std::optional<DType> dtype; // none: encoder and decoder as they are, the connector as in its file or F32
   std::string name;
   std::function<void()> check_before_writing; // throws to refuse folders whose models are right; may be empty
 };
 
 struct TransferReport {
   struct PartReport {
+    std::string name;
     uint64_t parameters = 0, bytes = 0;
     std::map<DType, uint64_t> tensors; // how many of each element type
   };
-  std::array<PartReport, all_parts.size()> parts;
+  std::vector<PartReport> parts;
   std::map<std::string, uint64_t> overflowed; // tensor -> finite numbers that became infinite
 };
 
