@@ -270,6 +270,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   request.split = parsed.value_or("split", "");
   const InputSettings input = input_settings(parsed, model, run.config());
   request.system = input.system;
+  request.chat_template = input.chat_template;
   request.media_options = input.media;
   std::vector<std::unique_ptr<evaluation::SampleSet>> sets;
   sets.push_back(evaluation::open_questions(set, request, tokenizer, run.registry()));

@@ -111,7 +111,7 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
   tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const InputSettings input = input_settings(parsed, model, answerer.config());
-  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, input.system);
+  const auto prompt = ChatTemplate(*tokenizer, input.chat_template).prompt(turns, input.system);
   const at::Tensor frames = frames_of(parsed, input.media, registry);
 
   const bool json = parsed.flag("json");

@@ -113,15 +113,17 @@ Json made_from(const PreprocessInput& input) {
     sources.push_back(
         {{"settings", {{"name", source.name}, {"text only", source.text_only()}, {"fields", source.fields}}},
          {"files", files_of(source)}});
-  return {{"settings",
-           {{"version", version},
-            {"image_size", input.image_size},
-            {"tokenizer", sha256_file(input.tokenizer)},
-            {"max_frames", mix.max_frames},
-            {"replicate_image_frames", mix.replicate_image_frames},
-            {"system", mix.system},
-            {"prompts", mix.prompts}}},
-          {"sources", sources}};
+  Json made = {{"settings",
+                {{"version", version},
+                 {"image_size", input.image_size},
+                 {"tokenizer", sha256_file(input.tokenizer)},
+                 {"max_frames", mix.max_frames},
+                 {"replicate_image_frames", mix.replicate_image_frames},
+                 {"system", mix.system},
+                 {"prompts", mix.prompts}}},
+               {"sources", sources}};
+  if (mix.chat_template) made["settings"]["chat_template"] = *mix.chat_template;
+  return made;
 }
 
 void write_manifest(const fs::path& folder, const Json& made_from, const PreprocessManifest& manifest) {

@@ -59,7 +59,7 @@ int64_t answers(const SampleText& text) {
 
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
                            const VideoDecoder* video)
-    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer), image_size_(image_size), video_(video) {}
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, mix.chat_template), image_size_(image_size), video_(video) {}
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
   return with_sample_context(shard, members.key, [&] { return measured(shard, members, source); });
