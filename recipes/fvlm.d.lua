@@ -194,6 +194,7 @@ function fvlm.stage(name) end
 ---@field replicate_image_frames? integer A still image is repeated to this many frames. In frames. Default: `1`.
 ---@field overlong? "truncate"|"drop" What happens to a text longer than max_text_tokens. Default: `"truncate"`.
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
+---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 

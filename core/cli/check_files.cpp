@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "budget/described_model.h"
+#include "data/chat.h"
 #include "data/shards/tar_header.h"
 #include "data/tokenizer.h"
 #include "model/weights/model_directory.h"
@@ -120,6 +121,11 @@ class FileCheck {
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {
+    if (mix.chat_template)
+      attempt(path + ".chat_template", plan_.model.tokenizer_folder(), [&] {
+        const auto tokenizer = Tokenizer::from_file(fs::path(plan_.model.tokenizer_folder()) / "tokenizer.json");
+        const ChatTemplate chat(tokenizer, {}, mix.chat_template);
+      });
     if (mix.preprocessed) return;
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];

@@ -271,6 +271,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   request.split = parsed.value_or("split", "");
   const InputSettings input = input_settings(parsed, model, run.config());
   request.system = input.system;
+  request.chat_template = input.chat_template;
   request.media_options = input.media;
   request.visual_rows = visual_rows(*run.config().connector, run.config().vision, input.media.image_size);
   std::vector<std::unique_ptr<evaluation::SampleSet>> sets;

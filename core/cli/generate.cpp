@@ -116,7 +116,7 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
   const InputSettings input = input_settings(parsed, model, answerer.config());
   const at::Tensor frames = frames_of(parsed, input.media, registry);
   const auto visual = visual_rows(*answerer.config().connector, answerer.config().vision, input.media.image_size);
-  auto prompt = ChatTemplate(*tokenizer, visual).prompt(turns, input.system);
+  auto prompt = ChatTemplate(*tokenizer, visual, input.chat_template).prompt(turns, input.system);
   std::vector<uint8_t> no_mask;
   if (visual.in_place)
     expand_marks(prompt, no_mask,

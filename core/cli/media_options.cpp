@@ -26,6 +26,7 @@ void read_training_settings(const fs::path& model, InputSettings& out) {
     out.media.max_frames = stage.data.max_frames;
     out.media.image_frames = stage.data.replicate_image_frames;
     out.system = stage.data.system;
+    out.chat_template = stage.data.chat_template;
   } catch (const Error& error) {
     log_warning("using default frames and image size, the settings of the training are unknown: {}", error.text());
   }
@@ -35,19 +36,21 @@ void read_training_settings(const fs::path& model, InputSettings& out) {
 
 Options& with_media_options(Options& options) {
   return options.value("system", "TEXT", "the system turn; empty: none; default: You are a helpful AI assistant.")
+      .value("chat-template", "NAME", "a chat template of the decoder's folder, usually default; default: ChatML")
       .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
       .value("image-size", "N", "pixels per side; default 224, or the vision tower's own size where that is less");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
-  InputSettings out{{}, std::string(default_system_prompt)};
+  InputSettings out{{}, std::string(default_system_prompt), {}};
   out.media.image_size = std::min(config.vision.image_size, out.media.image_size);
   read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
   out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);
   out.media.image_frames = parsed.integer_or("image-frames", out.media.image_frames);
   out.system = parsed.value_or("system", out.system);
+  if (const auto name = parsed.value("chat-template")) out.chat_template = *name;
   if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
     throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   return out;

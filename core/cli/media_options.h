@@ -1,22 +1,25 @@
-// The options of verbs that read images, videos and questions outside of shards: system turn, frames and image size.
+// The options of verbs that read images, videos and questions outside of shards: system turn, chat template,
+// frames and image size.
 #pragma once
 #include "cli/options.h"
 #include "data/samples/media_file.h"
 #include "model/model.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace fvlm::cli {
 
-inline constexpr const char* media_option_names[] = {"system", "frames", "image-frames", "image-size"};
+inline constexpr const char* media_option_names[] = {"system", "chat-template", "frames", "image-frames", "image-size"};
 
-// Adds --system, --frames, --image-frames and --image-size.
+// Adds --system, --chat-template, --frames, --image-frames and --image-size.
 Options& with_media_options(Options& options);
 
 struct InputSettings {
-  MediaOptions media; // without a video decoder
-  std::string system; // the system turn
+  MediaOptions media;                       // without a video decoder
+  std::string system;                       // the system turn
+  std::optional<std::string> chat_template; // as in plan::Mix
 };
 
 // What the options leave open comes from the run that `model` is a checkpoint of, or else from the defaults.

@@ -1,5 +1,7 @@
 #include "data/bpe.h"
 
+#include "data/unicode.h"
+
 #include <algorithm>
 #include <bit>
 #include <queue>
@@ -72,13 +74,30 @@ void WordEncoder::encode(std::string_view word, std::vector<TokenId>& out) {
     }
   }
   scratch_.clear();
-  for (char c : word)
-    if (TokenId token = model_.token_of_byte[static_cast<unsigned char>(c)]; token >= 0) scratch_.push_back(token);
+  split(word, scratch_);
   if (scratch_.size() <= max_scanned_tokens)
     merge_by_scan(scratch_);
   else
     merge_by_heap(scratch_);
   out.insert(out.end(), scratch_.begin(), scratch_.end());
+}
+
+// The tokens that merging begins with.
+void WordEncoder::split(std::string_view word, std::vector<TokenId>& out) const {
+  auto append_bytes = [&](std::string_view bytes) {
+    for (char c : bytes)
+      if (TokenId token = model_.token_of_byte[static_cast<unsigned char>(c)]; token >= 0) out.push_back(token);
+  };
+  if (!model_.begins_with_characters) return append_bytes(word);
+  for (size_t at = 0; at < word.size();) {
+    const std::string_view character = word.substr(at, decode_at(word, at).length);
+    auto found = model_.token_of_character.find(std::string(character));
+    if (found == model_.token_of_character.end())
+      append_bytes(character);
+    else
+      out.push_back(found->second);
+    at += character.size();
+  }
 }
 
 void WordEncoder::merge_by_scan(std::vector<TokenId>& tokens) const {

@@ -37,6 +37,9 @@ class MergeTable {
 
 struct BpeModel {
   std::array<TokenId, 256> token_of_byte; // -1 for a byte that the vocabulary lacks; encoding drops it
+  // SentencePiece: merging begins with the characters of a word, and with bytes only for those without a token.
+  bool begins_with_characters = false;
+  std::unordered_map<std::string, TokenId> token_of_character; // filled only for these
   MergeTable merges;
   // A word that is itself a token is encoded as that token, without merging (Llama 3). The keys are raw bytes.
   bool ignore_merges = false;
@@ -51,6 +54,7 @@ class WordEncoder {
 
  private:
   void encode(std::string_view word, std::vector<TokenId>& out);
+  void split(std::string_view word, std::vector<TokenId>& out) const;
   void merge_by_scan(std::vector<TokenId>& tokens) const;
   void merge_by_heap(std::vector<TokenId>& tokens) const;
 

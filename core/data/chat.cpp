@@ -12,15 +12,51 @@ TokenId required(const Tokenizer& tokenizer, const char* content) {
   auto id = tokenizer.special_id(content);
   if (!id)
     throw Error(ErrorKind::data, fmt::format("the tokenizer has no special token '{}'", content))
-        .advise("chat needs a tokenizer with SmolLM2's special tokens, such as that of SmolLM2-135M-Instruct");
+        .advise("set chat_template = \"default\" to use the model's own chat template, or take a tokenizer with "
+                "ChatML's special tokens, such as that of SmolLM2-135M-Instruct");
   return *id;
 }
 
 } // namespace
 
-ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows)
-    : tokenizer_(tokenizer), start_(required(tokenizer, "<|im_start|>")), end_(required(tokenizer, "<|im_end|>")),
-      has_marks_(visual_rows.in_place) {}
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows,
+                           const std::optional<std::string>& name)
+    : tokenizer_(tokenizer), has_marks_(visual_rows.in_place) {
+  if (name) {
+    if (has_marks_)
+      throw Error(ErrorKind::data,
+                  "the connector's rows stand in place of <image>, which the model's own chat template "
+                  "does not support yet")
+          .advise("leave out chat_template: the conversation is then written in ChatML");
+    own_ = std::make_shared<const OwnTemplate>(tokenizer, *name);
+    return;
+  }
+  start_ = required(tokenizer, "<|im_start|>");
+  end_ = required(tokenizer, "<|im_end|>");
+}
+
+// Answers are encoded apart, so that the mask begins where generation begins.
+ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_view system, bool prompt) const {
+  std::vector<Turn> all;
+  if (!system.empty()) all.push_back({"system", std::string(system)});
+  all.insert(all.end(), turns.begin(), turns.end());
+  const ChatText chat = own_->render(all, prompt);
+  ChatTokens out;
+  Tokenizer::Encoder encoder(tokenizer_);
+  auto append = [&](size_t begin, size_t end, bool answer) {
+    encoder.append_text_with_tokens(std::string_view(chat.text).substr(begin, end - begin), chat.literal, begin,
+                                    out.ids);
+    out.answer_mask.resize(out.ids.size(), answer);
+  };
+  size_t at = 0;
+  for (const auto& [begin, end] : chat.answers) {
+    append(at, begin, false);
+    append(begin, end, true);
+    at = end;
+  }
+  append(at, chat.text.size(), false);
+  return out;
+}
 
 void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const {
   out.ids.push_back(id);
@@ -55,6 +91,7 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
 }
 
 ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system) const {
+  if (own_) return encode_own(turns, system, false);
   ChatTokens out;
   if (!system.empty()) append_turn({"system", std::string(system)}, out);
   for (const Turn& turn : turns) append_turn(turn, out);
@@ -62,6 +99,7 @@ ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view sy
 }
 
 std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::string_view system) const {
+  if (own_) return encode_own(turns, system, true).ids;
   ChatTokens out = encode(turns, system);
   append_token(start_, false, out);
   append_text("assistant\n", false, out);

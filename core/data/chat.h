@@ -1,23 +1,22 @@
-// The chat template of SmolLM2: turns of a conversation become tokens and a mask of the answers.
+// Turns of a conversation become tokens and a mask of the answers, in ChatML (as SmolLM2 has it) or by the template
+// that the tokenizer's folder brings.
 #pragma once
+#include "data/own_template.h"
 #include "data/tokenizer.h"
 #include "recipe/visual_rows.h"
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace fvlm {
 
-struct Turn {
-  std::string role; // "user" or "assistant"
-  std::string text;
-};
-
 struct ChatTokens {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> answer_mask; // 1 for every token of an assistant's turn after "<|im_start|>assistant\n"
+  std::vector<uint8_t> answer_mask; // 1 for every token of an answer, with the tokens that end it
 };
 
 inline constexpr std::string_view default_system_prompt = "You are a helpful AI assistant.";
@@ -26,13 +25,16 @@ inline constexpr std::string_view default_system_prompt = "You are a helpful AI 
 // users cannot inject markup.
 class ChatTemplate {
  public:
-  // Throws Error(data) when the tokenizer lacks <|im_start|> or <|im_end|>. `visual_rows`: where they are in place,
-  // <image> and <video> in a user's turn become their ids in visual_marks.h.
-  explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {});
+  // Without the name of a template in the tokenizer's folder it is ChatML. `visual_rows`: where they are in place,
+  // <image> and <video> in a user's turn become their ids in visual_marks.h. Throws Error(data) when the tokenizer
+  // lacks
+  // <|im_start|> or <|im_end|> of ChatML, or when there is no such template.
+  explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {},
+                        const std::optional<std::string>& name = {});
 
   ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
 
-  // The same with a generation prompt: it ends with "<|im_start|>assistant\n".
+  // The same with a generation prompt: it ends where the next answer begins, with "<|im_start|>assistant\n" in ChatML.
   std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
 
  private:
@@ -41,8 +43,11 @@ class ChatTemplate {
   void append_user_text(std::string_view text, ChatTokens& out) const;
   void append_token(TokenId id, bool answer, ChatTokens& out) const;
 
+  ChatTokens encode_own(std::span<const Turn> turns, std::string_view system, bool prompt) const;
+
   const Tokenizer& tokenizer_;
-  TokenId start_, end_;
+  std::shared_ptr<const OwnTemplate> own_; // null: ChatML
+  TokenId start_ = -1, end_ = -1;          // of ChatML
   bool has_marks_;
 };
 

@@ -121,6 +121,7 @@ Json made_from(const PreprocessInput& input) {
                    {"system", mix.system},
                    {"prompts", mix.prompts}};
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
+  if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
   return {{"settings", settings}, {"sources", sources}};
 }
 

@@ -86,7 +86,8 @@ size_t gpt2_end(std::string_view text, size_t at) {
   return space_end(text, at);
 }
 
-size_t llama3_end(std::string_view text, size_t at) {
+// GPT-4's pattern, with at most `max_digits` digits in a word.
+size_t gpt4_end(std::string_view text, size_t at, int max_digits) {
   Scanner scan(text);
   if (text[at] == '\'')
     if (size_t end = contraction_end(text, at, true); end > at) return end;
@@ -97,9 +98,9 @@ size_t llama3_end(std::string_view text, size_t at) {
   size_t second = at + first.length;
   if (!is_number(kind) && !is_line_break(kind) && second < text.size() && is_letter(scan.class_at(second)))
     return scan.skip(second, is_letter);
-  if (is_number(kind)) { // \p{N}{1,3}
+  if (is_number(kind)) { // \p{N}{1,max_digits}
     size_t end = at;
-    for (int i = 0; i < 3 && end < text.size() && is_number(scan.class_at(end)); ++i)
+    for (int i = 0; i < max_digits && end < text.size() && is_number(scan.class_at(end)); ++i)
       end += decode_at(text, end).length;
     return end;
   }
@@ -122,12 +123,25 @@ std::string_view pattern_text(WordPattern pattern) {
     return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   case WordPattern::llama3:
     return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  case WordPattern::qwen2:
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  case WordPattern::nanochat:
+    return R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
   }
   return "";
 }
 
 size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
-  return pattern == WordPattern::llama3 ? llama3_end(text, at) : gpt2_end(text, at);
+  switch (pattern) {
+  case WordPattern::llama3:
+    return gpt4_end(text, at, 3);
+  case WordPattern::qwen2:
+    return gpt4_end(text, at, 1);
+  case WordPattern::nanochat:
+    return gpt4_end(text, at, 2);
+  default:
+    return gpt2_end(text, at);
+  }
 }
 
 } // namespace fvlm

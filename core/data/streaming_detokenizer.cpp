@@ -4,6 +4,7 @@
 #include "data/unicode.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -36,12 +37,24 @@ StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vect
     throw Error(ErrorKind::usage, "a stop text is empty: nothing would be generated");
 }
 
-std::string StreamingDetokenizer::add(TokenId id) {
+void StreamingDetokenizer::hold(TokenId id) {
   const bool known = id >= 0 && static_cast<size_t>(id) < tokenizer_.size();
-  if (!known)
-    held_ += unknown;
-  else if (!tokenizer_.decode(std::span(&id, 1), true).empty())
-    held_ += tokenizer_.bytes_of(id);
+  if (known && tokenizer_.is_special(id)) return;
+  if (known && tokenizer_.is_byte_fallback(id)) {
+    begins_ = false;
+    bytes_ += tokenizer_.bytes_of(id);
+    if (complete_utf8_end(bytes_) == bytes_.size()) held_ += std::exchange(bytes_, "");
+    return;
+  }
+  for (; !bytes_.empty(); bytes_.pop_back()) held_ += unknown; // bytes of a character that is not completed
+  std::string_view text = known ? std::string_view(tokenizer_.bytes_of(id)) : unknown;
+  if (begins_ && tokenizer_.drops_first_space() && text.starts_with(' ')) text.remove_prefix(1);
+  begins_ = false;
+  held_ += text;
+}
+
+std::string StreamingDetokenizer::add(TokenId id) {
+  hold(id);
   size_t end = held_.size();
   for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
   stopped_ = end < held_.size();
@@ -54,6 +67,7 @@ std::string StreamingDetokenizer::add(TokenId id) {
 }
 
 std::string StreamingDetokenizer::finish() {
+  for (; !bytes_.empty(); bytes_.pop_back()) held_ += unknown;
   return take(held_.size());
 }
 

@@ -21,9 +21,12 @@ class StreamingDetokenizer {
 
  private:
   std::string take(size_t bytes);
+  void hold(TokenId id);
   const Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
   std::string held_;
+  std::string bytes_;  // of a character whose tokens are single bytes (SentencePiece), until it is complete
+  bool begins_ = true; // no text was added yet
   bool stopped_ = false;
 };
 

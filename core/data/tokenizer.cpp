@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "data/normalization.h"
 #include "data/unicode.h"
 
 #include <fmt/format.h>
@@ -31,9 +32,9 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
 }
 
 // Cuts the text at added tokens as Hugging Face does: calls token(id) for each, and piece(std::string_view) for the
-// text between them.
-template <class Token, class Piece>
-void cut(std::string_view text, const AddedTokens& added, SpecialTokens special, Token&& token, Piece&& piece) {
+// text between them. is_literal(at, end) says of a special token's spelling that it is text.
+template <class Literal, class Token, class Piece>
+void cut(std::string_view text, const AddedTokens& added, Literal&& is_literal, Token&& token, Piece&& piece) {
   size_t begin = 0; // of the text that no added token has taken
   for (size_t at = 0; at < text.size();) {
     const AddedToken* found = added.at(text, at);
@@ -43,7 +44,7 @@ void cut(std::string_view text, const AddedTokens& added, SpecialTokens special,
     }
     size_t first = at, end = at + found->content.size();
     at = end;
-    if (found->special && special == SpecialTokens::as_text) continue;
+    if (found->special && is_literal(first, end)) continue;
     if (found->single_word && !stands_alone(text, first, end)) continue;
     if (found->left_strip) {
       first = std::max(first, begin);
@@ -73,16 +74,42 @@ const AddedToken* AddedTokens::at(std::string_view text, size_t at) const {
   return nullptr;
 }
 
-void Tokenizer::Encoder::append_words(std::string_view piece, std::vector<TokenId>& out) {
-  each_word(tokenizer_.pretokenizer_, piece, [&](std::string_view word) { words_.append(word, out); });
+// Text between the added tokens that are not normalized.
+void Tokenizer::Encoder::append_normalized(std::string_view piece, SpecialTokens special, std::vector<TokenId>& out) {
+  std::string normalized;
+  if (!tokenizer_.normalizers_.empty()) {
+    normalized = normalize(tokenizer_.normalizers_, piece);
+    piece = normalized;
+  }
+  auto is_literal = [&](size_t, size_t) { return special == SpecialTokens::as_text; };
+  auto words = [&](std::string_view part) {
+    each_word(tokenizer_.pretokenizer_, part, [&](std::string_view word) { words_.append(word, out); });
+  };
+  cut(
+      piece, tokenizer_.added_normalized_, is_literal, [&](TokenId id) { out.push_back(id); }, words);
 }
 
 void Tokenizer::Encoder::append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out) {
   ValidUtf8 valid(text);
-  auto token = [&](TokenId id) { out.push_back(id); };
-  auto words = [&](std::string_view piece) { append_words(piece, out); };
-  cut(valid.view(), tokenizer_.added_, special, token,
-      [&](std::string_view piece) { cut(piece, tokenizer_.added_normalized_, special, token, words); });
+  auto is_literal = [&](size_t, size_t) { return special == SpecialTokens::as_text; };
+  cut(
+      valid.view(), tokenizer_.added_, is_literal, [&](TokenId id) { out.push_back(id); },
+      [&](std::string_view piece) { append_normalized(piece, special, out); });
+}
+
+void Tokenizer::Encoder::append_text_with_tokens(std::string_view text, std::span<const size_t> literal, size_t offset,
+                                                 std::vector<TokenId>& out) {
+  auto is_literal = [&](size_t begin, size_t end) {
+    auto found = std::lower_bound(literal.begin(), literal.end(), begin + offset);
+    return found != literal.end() && *found < end + offset;
+  };
+  auto piece = [&](std::string_view part) {
+    const auto begin = static_cast<size_t>(part.data() - text.data());
+    append_normalized(part, is_literal(begin, begin + part.size()) ? SpecialTokens::as_text : SpecialTokens::parse,
+                      out);
+  };
+  cut(
+      text, tokenizer_.added_, is_literal, [&](TokenId id) { out.push_back(id); }, piece);
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
@@ -107,7 +134,32 @@ const std::string& Tokenizer::bytes_of(TokenId id) const {
   return bytes_[static_cast<size_t>(id)];
 }
 
+// Bytes that stand side by side are text together, or one U+FFFD each.
+std::string Tokenizer::decode_sentencepiece(std::span<const TokenId> ids, bool skip_special) const {
+  std::string text, bytes;
+  auto take_bytes = [&] {
+    if (ValidUtf8(bytes).view() == bytes)
+      text += bytes;
+    else
+      for (size_t i = 0; i < bytes.size(); ++i) append_utf8(text, 0xFFFD);
+    bytes.clear();
+  };
+  for (TokenId id : ids) {
+    const std::string& token = bytes_of(id);
+    if (skip_special && special_[static_cast<size_t>(id)]) continue;
+    if (is_byte_fallback(id)) {
+      bytes += token;
+      continue;
+    }
+    take_bytes();
+    text += token;
+  }
+  take_bytes();
+  return text.starts_with(' ') ? text.substr(1) : text;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
+  if (sentencepiece_) return decode_sentencepiece(ids, skip_special);
   std::string bytes;
   for (TokenId id : ids) {
     const std::string& token = bytes_of(id);
@@ -123,11 +175,18 @@ std::optional<TokenId> Tokenizer::special_id(std::string_view content) const {
   return std::nullopt;
 }
 
+bool Tokenizer::special_at(std::string_view text, size_t at) const {
+  for (const AddedTokens* added : {&added_, &added_normalized_})
+    if (const AddedToken* found = added->at(text, at); found && found->special) return true;
+  return false;
+}
+
 void Tokenizer::check_vocabulary_size(int64_t vocabulary, const std::string& where) const {
   if (static_cast<int64_t>(size()) > vocabulary)
     throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", size(), vocabulary))
         .at(where)
-        .advise("use the tokenizer that the decoder was trained with, or extend its embedding with "
+        .advise("use the tokenizer that the decoder was trained with, or "
+                "extend its embedding with "
                 "resize_token_embeddings() in transformers");
 }
 

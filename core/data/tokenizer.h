@@ -1,7 +1,8 @@
 // Tokenizer: encodes text to token ids and decodes them, as described by a Hugging Face tokenizer.json with byte-level
-// BPE.
+// BPE or the BPE of SentencePiece.
 #pragma once
 #include "data/bpe.h"
+#include "data/normalization.h"
 #include "data/pretokenizer.h"
 
 #include <filesystem>
@@ -58,6 +59,12 @@ class Tokenizer {
   // The bytes that a token stands for.
   const std::string& bytes_of(TokenId id) const;
   std::optional<TokenId> special_id(std::string_view content) const;
+  bool special_at(std::string_view text, size_t at) const;        // whether a special token is spelled there
+  const std::filesystem::path& folder() const { return folder_; } // of the file; empty for from_json()
+  bool is_special(TokenId id) const { return special_[static_cast<size_t>(id)]; } // of an id below size()
+  // SentencePiece: whether a token is a byte of a character, and whether text loses a space at its beginning.
+  bool is_byte_fallback(TokenId id) const { return sentencepiece_ && byte_[static_cast<size_t>(id)]; }
+  bool drops_first_space() const { return sentencepiece_; }
   size_t size() const { return bytes_.size(); } // one more than the largest id
   // Throws Error(data) when the tokenizer has more tokens than the embedding of the decoder has rows.
   void check_vocabulary_size(int64_t vocabulary, const std::string& where) const;
@@ -67,9 +74,13 @@ class Tokenizer {
    public:
     explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer), words_(tokenizer.model_) {}
     void append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out);
+    // Special tokens become tokens, but not those that begin at one of the sorted places `literal`. Places count from
+    // `offset` bytes before the text, which is a part of a larger one and valid UTF-8.
+    void append_text_with_tokens(std::string_view text, std::span<const size_t> literal, size_t offset,
+                                 std::vector<TokenId>& out);
 
    private:
-    void append_words(std::string_view piece, std::vector<TokenId>& out);
+    void append_normalized(std::string_view piece, SpecialTokens special, std::vector<TokenId>& out);
     const Tokenizer& tokenizer_;
     WordEncoder words_;
   };
@@ -77,12 +88,17 @@ class Tokenizer {
  private:
   friend class TokenizerFile;
   Tokenizer() = default;
+  std::string decode_sentencepiece(std::span<const TokenId> ids, bool skip_special) const;
 
   BpeModel model_;
   PreTokenizer pretokenizer_;
+  std::filesystem::path folder_;
+  std::vector<Normalizer> normalizers_;
+  bool sentencepiece_ = false; // tokens are characters with marks for spaces, and bytes where there is no token
   AddedTokens added_, added_normalized_;
   std::vector<std::string> bytes_;    // by id; empty for an id that is not used
   std::vector<bool> known_, special_; // by id
+  std::vector<bool> byte_;            // by id, for SentencePiece: <0x0A>
 };
 
 } // namespace fvlm

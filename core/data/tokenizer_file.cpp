@@ -1,7 +1,9 @@
 // Reads a Hugging Face tokenizer.json into a Tokenizer and rejects features that are not supported, by name.
 #include "base/error.h"
 #include "base/file.h"
+#include "data/normalization.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_json.h"
 #include "data/unicode.h"
 
 #include <fmt/format.h>
@@ -11,19 +13,20 @@
 
 namespace fvlm {
 
-using Json = nlohmann::json;
-
-class TokenizerFile {
+class TokenizerFile : private TokenizerJson {
  public:
-  explicit TokenizerFile(std::string where) : where_(std::move(where)) {}
+  explicit TokenizerFile(std::string where) : TokenizerJson(std::move(where)) {}
 
   Tokenizer read(std::string_view text) {
     Json root = Json::parse(text, nullptr, false);
     if (root.is_discarded()) fail("it is not valid JSON", "take the tokenizer.json that came with the model");
     if (!root.is_object()) fail("a JSON object was expected at the top");
+    // Llama 2's form: characters and byte_fallback, and nothing that splits the text.
+    tokenizer_.sentencepiece_ =
+        flag(object(root, "model"), "byte_fallback", false) && member(root, "pre_tokenizer", nullptr).is_null();
+    read_normalizer(root);
     read_added(member(root, "added_tokens", Json::array()));
     read_model(object(root, "model"));
-    refuse_unless_null(root, "normalizer");
     read_pretokenizer(root);
     read_decoder(root);
     store_added_tokens();
@@ -31,49 +34,35 @@ class TokenizerFile {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what, const std::string& advice = "") const {
-    throw Error(ErrorKind::data, what).at(where_).advise(advice);
+  void read_normalizer(const Json& root) {
+    Json normalizer = member(root, "normalizer", nullptr);
+    if (normalizer.is_null()) return;
+    std::vector<Json> steps{normalizer};
+    if (type_of(normalizer, "normalizer") == "Sequence") {
+      Json list = member(normalizer, "normalizers", nullptr);
+      if (!list.is_array()) fail("'normalizer.normalizers' must be a list");
+      steps.assign(list.begin(), list.end());
+    }
+    for (const Json& step : steps) tokenizer_.normalizers_.push_back(normalizer_of(step));
   }
 
-  static Json member(const Json& parent, const char* key, const Json& fallback) {
-    auto found = parent.find(key);
-    return found == parent.end() || found->is_null() ? fallback : *found;
+  Normalizer normalizer_of(const Json& step) const {
+    const std::string type = type_of(step, "normalizer");
+    if (type == "NFC") return {Normalizer::Kind::nfc, "", ""};
+    if (type == "Prepend") return {Normalizer::Kind::prepend, "", text_of(member(step, "prepend", nullptr), "prepend")};
+    if (type != "Replace")
+      fail(fmt::format("normalizer '{}' is not supported: only NFC, Prepend and Replace are", type));
+    const std::string from = string_pattern(step, "normalizer");
+    return {Normalizer::Kind::replace, from, text_of(member(step, "content", nullptr), "normalizer.content")};
   }
 
-  const Json& object(const Json& parent, const char* key) const {
-    auto found = parent.find(key);
-    if (found == parent.end() || !found->is_object()) fail(fmt::format("'{}' is missing or no object", key));
-    return *found;
-  }
-
-  std::string text_of(const Json& value, const std::string& name) const {
-    if (!value.is_string()) fail(fmt::format("'{}' must be a string", name));
-    return value.get<std::string>();
-  }
-
-  bool flag(const Json& parent, const char* key, bool fallback) const {
-    Json value = member(parent, key, fallback);
-    if (!value.is_boolean()) fail(fmt::format("'{}' must be true or false", key));
-    return value.get<bool>();
-  }
-
-  std::string type_of(const Json& parent, const std::string& name) const {
-    if (!parent.is_object()) fail(fmt::format("'{}' must be an object", name));
-    return text_of(member(parent, "type", ""), name + ".type");
-  }
-
-  void refuse_unless_null(const Json& parent, const char* key) const {
-    Json value = member(parent, key, nullptr);
-    if (!value.is_null())
-      fail(fmt::format("{} '{}' is not supported: only tokenizers without one", key, type_of(value, key)));
-  }
-
-  TokenId id_of(const Json& value, const std::string& name) const {
-    if (!value.is_number_integer()) fail(fmt::format("the id of {} must be a whole number", name));
-    int64_t id = value.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), INT64_MAX))
-                                            : value.get<int64_t>();
-    if (id < 0 || id >= max_ids) fail(fmt::format("the id {} of {} is outside 0 .. {}", id, name, max_ids - 1));
-    return static_cast<TokenId>(id);
+  // The pattern of Replace, which is supported as a string.
+  std::string string_pattern(const Json& step, const std::string& name) const {
+    const Json pattern = member(step, "pattern", nullptr);
+    const Json text = pattern.is_object() ? member(pattern, "String", nullptr) : Json();
+    if (!text.is_string() || text.get<std::string>().empty())
+      fail(fmt::format("{}: Replace is supported with a string as its pattern", name));
+    return text.get<std::string>();
   }
 
   // Maps a token from GPT-2's printable alphabet back to bytes. As in Hugging Face tokenizers, a token with a character
@@ -92,15 +81,27 @@ class TokenizerFile {
     return bytes;
   }
 
-  void set_token(TokenId id, const std::string& content, bool special) {
+  // <0x0A> stands for a byte; in other tokens, marks stand for spaces.
+  std::string decode_sentencepiece(size_t id, const std::string& content) {
+    for (int byte = 0; content.size() == 6 && byte < 256; ++byte)
+      if (content == fmt::format("<0x{:02X}>", byte)) {
+        tokenizer_.byte_[id] = true;
+        return {static_cast<char>(byte)};
+      }
+    return replace_all(content, space_mark, " ");
+  }
+
+  // An added token is decoded as added, even where its normalized form differs from what the vocabulary has.
+  void set_token(TokenId id, const std::string& content, bool special, bool added = false) {
     size_t index = static_cast<size_t>(id);
     if (index >= tokenizer_.bytes_.size()) {
       tokenizer_.bytes_.resize(index + 1);
       tokenizer_.known_.resize(index + 1);
       tokenizer_.special_.resize(index + 1);
+      tokenizer_.byte_.resize(index + 1);
     }
-    std::string bytes = decode_byte_level(content);
-    if (tokenizer_.known_[index] && tokenizer_.bytes_[index] != bytes)
+    std::string bytes = tokenizer_.sentencepiece_ ? decode_sentencepiece(index, content) : decode_byte_level(content);
+    if (!added && tokenizer_.known_[index] && tokenizer_.bytes_[index] != bytes)
       fail(fmt::format("the id {} stands for '{}' and for '{}'", id, tokenizer_.bytes_[index], bytes));
     tokenizer_.bytes_[index] = std::move(bytes);
     tokenizer_.known_[index] = true;
@@ -126,14 +127,14 @@ class TokenizerFile {
 
   void read_model(const Json& model) {
     std::string type = text_of(member(model, "type", "BPE"), "model.type");
-    if (type != "BPE") fail(fmt::format("model type '{}' is not supported: only BPE is", type));
+    if (type != "BPE") fail(fmt::format("model type '{}' is not supported: only BPE is", type), advice);
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       Json value = member(model, key, nullptr);
       bool nothing = value.is_null() || (value.is_string() && value.get<std::string>().empty()) ||
                      (value.is_number() && value.get<double>() == 0);
       if (!nothing) fail(fmt::format("model.{} is not supported", key));
     }
-    if (flag(model, "byte_fallback", false)) fail("model.byte_fallback is not supported: only byte-level BPE is");
+    const bool byte_fallback = flag(model, "byte_fallback", false);
     tokenizer_.model_.ignore_merges = flag(model, "ignore_merges", false);
 
     const Json& vocabulary = object(model, "vocab");
@@ -152,8 +153,37 @@ class TokenizerFile {
       fail(fmt::format("the largest id is {}, far beyond the {} tokens there are", largest, entries));
     check_added_ids(id_of_token);
     for (const auto& [content, id] : id_of_token) set_token(id, content, false);
-    for (const AddedToken& token : added_) set_token(token.id, token.content, token.special);
+    for (AddedToken& token : added_) {
+      if (token.normalized) token.content = normalize(tokenizer_.normalizers_, ValidUtf8(token.content).view());
+      set_token(token.id, token.content, token.special, true);
+    }
 
+    if (tokenizer_.sentencepiece_)
+      read_characters(id_of_token);
+    else
+      read_bytes(model, id_of_token, byte_fallback);
+    if (tokenizer_.model_.ignore_merges)
+      for (const auto& [content, id] : id_of_token)
+        tokenizer_.model_.whole_words.emplace(tokenizer_.sentencepiece_ ? content : decode_byte_level(content), id);
+    read_merges(member(model, "merges", nullptr), id_of_token);
+  }
+
+  void read_characters(const std::unordered_map<std::string, TokenId>& id_of_token) {
+    tokenizer_.model_.begins_with_characters = true;
+    for (int byte = 0; byte < 256; ++byte) {
+      auto found = id_of_token.find(fmt::format("<0x{:02X}>", byte));
+      if (found == id_of_token.end())
+        fail(fmt::format("model.byte_fallback needs the token <0x{:02X}>, "
+                         "which the vocabulary lacks",
+                         byte));
+      tokenizer_.model_.token_of_byte[static_cast<size_t>(byte)] = found->second;
+    }
+    for (const auto& [content, id] : id_of_token)
+      if (!content.empty() && ValidUtf8(content).view() == content && decode_at(content, 0).length == content.size())
+        tokenizer_.model_.token_of_character.emplace(content, id);
+  }
+
+  void read_bytes(const Json& model, const std::unordered_map<std::string, TokenId>& id_of_token, bool byte_fallback) {
     const ByteAlphabet& alphabet = byte_alphabet();
     bool any = false;
     for (size_t byte = 0; byte < 256; ++byte) {
@@ -163,21 +193,19 @@ class TokenizerFile {
       tokenizer_.model_.token_of_byte[byte] = found == id_of_token.end() ? -1 : found->second;
       any |= found != id_of_token.end();
     }
-    if (!any) fail("the vocabulary holds no single byte: it is not a byte-level one");
-    refuse_unknown_bytes(model);
-    if (tokenizer_.model_.ignore_merges)
-      for (const auto& [content, id] : id_of_token)
-        tokenizer_.model_.whole_words.emplace(decode_byte_level(content), id);
-    read_merges(member(model, "merges", nullptr), id_of_token);
+    if (!any) fail("the vocabulary holds no single byte: it is not a byte-level one", advice);
+    refuse_unknown_bytes(model, byte_fallback);
   }
 
-  void refuse_unknown_bytes(const Json& model) const {
-    Json unknown = member(model, "unk_token", nullptr);
-    if (unknown.is_null()) return;
+  // With a token for every byte, neither unk_token nor byte_fallback is ever used.
+  void refuse_unknown_bytes(const Json& model, bool byte_fallback) const {
+    if (member(model, "unk_token", nullptr).is_null() && !byte_fallback) return;
     for (size_t byte = 0; byte < 256; ++byte) {
       bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1; // other bytes never occur in UTF-8
       if (in_text && tokenizer_.model_.token_of_byte[byte] < 0)
-        fail(fmt::format("the vocabulary lacks byte {:#04x}, and model.unk_token in its place is not supported", byte));
+        fail(fmt::format("the vocabulary lacks byte {:#04x}, and model.{} in "
+                         "its place is not supported",
+                         byte, byte_fallback ? "byte_fallback" : "unk_token"));
     }
   }
 
@@ -188,9 +216,11 @@ class TokenizerFile {
       auto [known, added] = id_of_token.emplace(token.content, next);
       if (added) ++next;
       if (token.id != known->second)
-        fail(fmt::format("the id of added token '{}' is {}, and Hugging Face gives it {}", token.content, token.id,
-                         known->second),
-             "save the tokenizer with transformers, which writes the ids that it uses");
+        fail(fmt::format("the id of added token '{}' is {}, and Hugging Face "
+                         "gives it {}",
+                         token.content, token.id, known->second),
+             "save the tokenizer with transformers, which writes the ids that "
+             "it uses");
     }
   }
 
@@ -229,7 +259,9 @@ class TokenizerFile {
 
   void read_pretokenizer(const Json& root) {
     Json pre = member(root, "pre_tokenizer", nullptr);
-    if (pre.is_null()) fail("there is no pre_tokenizer: byte-level BPE needs ByteLevel");
+    tokenizer_.pretokenizer_.pattern = WordPattern::none;
+    if (tokenizer_.sentencepiece_) return;
+    if (pre.is_null()) fail("there is no pre_tokenizer: byte-level BPE needs ByteLevel", advice);
     std::vector<Json> steps{pre};
     if (type_of(pre, "pre_tokenizer") == "Sequence") {
       Json list = member(pre, "pretokenizers", nullptr);
@@ -237,7 +269,6 @@ class TokenizerFile {
       steps.clear();
       for (const Json& step : list) steps.push_back(step);
     }
-    tokenizer_.pretokenizer_.pattern = WordPattern::none;
     bool byte_level = false;
     for (const Json& step : steps) {
       std::string type = type_of(step, "pre_tokenizer");
@@ -253,9 +284,13 @@ class TokenizerFile {
           fail("ByteLevel with add_prefix_space behind Split is not supported");
         if (flag(step, "use_regex", true)) set_pattern(WordPattern::gpt2);
       } else
-        fail(fmt::format("pre_tokenizer '{}' is not supported: only Digits, Split and ByteLevel are", type));
+        fail(fmt::format("pre_tokenizer '{}' is not supported: only Digits, "
+                         "Split and ByteLevel are",
+                         type));
     }
-    if (!byte_level) fail("the pre_tokenizer does not end with ByteLevel: only byte-level BPE is supported");
+    if (!byte_level)
+      fail("the pre_tokenizer does not end with ByteLevel: only byte-level BPE "
+           "is supported");
   }
 
   void set_pattern(WordPattern pattern) {
@@ -275,17 +310,30 @@ class TokenizerFile {
     std::string text = pattern.is_object() ? text_of(member(pattern, "Regex", ""), "Split.pattern.Regex") : "";
     if (text_of(member(step, "behavior", ""), "Split.behavior") != "Isolated" || flag(step, "invert", false))
       fail("Split is supported with behavior Isolated alone");
-    for (WordPattern known : {WordPattern::gpt2, WordPattern::llama3})
+    for (WordPattern known : split_patterns)
       if (text == pattern_text(known)) return set_pattern(known);
     fail(fmt::format("the pattern of Split is not one that this engine knows: {}", text),
-         "GPT-2's and Llama 3's patterns are supported");
+         "the patterns of GPT-2, Llama 3, Qwen2 and nanochat are supported");
   }
 
   void read_decoder(const Json& root) {
     Json decoder = member(root, "decoder", nullptr);
+    if (tokenizer_.sentencepiece_) return read_sentencepiece_decoder(decoder);
     if (decoder.is_null() || type_of(decoder, "decoder") != "ByteLevel")
       fail(fmt::format("decoder '{}' is not supported: only ByteLevel is",
                        decoder.is_null() ? "null" : type_of(decoder, "decoder")));
+  }
+
+  // Marks become spaces, bytes characters, and the text loses the space that Prepend gave it.
+  void read_sentencepiece_decoder(const Json& decoder) const {
+    const Json expected = {{{"type", "Replace"}, {"pattern", {{"String", space_mark}}}, {"content", " "}},
+                           {{"type", "ByteFallback"}},
+                           {{"type", "Fuse"}},
+                           {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
+    if (!decoder.is_object() || member(decoder, "decoders", nullptr) != expected)
+      fail("a decoder other than Llama 2's (Replace, ByteFallback, Fuse, "
+           "Strip) is not supported with byte_fallback",
+           advice);
   }
 
   void store_added_tokens() {
@@ -295,8 +343,10 @@ class TokenizerFile {
     tokenizer_.added_ = AddedTokens({added_.begin(), rest});
   }
 
-  static constexpr int64_t max_ids = 1 << 24;
-  std::string where_;
+  static constexpr std::string_view space_mark = "\u2581";
+  static constexpr const char* advice = "use a tokenizer with byte-level BPE, such as those of Llama 3, Qwen and "
+                                        "SmolLM, or "
+                                        "with SentencePiece's BPE in the form of Llama 2";
   std::vector<AddedToken> added_;
   Tokenizer tokenizer_;
 };
@@ -306,7 +356,9 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& where) 
 }
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
-  return from_json(read_file(path, uint64_t{256} << 20), path.string());
+  Tokenizer tokenizer = from_json(read_file(path, uint64_t{256} << 20), path.string());
+  tokenizer.folder_ = path.has_parent_path() ? path.parent_path() : ".";
+  return tokenizer;
 }
 
 } // namespace fvlm

@@ -123,8 +123,9 @@ fs::path MediaFolder::find(const std::string& name) const {
 
 Questions::Questions(QuestionsRequest request, std::shared_ptr<const Tokenizer> tokenizer,
                      std::optional<VideoDecoder> decoder)
-    : request_(std::move(request)), tokenizer_(std::move(tokenizer)), chat_(*tokenizer_, request_.visual_rows),
-      decoder_(std::move(decoder)), folder_(request_.media) {
+    : request_(std::move(request)), tokenizer_(std::move(tokenizer)),
+      chat_(*tokenizer_, request_.visual_rows, request_.chat_template), decoder_(std::move(decoder)),
+      folder_(request_.media) {
   mix_.system = request_.system;
   request_.media_options.video = decoder_ ? &*decoder_ : nullptr;
   if (!request_.media.empty() && !fs::is_directory(request_.media))

@@ -25,6 +25,7 @@ struct QuestionsRequest {
   std::string category;        // the key by which questions are told apart; empty: as the form has it
   std::string split;           // only entries that say so, where they say one; empty: all
   std::string system = plan::Mix().system;
+  std::optional<std::string> chat_template; // as in plan::Mix
   MediaOptions media_options;
   plan::VisualRows visual_rows; // of the model
 };

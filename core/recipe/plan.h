@@ -79,7 +79,8 @@ struct Mix {
   int64_t max_text_tokens = 1024;
   int64_t replicate_image_frames = 1;
   Overlong overlong = Overlong::truncate;
-  std::string system = "You are a helpful AI assistant.";         // empty: no system turn
+  std::string system = "You are a helpful AI assistant."; // empty: no system turn
+  std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
 

@@ -252,6 +252,7 @@ class Summary {
       parts.push_back(fmt::format("images repeated to {} frames", mix.replicate_image_frames));
     if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts dropped");
     if (mix.system != plan::Mix{}.system) parts.push_back(mix.system.empty() ? "no system turn" : "custom system turn");
+    if (mix.chat_template) parts.push_back(fmt::format("the decoder's chat template '{}'", *mix.chat_template));
     if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("custom prompts");
     if (mix.preprocessed) parts.push_back("preprocessed in " + *mix.preprocessed);
     line("", parts);

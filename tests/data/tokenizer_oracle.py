@@ -1,15 +1,20 @@
 """tokenizer_oracle.py FAMILY FOLDER COUNT: trains a tokenizer, and encodes COUNT generated strings with the wheel.
 
 Writes tokenizer.json, strings.bin (u32 length + bytes, not always UTF-8) and ids.bin (u32 count + u32 ids, u32 length +
-bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2 or llama3."""
+bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, qwen2 or
+nanochat."""
+import json
 import random
 import struct
 import sys
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 family, folder, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+NANOCHAT = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
+PATTERNS = {"llama3": LLAMA3, "qwen2": QWEN2, "nanochat": NANOCHAT}
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im|>", "<file_sep>"]
 draw = random.Random(7)
 
@@ -22,6 +27,10 @@ LOOKALIKES = SPECIAL + ["<|im_start", "<|im_end|", "|im_end|>", "<|im_start|><|i
 
 def any_character():
     kind = draw.random()
+    if family == "qwen2" and kind < 0.25: # what NFC composes, decomposes and reorders
+        return chr(draw.choice([draw.randrange(0x300, 0x370), draw.randrange(0x41, 0x7B), draw.randrange(0x1100, 0x1200),
+                                draw.randrange(0xAC00, 0xD7A4), draw.randrange(0xF900, 0xFB50), 0x344, 0x958, 0x2126,
+                                draw.randrange(0x900, 0xE00), draw.randrange(0x1E00, 0x2000), 0x1D15E, 0x1D165]))
     if kind < 0.3:
         return chr(draw.randrange(0x20, 0x7F))
     if kind < 0.5:
@@ -49,20 +58,41 @@ def string():
     return bytes(text)
 
 
-tokenizer = Tokenizer(models.BPE(ignore_merges=family == "llama3"))
-byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family != "llama3")
-first = {"smollm2": pre_tokenizers.Digits(individual_digits=True), "gpt2": None,
-         "llama3": pre_tokenizers.Split(Regex(LLAMA3), "isolated")}[family]
+tokenizer = Tokenizer(models.BPE(ignore_merges=family == "llama3", byte_fallback=family == "nanochat"))
+if family == "qwen2":
+    tokenizer.normalizer = normalizers.NFC()
+if family == "llama2":
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family not in PATTERNS)
+first = {"smollm2": pre_tokenizers.Digits(individual_digits=True), "gpt2": None}.get(family)
+if family in PATTERNS:
+    first = pre_tokenizers.Split(Regex(PATTERNS[family]), "isolated")
 tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, byte_level]) if first else byte_level
 tokenizer.decoder = decoders.ByteLevel()
-trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+alphabet = pre_tokenizers.ByteLevel.alphabet()
+if family == "llama2":
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # for training alone
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
+    alphabet = ["▁"]
+trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_progress=False,
+                              **({"limit_alphabet": 200} if family == "llama2" else {}),
                               special_tokens=[AddedToken(text, special=True) for text in SPECIAL])
 tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in range(4000)], trainer)
+if family == "llama2":
+    written = json.loads(tokenizer.to_str())
+    written["pre_tokenizer"] = None
+    vocabulary = written["model"]["vocab"]
+    for text in ["<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]:
+        vocabulary.setdefault(text, len(vocabulary))
+    tokenizer = Tokenizer.from_str(json.dumps(written))
 tokenizer.add_tokens([AddedToken("foo bar", normalized=False), AddedToken("zig", single_word=True, normalized=False),
                       AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False), AddedToken("  ", normalized=False),
-                      AddedToken("zfoo", normalized=True), AddedToken("<left>", lstrip=True, normalized=True)])
+                      AddedToken("zfoo", normalized=True), AddedToken("<left>", lstrip=True, normalized=True),
+                      AddedToken("<right>", rstrip=True, normalized=True), AddedToken("cafe\u0301", normalized=True)])
 tokenizer.save(f"{folder}/tokenizer.json")
-WORDS += ["zig", "zigzag", "foo", "bar", "foo bar", "<strip>", " <strip> ", "<strip>  ", "zfoo bar", "zfoo", " <left>"]
+WORDS += ["zig", "zigzag", "foo", "bar", "foo bar", "<strip>", " <strip> ", "<strip>  ", "zfoo bar", "zfoo", " <left>", "<right> ", "café", "cafe\u0301"]
 
 strings = [string() for _ in range(count)]
 texts = [text.decode("utf-8", "replace") for text in strings]

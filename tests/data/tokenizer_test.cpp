@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/chat.h"
+#include "data/streaming_detokenizer.h"
 #include "data/tokenizer.h"
 #include "data/unicode.h"
 #include "small_tokenizer.h"
@@ -114,10 +115,16 @@ TEST(Tokenizer, RefusesMalformedFilesWithAReason) {
       {"/model/merges", {"a x"}, "names 'ax'"},
       {"/model/merges", {"a b", "a b"}, "stands there twice"},
       {"/model/dropout", 0.1, "model.dropout is not supported"},
-      {"/model/byte_fallback", true, "byte_fallback is not supported"},
       {"/model/byte_fallback", "yes", "must be true or false"},
       {"/model/continuing_subword_prefix", "##", "continuing_subword_prefix is not supported"},
-      {"/normalizer", {{"type", "NFC"}}, "normalizer 'NFC' is not supported"},
+      {"/normalizer", {{"type", "NFKC"}}, "normalizer 'NFKC' is not supported: only NFC, Prepend and Replace are"},
+      {"/normalizer", {{"type", "Sequence"}}, "'normalizer.normalizers' must be a list"},
+      {"/normalizer",
+       {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Prepend"}}}}},
+       "'prepend' must be a string"},
+      {"/normalizer",
+       {{"type", "Replace"}, {"pattern", {{"Regex", " "}}}, {"content", "_"}},
+       "Replace is supported with a string as its pattern"},
       {"/pre_tokenizer", nullptr, "there is no pre_tokenizer"},
       {"/pre_tokenizer", {{"type", "Whitespace"}}, "pre_tokenizer 'Whitespace' is not supported"},
       {"/pre_tokenizer", {{"type", "Sequence"}}, "must be a list"},
@@ -148,18 +155,32 @@ TEST(Tokenizer, RefusesMalformedFilesWithAReason) {
     file[nlohmann::json::json_pointer(bad.pointer)] = bad.value;
     EXPECT_THAT(refusal(file.dump()), testing::HasSubstr(bad.reason)) << bad.pointer << " = " << bad.value.dump();
   }
-  auto file = small_tokenizer();
-  file["model"]["unk_token"] = "?";
-  EXPECT_EQ(refusal(file.dump()), "accepted");
-  file["model"]["vocab"].erase("x");
-  file["model"]["vocab"]["no byte"] = 'x';
-  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("the vocabulary lacks byte 0x78, and model.unk_token"));
   EXPECT_THAT(refusal(""), testing::HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal("[1]"), testing::HasSubstr("a JSON object was expected"));
   EXPECT_THAT(refusal(small_tokenizer().dump().substr(0, 900)), testing::HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal(std::string(200'000, '[')), testing::HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal(std::string(200'000, '[') + std::string(200'000, ']')),
               testing::HasSubstr("object was expected"));
+}
+
+TEST(Tokenizer, bytes_without_a_token_are_refused) {
+  auto file = small_tokenizer();
+  file["model"]["unk_token"] = "?";
+  EXPECT_EQ(refusal(file.dump()), "accepted");
+  file["model"]["vocab"].erase("x");
+  file["model"]["vocab"]["no byte"] = 'x';
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("the vocabulary lacks byte 0x78, and model.unk_token"));
+  file["model"].erase("unk_token");
+  file["model"]["byte_fallback"] = true;
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("the vocabulary lacks byte 0x78, and model.byte_fallback"));
+  file = small_tokenizer();
+  file["model"]["byte_fallback"] = true; // which has nothing to do where there is a token for every byte
+  EXPECT_EQ(refusal(file.dump()), "accepted");
+  file["pre_tokenizer"] = nullptr;
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("model.byte_fallback needs the token <0x00>"));
+  for (int byte = 0; byte < 256; ++byte) file["model"]["vocab"][fmt::format("<0x{:02X}>", byte)] = 300 + byte;
+  file["added_tokens"] = nlohmann::json::array();
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("a decoder other than Llama 2's"));
 }
 
 TEST(Chat, MasksTextAfterTheAssistantLine) {
@@ -218,6 +239,11 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
     std::string_view decoded(answers.data() + answer_at, decoded_length);
     answer_at += decoded_length;
     auto ids = tokenizer.encode(text);
+    StreamingDetokenizer stream(tokenizer, {});
+    std::string streamed;
+    for (TokenId id : expected) streamed += stream.add(id);
+    streamed += stream.finish();
+    EXPECT_EQ(streamed, tokenizer.decode(expected, true)) << i;
     if (ids != expected && ++different <= 5)
       ADD_FAILURE() << fmt::format("string {}: '{}'\n  wheel {}\n  ours  {}", i, text, fmt::join(expected, " "),
                                    fmt::join(ids, " "));
@@ -228,5 +254,6 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
   fs::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle, testing::Values("smollm2", "gpt2", "llama3"),
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle,
+                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2"),
                          [](const auto& info) { return std::string(info.param); });

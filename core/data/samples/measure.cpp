@@ -65,8 +65,8 @@ int64_t answers(const SampleText& text) {
 
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
-    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows), image_size_(image_size), video_(video),
-      visual_rows_(visual_rows) {}
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), image_size_(image_size),
+      video_(video), visual_rows_(visual_rows) {}
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
   return with_sample_context(shard, members.key, [&] { return measured(shard, members, source); });

@@ -22,9 +22,9 @@ constexpr uint64_t largest_config = uint64_t{16} << 20;
 
 // What transformers keeps beside weights and belongs to them.
 constexpr const char* carried_files[] = {
-    "tokenizer.json", "tokenizer_config.json",   "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "chat_template.jinja",     "generation_config.json",  "LICENSE",           "LICENSE.txt",
-    "NOTICE",         "preprocessor_config.json"};
+    "LICENSE",     "preprocessor_config.json", "chat_template.json", "added_tokens.json",       "NOTICE",
+    "merges.txt",  "tokenizer.json",           "vocab.json",         "special_tokens_map.json", "tokenizer_config.json",
+    "LICENSE.txt", "generation_config.json",   "chat_template.jinja"};
 
 } // namespace
 

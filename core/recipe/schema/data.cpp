@@ -120,6 +120,9 @@ Ref<Mix> mix_schema() {
                                    {"drop", Overlong::drop, "drop the sample, and count it"}}),
                  "What happens to a text longer than max_text_tokens.")
           .field("system", &Mix::system, text_or_empty(), "The system turn of every chat; empty: none.")
+          .field("chat_template", &Mix::chat_template, optional(text()),
+                 "Name of a chat template of the decoder's folder, usually `default`, which formats every chat. "
+                 "Default: ChatML.")
           .field("prompts", &Mix::prompts, map("source", text()),
                  "Text of an empty user turn, by the sample's source; `default` for other sources.")
           .example("{ openvid = \"Write a brief caption for this video.\" }")

@@ -274,3 +274,31 @@ TEST(SampleContent, RefusesAMegabyteOfNestingOrTextQuickly) {
                       text_only()),
               HasSubstr("its texts are longer than 4194304 bytes in all"));
 }
+
+TEST(SampleReader, FormatsChatsByTheTemplateOfTheTokenizersFolder) {
+  const Folder folder;
+  write_bytes(folder / "tokenizer.json", small_tokenizer().dump());
+  write_bytes(
+      folder / "chat_template.jinja",
+      "{% for m in messages %}{% if m.role == 'user' and 'no' in m.content %}{{ raise_exception('rude') }}{% endif %}"
+      "<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}");
+  const Tokenizer tokenizer = Tokenizer::from_file(folder / "tokenizer.json");
+  Wanted wanted = text_only();
+  wanted.mix.system = "";
+  wanted.mix.chat_template = "default";
+  const SampleReader reader(wanted.mix, tokenizer, wanted.image_size, nullptr);
+  auto read = [&](const std::string& json) {
+    const OneSample one({{"json", json}});
+    return reader.measure(*one.shard, one.shard->sample(0), wanted.source);
+  };
+  EXPECT_THAT(all_told(read(R"({"user":"What?","assistant":"Cats."})")), ElementsAre("<user>What?<assistant>[Cats.]"));
+  try {
+    read(R"({"user":"no","assistant":"Cats."})");
+    ADD_FAILURE() << "what the template refuses was read";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("chat_template.jinja:1: the template refuses the conversation: rude"));
+    EXPECT_THAT(error.text(), HasSubstr("sample 'clips/7'"));
+  }
+  wanted.mix.chat_template = "tool_use";
+  EXPECT_THROW(SampleReader(wanted.mix, tokenizer, wanted.image_size, nullptr), Error);
+}

@@ -1,0 +1,236 @@
+#include "data/own_template.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "data/unicode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace fvlm {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Stands behind the first character of each special token that a turn spells, while the template is rendered. It is no
+// character, so that no text has it.
+constexpr std::string_view mark = "\uFDD0";
+constexpr uint64_t max_file_bytes = 16 << 20;
+
+struct Source {
+  std::string text, where;
+};
+
+Json object_in(const fs::path& file) {
+  return fs::exists(file) ? read_json_object(file, max_file_bytes) : Json::object();
+}
+
+// The templates of a folder by name. A file of its own goes before an entry of a JSON file, as in transformers.
+std::map<std::string, Source> templates_of(const fs::path& folder) {
+  std::map<std::string, Source> found;
+  const fs::path config = folder / "tokenizer_config.json", processor = folder / "chat_template.json";
+  auto add = [&](const fs::path& file, const Json& written) {
+    const std::string where = file.string() + ": chat_template";
+    if (written.is_string()) found["default"] = {written.get<std::string>(), where};
+    if (!written.is_array()) return;
+    for (const Json& entry : written)
+      if (entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
+          entry["template"].is_string())
+        found[entry["name"].get<std::string>()] = {entry["template"].get<std::string>(), where};
+  };
+  for (const fs::path& file : {config, processor}) {
+    const Json object = object_in(file);
+    if (auto written = object.find("chat_template"); written != object.end()) add(file, *written);
+  }
+  auto add_file = [&](const std::string& name, const fs::path& file) {
+    found[name] = {read_file(file, max_file_bytes), file.string()};
+  };
+  if (fs::exists(folder / "chat_template.jinja")) add_file("default", folder / "chat_template.jinja");
+  if (fs::is_directory(folder / "additional_chat_templates"))
+    for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates"))
+      if (entry.path().extension() == ".jinja") add_file(entry.path().stem().string(), entry.path());
+  return found;
+}
+
+Source source_of(const fs::path& folder, const std::string& name) {
+  if (folder.empty())
+    throw Error(ErrorKind::data, "a chat template is read from the tokenizer's folder, and it has none");
+  auto found = templates_of(folder);
+  if (auto source = found.find(name); source != found.end()) return source->second;
+  std::vector<std::string> names;
+  for (const auto& [other, source] : found) names.push_back(other);
+  throw Error(ErrorKind::data, fmt::format("it has no chat template '{}'", name))
+      .at(folder.string())
+      .advise(names.empty() ? "add chat_template.jinja, or leave chat_template out of the recipe for ChatML"
+                            : fmt::format("there is {}", join_or(names)));
+}
+
+jinja::Variables special_tokens_of(const fs::path& folder) {
+  jinja::Variables tokens;
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+    for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+      const Json object = object_in(folder / file);
+      auto written = object.find(name);
+      if (written == object.end()) continue;
+      const Json content = written->is_object() ? written->value("content", Json()) : *written;
+      if (!content.is_string()) continue;
+      tokens.emplace_back(name, content.get<std::string>());
+      break;
+    }
+  return tokens;
+}
+
+// What strftime_now formats. A run must not depend on the day on which it is started; this is the date that templates
+// of Llama 3.1 fall back to.
+std::tm template_date() {
+  std::tm date{};
+  date.tm_year = 124, date.tm_mon = 6, date.tm_mday = 26, date.tm_wday = 5, date.tm_yday = 207;
+  return date;
+}
+
+// Takes the marks out of a rendered conversation, and moves its spans to where they are without them.
+ChatText without_marks(jinja::Rendered rendered) {
+  ChatText made;
+  std::vector<size_t> marks;
+  for (size_t at = 0; (at = rendered.text.find(mark, at)) != std::string::npos; at += mark.size()) marks.push_back(at);
+  auto moved = [&](size_t at) {
+    return at - mark.size() * static_cast<size_t>(std::lower_bound(marks.begin(), marks.end(), at) - marks.begin());
+  };
+  size_t begin = 0;
+  for (size_t at : marks) {
+    made.text.append(rendered.text, begin, at - begin);
+    begin = at + mark.size();
+    if (made.text.empty()) continue;     // the template cut off what stood before the mark
+    size_t first = made.text.size() - 1; // where the token begins, whose first character is before the mark
+    while (first > 0 && (static_cast<unsigned char>(made.text[first]) & 0xC0) == 0x80) --first;
+    made.literal.push_back(first);
+  }
+  made.text.append(rendered.text, begin);
+  for (const auto& [first, last] : rendered.generations) made.answers.emplace_back(moved(first), moved(last));
+  return made;
+}
+
+} // namespace
+
+OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name)
+    : tokenizer_(tokenizer), where_(source_of(tokenizer.folder(), name).where),
+      template_(source_of(tokenizer.folder(), name).text, where_),
+      special_tokens_(special_tokens_of(tokenizer.folder())) {
+  takes_text_ = shows_content(false);
+  takes_parts_ = shows_content(true);
+  if (!takes_text_ && !takes_parts_)
+    throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
+}
+
+// Whether the content of a turn appears, given as a string or as a list of parts.
+bool OwnTemplate::shows_content(bool parts) const {
+  const std::string probe = "the probe of a chat template";
+  jinja::Dict message;
+  message.set("role", "user");
+  jinja::Value content = probe;
+  if (parts) {
+    jinja::Dict part;
+    part.set("type", "text");
+    part.set("text", probe);
+    content = jinja::make_list({jinja::make_dict(std::move(part))});
+  }
+  message.set("content", content);
+  jinja::Variables variables = special_tokens_;
+  variables.emplace_back("messages", jinja::make_list({jinja::make_dict(std::move(message))}));
+  variables.emplace_back("add_generation_prompt", true);
+  variables.emplace_back("tools", jinja::Value());
+  variables.emplace_back("documents", jinja::Value());
+  try {
+    const std::string text = template_.render(variables, template_date()).text;
+    // A list that is printed as Python writes it shows the probe in quotes.
+    return text.find(probe) != std::string::npos && text.find("'" + probe + "'") == std::string::npos;
+  } catch (const Error&) {
+    if (!parts || takes_text_) return false;
+    throw; // neither form can be rendered
+  }
+}
+
+std::string OwnTemplate::marked(const std::string& text) const {
+  const ValidUtf8 valid(text);
+  const std::string_view view = valid.view();
+  std::string made;
+  for (size_t at = 0; at < view.size();) {
+    const std::string_view character = view.substr(at, decode_at(view, at).length);
+    if (character == mark)
+      append_utf8(made, 0xFFFD);
+    else
+      made += character;
+    if (tokenizer_.special_at(view, at)) made += mark;
+    at += character.size();
+  }
+  return made;
+}
+
+jinja::Value OwnTemplate::message(const Turn& turn) const {
+  if (turn.images > 0 && !takes_parts_)
+    throw Error(ErrorKind::data, "the chat template has no place for images").at(where_);
+  jinja::Dict made;
+  made.set("role", turn.role);
+  if (turn.images == 0 && takes_text_) {
+    made.set("content", marked(turn.text));
+    return jinja::make_dict(std::move(made));
+  }
+  std::vector<jinja::Value> parts;
+  for (int i = 0; i < turn.images; ++i) {
+    jinja::Dict image;
+    image.set("type", "image");
+    parts.push_back(jinja::make_dict(std::move(image)));
+  }
+  jinja::Dict text;
+  text.set("type", "text");
+  text.set("text", marked(turn.text));
+  parts.push_back(jinja::make_dict(std::move(text)));
+  made.set("content", jinja::make_list(std::move(parts)));
+  return jinja::make_dict(std::move(made));
+}
+
+ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt) const {
+  std::vector<jinja::Value> messages;
+  for (const Turn& turn : turns) messages.push_back(message(turn));
+  jinja::Variables variables = special_tokens_;
+  variables.emplace_back("messages", jinja::make_list(std::move(messages)));
+  variables.emplace_back("add_generation_prompt", prompt);
+  variables.emplace_back("tools", jinja::Value());
+  variables.emplace_back("documents", jinja::Value());
+  return without_marks(template_.render(variables, template_date()));
+}
+
+ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt) const {
+  ChatText made = render_plainly(turns, prompt);
+  if (!template_.has_generation()) made.answers = find_answers(turns, made.text);
+  return made;
+}
+
+// An answer is what the conversation up to it has beyond the prompt for it.
+std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const Turn> turns,
+                                                                 const std::string& text) const {
+  std::vector<std::pair<size_t, size_t>> answers;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (turns[i].role != "assistant") continue;
+    const std::string before = render_plainly(turns.first(i), true).text;
+    const std::string whole = render_plainly(turns.first(i + 1), false).text;
+    if (!whole.starts_with(before) || !text.starts_with(whole))
+      throw Error(ErrorKind::data,
+                  fmt::format("the chat template does not show where answer {} of the conversation is: "
+                              "rendered up to there, it is not how the whole begins",
+                              answers.size() + 1))
+          .at(where_)
+          .advise(
+              "write {% generation %} and {% endgeneration %} around the assistant's text in the template, or train "
+              "on conversations of one answer");
+    answers.emplace_back(before.size(), whole.size());
+  }
+  return answers;
+}
+
+} // namespace fvlm

@@ -1,0 +1,120 @@
+#include "jinja/value.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace fvlm::jinja {
+
+Value Value::undefined(std::string what) {
+  Value value;
+  value.data_ = Undefined{std::make_shared<const std::string>(std::move(what))};
+  return value;
+}
+
+int64_t Value::integer() const {
+  const bool* flag = boolean();
+  return flag ? int64_t{*flag} : std::get<int64_t>(data_);
+}
+
+double Value::number() const {
+  const auto* real = std::get_if<double>(&data_);
+  return real ? *real : static_cast<double>(integer());
+}
+
+bool Value::truthy() const {
+  if (is_undefined() || is_none()) return false;
+  if (is_number()) return number() != 0;
+  if (const auto* string = text()) return !string->empty();
+  if (const auto* sequence = list()) return sequence->kind == List::Kind::generator || !sequence->items.empty();
+  if (const auto* map = dict()) return !map->items.empty();
+  return true;
+}
+
+const char* Value::type() const {
+  static constexpr const char* names[] = {"Undefined", "NoneType", "bool",      "int",         "float",   "str",
+                                          "list",      "dict",     "namespace", "LoopContext", "function"};
+  const List* sequence = list();
+  if (sequence && sequence->kind == List::Kind::tuple) return "tuple";
+  if (sequence && sequence->kind == List::Kind::generator) return "generator";
+  return names[data_.index()];
+}
+
+int Value::depth() const {
+  return list() ? list()->depth : dict() ? dict()->depth : 0;
+}
+
+const Value* Dict::find(const Value& key) const {
+  auto found = std::find_if(items.begin(), items.end(), [&](const auto& item) { return equal(item.first, key); });
+  return found == items.end() ? nullptr : &found->second;
+}
+
+const Value* Dict::find(std::string_view key) const {
+  auto found = std::find_if(items.begin(), items.end(),
+                            [&](const auto& item) { return item.first.text() && *item.first.text() == key; });
+  return found == items.end() ? nullptr : &found->second;
+}
+
+void Dict::set(Value key, Value value) {
+  depth = std::max({depth, key.depth() + 1, value.depth() + 1});
+  auto found = std::find_if(items.begin(), items.end(), [&](const auto& item) { return equal(item.first, key); });
+  if (found == items.end())
+    items.emplace_back(std::move(key), std::move(value));
+  else
+    found->second = std::move(value);
+}
+
+Value make_list(std::vector<Value> items, List::Kind kind) {
+  int depth = 0;
+  for (const Value& item : items) depth = std::max(depth, item.depth());
+  return std::make_shared<const List>(List{std::move(items), kind, depth + 1});
+}
+
+Value make_dict(Dict dict) {
+  return std::make_shared<const Dict>(std::move(dict));
+}
+
+Value from_json(const nlohmann::ordered_json& json) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  if (json.is_string()) return json.get_ref<const std::string&>();
+  if (json.is_array()) {
+    std::vector<Value> items;
+    for (const auto& item : json) items.push_back(from_json(item));
+    return make_list(std::move(items));
+  }
+  if (json.is_object()) {
+    Dict dict;
+    for (const auto& [key, value] : json.items()) {
+      dict.items.emplace_back(key, from_json(value));
+      dict.depth = std::max(dict.depth, dict.items.back().second.depth() + 1);
+    }
+    return make_dict(std::move(dict));
+  }
+  return {};
+}
+
+bool equal(const Value& left, const Value& right) {
+  if (left.is_number() && right.is_number())
+    return left.is_integer() && right.is_integer() ? left.integer() == right.integer()
+                                                   : left.number() == right.number();
+  if (left.text() && right.text()) return *left.text() == *right.text();
+  if (const List* a = left.list(), *b = right.list(); a && b) {
+    if (a->kind == List::Kind::generator || b->kind == List::Kind::generator) return a == b;
+    return a->kind == b->kind && std::equal(a->items.begin(), a->items.end(), b->items.begin(), b->items.end(), equal);
+  }
+  if (const Dict* a = left.dict(), *b = right.dict(); a && b) {
+    if (a->items.size() != b->items.size()) return false;
+    return std::all_of(a->items.begin(), a->items.end(), [&](const auto& item) {
+      const Value* other = b->find(item.first);
+      return other && equal(item.second, *other);
+    });
+  }
+  if (left.space() || right.space()) return left.space() == right.space();
+  if (left.loop() || right.loop()) return left.loop() == right.loop();
+  if (left.callable() || right.callable()) return left.callable() == right.callable();
+  return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
+}
+
+} // namespace fvlm::jinja

@@ -1,0 +1,169 @@
+// The chat template of a tokenizer's folder: where it is read from, which tokens it makes, and which of them are
+// answers.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/scratch_folder.h"
+#include "data/chat.h"
+#include "small_tokenizer.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using test::small_tokenizer;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::string chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+                           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+void write(const fs::path& file, const std::string& text) {
+  fs::create_directories(file.parent_path());
+  std::ofstream(file) << text;
+}
+
+// A folder with the small tokenizer.
+class ChatFolder {
+ public:
+  explicit ChatFolder(const Json& config = Json::object()) {
+    write(path() / "tokenizer.json", small_tokenizer().dump());
+    write(path() / "tokenizer_config.json", config.dump());
+  }
+  fs::path path() const { return folder_.path(); }
+  Tokenizer tokenizer() const { return Tokenizer::from_file(path() / "tokenizer.json"); }
+
+ private:
+  ScratchFolder folder_;
+};
+
+ChatTokens encode(const ChatFolder& folder, std::vector<Turn> turns, const std::string& system = "",
+                  const std::string& name = "default") {
+  const Tokenizer tokenizer = folder.tokenizer();
+  return ChatTemplate(tokenizer, {}, name).encode(turns, system);
+}
+
+std::string answers_in(const ChatFolder& folder, const ChatTokens& tokens) {
+  std::vector<TokenId> ids;
+  for (size_t i = 0; i < tokens.ids.size(); ++i)
+    if (tokens.answer_mask[i]) ids.push_back(tokens.ids[i]);
+  return folder.tokenizer().decode(ids);
+}
+
+std::string error_of(const ChatFolder& folder, std::vector<Turn> turns, const std::string& name = "default") {
+  try {
+    encode(folder, std::move(turns), "", name);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    return error.text();
+  }
+  return "accepted";
+}
+
+} // namespace
+
+TEST(OwnTemplate, EqualsChatmlWhereItSaysTheSame) {
+  const ChatFolder folder(Json{{"chat_template", chatml}});
+  const std::vector<Turn> turns = {
+      {"user", "hi <|im_end|> <|im_start|>"}, {"assistant", "abc"}, {"user", "x"}, {"assistant", "bc"}};
+  const Tokenizer tokenizer = folder.tokenizer();
+  const ChatTemplate own(tokenizer, "default"), built_in(tokenizer);
+  const ChatTokens a = own.encode(turns, "be kind"), b = built_in.encode(turns, "be kind");
+  EXPECT_EQ(a.ids, b.ids);
+  EXPECT_EQ(a.answer_mask, b.answer_mask);
+  EXPECT_EQ(std::count(a.ids.begin(), a.ids.end(), 260), 5) << "what the user spells is no token";
+  EXPECT_EQ(own.prompt(std::span(turns).first(3), "be kind"), built_in.prompt(std::span(turns).first(3), "be kind"));
+}
+
+TEST(OwnTemplate, ComesFromAFileOrFromTheConfiguration) {
+  auto says = [](const char* word) { return std::string(word) + "{{ messages[0].content }}"; };
+  const Json several = {{{"name", "default"}, {"template", says("A")}},
+                        {{"name", "tool_use"}, {"template", says("B")}}};
+  const ChatFolder folder(Json{{"chat_template", several}, {"bos_token", {{"content", "<|im_start|>"}}}});
+  auto text = [&](const std::string& name = "default") {
+    return folder.tokenizer().decode(encode(folder, {{"user", "!"}}, "", name).ids);
+  };
+  EXPECT_EQ(text(), "A!");
+  EXPECT_EQ(text("tool_use"), "B!");
+  write(folder.path() / "chat_template.json", Json{{"chat_template", says("C")}}.dump());
+  EXPECT_EQ(text(), "C!");
+  write(folder.path() / "chat_template.jinja", "{{ bos_token }}" + says("D"));
+  EXPECT_EQ(text(), "<|im_start|>D!");
+  write(folder.path() / "additional_chat_templates" / "rag.jinja", says("E"));
+  EXPECT_EQ(text("rag"), "E!");
+  EXPECT_THAT(error_of(folder, {{"user", "x"}}, "missing"),
+              testing::HasSubstr("it has no chat template 'missing'\n  there is default, rag or tool_use"));
+  EXPECT_THAT(error_of(ChatFolder(), {{"user", "x"}}), testing::HasSubstr("leave chat_template out of the recipe"));
+}
+
+TEST(OwnTemplate, AnswersAreGenerationBlocksWhereThereAreSome) {
+  const ChatFolder folder(
+      Json{{"chat_template", "{% for m in messages %}{% if m.role == 'assistant' %}> {% generation %}"
+                             "{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}"
+                             "{% endif %}{{ '\n' }}{% endfor %}"}});
+  const auto tokens =
+      encode(folder, {{"user", "a <|im_end|>"}, {"assistant", "b <|im_end|> c"}, {"user", "d"}, {"assistant", "e"}});
+  EXPECT_EQ(folder.tokenizer().decode(tokens.ids), "a <|im_end|>\n> b <|im_end|> c<|im_end|>\nd\n> e<|im_end|>\n");
+  EXPECT_EQ(answers_in(folder, tokens), "b <|im_end|> c<|im_end|>e<|im_end|>");
+  EXPECT_EQ(std::count(tokens.ids.begin(), tokens.ids.end(), 260), 2);
+}
+
+TEST(OwnTemplate, RefusesToGuessWhereAnAnswerIs) {
+  const ChatFolder folder(
+      Json{{"chat_template", "{% for m in messages %}[{{ loop.revindex }}]{{ m.content }}{% endfor %}"}});
+  EXPECT_THAT(
+      error_of(folder, {{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}}),
+      testing::HasSubstr("tokenizer_config.json: chat_template: the chat template does not show where answer 1"));
+}
+
+TEST(OwnTemplate, ErrorsNameTheFileAndTheLine) {
+  EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "\n{% for %}"}}), {{"user", "a"}}),
+              testing::HasSubstr("tokenizer_config.json: chat_template:2: expected a name"));
+  EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "hello"}}), {{"user", "a"}}),
+              testing::HasSubstr("does not show what a user says"));
+  EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "{{ messages[0].content }}\n{% if messages | length > 1 %}"
+                                                         "{{ raise_exception('one turn') }}{% endif %}"}}),
+                       {{"user", "a"}, {"assistant", "b"}}),
+              testing::HasSubstr("chat_template:2: the template refuses the conversation: one turn"));
+}
+
+TEST(OwnTemplate, ImagesBecomeWhatTheTemplateWritesForThem) {
+  for (const char* name : {"smolvlm", "llava", "qwen2vl", "idefics3", "gemma3"}) {
+    const ChatFolder folder(
+        Json{{"chat_template", read_file(fs::path(FVLM_CHAT_TEMPLATES) / (std::string(name) + ".jinja"))}});
+    const auto tokens = encode(folder, {{"user", "what?", 2}, {"assistant", "abc"}});
+    const std::string text = folder.tokenizer().decode(tokens.ids);
+    const std::string token = std::string(name) == "qwen2vl"  ? "<|image_pad|>"
+                              : std::string(name) == "gemma3" ? "<start_of_image>"
+                                                              : "<image>";
+    int images = 0;
+    for (size_t at = 0; (at = text.find(token, at)) != std::string::npos; ++at) ++images;
+    EXPECT_EQ(images, 2) << name << ": " << text;
+    EXPECT_THAT(answers_in(folder, tokens), testing::HasSubstr("abc")) << name;
+    EXPECT_THAT(answers_in(folder, tokens), testing::Not(testing::HasSubstr("what"))) << name;
+  }
+  EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", chatml}}), {{"user", "a", 1}}),
+              testing::HasSubstr("the chat template has no place for images"));
+}
+
+// Every public form finds the answer of a conversation of one answer.
+TEST(OwnTemplate, PublicFormsShowWhereTheAnswerIs) {
+  int forms = 0;
+  for (const auto& entry : fs::directory_iterator(FVLM_CHAT_TEMPLATES)) {
+    const std::string name = entry.path().stem().string();
+    if (name == "functionary" || name == "hermes" || name == "command_r_tools") continue; // which need tools
+    const ChatFolder folder(
+        Json{{"chat_template", read_file(entry.path())}, {"bos_token", "<s>"}, {"eos_token", "</s>"}});
+    // Prompts of these end with what the answer does not begin with: "<think>", a second line break.
+    if (name == "deepseek_r1" || name == "olmo") continue;
+    const auto tokens = encode(folder, {{"user", "what?"}, {"assistant", "abc"}});
+    EXPECT_THAT(answers_in(folder, tokens), testing::HasSubstr("abc")) << name;
+    EXPECT_THAT(answers_in(folder, tokens), testing::Not(testing::HasSubstr("what"))) << name;
+    ++forms;
+  }
+  EXPECT_GE(forms, 20);
+}
