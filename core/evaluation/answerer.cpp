@@ -44,7 +44,10 @@ std::string Answerer::answer(const std::vector<TokenId>& prompt, const Sample& s
   if (prompt.empty()) return "";
   const at::Tensor shown =
       frames.defined() ? frames_before(prompt, sample, frames).to(ops_.tensor_options()) : at::Tensor();
-  const auto ids = vlm_.generate(ops_, shown, {prompt.begin(), prompt.end()}, {tokens, ends_});
+  const std::vector<int64_t> asked(prompt.begin(), prompt.end());
+  const int64_t room = vlm_.config().decoder.max_position_embeddings - vlm_.prompt_rows(shown, asked);
+  if (room < 1) return "";
+  const auto ids = vlm_.generate(ops_, shown, asked, {std::min(tokens, room), ends_});
   return decoded(tokenizer_, {ids.begin(), ids.end()});
 }
 

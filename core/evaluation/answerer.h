@@ -22,8 +22,8 @@ class Answerer {
  public:
   // All three outlive it.
   Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops);
-  // The prompt is of the sample, whose frames these are. At most `tokens` tokens, up to the end of the turn. Empty for
-  // an empty prompt.
+  // The prompt is of the sample, whose frames these are. At most `tokens` tokens, up to the end of the turn, as
+  // far as the decoder has positions. Empty for an empty prompt.
   std::string answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
                      int64_t tokens) const;
 

@@ -84,7 +84,9 @@ class MetricsNames : public SmallRun {
     change_recipe(R"(on = "all" }, samples = 80,)",
                   R"(on = "all" }, samples = 80, evaluation = { fvlm.evaluation "captions" {
                        data = mix { { data .. "/captions/*.tar", weight = 0.5 }, { data .. "/questions/*.tar", weight = 0.5 } },
-                       samples = 8, measure = "loss", entropy = true, modes = { "coarse_fine", "refined", "coarse_only", "autoregressive" } } },)");
+                       samples = 8, measure = "loss", entropy = true, modes = { "coarse_fine", "refined", "coarse_only", "autoregressive" } },
+                     fvlm.evaluation "answers" { data = mix { { data .. "/heldout/questions/*.tar", fields = { answers = "choices" } } },
+                       samples = 4, measure = "answer" } },)");
     run("whole", {}, {.replicas = ThreadReplicas::Size{2, 2}});
     const StageFolder align(folder("whole") / "align");
     run("taught",
