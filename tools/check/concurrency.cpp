@@ -91,8 +91,8 @@ Outcome pieces_at_once(Context& context) {
   return ok();
 }
 
-// What an instance does between the pieces of another one, on another thread, as a second model's may. A reader of video
-// has no pieces, but hands its pictures over one by one.
+// What an instance does between the pieces of another one, on another thread, as a second model's may. A reader of
+// video has no pieces, but hands its pictures over one by one.
 Outcome instances_nested(Context& context) {
   TestHost& host = TestHost::serial(4);
   Instance own(context, host), others(context, context.host());
@@ -135,7 +135,8 @@ Outcome instances_nested(Context& context) {
       return failed("{}, called between the pieces of another instance's {}: {}", second.label, shapes[i].label,
                     trouble);
   }
-  return nested ? ok(fmt::format("{} times", nested)) : not_applicable("it neither uses parallel_for nor hands over pictures");
+  return nested ? ok(fmt::format("{} times", nested))
+                : not_applicable("it neither uses parallel_for nor hands over pictures");
 }
 
 // Two instances, each for a shape of its own, in turn: what one prepares is not the other's.
@@ -234,7 +235,8 @@ std::vector<Check> concurrency_checks(const std::string& needs) {
       {"pieces_at_once", "pieces that run through each other give what they give one after the other", pieces_at_once,
        repeat, Extent::thorough},
       {"two_threads", "two instances on two threads at once give what each gives alone", two_threads, repeat},
-      {"instances_nested", "another instance's calls between the pieces of a parallel_for, or between pictures, change nothing",
+      {"instances_nested",
+       "another instance's calls between the pieces of a parallel_for, or between pictures, change nothing",
        instances_nested, repeat},
       {"instances_in_turn", "two instances with shapes of their own, in turn, give what each gives alone",
        instances_in_turn, repeat},

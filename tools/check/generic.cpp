@@ -392,23 +392,11 @@ std::vector<Check> generic_checks(const std::string& needs) {
 }
 
 std::vector<Check> generic_host_checks() {
-  constexpr std::string_view kept[] = {"creates",
-                                       "create_refuses_sizes",
-                                       "query_sizes_refused",
-                                       "argument_sizes_refused",
-                                       "longer_structs",
-                                       "outputs_in_bounds",
-                                       "inputs_unchanged",
-                                       "inputs_sealed",
-                                       "outputs_written",
-                                       "leftovers_unread",
-                                       "two_threads",
-                                       "instances_nested",
-                                       "reads_in_bounds",
-                                       "shapes_interleaved",
-                                       "error_sink",
-                                       "throws_nothing",
-                                       "memory_flat"};
+  constexpr std::string_view kept[] = {
+      "creates",           "create_refuses_sizes", "query_sizes_refused", "argument_sizes_refused", "longer_structs",
+      "outputs_in_bounds", "inputs_unchanged",     "inputs_sealed",       "outputs_written",        "leftovers_unread",
+      "two_threads",       "instances_nested",     "reads_in_bounds",     "shapes_interleaved",     "error_sink",
+      "throws_nothing",    "memory_flat"};
   auto all = generic_checks("");
   const auto process = process_checks();
   std::erase_if(all, [&](const Check& check) {

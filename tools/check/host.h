@@ -21,7 +21,7 @@ class TestHost {
   // pieces done so far of this parallel_for. Empty: nothing is called.
   void between_pieces(std::function<void(int64_t done)> hook);
 
-  // Calls the hook of between_pieces() as well. For the callbacks of plugins that do without parallel_for.
+  // Calls the hook of between_pieces(). For callbacks of a plugin that does not use parallel_for.
   void run_between(int64_t done);
 
   // While this lives, the pieces of this host begin together and their threads are switched every few microseconds,

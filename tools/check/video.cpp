@@ -68,8 +68,8 @@ class Lent {
     if (!sensible || picture->index != expected || picture->index >= static_cast<int64_t>(lent.video_.times.size()))
       return lent.blame(fmt::format("picture {} came with index {}, {} x {} pixels, rows of {} bytes", expected,
                                     picture->index, picture->width, picture->height, picture->stride));
-    // In the memory of the pictures before them: a thousand calls take no more than one.
     if (lent.host_) lent.host_->run_between(picture->index);
+    // In the memory of the pictures before them: a thousand calls take no more than one.
     pictures.resize(std::max(pictures.size(), ++lent.seen_));
     Shown& shown = pictures[lent.seen_ - 1];
     shown.width = picture->width;
@@ -110,7 +110,7 @@ class Lent {
   }
 
   const VideoCase& video_;
-  TestHost* host_; // told of each picture; NULL: none
+  TestHost* host_; // whose hook of between_pieces() each picture runs; NULL: none
   fvlm_video_file file_{};
   size_t seen_ = 0; // of watched.pictures: those of the last call
   bool stopped_ = false;
