@@ -45,7 +45,7 @@ function fvlm.recipe(table) end
 ---@class fvlm.Model
 ---@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
----@field connector? fvlm.Foveated The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square that frames are resized to. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
@@ -94,6 +94,45 @@ function fvlm.llama(table) end
 ---@param table fvlm.Foveated
 ---@return fvlm.Foveated
 function fvlm.foveated(table) end
+
+---Every token of the encoder through two linears with a GELU between them, as in LLaVA.
+---@class fvlm.Mlp
+
+---Every token of the encoder through two linears with a GELU between them, as in LLaVA.
+---@param table table
+---@return fvlm.Mlp
+function fvlm.mlp(table) end
+
+---Learned queries attend to the tokens of a frame, and a projector takes them to the decoder.
+---@class fvlm.Perceiver
+---@field queries? integer Decoder rows of a frame. Default: `64`.
+---@field layers? integer Layers of cross-attention and MLP. Default: `2`.
+---@field heads? integer Heads; the encoder's width is divided among them. Default: `8`.
+---@field projector_width? integer Features between the two linears of the projector. Default: `2048`.
+
+---Learned queries attend to the tokens of a frame, and a projector takes them to the decoder.
+---@param table fvlm.Perceiver
+---@return fvlm.Perceiver
+function fvlm.perceiver(table) end
+
+---Averages the encoder's tokens of a frame in ranges, and a projector takes the means to the decoder.
+---@class fvlm.AveragePool
+---@field rows? integer Ranges, and so decoder rows, of a frame. Default: `64`.
+---@field projector_width? integer Features between the two linears of the projector. Default: `2048`.
+
+---Averages the encoder's tokens of a frame in ranges, and a projector takes the means to the decoder.
+---@param table fvlm.AveragePool
+---@return fvlm.AveragePool
+function fvlm.average_pool(table) end
+
+---Squares of patches side by side in one row each, and a linear, as in SmolVLM.
+---@class fvlm.PixelShuffle
+---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `4`.
+
+---Squares of patches side by side in one row each, and a linear, as in SmolVLM.
+---@param table fvlm.PixelShuffle
+---@return fvlm.PixelShuffle
+function fvlm.pixel_shuffle(table) end
 
 ---Preferred backends by kind of kernel: a name, a list of names with the best first, "auto" (best score) or "measure"
 ---(timed on this plan's shapes; times are kept in the cache folder; not for optimizer, packer, quantizer and video,
@@ -166,7 +205,7 @@ function fvlm.foveated(table) end
 ---@field from? string What the stage starts from: an earlier stage, "model" (the recipe's `model`), or the path of a model directory, of a checkpoint or of a run (its newest checkpoint). Default: the previous stage; the first starts from "model".
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
----@field mode? "coarse_fine"|"refined" How the connector encodes frames in training. Default: the first of its modes.
+---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled" How the connector encodes frames in training. Default: the first of its modes.
 ---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
@@ -368,7 +407,7 @@ function fvlm.converging(table) end
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
 ---@field measure? "loss"|"choice"|"preference"|"answer" The main figure. Default: `"loss"`.
----@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
+---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.
 ---@field show? integer Number of samples shown in the report with the model's answer and its attention over frames. Default: `0`.

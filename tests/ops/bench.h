@@ -28,6 +28,7 @@ struct Bench {
   // A weighted sum of all outputs, with a different weight for each.
   using Run = std::function<std::vector<Value>(Tape&)>;
   void expect_true_gradients(const Run& run) {
+    for (const auto& each : parameters) each->has_gradient = false;
     std::vector<at::Tensor> weights;
     Tape tape;
     const auto outputs = run(tape);

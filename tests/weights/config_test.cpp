@@ -376,7 +376,7 @@ TEST(WrongConnector, IsRefusedByName) {
     return data_error_of([&] { read_connector_config(Json::parse(json), "fvlm.json"); });
   };
   EXPECT_THAT(error("{}"), AllOf(HasSubstr("'kind' is missing"), HasSubstr("'query_dim' is missing")));
-  EXPECT_THAT(error(R"({"kind": "perceiver", "query_dim": 4, "visual_scale": 1})"), HasSubstr("\"perceiver\""));
+  EXPECT_THAT(error(R"({"kind": "qformer", "query_dim": 4, "visual_scale": 1})"), HasSubstr("\"qformer\""));
   EXPECT_THAT(error(R"({"kind": "fvlm", "query_dim": 0, "visual_scale": 1})"), HasSubstr("'query_dim' is 0"));
   EXPECT_THAT(error(R"({"kind": "fvlm", "query_dim": 4, "visual_scale": -1})"), HasSubstr("'visual_scale' is -1"));
   EXPECT_THAT(error(R"({"kind": "fvlm", "query_dim": 4, "visual_scale": 1, "attend": "x"})"),
