@@ -71,7 +71,7 @@ TEST(OwnTemplate, EqualsChatmlWhereItSaysTheSame) {
   const std::vector<Turn> turns = {
       {"user", "hi <|im_end|> <|im_start|>"}, {"assistant", "abc"}, {"user", "x"}, {"assistant", "bc"}};
   const Tokenizer tokenizer = folder.tokenizer();
-  const ChatTemplate own(tokenizer, "default"), built_in(tokenizer);
+  const ChatTemplate own(tokenizer, {}, "default"), built_in(tokenizer);
   const ChatTokens a = own.encode(turns, "be kind"), b = built_in.encode(turns, "be kind");
   EXPECT_EQ(a.ids, b.ids);
   EXPECT_EQ(a.answer_mask, b.answer_mask);
