@@ -17,10 +17,10 @@ int64_t rounded_up(int64_t count, int64_t step) {
   return (count + step - 1) / step * step;
 }
 
-// Packs of a set are of few sizes, so that what plugins prepared for one serves the others.
+// Packs have few distinct sizes, so that plugins prepare few problems.
 model::Capacity capacity_of(const std::vector<model::Sample>& samples, const SampleSet& set) {
-  const auto in_eighths = [](int64_t used, int64_t most) {
-    return std::min(most, rounded_up(used, std::max<int64_t>(1, most / 8)));
+  const auto in_eighths = [](int64_t used, int64_t limit) {
+    return std::min(limit, rounded_up(used, std::max<int64_t>(1, limit / 8)));
   };
   model::Capacity capacity = model::Capacity::of(samples);
   capacity.frames = in_eighths(capacity.frames, set.capacity().frames);
@@ -32,9 +32,9 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   return capacity;
 }
 
-int64_t parameters_of(const model::Model& vlm) {
+int64_t parameters_of(const model::Model& model) {
   int64_t parameters = 0;
-  for (const ops::Parameter& parameter : vlm.parameters().all()) parameters += parameter.value.numel();
+  for (const ops::Parameter& parameter : model.parameters().all()) parameters += parameter.value.numel();
   return parameters;
 }
 
@@ -44,53 +44,54 @@ std::vector<bool> answer_of(const SampleText& text) {
 
 } // namespace
 
-JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Model& vlm, ops::Operations& ops,
-                 const std::string& mode, model::EncodeOutputs outputs) {
-  const bool one_text = set.wanted().measure == plan::Measure::loss;
-  JudgedPack judged;
-  judged.samples = feed::model_samples(loaded, set.image_size(), answer_of);
-  for (size_t i = 0; i < judged.samples.size(); ++i) {
+ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
+                      const std::string& mode, model::EncodeOutputs outputs) {
+  const bool one_text = set.settings().measure == plan::Measure::loss;
+  ScoredPack scored_pack;
+  scored_pack.samples = feed::model_samples(loaded, set.image_size(), answer_of);
+  for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
-    auto& texts = judged.samples[i].texts;
-    auto right = static_cast<size_t>(packed.sample->correct_choice.value_or(0));
-    if (one_text) texts = {texts.at(std::exchange(right, 0))};
-    judged.scores.push_back({packed.position, packed.sample->key, set.source_of(packed), {}, right});
+    auto& texts = scored_pack.samples[i].texts;
+    auto correct = static_cast<size_t>(packed.sample->correct_choice.value_or(0));
+    if (one_text) texts = {texts.at(std::exchange(correct, 0))};
+    scored_pack.scores.push_back({packed.position, packed.sample->key, set.source_of(packed), {}, correct});
   }
-  if (judged.samples.empty()) return judged;
+  if (scored_pack.samples.empty()) return scored_pack;
 
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set),
-                                     vlm.frame_reader(set.image_size(), set.image_size()), ops.tensor_options());
-  const auto seen = vlm.encode(none, ops, pack, mode, outputs);
-  const auto hidden = vlm.decode(none, ops, seen.tokens, pack);
-  if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);
-  const at::Tensor losses = model::log_probabilities(none, ops, vlm, hidden, pack).losses.data.to(at::kDouble).cpu();
+  const auto pack = model::make_pack(scored_pack.samples, capacity_of(scored_pack.samples, set),
+                                     model.frame_reader(set.image_size(), set.image_size()), ops.tensor_options());
+  const auto visual = model.encode(none, ops, pack, mode, outputs);
+  const auto hidden = model.decode(none, ops, visual.tokens, pack);
+  if (visual.attention.defined()) scored_pack.attention = visual.attention.narrow(0, 0, pack.frames_used);
+  const at::Tensor losses = model::log_probabilities(none, ops, model, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();
   size_t text = 0;
-  for (size_t i = 0; i < judged.samples.size(); ++i)
-    for (size_t of_sample = 0; of_sample < judged.samples[i].texts.size(); ++of_sample) {
-      TextScore& scored = judged.scores[i].texts.emplace_back();
+  for (size_t i = 0; i < scored_pack.samples.size(); ++i)
+    for (size_t of_sample = 0; of_sample < scored_pack.samples[i].texts.size(); ++of_sample) {
+      TextScore& scored = scored_pack.scores[i].texts.emplace_back();
       scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
     }
-  return judged;
+  return scored_pack;
 }
 
-Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const std::string& mode,
+Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress) {
   const c10::InferenceMode without_gradients;
-  const ops::ModelThreads threads(parameters_of(vlm));
-  const auto outputs = set.wanted().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
+  const ops::ModelThreads threads(parameters_of(model));
+  const auto outputs =
+      set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   Scores scores;
   double entropy = 0;
   int64_t frames = 0;
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
-    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, outputs);
-    scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
-    if (judged.attention.defined()) {
-      entropy += model::attention_entropies(judged.attention).sum().item<double>();
-      frames += judged.attention.size(0);
+    const ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs);
+    scores.samples.insert(scores.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
+    if (scored_pack.attention.defined()) {
+      entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();
+      frames += scored_pack.attention.size(0);
     }
     if (progress) progress(std::ssize(scores.samples), set.samples());
   }

@@ -42,21 +42,21 @@ TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, cons
   return {losses.sum(at::kDouble).item<double>(), pack.labels_per_text[0]};
 }
 
-struct Asked {
+struct LocatedQuestion {
   DrawnSample drawn;
   std::vector<TextScore> texts;
-  size_t right = 0;
+  size_t correct = 0;
 };
-std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, const std::string& mode) {
-  std::vector<Asked> all;
+std::vector<LocatedQuestion> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, const std::string& mode) {
+  std::vector<LocatedQuestion> all;
   const Order order = Order::once(questions.sizes());
   auto state = order.begin();
   while (const auto drawn = order.next(state)) {
     const auto sample = questions.of_model(*drawn);
-    Asked& asked = all.emplace_back(Asked{*drawn, {}, 0});
-    asked.right = static_cast<size_t>(questions.measure(*drawn).correct_choice.value_or(0));
+    LocatedQuestion& expected_sample = all.emplace_back(LocatedQuestion{*drawn, {}, 0});
+    expected_sample.correct = static_cast<size_t>(questions.measure(*drawn).correct_choice.value_or(0));
     for (size_t text = 0; text < sample.texts.size(); ++text)
-      asked.texts.push_back(asked_alone(tiny, sample, text, mode));
+      expected_sample.texts.push_back(asked_alone(tiny, sample, text, mode));
   }
   return all;
 }
@@ -103,14 +103,14 @@ TEST(Evaluation, LossIsTheMeanOverAllLabels) {
     double sum = 0;
     int64_t labels = 0;
     std::map<std::string, std::pair<double, int64_t>> by_source;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, mode)) {
-      sum += asked.texts[0].loss;
-      labels += asked.texts[0].labels;
-      auto& [of_source, count] = by_source[asked.drawn.source == 0       ? "clips"
-                                           : asked.drawn.sample % 2 == 1 ? "odd ones"
-                                                                         : "texts"];
-      of_source += asked.texts[0].loss;
-      count += asked.texts[0].labels;
+    for (const LocatedQuestion& expected_sample : asked_one_by_one(tiny, *questions, mode)) {
+      sum += expected_sample.texts[0].loss;
+      labels += expected_sample.texts[0].labels;
+      auto& [of_source, count] = by_source[expected_sample.drawn.source == 0       ? "clips"
+                                           : expected_sample.drawn.sample % 2 == 1 ? "odd ones"
+                                                                                   : "texts"];
+      of_source += expected_sample.texts[0].loss;
+      count += expected_sample.texts[0].labels;
     }
     const Result result = evaluated(tiny, open(wanted(Measure::loss, {mode}), questions)).at(0);
     EXPECT_EQ(result.samples, 19);
@@ -127,12 +127,12 @@ TEST(Evaluation, ChoosesTheOptionWithTheLowestMeanLoss) {
   for (const std::string& mode : all_modes) {
     double right = 0, loss = 0;
     int64_t labels = 0;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, mode)) {
-      const auto best = std::min_element(asked.texts.begin(), asked.texts.end(),
+    for (const LocatedQuestion& expected_sample : asked_one_by_one(tiny, *questions, mode)) {
+      const auto best = std::min_element(expected_sample.texts.begin(), expected_sample.texts.end(),
                                          [](const TextScore& a, const TextScore& b) { return a.mean() < b.mean(); });
-      right += best - asked.texts.begin() == static_cast<std::ptrdiff_t>(asked.right);
-      loss += asked.texts[asked.right].loss;
-      labels += asked.texts[asked.right].labels;
+      right += best - expected_sample.texts.begin() == static_cast<std::ptrdiff_t>(expected_sample.correct);
+      loss += expected_sample.texts[expected_sample.correct].loss;
+      labels += expected_sample.texts[expected_sample.correct].labels;
     }
     ASSERT_GT(right, 0);
     ASSERT_LT(right, 40);

@@ -34,12 +34,12 @@ class MadeQuestions : public SampleSource {
       texts = dice.upto(2, 4);
       sample.correct_choice = dice.upto(0, texts - 1);
     }
-    std::vector<TokenId> asked;
-    for (int64_t i = 0; i < prompt; ++i) asked.push_back(static_cast<TokenId>(dice.upto(0, 52)));
+    std::vector<TokenId> located;
+    for (int64_t i = 0; i < prompt; ++i) located.push_back(static_cast<TokenId>(dice.upto(0, 52)));
     for (int64_t text = 0; text < texts; ++text) {
       SampleText& made = sample.texts.emplace_back();
-      made.ids = asked;
-      made.answer_mask.assign(asked.size(), 0);
+      made.ids = located;
+      made.answer_mask.assign(located.size(), 0);
       for (int64_t i = dice.upto(1, 4); i > 0; --i) {
         made.ids.push_back(static_cast<TokenId>(dice.upto(0, 52)));
         made.answer_mask.push_back(1);
