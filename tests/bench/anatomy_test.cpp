@@ -1,6 +1,6 @@
 // The anatomy of a step, on a fake device: before each reading of its clock it reports an activity, unless the test has
 // set others.
-#include "../train/own_runtime.h"
+#include "../train/fake_runtime.h"
 #include "bench/anatomy.h"
 #include "ops/call_observer.h"
 #include "ops/reference.h"
@@ -14,7 +14,7 @@
 namespace fvlm::bench {
 namespace {
 
-class Watched : public train::OwnRuntime {
+class Watched : public train::FakeRuntime {
  public:
   std::vector<device::Activity> profile(const std::function<void()>& work) override {
     seen_.clear();

@@ -1,4 +1,4 @@
-// The account of memory, and the tape that fills it.
+// The ledger of predicted memory, and the shadow tape that fills it.
 #include "budget/shadow/tape.h"
 
 #include <gtest/gtest.h>

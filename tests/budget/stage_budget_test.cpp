@@ -1,5 +1,5 @@
-// How the memory that a stage needs follows from its plan. That the figures are those of tensors is shown in
-// tests/train/budget_test.cpp.
+// How the predicted memory of a stage depends on its plan. tests/train/budget_test.cpp compares it with measured
+// memory.
 #include "budget/budget_text.h"
 #include "budget/stage_budget.h"
 #include "objective/dpo/settings.h"

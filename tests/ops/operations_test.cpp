@@ -29,7 +29,7 @@ struct Bench {
     Parameter& made = *parameters.emplace_back(std::make_unique<Parameter>());
     made.name = name;
     made.value = random(shape, 100 + parameters.size());
-    made.gradient = at::full(shape, std::nan(""), at::kDouble); // what nobody writes is seen
+    made.gradient = at::full(shape, std::nan(""), at::kDouble); // so that unwritten elements are noticed
     return made;
   }
   Value input(at::IntArrayRef shape) { return inputs.emplace_back(random(shape, 200 + inputs.size()), true); }
@@ -208,15 +208,15 @@ TEST(Operations, BiasesGetColumnSumsFromTheNextNorm) {
     const Value x = b.input({5, 3}), residual = b.input({5, 4});
     const Operations::Layer layer{Weight(b.parameter("weight", {4, 3})), Weight(b.parameter("bias", {4}))};
     const Weight norm(b.parameter("norm", {4})), norm_bias(b.parameter("norm bias", {4}));
-    std::shared_ptr<Gradient> asked;
+    std::shared_ptr<Gradient> requested;
     b.expect_true_gradients([&](Tape& tape) {
       const Value y = b.ops->linear(tape, x, layer, residual);
-      asked = y.gradient ? y.gradient : asked;
+      requested = y.gradient ? y.gradient : requested;
       const Value normed = b.ops->layernorm(tape, y, norm, norm_bias, 1e-6);
       if (!rows_are_taken) return std::vector{normed, b.ops->linear(tape, x, layer, y)};
       return std::vector{normed, gather_rows(tape, y, at::tensor({4, 1}, at::kLong))};
     });
-    EXPECT_EQ(asked->has_bias_gradient(), !rows_are_taken);
+    EXPECT_EQ(requested->has_bias_gradient(), !rows_are_taken);
   }
 }
 

@@ -1,4 +1,4 @@
-// What `plan` says of a step's memory, beside what the tensors of such a step hold.
+// The memory that `plan` predicts for a step, compared with that of the step's tensors.
 #include "budget/stage_budget.h"
 #include "feed/model_samples.h"
 #include "model/connector/foveated/settings.h"
@@ -65,7 +65,7 @@ class Budget : public SmallRun {
     }
     model::Capacity most = used;
     if (!plan.speed.shared_preference_frames) most.frames *= stage.texts_per_sample();
-    GradientComputer learner(plan, stage, *made.vlm, *operations, most, made.frozen);
+    GradientComputer gradient_computer(plan, stage, *made.vlm, *operations, most, made.frozen);
     std::unique_ptr<QuantizedWeights> quantized;
     if (stage.quantization_aware) {
       quantized = std::make_unique<QuantizedWeights>(plan, registry, made.vlm->parameters(), at::kCPU);
@@ -75,10 +75,10 @@ class Budget : public SmallRun {
     PartTimes times;
     for (int i = 0; i < 2; ++i) {
       memory.reset_peak();
-      learner.begin_step();
-      learner.forward_backward(pack.host, counts, 1, times);
+      gradient_computer.begin_step();
+      gradient_computer.forward_backward(pack.host, counts, 1, times);
       if (quantized) quantized->pass_gradients();
-      made.optimization->step(made.optimization->base_rates(), 1, 1, learner.sums());
+      made.optimization->step(made.optimization->base_rates(), 1, 1, gradient_computer.sums());
       EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm()));
     }
     auto setting = budget::setting_of(plan, stage, description, budget::Device::cpu);

@@ -1,7 +1,7 @@
-// Evaluation sets made from numbers, for the tiny model of the model room's tests.
+// Synthetic evaluation sets for the tiny model of tests/model.
 #pragma once
 #include "../data/small_tokenizer.h"
-#include "../data/stream/made_source.h"
+#include "../data/stream/synthetic_source.h"
 #include "../model/tiny.h"
 #include "evaluation/sample_set.h"
 
@@ -10,9 +10,9 @@
 namespace fvlm::evaluation {
 
 // Two sources, with frames and without: samples of several lengths, as questions, as pairs, or as texts.
-class MadeQuestions : public SampleSource {
+class SyntheticQuestions : public SampleSource {
  public:
-  explicit MadeQuestions(plan::Measure measure, std::vector<int64_t> sizes = {13, 6})
+  explicit SyntheticQuestions(plan::Measure measure, std::vector<int64_t> sizes = {13, 6})
       : measure_(measure), sizes_(std::move(sizes)) {}
 
   std::vector<int64_t> sizes() const override { return sizes_; }
@@ -66,7 +66,7 @@ class MadeQuestions : public SampleSource {
     return made;
   }
 
-  MadeSource::Where broken = [](const DrawnSample&) { return false; };
+  SyntheticSource::Where broken = [](const DrawnSample&) { return false; };
 
  private:
   plan::Measure measure_;
