@@ -1,4 +1,4 @@
-// A command as a user's shell runs it: how it ended, and what it said.
+// Runs a command by the shell: exit status and output.
 #pragma once
 #include "base/file.h"
 #include "base/scratch_folder.h"
@@ -17,11 +17,11 @@ struct Ran {
 };
 
 inline Ran shell(const std::string& command) {
-  const ScratchFolder said;
+  const ScratchFolder output;
   const int status =
-      std::system(fmt::format("( {0} ) >'{1}/out' 2>'{1}/err' </dev/null", command, said.path().string()).c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(said / "out"),
-          read_file(said / "err")};
+      std::system(fmt::format("( {0} ) >'{1}/out' 2>'{1}/err' </dev/null", command, output.path().string()).c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(output / "out"),
+          read_file(output / "err")};
 }
 
 } // namespace fvlm::test

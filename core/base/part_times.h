@@ -1,4 +1,4 @@
-// Where the time of a run goes: seconds by the part of it that they were spent in.
+// The time of a run by part: seconds spent waiting for data, in forward, in the optimizer, and so on.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -10,7 +10,7 @@ namespace fvlm {
 class PartTimes {
  public:
   static constexpr const char* waiting = "wait";
-  // What has passed since the last call belongs to `part`.
+  // Adds the time since the last call to `part`.
   void add_elapsed(const std::string& part) {
     report_part(part);
     const auto now = Clock::now();
@@ -20,18 +20,19 @@ class PartTimes {
     if (part == waiting) waited_ += seconds;
     last_ = now;
   }
-  // What has passed since the last call belongs to nothing that is counted here.
+  // Ignores the time since the last call.
   void skip_elapsed() { last_ = Clock::now(); }
-  // Is told of each part as it ends, and of the parts of the backward pass, which are counted as one.
+  // The callback is called at the end of each part, and of each piece of the backward pass, which is counted as one
+  // part.
   void set_callback(std::function<void(const std::string& part)> callback) { callback_ = std::move(callback); }
   bool has_callback() const { return callback_ != nullptr; }
   void report_part(const std::string& part) const {
     if (callback_) callback_(part);
   }
-  // Of all that was counted, taken or not; and the part of it that was spent on `waiting`, for data.
+  // The total since construction, and the time of `waiting` (for data) in it. take() does not reset them.
   double seconds() const { return all_; }
   double waited() const { return waited_; }
-  // Gives what was counted, and begins anew.
+  // Returns the seconds by part since the last take().
   std::map<std::string, double> take() { return std::exchange(seconds_, {}); }
 
  private:

@@ -1,4 +1,4 @@
-// All that is wrong with one thing, gathered and told at once.
+// Collects all errors in one input, to report them together.
 #pragma once
 #include <fmt/format.h>
 

@@ -272,7 +272,7 @@ Image contact_sheet(std::span<const float> frames, int64_t count, int64_t size) 
   return image;
 }
 
-// Marks the tokens that have a loss: in green, or between [[ ]] where there is no colour.
+// Marks the tokens that have a loss: in green, or between [[ ]] without colour.
 std::string with_marked_labels(const Tokenizer& tokenizer, const SampleText& text, const std::vector<bool>& has_loss) {
   const bool colour = color_on(1);
   std::string all;
@@ -308,8 +308,8 @@ Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const
           {"picture", picture}};
 }
 
-// The data are read again and again, so there is a sample at every position: says in which pass, and past the end of
-// the stage that training reads no further, unless it skips samples before.
+// Sources repeat, so there is a sample at every position: prints its epoch, and whether it is past the end of the
+// stage, which training only reaches if it skips samples.
 void print_position(const DrawnSample& drawn, const plan::Stage& stage, const std::vector<int64_t>& sizes) {
   fmt::print("sample {} of the stage's {}: pass {} over the {} of its source{}\n", grouped(drawn.position),
              grouped(stage.samples), grouped(drawn.epoch + 1), counted(sizes.at(drawn.source), "sample"),

@@ -25,7 +25,7 @@ std::set<fs::path> shards_of(const plan::Mix& mix) {
   return shards;
 }
 
-// Figures of shards that a model learnt from say nothing of what it has not seen.
+// A metric on shards that the model was trained on is not one of held-out data.
 void warn_of_learnt_shards(const plan::Plan& plan, const plan::Stage& last, const plan::EvaluationSet& set) {
   const auto shards = shards_of(set.data);
   for (const plan::Stage& stage : plan.stages) {
@@ -41,7 +41,7 @@ void warn_of_learnt_shards(const plan::Plan& plan, const plan::Stage& last, cons
   }
 }
 
-std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSet& set, const PackSize& most,
+std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSet& set, const PackSize& limit,
                                 Registry& registry, const feed::MixDataOptions& options) {
   const auto data = std::make_shared<const feed::MixData>(plan, set.data, registry, options);
   OpenedSource source;
@@ -54,7 +54,7 @@ std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSe
   source.packer = [&](const PackSize& capacity) {
     return feed::choose_packer(registry, plan.kernels["packer"], capacity);
   };
-  return std::make_unique<SampleSet>(set, std::move(source), most);
+  return std::make_unique<SampleSet>(set, std::move(source), limit);
 }
 
 double beta_of(const plan::Stage& stage) {
@@ -68,33 +68,34 @@ double beta_of(const plan::Stage& stage) {
 Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options)
     : beta_(beta_of(stage)) {
-  const PackSize most{stage.packing.frames.value_or(usual_pack.frames), stage.packing.tokens.value_or(usual_pack.rows)};
+  const PackSize limit{stage.packing.frames.value_or(default_pack.frames),
+                       stage.packing.tokens.value_or(default_pack.rows)};
   for (const plan::EvaluationSet& set : stage.evaluation.sets) {
-    sets_.push_back(open(plan, set, most, registry, options));
+    sets_.push_back(open(plan, set, limit, registry, options));
     warn_of_learnt_shards(plan, stage, set);
   }
 }
 
 Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) : sets_(std::move(sets)), beta_(beta) {}
 
-Scores Evaluator::score(const Judged& judged, const model::Model& vlm, ops::Operations& ops,
+Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
                         const EvaluationProgress& progress) {
-  const auto& [set, mode] = judged;
-  set->tokenizer().check_vocabulary_size(vlm.config().decoder.vocab_size, "evaluation set " + set->wanted().name);
-  return evaluation::score(*set, vlm, ops, mode, [&, mode = mode, set = set](int64_t done, int64_t all) {
-    if (progress) progress({set->wanted(), mode, done, all});
+  const auto& [set, mode] = key;
+  set->tokenizer().check_vocabulary_size(model.config().decoder.vocab_size, "evaluation set " + set->settings().name);
+  return evaluation::score(*set, model, ops, mode, [&, mode = mode, set = set](int64_t done, int64_t all) {
+    if (progress) progress({set->settings(), mode, done, all});
   });
 }
 
-std::vector<Result> Evaluator::evaluate(const model::Model& vlm, ops::Operations& ops,
-                                        const EvaluationProgress& progress, const TakeScores& take) const {
+std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operations& ops,
+                                        const EvaluationProgress& progress, const ScoreSink& take) const {
   std::vector<Result> results;
   for (const auto& set : sets_)
-    for (const std::string& mode : set->wanted().modes) {
+    for (const std::string& mode : set->settings().modes) {
       const auto begin = std::chrono::steady_clock::now();
-      const Judged judged{set.get(), mode};
-      const Scores scores = score(judged, vlm, ops, progress);
-      const auto reference = references_.find(judged);
+      const SetAndMode key{set.get(), mode};
+      const Scores scores = score(key, model, ops, progress);
+      const auto reference = references_.find(key);
       results.push_back(result_of(*set, mode, scores, reference == references_.end() ? nullptr : &reference->second));
       results.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       if (take) take(*set, mode, scores);
@@ -102,22 +103,22 @@ std::vector<Result> Evaluator::evaluate(const model::Model& vlm, ops::Operations
   return results;
 }
 
-void Evaluator::show(const model::Model& vlm, ops::Operations& ops, const ShowRequest& request) const {
-  for (const auto& set : sets_) evaluation::show(*set, vlm, ops, request);
+void Evaluator::show(const model::Model& model, ops::Operations& ops, const ShowRequest& request) const {
+  for (const auto& set : sets_) evaluation::show(*set, model, ops, request);
 }
 
 bool Evaluator::has_preferences() const {
   return std::any_of(sets_.begin(), sets_.end(),
-                     [](const auto& set) { return set->wanted().measure == plan::Measure::preference; });
+                     [](const auto& set) { return set->settings().measure == plan::Measure::preference; });
 }
 
-void Evaluator::cache_reference(const model::Model& vlm, ops::Operations& ops, const EvaluationProgress& progress) {
+void Evaluator::cache_reference(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress) {
   for (const auto& set : sets_) {
-    if (set->wanted().measure != plan::Measure::preference) continue;
-    for (const std::string& mode : set->wanted().modes) {
+    if (set->settings().measure != plan::Measure::preference) continue;
+    for (const std::string& mode : set->settings().modes) {
       Reference& reference = references_[{set.get(), mode}];
       reference = {beta_, {}};
-      for (const SampleScore& pair : score({set.get(), mode}, vlm, ops, progress).samples)
+      for (const SampleScore& pair : score({set.get(), mode}, model, ops, progress).samples)
         reference.margins[pair.position] = margin_of(pair);
     }
   }

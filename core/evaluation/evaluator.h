@@ -1,4 +1,4 @@
-// Evaluator: the evaluation sets of a stage, opened once, and what a model makes of them as often as wanted.
+// Evaluator: opens the evaluation sets of a stage once, and evaluates models on them any number of times.
 #pragma once
 #include "evaluation/result.h"
 #include "evaluation/sample_set.h"
@@ -12,45 +12,46 @@
 
 namespace fvlm::evaluation {
 
-// How far an evaluation has got.
+// The progress of an evaluation.
 struct Moment {
   const plan::EvaluationSet& set;
   const std::string& mode;
   int64_t done, all; // samples
 };
 using EvaluationProgress = std::function<void(const Moment&)>;
-// Told of what each sample came to, a set and mode at a time.
-using TakeScores = std::function<void(const SampleSet& set, const std::string& mode, const Scores& scores)>;
+// Receives the scores of all samples, once for each set and mode.
+using ScoreSink = std::function<void(const SampleSet& set, const std::string& mode, const Scores& scores)>;
 
 class Evaluator {
  public:
-  // The stage's sets, in packs no larger than its own. The plan outlives it. Throws Error for data that are missing or
-  // do not fit their measure. No thread runs between evaluations.
+  // Opens the stage's sets, in packs no larger than the stage's. The plan must outlive the Evaluator. Throws Error for
+  // data that is missing or does not fit its measure. No thread runs between evaluations.
   Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
             const feed::MixDataOptions& options = {});
-  // `beta`: of rewards.
+  // `beta` scales rewards, as in DPO.
   explicit Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta = 0.1);
 
   const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
 
-  // Every set in each of its modes, in the order of the recipe. Without gradients; the model is left as it is.
-  std::vector<Result> evaluate(const model::Model& vlm, ops::Operations& ops, const EvaluationProgress& progress = {},
-                               const TakeScores& take = {}) const;
+  // Evaluates every set in each of its modes, in the order of the recipe, without gradients. The model does not change.
+  std::vector<Result> evaluate(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress = {},
+                               const ScoreSink& take = {}) const;
 
-  // The samples that each set wants shown.
-  void show(const model::Model& vlm, ops::Operations& ops, const ShowRequest& request) const;
+  // Writes the samples that each set's `show` asks for, see show.h.
+  void show(const model::Model& model, ops::Operations& ops, const ShowRequest& request) const;
 
-  // Where a set measures preferences: from now on results have rewards against this model.
+  // Computes the log-probabilities of a reference model for sets that measure preferences, if has_preferences().
+  // Results have rewards against it from then on.
   bool has_preferences() const;
-  void cache_reference(const model::Model& vlm, ops::Operations& ops, const EvaluationProgress& progress = {});
+  void cache_reference(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress = {});
 
  private:
-  using Judged = std::pair<const SampleSet*, std::string>;
-  static Scores score(const Judged& judged, const model::Model& vlm, ops::Operations& ops,
+  using SetAndMode = std::pair<const SampleSet*, std::string>;
+  static Scores score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
                       const EvaluationProgress& progress);
   std::vector<std::unique_ptr<SampleSet>> sets_;
   double beta_ = 0.1;
-  std::map<Judged, Reference> references_;
+  std::map<SetAndMode, Reference> references_;
 };
 
 } // namespace fvlm::evaluation

@@ -20,13 +20,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-struct PlacedEntry {
+struct LocatedEntry {
   Entry entry;
   std::string where; // "entry 3", "line 7"
 };
 
-std::vector<PlacedEntry> entries_of_lines(const std::string& text, const fs::path& path) {
-  std::vector<PlacedEntry> entries;
+std::vector<LocatedEntry> entries_of_lines(const std::string& text, const fs::path& path) {
+  std::vector<LocatedEntry> entries;
   int64_t number = 0;
   for (const std::string& line : split(text, '\n')) {
     ++number;
@@ -39,12 +39,13 @@ std::vector<PlacedEntry> entries_of_lines(const std::string& text, const fs::pat
   return entries;
 }
 
-// A list, or an object by id. An entry with a list of "questions" stands for each of them.
-std::vector<PlacedEntry> entries_of_document(const std::string& text, const fs::path& path) {
+// The document is a list of entries, or an object of them by id. An entry with a list "questions" is one entry for
+// each.
+std::vector<LocatedEntry> entries_of_document(const std::string& text, const fs::path& path) {
   const json document = parse_json(text, path.string());
   if (!document.is_structured())
     throw Error(ErrorKind::data, "neither a list nor an object of entries").at(path.string());
-  std::vector<PlacedEntry> entries;
+  std::vector<LocatedEntry> entries;
   for (const auto& [key, entry] : document.items()) {
     const std::string where = fmt::format("entry {}", key);
     const auto questions = entry.is_object() ? entry.find("questions") : entry.end();
@@ -63,7 +64,7 @@ std::vector<PlacedEntry> entries_of_document(const std::string& text, const fs::
   return entries;
 }
 
-std::vector<PlacedEntry> entries_of(const fs::path& path) {
+std::vector<LocatedEntry> entries_of(const fs::path& path) {
   const std::string text = read_file(path);
   if (text.starts_with("PAR1"))
     throw Error(ErrorKind::data, "a parquet file; the questions are wanted as JSON")
@@ -138,11 +139,11 @@ void Questions::add(const fs::path& file, const Form& form) {
     try {
       if (!entry.object.is_object()) wrong_type("it", entry.object, "an object");
       if (!is_of_split(entry)) continue;
-      Asked asked{file.string(), entry.id, form.read(entry)};
-      if (!request_.category.empty()) asked.question.sample["source"] = category_of(entry, request_.category);
-      parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_,
-                           request_.visual_rows); // whatever is wrong with it is said now
-      asked_.push_back(std::move(asked));
+      LocatedQuestion located{file.string(), entry.id, form.read(entry)};
+      if (!request_.category.empty()) located.question.sample["source"] = category_of(entry, request_.category);
+      parse_sample_content(Parts(located.question.sample, as_named), {}, {}, mix_,
+                           request_.visual_rows); // throws for an invalid sample
+      questions_.push_back(std::move(located));
     } catch (const Error& error) {
       throw Error(ErrorKind::data, error.what())
           .at(fmt::format("{}, {}", file.string(), where))
@@ -160,24 +161,24 @@ int64_t Questions::frame_elements() const {
   return 3 * request_.media_options.image_size * request_.media_options.image_size;
 }
 
-MediaFile Questions::media_of(const Asked& asked) const {
-  return {folder_.find(asked.question.media), request_.media_options, asked.question.span};
+MediaFile Questions::media_of(const LocatedQuestion& located) const {
+  return {folder_.find(located.question.media), request_.media_options, located.question.span};
 }
 
 Sample Questions::measure(const DrawnSample& drawn) const {
-  const Asked& asked = at(drawn);
+  const LocatedQuestion& located = at(drawn);
   const SampleContent parsed =
-      parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
-  Sample sample{.key = asked.id,
+      parse_sample_content(Parts(located.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
+  Sample sample{.key = located.id,
                 .source = parsed.source,
                 .rows_per_frame = request_.visual_rows.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
-  for (const Conversation& talk : parsed.conversations) {
-    ChatTokens tokens = chat_.encode(talk.turns, talk.system);
+  for (const Conversation& conversation : parsed.conversations) {
+    ChatTokens tokens = chat_.encode(conversation.turns, conversation.system);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
-  if (!asked.question.media.empty()) sample.frames = media_of(asked).frames();
+  if (!located.question.media.empty()) sample.frames = media_of(located).frames();
   if (request_.visual_rows.in_place)
     for (SampleText& text : sample.texts)
       text.placeholders = expand_marks(text.ids, text.answer_mask, {sample.frames, sample.rows_per_frame, true});
@@ -198,7 +199,7 @@ std::unique_ptr<SampleSet> open_questions(const plan::EvaluationSet& set, const 
   source.mix.sources.resize(1);
   source.source_names = {set.name};
   source.packer = [&](const PackSize& capacity) { return feed::choose_packer(registry, {}, capacity); };
-  return std::make_unique<SampleSet>(set, std::move(source), usual_pack);
+  return std::make_unique<SampleSet>(set, std::move(source), default_pack);
 }
 
 } // namespace fvlm::evaluation

@@ -12,7 +12,7 @@
 namespace fvlm::evaluation {
 namespace {
 
-// A mean that is still being summed.
+// A running mean.
 struct Mean {
   double sum = 0;
   int64_t count = 0;
@@ -58,10 +58,10 @@ class AnswerMeans {
   bool several_ = false; // expected answers of a sample
 };
 
-bool is_right(const SampleScore& sample) {
-  const double right = sample.texts[sample.right].mean();
+bool is_correct(const SampleScore& sample) {
+  const double correct = sample.texts[sample.correct].mean();
   for (size_t i = 0; i < sample.texts.size(); ++i)
-    if (i != sample.right && !(sample.texts[i].mean() > right)) return false; // a tie is no choice
+    if (i != sample.correct && !(sample.texts[i].mean() > correct)) return false; // a tie is not correct
   return true;
 }
 
@@ -101,21 +101,21 @@ double Result::quality() const {
 }
 
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores, const Reference* reference) {
-  const plan::Measure measure = set.wanted().measure;
-  Result result{set.wanted().name,
+  const plan::Measure measure = set.settings().measure;
+  Result result{set.settings().name,
                 mode,
                 measure,
                 std::ssize(scores.samples),
-                set.samples() + std::ssize(set.aside()) - std::ssize(scores.samples),
+                set.samples() + std::ssize(set.skipped()) - std::ssize(scores.samples),
                 {}};
   Mean loss, accuracy, margin, reward_accuracy, reward_margin;
   AnswerMeans answers;
   std::map<std::string, Mean> by_source;
   for (const SampleScore& sample : scores.samples) {
-    const TextScore& right = sample.texts[sample.right];
-    loss.add(right.loss, right.labels);
+    const TextScore& correct = sample.texts[sample.correct];
+    loss.add(correct.loss, correct.labels);
     if (measure == plan::Measure::loss) {
-      by_source[sample.source].add(right.loss, right.labels);
+      by_source[sample.source].add(correct.loss, correct.labels);
       continue;
     }
     if (measure == plan::Measure::answer) {
@@ -123,7 +123,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
       continue;
     }
     const bool pair = measure == plan::Measure::preference;
-    const double hit = pair ? margin_of(sample) > 0 : is_right(sample);
+    const double hit = pair ? margin_of(sample) > 0 : is_correct(sample);
     accuracy.add(hit);
     by_source[sample.source].add(hit);
     if (!pair) continue;

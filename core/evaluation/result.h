@@ -1,4 +1,4 @@
-// What an evaluation comes to: named numbers, as metrics.jsonl has them.
+// The result of an evaluation: named numbers, as written to metrics.jsonl.
 #pragma once
 #include "evaluation/score.h"
 #include "report/metrics_log.h"
@@ -23,7 +23,7 @@ struct Result {
   std::string mode; // of the connector
   plan::Measure measure = plan::Measure::loss;
   int64_t samples = 0;
-  int64_t aside = 0; // samples of the set that cannot be used
+  int64_t aside = 0; // samples of the set that could not be used
   Values values;
   double seconds = 0; // that it took
 
@@ -32,11 +32,12 @@ struct Result {
   report::Record record(const std::string& stage, int64_t step) const;
   // Throws Error(internal) for a name that is not there.
   double value(const std::string& name) const;
-  // Of two results of a set in a mode, the better one has the higher: the accuracy, or the loss turned round.
+  // Higher is better among results of one set and mode: the accuracy, or the negative loss.
   double quality() const;
 };
 
-// By how many nats a reference finds each pair's chosen answer likelier: by the pair's position in its set.
+// A reference model's margins (log-probability of the chosen minus that of the rejected answer, in nats), by the pair's
+// position in its set.
 struct Reference {
   double beta = 0.1;
   std::map<int64_t, double> margins;

@@ -11,7 +11,7 @@
 namespace fvlm::evaluation {
 namespace {
 
-constexpr int64_t samples_a_step = 1024; // that the packer chooses from
+constexpr int64_t samples_a_step = 1024; // window of samples from which the packer fills packs
 
 int64_t count_of(const std::vector<int64_t>& sizes) {
   int64_t all = 0;
@@ -19,7 +19,7 @@ int64_t count_of(const std::vector<int64_t>& sizes) {
   return all;
 }
 
-// Each sample once: all of them, or some from all over the sources, the same ones whatever the run's seed.
+// Each sample once: all of them, or a subset spread over the sources that does not depend on the run's seed.
 Order order_of(const plan::EvaluationSet& set, plan::Mix mix, const std::vector<int64_t>& sizes) {
   if (set.samples == 0 || set.samples >= count_of(sizes)) return Order::once(sizes);
   for (plan::Source& source : mix.sources) source.epochs = 1;
@@ -38,43 +38,43 @@ int64_t labels_of(const SampleText& text) {
 
 } // namespace
 
-SampleSet::SampleSet(plan::EvaluationSet wanted, OpenedSource source, const PackSize& most)
-    : wanted_(std::move(wanted)), source_(std::move(source)),
-      order_(order_of(wanted_, source_.mix, source_.samples->sizes())) {
+SampleSet::SampleSet(plan::EvaluationSet settings, OpenedSource source, const PackSize& limit)
+    : settings_(std::move(settings)), source_(std::move(source)),
+      order_(order_of(settings_, source_.mix, source_.samples->sizes())) {
   PackSize largest, all;
-  look_at_all(largest, all);
+  measure_all(largest, all);
   if (samples_ == 0)
     throw Error(ErrorKind::data,
-                aside_.empty()
+                skipped_.empty()
                     ? "the evaluation set has no sample"
-                    : fmt::format("none of its {} samples can be used; the first, '{}' of {}: {}", aside_.size(),
-                                  aside_.front().key, aside_.front().place, aside_.front().reason))
-        .at("evaluation set " + wanted_.name);
-  if (!aside_.empty())
-    log_warning("evaluation set {}: {} of {} samples cannot be used; the first, '{}' of {}: {}", wanted_.name,
-                aside_.size(), samples_ + static_cast<int64_t>(aside_.size()), aside_.front().key, aside_.front().place,
-                aside_.front().reason);
+                    : fmt::format("none of its {} samples can be used; the first, '{}' of {}: {}", skipped_.size(),
+                                  skipped_.front().key, skipped_.front().place, skipped_.front().reason))
+        .at("evaluation set " + settings_.name);
+  if (!skipped_.empty())
+    log_warning("evaluation set {}: {} of {} samples cannot be used; the first, '{}' of {}: {}", settings_.name,
+                skipped_.size(), samples_ + static_cast<int64_t>(skipped_.size()), skipped_.front().key,
+                skipped_.front().place, skipped_.front().reason);
 
   PackSize& capacity = batches_.capacity;
   const auto frame_bytes = static_cast<uint64_t>(source_.samples->frame_elements()) * sizeof(float);
   const auto frames_in_memory = static_cast<int64_t>(source_.loader.memory / (2 * frame_bytes)); // two packs
-  capacity.rows = std::min(std::max(most.rows, largest.rows), all.rows);
-  capacity.frames = std::max(std::min({most.frames, frames_in_memory, all.frames}), largest.frames);
+  capacity.rows = std::min(std::max(limit.rows, largest.rows), all.rows);
+  capacity.frames = std::max(std::min({limit.frames, frames_in_memory, all.frames}), largest.frames);
   batches_.batch.samples = samples_a_step;
-  if (wanted_.samples > 0) batches_.samples = wanted_.samples;
+  if (settings_.samples > 0) batches_.samples = settings_.samples;
   pack_ = source_.packer(capacity);
 }
 
-void SampleSet::look_at_all(PackSize& largest, PackSize& all) {
+void SampleSet::measure_all(PackSize& largest, PackSize& all) {
   ThreadPool workers(source_.loader.workers);
   Prefetcher ahead(*source_.samples, order_, Composer::start(batches_, order_), workers, 64);
-  const int64_t most = wanted_.samples > 0 ? wanted_.samples : count_of(source_.samples->sizes());
-  while (samples_ < most) {
+  const int64_t limit = settings_.samples > 0 ? settings_.samples : count_of(source_.samples->sizes());
+  while (samples_ < limit) {
     const auto measured = ahead.next();
     if (!measured) break;
     source_at_.push_back(measured->drawn.source);
     if (!measured->sample) {
-      aside_.push_back(measured->aside);
+      skipped_.push_back(measured->aside);
       continue;
     }
     check(*measured);
@@ -93,26 +93,26 @@ void SampleSet::check(const MeasuredSample& measured) const {
   const bool is_pair = sample.texts.size() == 2 && !sample.correct_choice;
   const auto refuse = [&](const char* what, const char* advice) {
     throw Error(ErrorKind::data, fmt::format("sample '{}' {}", sample.key, what))
-        .at(fmt::format("{} (evaluation set {})", measured.aside.place, wanted_.name))
+        .at(fmt::format("{} (evaluation set {})", measured.aside.place, settings_.name))
         .advise(advice);
   };
   if (std::any_of(sample.texts.begin(), sample.texts.end(),
                   [](const SampleText& text) { return labels_of(text) == 0; }))
     refuse("has a text without a token to measure", "loss_mask says which tokens those are; the first is none");
-  if (wanted_.measure == plan::Measure::choice && !is_question)
+  if (settings_.measure == plan::Measure::choice && !is_question)
     refuse(
         "is no question with options and a right answer",
         "measure = \"choice\" wants {\"user\", \"choices\": [...], \"answer\"}; measure = \"loss\" takes any sample");
-  if (wanted_.measure == plan::Measure::preference && !is_pair)
+  if (settings_.measure == plan::Measure::preference && !is_pair)
     refuse("is no pair", "measure = \"preference\" wants {\"user\", \"chosen_assistant\", \"rejected_assistant\"}");
 }
 
-std::unique_ptr<DataLoader> SampleSet::loader(int64_t most) const {
+std::unique_ptr<DataLoader> SampleSet::loader(int64_t limit) const {
   BatchPlan plan = batches_;
-  if (most > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, most) : most;
-  // Those that cannot be used are passed over: they were told of when the set was opened.
+  if (limit > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, limit) : limit;
+  // Samples that cannot be used are skipped; they were reported when the set was opened.
   Cursor start = Composer::start(plan, order_);
-  for (const SkippedSample& aside : aside_) {
+  for (const SkippedSample& aside : skipped_) {
     start.done.resize(static_cast<size_t>(aside.position) + 1);
     start.done.back() = true;
   }

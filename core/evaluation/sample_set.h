@@ -1,4 +1,4 @@
-// SampleSet: held-out samples, opened once and gone through again and again, each sample once.
+// SampleSet: held-out samples, opened once; each pass over them reads every sample once.
 #pragma once
 #include "data/stream/loader.h"
 #include "data/tokenizer.h"
@@ -11,55 +11,55 @@
 
 namespace fvlm::evaluation {
 
-// Of a pack where nobody says: a forward pass alone, whose memory is mostly the tower's keys and values.
-inline constexpr PackSize usual_pack{128, 8192};
+// Pack size if the stage sets none: enough for a forward pass, whose memory is mostly the tower's keys and values.
+inline constexpr PackSize default_pack{128, 8192};
 
 // Where samples come from, and what goes with them.
 struct OpenedSource {
   std::shared_ptr<const SampleSource> samples;
-  std::shared_ptr<const Tokenizer> tokenizer; // that their texts went through
+  std::shared_ptr<const Tokenizer> tokenizer; // of the texts
   int64_t image_size = 0;
-  plan::Mix mix;                         // an Order goes by its sources
-  std::vector<std::string> source_names; // of samples that name none
+  plan::Mix mix;                         // its sources define the order
+  std::vector<std::string> source_names; // for samples that name no source
   DataLoaderOptions loader;
   std::function<PackFunction(const PackSize&)> packer;
 };
 
 class SampleSet {
  public:
-  // Looks at every sample of the set, without its pixels. `most`: of a pack, unless a sample is larger. Throws
-  // Error(data) where samples are not of the kind that the measure wants, or none is left.
-  SampleSet(plan::EvaluationSet wanted, OpenedSource source, const PackSize& most);
+  // Measures every sample of the set, without decoding its pixels. `limit` is the pack size, unless a sample is larger.
+  // Throws Error(data) if samples do not fit the measure, or none can be used.
+  SampleSet(plan::EvaluationSet settings, OpenedSource source, const PackSize& limit);
 
-  const plan::EvaluationSet& wanted() const { return wanted_; }
+  const plan::EvaluationSet& settings() const { return settings_; }
   const Tokenizer& tokenizer() const { return *source_.tokenizer; }
   int64_t image_size() const { return source_.image_size; }
-  int64_t samples() const { return samples_; }                       // that can be used
-  const std::vector<SkippedSample>& aside() const { return aside_; } // that cannot
+  int64_t samples() const { return samples_; }                           // that can be used
+  const std::vector<SkippedSample>& skipped() const { return skipped_; } // that cannot
 
-  // Of any pack.
+  // Maxima over all samples.
   struct Longest {
     int64_t sequence = 0, video = 0; // rows, frames
   };
   const Longest& longest() const { return longest_; }
   const PackSize& capacity() const { return batches_.capacity; }
 
-  // All of them, or as many as are there of the first `most` positions.
-  std::unique_ptr<DataLoader> loader(int64_t most = 0) const;
+  // Loads all samples, or those among the first `limit` positions.
+  std::unique_ptr<DataLoader> loader(int64_t limit = 0) const;
   // The name of the sample's own source, else that of its shards.
   const std::string& source_of(const PackedSample& packed) const;
 
  private:
-  void look_at_all(PackSize& largest, PackSize& all);
+  void measure_all(PackSize& largest, PackSize& all);
   void check(const MeasuredSample& measured) const;
 
-  plan::EvaluationSet wanted_;
+  plan::EvaluationSet settings_;
   OpenedSource source_;
   Order order_;
   BatchPlan batches_;
   PackFunction pack_;
   int64_t samples_ = 0;
-  std::vector<SkippedSample> aside_;
+  std::vector<SkippedSample> skipped_;
   std::vector<size_t> source_at_; // by position: of the mix
   Longest longest_;
 };

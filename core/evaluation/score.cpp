@@ -33,22 +33,22 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   return capacity;
 }
 
-int64_t parameters_of(const model::Model& vlm) {
+int64_t parameters_of(const model::Model& model) {
   int64_t parameters = 0;
-  for (const ops::Parameter& parameter : vlm.parameters().all()) parameters += parameter.value.numel();
+  for (const ops::Parameter& parameter : model.parameters().all()) parameters += parameter.value.numel();
   return parameters;
 }
 
 // What the model generates for each sample of a pack, and what was expected.
-void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, JudgedPack& judged) {
+void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, ScoredPack& scored_pack) {
   constexpr int64_t most_tokens = 128;
-  for (size_t i = 0; i < judged.samples.size(); ++i) {
+  for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
     const PromptAndAnswer text(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
     Answers expected = sample.answers;
     if (expected.empty()) expected = {decoded(set.tokenizer(), text.answer)};
-    judged.scores[i].generated = {answerer.answer(text.prompt, sample, judged.samples[i].frames, most_tokens),
-                                  std::move(expected)};
+    scored_pack.scores[i].generated = {answerer.answer(text.prompt, sample, scored_pack.samples[i].frames, most_tokens),
+                                       std::move(expected)};
   }
 }
 
@@ -58,57 +58,59 @@ std::vector<bool> answer_of(const SampleText& text) {
 
 } // namespace
 
-JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Model& vlm, ops::Operations& ops,
-                 const std::string& mode, model::EncodeOutputs outputs) {
-  const bool one_text = set.wanted().measure == plan::Measure::loss || set.wanted().measure == plan::Measure::answer;
-  JudgedPack judged;
-  judged.samples = feed::model_samples(loaded, set.image_size(), answer_of);
-  for (size_t i = 0; i < judged.samples.size(); ++i) {
+ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
+                      const std::string& mode, model::EncodeOutputs outputs) {
+  const bool one_text =
+      set.settings().measure == plan::Measure::loss || set.settings().measure == plan::Measure::answer;
+  ScoredPack scored_pack;
+  scored_pack.samples = feed::model_samples(loaded, set.image_size(), answer_of);
+  for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
-    auto& texts = judged.samples[i].texts;
-    auto right = static_cast<size_t>(packed.sample->correct_choice.value_or(0));
-    if (one_text) texts = {texts.at(std::exchange(right, 0))};
-    judged.scores.push_back({packed.position, packed.sample->key, set.source_of(packed), {}, right});
+    auto& texts = scored_pack.samples[i].texts;
+    auto correct = static_cast<size_t>(packed.sample->correct_choice.value_or(0));
+    if (one_text) texts = {texts.at(std::exchange(correct, 0))};
+    scored_pack.scores.push_back({packed.position, packed.sample->key, set.source_of(packed), {}, correct});
   }
-  if (judged.samples.empty()) return judged;
+  if (scored_pack.samples.empty()) return scored_pack;
 
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const model::FrameReader reader = vlm.frame_reader(set.image_size(), set.image_size());
-  const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set, reader.rows_per_frame), reader,
-                                     ops.tensor_options());
-  const auto seen = vlm.encode(none, ops, pack, mode, outputs);
-  const auto hidden = vlm.decode(none, ops, seen.tokens, pack);
-  if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);
-  const at::Tensor losses = model::log_probabilities(none, ops, vlm, hidden, pack).losses.data.to(at::kDouble).cpu();
+  const model::FrameReader reader = model.frame_reader(set.image_size(), set.image_size());
+  const auto pack = model::make_pack(scored_pack.samples, capacity_of(scored_pack.samples, set, reader.rows_per_frame),
+                                     reader, ops.tensor_options());
+  const auto seen = model.encode(none, ops, pack, mode, outputs);
+  const auto hidden = model.decode(none, ops, seen.tokens, pack);
+  if (seen.attention.defined()) scored_pack.attention = seen.attention.narrow(0, 0, pack.frames_used);
+  const at::Tensor losses = model::log_probabilities(none, ops, model, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();
   size_t text = 0;
-  for (size_t i = 0; i < judged.samples.size(); ++i)
-    for (size_t of_sample = 0; of_sample < judged.samples[i].texts.size(); ++of_sample) {
-      TextScore& scored = judged.scores[i].texts.emplace_back();
+  for (size_t i = 0; i < scored_pack.samples.size(); ++i)
+    for (size_t of_sample = 0; of_sample < scored_pack.samples[i].texts.size(); ++of_sample) {
+      TextScore& scored = scored_pack.scores[i].texts.emplace_back();
       scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
     }
-  return judged;
+  return scored_pack;
 }
 
-Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const std::string& mode,
+Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress) {
   const c10::InferenceMode without_gradients;
-  const ops::ModelThreads threads(parameters_of(vlm));
-  const auto outputs = set.wanted().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
+  const ops::ModelThreads threads(parameters_of(model));
+  const auto outputs =
+      set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   Scores scores;
   double entropy = 0;
   int64_t frames = 0;
-  const bool generates = set.wanted().measure == plan::Measure::answer;
-  const Answerer answerer(set.tokenizer(), vlm, ops);
+  const bool generates = set.settings().measure == plan::Measure::answer;
+  const Answerer answerer(set.tokenizer(), model, ops);
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
-    JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, outputs);
-    if (generates) generate_answers(set, loaded->pack, answerer, judged);
-    scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
-    if (judged.attention.defined()) {
-      entropy += model::attention_entropies(judged.attention).sum().item<double>();
-      frames += judged.attention.size(0);
+    ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs);
+    if (generates) generate_answers(set, loaded->pack, answerer, scored_pack);
+    scores.samples.insert(scores.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
+    if (scored_pack.attention.defined()) {
+      entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();
+      frames += scored_pack.attention.size(0);
     }
     if (progress) progress(std::ssize(scores.samples), set.samples());
   }

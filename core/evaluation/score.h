@@ -1,4 +1,4 @@
-// What a model makes of the samples of a set: the loss of each of their texts.
+// Scores of a set's samples: a model's loss on each of their texts.
 #pragma once
 #include "evaluation/answers.h"
 #include "evaluation/sample_set.h"
@@ -20,8 +20,8 @@ struct TextScore {
 struct SampleScore {
   int64_t position = 0; // in the set
   std::string key, source;
-  std::vector<TextScore> texts; // each choice; chosen and rejected; or the one that is right
-  size_t right = 0;             // of the texts
+  std::vector<TextScore> texts; // each choice; chosen and rejected; or the correct one only
+  size_t correct = 0;           // index into texts
   struct Generated {
     std::string answer;
     Answers expected;
@@ -31,23 +31,23 @@ struct SampleScore {
 
 struct Scores {
   std::vector<SampleScore> samples; // in the order of their positions
-  // Of the attention over a frame: mean over frames, layers and heads, in nats. Where the set wants it.
+  // Entropy of the attention over a frame: mean over frames, layers and heads, in nats; if the set requests it.
   std::optional<double> attention_entropy;
 };
 
 // One pack of a set, all texts of a sample in one forward pass that shares its frames.
-struct JudgedPack {
+struct ScoredPack {
   std::vector<SampleScore> scores;
-  std::vector<model::Sample> samples; // as the model was asked; their frames lie in the loaded pack's memory
+  std::vector<model::Sample> samples; // the model's inputs; their frames lie in the loaded pack's memory
   at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
 };
-JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Model& vlm, ops::Operations& ops,
-                 const std::string& mode, model::EncodeOutputs outputs);
+ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
+                      const std::string& mode, model::EncodeOutputs outputs);
 
-// Every sample, pack by pack. How many samples share a pack changes nothing. Without gradients; the model and its
-// arenas are left as they are.
+// Scores every sample, pack by pack, without gradients. The result does not depend on how many samples share a pack.
+// The model and its arenas do not change.
 using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
-Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const std::string& mode,
+Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress = {});
 
 } // namespace fvlm::evaluation

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What the user said last; of a prompt that is no chat, all of it.
+// The user's last message; the whole prompt if it is no chat.
 std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt) {
   constexpr std::string_view user = "<|im_start|>user\n", end = "<|im_end|>";
   const std::string text = decode_with_placeholders(tokenizer, prompt);
@@ -32,7 +32,8 @@ std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& 
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
 }
 
-// Where a frame's query looked, row by row, the mean over layers and heads; [layers, heads, tokens], CLS first.
+// A frame's attention map over its patches, row by row, as the mean over layers and heads of [layers, heads, tokens],
+// CLS first.
 Json map_of(const at::Tensor& attention) {
   const at::Tensor mean = attention.to(at::kDouble).mean(at::IntArrayRef{0, 1}).cpu();
   Json map = Json::array();
@@ -47,40 +48,40 @@ void write_frame(const at::Tensor& frame, const std::filesystem::path& path) {
   write_file_atomic(path, write_png(image));
 }
 
-class Showing {
+class SampleWriter {
  public:
-  Showing(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request)
-      : set_(set), vlm_(vlm), request_(request), folder_(request.folder / set.wanted().name),
-        answerer_(set.tokenizer(), vlm, ops) {
+  SampleWriter(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request)
+      : set_(set), model_(model), request_(request), folder_(request.folder / set.settings().name),
+        answerer_(set.tokenizer(), model, ops) {
     make_folders(folder_);
   }
 
-  void add(const PackedSample& packed, const SampleScore& score, const model::Sample& asked,
+  void add(const PackedSample& packed, const SampleScore& score, const model::Sample& model_sample,
            const at::Tensor& attention) {
     const auto& texts = packed.sample->texts;
-    const PromptAndAnswer right(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
+    const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
-    Json sample{{"set", set_.wanted().name},
+    Json sample{{"set", set_.settings().name},
                 {"stage", request_.stage},
                 {"step", request_.step},
                 {"source", score.source},
-                {"question", question_of(set_.tokenizer(), right.prompt)},
-                {"expected", decoded(set_.tokenizer(), right.answer)},
-                {"answer", answerer_.answer(right.prompt, *packed.sample, asked.frames, request_.tokens)}};
+                {"question", question_of(set_.tokenizer(), correct.prompt)},
+                {"expected", decoded(set_.tokenizer(), correct.answer)},
+                {"answer", answerer_.answer(correct.prompt, *packed.sample, model_sample.frames, request_.tokens)}};
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},
                                      {"loss", score.texts[i].mean()},
-                                     {"right", i == score.right}});
+                                     {"right", i == score.correct}});
     sample["frames"] = Json::array();
     const int64_t frames = packed.sample->frames;
     for (int64_t i = 0; i < frames; ++i) {
       const std::string name = fmt::format("{}-{}.png", number, i);
-      write_frame(asked.frames[i], folder_ / name);
+      write_frame(model_sample.frames[i], folder_ / name);
       sample["frames"].push_back(name);
     }
     if (attention.defined()) {
-      const int64_t side = set_.image_size() / vlm_.config().vision.patch_size;
+      const int64_t side = set_.image_size() / model_.config().vision.patch_size;
       sample["grid"] = {side, side};
       sample["attention"] = Json::array();
       for (int64_t i = 0; i < frames; ++i) sample["attention"].push_back(map_of(attention[i]));
@@ -90,7 +91,7 @@ class Showing {
 
  private:
   const SampleSet& set_;
-  const model::Model& vlm_;
+  const model::Model& model_;
   const ShowRequest& request_;
   std::filesystem::path folder_;
   Answerer answerer_;
@@ -99,19 +100,21 @@ class Showing {
 
 } // namespace
 
-void show(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request) {
-  if (set.wanted().show == 0) return;
+void show(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request) {
+  if (set.settings().show == 0) return;
   const c10::InferenceMode without_gradients;
-  const std::string& mode = set.wanted().modes.front();
-  Showing showing(set, vlm, ops, request);
-  const auto loader = set.loader(set.wanted().show);
+  const std::string& mode = set.settings().modes.front();
+  SampleWriter showing(set, model, ops, request);
+  const auto loader = set.loader(set.settings().show);
   while (const auto loaded = loader->next()) {
-    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, model::EncodeOutputs::tokens_and_attention);
-    for (size_t i = 0; i < judged.samples.size(); ++i) {
+    const ScoredPack scored_pack =
+        score_pack(set, loaded->pack, model, ops, mode, model::EncodeOutputs::tokens_and_attention);
+    for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
       const PackedSample& packed = loaded->pack.samples[i];
-      const bool seen = packed.sample->frames > 0 && judged.attention.defined();
-      showing.add(packed, judged.scores[i], judged.samples[i],
-                  seen ? judged.attention.narrow(0, packed.first_frame, packed.sample->frames) : at::Tensor());
+      const bool has_attention = packed.sample->frames > 0 && scored_pack.attention.defined();
+      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i],
+                  has_attention ? scored_pack.attention.narrow(0, packed.first_frame, packed.sample->frames)
+                                : at::Tensor());
     }
   }
 }

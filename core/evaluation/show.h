@@ -1,4 +1,4 @@
-// Samples of a set for people: the question, what the model itself answers, and where it looked, frame by frame.
+// Samples of a set for people to read: question, expected and generated answer, frames, and attention maps.
 #pragma once
 #include "evaluation/sample_set.h"
 #include "model/model.h"
@@ -15,8 +15,8 @@ struct ShowRequest {
   int64_t tokens = 64; // of an answer, at most
 };
 
-// The first samples of the set, as many as it wants shown: read in the first of its modes, answered as in use. Replaces
-// what an earlier step showed.
-void show(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request);
+// Writes the first `show` samples of the set, encoded in its first mode, with generated answers. Replaces the files of
+// an earlier step.
+void show(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request);
 
 } // namespace fvlm::evaluation

@@ -70,8 +70,8 @@ std::vector<TimePart> parts_of(const Stage& stage, double& seconds) {
   return parts;
 }
 
-// A line's means are over the steps since the line before; where there is none, since `log_every` steps, as a file that
-// was lost begins anew somewhere in the stage.
+// The values of a line are means over the steps since the previous line. The first line of a file covers `log_every`
+// steps, because a file that replaces a lost one starts in the middle of a stage.
 StepRange steps_of_line(const Stage& stage, size_t line) {
   const int64_t last = stage.lines.steps[line];
   if (line > 0 && stage.lines.steps[line - 1] < last) return {stage.lines.steps[line - 1] + 1, last};

@@ -38,12 +38,12 @@ struct StageFigures {
 
 StageFigures figures_of(const Stage& stage);
 
-// Where a stage stands that was stopped between two lines of metrics: the last steps have no line yet.
+// The position of a stage that was stopped between two lines of metrics, so that its last steps have no line.
 struct StageProgress {
   std::string stage;
   int64_t step = 0, samples = 0, text_tokens = 0;
 };
-// Advances the figures of that stage, one of run.stages, to it.
+// Advances the figures of that stage, which must be one of run.stages, to this position.
 void advance(std::vector<StageFigures>& figures, const RecordedRun& run, const StageProgress& progress);
 
 // Tables state the steps of the first loss in the header when all stages agree, otherwise beside each value.

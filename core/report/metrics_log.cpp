@@ -21,7 +21,7 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Shortest text that reads back as the same double; JSON knows no other than finite ones.
+// Shortest text that reads back as the same double; JSON has only finite numbers.
 void put_number(std::string& out, double value) {
   if (!std::isfinite(value)) {
     out += "null";

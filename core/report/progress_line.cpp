@@ -40,7 +40,7 @@ std::string short_number(double number) {
 // "1.9e-3"
 std::string scientific(double number) {
   std::string text = fmt::format("{:.1e}", number);
-  const size_t exponent = text.find('e') + 2; // behind its sign
+  const size_t exponent = text.find('e') + 2; // after its sign
   if (text[exponent] == '0' && exponent + 1 < text.size()) text.erase(exponent, 1);
   return text;
 }
@@ -69,7 +69,7 @@ ProgressLine::ProgressLine(int descriptor, std::function<double()> seconds)
     : descriptor_(descriptor), line_(descriptor), colour_(color_on(descriptor)),
       seconds_(seconds ? std::move(seconds) : steady_seconds) {}
 
-// The first when something is known of the speed.
+// The first line is shown once a speed is known.
 bool ProgressLine::plain_due(double now) {
   if (!samples_.value()) return false;
   if (plain_written_ && now - *plain_written_ < plain_pause_) return false;
@@ -108,7 +108,7 @@ std::string ProgressLine::text(const TrainingProgress& progress, size_t width) c
   if (progress.run_samples > 0)
     step += fmt::format(" (overall {:.0f} %)", 100 * static_cast<double>(progress.samples_before + progress.samples) /
                                                    static_cast<double>(progress.run_samples));
-  std::vector<std::pair<int, std::string>> parts; // with what is left out first where there is no room: the highest
+  std::vector<std::pair<int, std::string>> parts; // with a priority: parts of the highest number are left out first
   parts.emplace_back(0, styled(progress.stage, Style::bold, colour_) + " " + step);
   if (!std::isnan(progress.loss)) parts.emplace_back(1, fmt::format("loss {:.4g}", progress.loss));
   if (!std::isnan(progress.lr)) parts.emplace_back(5, "lr " + scientific(progress.lr));

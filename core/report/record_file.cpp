@@ -12,10 +12,10 @@
 namespace fvlm::report {
 namespace {
 
-// A run without checkpoints flushes by itself, so that memory holds no more than this of what is written already.
+// Without checkpoints the file flushes itself at this size, which bounds the written records that are kept in memory.
 constexpr uint64_t sync_every = uint64_t{1} << 20;
 
-// Bytes of `record` that could be written at `offset`; errno says why it is not all of them.
+// Number of bytes of `record` that were written at `offset`; errno is set if not all of them.
 size_t write_at(int fd, std::string_view record, uint64_t offset) {
   size_t done = 0;
   while (done < record.size()) {
@@ -44,7 +44,7 @@ RecordFile::RecordFile(std::filesystem::path path, uint64_t size)
 }
 
 void RecordFile::append(std::string record) {
-  if (kept_bytes_ + record.size() > most_kept) {
+  if (kept_bytes_ + record.size() > max_kept) {
     ++lost_;
     return;
   }
@@ -58,7 +58,7 @@ bool RecordFile::write_out() {
     const std::string& record = kept_[written_];
     if (write_at(fd_.get(), record, end_) < record.size()) {
       trouble("write");
-      // Should this fail too, the next try writes over that half.
+      // If this fails too, the next attempt overwrites the partial record.
       [[maybe_unused]] int ignored = ftruncate(fd_.get(), static_cast<off_t>(end_));
       return false;
     }
@@ -72,7 +72,7 @@ uint64_t RecordFile::flush() {
   bool all = write_out();
   if (written_ == 0) return durable_;
   if (fdatasync(fd_.get()) != 0) {
-    // The system may now take the pages for clean: only writing them again gets them to the disk.
+    // After a failed fsync the kernel may consider the pages clean, so they have to be written again.
     trouble("flush");
     unsynced_ = true;
     written_ = 0;

@@ -23,7 +23,7 @@ Stage& stage_of(RecordedRun& run, const std::string& name) {
   return run.stages.back();
 }
 
-// Earlier versions wrote other names.
+// Names of earlier versions.
 const std::string& present_name(const std::string& name) {
   static const std::map<std::string, std::string, std::less<>> renamed = {
       {"tokens", "text_tokens"}, {"tokens_per_second", "text_tokens_per_second"}};

@@ -29,14 +29,14 @@ struct Stage {
   StepLines lines;
   bool ended = false;                 // an event says so
   double evaluation_seconds = 0;      // of all its evaluations
-  std::optional<SampleCounts> counts; // what became of its samples, as the last line says
+  std::optional<SampleCounts> counts; // used, skipped and truncated samples, from the last line
 };
 
 struct EvaluationLine {
   std::string stage, set, mode, measure;
   int64_t step = 0;
   std::vector<std::pair<std::string, double>> values;
-  std::optional<double> find(std::string_view name) const; // none where it is not there or not finite
+  std::optional<double> find(std::string_view name) const; // empty if it is missing or not finite
 };
 
 struct Event {
@@ -47,7 +47,7 @@ struct Event {
 struct RecordedRun {
   std::filesystem::path folder;
   std::string name, hash, recipe, precision, seed;
-  std::vector<Stage> stages; // as planned, then those that only lines name
+  std::vector<Stage> stages; // those of the plan, then those that only occur in lines
   std::vector<EvaluationLine> evaluations;
   std::vector<Event> events;
   std::vector<std::string> notes; // what is missing or could not be read

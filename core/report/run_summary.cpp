@@ -15,7 +15,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// A cell is empty where nothing is known.
+// Unknown values are empty cells.
 std::string share_cell(const std::optional<double>& value) {
   return value ? fmt::format("{:.1f} %", 100 * *value) : "";
 }
@@ -62,7 +62,7 @@ std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>
   return table.text();
 }
 
-// Of stages that skipped or truncated some.
+// Lines for stages that skipped or truncated samples.
 std::string samples_text(const RecordedRun& run) {
   std::string text;
   for (const Stage& stage : run.stages)

@@ -34,7 +34,7 @@ TEST(Parallel, ThrowsErrorOfSmallestIndex) {
 }
 
 TEST(Parallel, GivesEachThreadACopyOfTheWork) {
-  std::vector<int64_t> at(1000); // how much the thread that did it had done before
+  std::vector<int64_t> at(1000); // how many items its thread had done before it
   in_parallel(std::ssize(at), 4,
               [&, before = int64_t{0}](int64_t i) mutable { at[static_cast<size_t>(i)] = before++; });
   int64_t first = 0;
@@ -44,19 +44,19 @@ TEST(Parallel, GivesEachThreadACopyOfTheWork) {
 }
 
 TEST(TaskThread, RunsTasksOnOneThreadAndRethrows) {
-  std::vector<std::thread::id> seen;
+  std::vector<std::thread::id> observed;
   TaskThread thread;
   for (int i = 0; i < 3; ++i) {
-    thread.start([&] { seen.push_back(std::this_thread::get_id()); });
+    thread.start([&] { observed.push_back(std::this_thread::get_id()); });
     thread.wait();
   }
-  ASSERT_EQ(seen.size(), 3u);
-  EXPECT_EQ(seen[0], seen[2]);
-  EXPECT_NE(seen[0], std::this_thread::get_id());
+  ASSERT_EQ(observed.size(), 3u);
+  EXPECT_EQ(observed[0], observed[2]);
+  EXPECT_NE(observed[0], std::this_thread::get_id());
   thread.start([] { throw std::runtime_error("no"); });
   EXPECT_THROW(thread.wait(), std::runtime_error);
   EXPECT_NO_THROW(thread.wait()) << "it is told once";
-  thread.start([&] { seen.clear(); }); // and its end waits for this one
+  thread.start([&] { observed.clear(); }); // its destructor waits for this task
 }
 
 } // namespace

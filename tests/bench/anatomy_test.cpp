@@ -1,6 +1,6 @@
-// What a step is made of, as a device of our own tells it: something happens before each look at its clock, but where
-// it was told what.
-#include "../train/own_runtime.h"
+// The anatomy of a step, on a fake device: before each reading of its clock it reports an activity, unless the test has
+// set others.
+#include "../train/fake_runtime.h"
 #include "bench/anatomy.h"
 #include "ops/call_observer.h"
 #include "ops/reference.h"
@@ -14,7 +14,7 @@
 namespace fvlm::bench {
 namespace {
 
-class Watched : public train::OwnRuntime {
+class Watched : public train::FakeRuntime {
  public:
   std::vector<device::Activity> profile(const std::function<void()>& work) override {
     seen_.clear();
@@ -78,7 +78,7 @@ TEST(Anatomy, PartsAddUpToTheWhole) {
   for (const auto& operation : anatomy.operations) {
     calls += operation.calls;
     EXPECT_DOUBLE_EQ(operation.milliseconds, static_cast<double>(operation.calls)) << operation.name;
-    EXPECT_GT(operation.least.bytes, 0) << operation.name;
+    EXPECT_GT(operation.minimal.bytes, 0) << operation.name;
   }
   double kernels = 0;
   for (const auto& kernel : anatomy.kernels) kernels += kernel.milliseconds;
@@ -95,7 +95,7 @@ TEST(Anatomy, PartsAddUpToTheWhole) {
 
   double before = std::numeric_limits<double>::infinity();
   for (const auto& operation : anatomy.operations) {
-    const double above = operation.milliseconds - anatomy.least_ms(operation);
+    const double above = operation.milliseconds - anatomy.minimal_ms(operation);
     EXPECT_LE(above, before) << operation.name;
     before = above;
   }

@@ -1,4 +1,4 @@
-// What a measurement is made of: times, and a peer that takes turns.
+// Times of a measurement, and the peer that the engine alternates with.
 #include "base/error.h"
 #include "bench/peer.h"
 
@@ -28,7 +28,7 @@ TEST(Times, SummaryHasMedianAndMinimum) {
   EXPECT_EQ(times.median(), 3);
   times.add({2, 12});
   EXPECT_EQ(times.median(), 2.5);
-  EXPECT_EQ(times.least(), 1);
+  EXPECT_EQ(times.min(), 1);
   EXPECT_EQ(times.median_cpu(), 12.5);
   EXPECT_EQ(times.json(5).at("samples_per_second"), 2000.0);
 }

@@ -1,4 +1,4 @@
-// The program that these tests start to check a plugin in: what `fvlm-engine plugin check --child` is in the product.
+// The child process in which these tests check a plugin, in place of `fvlm-engine plugin check --child`.
 #include "check/child.h"
 #include "ops/reference.h"
 

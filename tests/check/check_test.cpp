@@ -1,4 +1,4 @@
-// Good plugins pass wholly; what is no plugin is a failed check and not a failed tool.
+// Good plugins pass every check; a file that is no plugin fails a check, and the tool itself does not fail.
 #include "base/elf.h"
 #include "workshop.h"
 

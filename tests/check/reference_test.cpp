@@ -6,7 +6,7 @@
 namespace fvlm::check {
 namespace {
 
-// A kind at a time, so that each is a test of its own.
+// One kind per test.
 class Reference : public testing::TestWithParam<const char*> {};
 
 TEST_P(Reference, PassesEveryCheck) {

@@ -23,7 +23,7 @@ Report check(const std::string& library, const std::string& only = "",
   Job job;
   job.library = plugin(library).string();
   job.only = only;
-  job.quick = true; // each defect is one that these rows find
+  job.quick = true; // --quick rows are enough to find these defects
   return check_plugin(job, supervision(limit));
 }
 
@@ -38,7 +38,7 @@ class Sabotaged : public testing::TestWithParam<Sabotage> {};
 
 TEST_P(Sabotaged, FailsOnlyTheChecksOfItsDefect) {
   const Sabotage& sabotage = GetParam();
-  // A hang costs its whole limit, so it is shorter there; still far more than a check takes.
+  // A hang takes the whole time limit, so it is shorter there, but still far above the time of a check.
   const bool hangs = std::string_view(sabotage.library).ends_with("hangs_at_one_token");
   Report report = check(sabotage.library, sabotage.only, std::chrono::seconds(hangs ? 20 : 120));
   EXPECT_EQ(failing(report), sabotage.failing) << failures(report);

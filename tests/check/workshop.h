@@ -1,4 +1,4 @@
-// Where the tests of plugin check have their plugins and their child, and what failed, as text.
+// Helpers for the tests of `plugin check`: paths of test plugins and of the child program, and failed checks as text.
 #pragma once
 #include "base/file.h"
 #include "check/supervisor.h"

@@ -62,10 +62,10 @@ TEST_F(Failure, MistakesOfARecipeAreInTheDocumentOfEveryVerb) {
 
 TEST_F(Failure, HelpOfAVerbIsThatOfItsOption) {
   for (const char* verb : {"plan", "doctor", "plugin", "plugin check"}) {
-    const auto asked = run(fmt::format("help {}", verb)), option = run(fmt::format("{} --help", verb));
-    EXPECT_EQ(asked.code, 0) << asked.err;
-    EXPECT_EQ(asked.out, option.out);
-    EXPECT_NE(asked.out, run("help").out);
+    const auto requested = run(fmt::format("help {}", verb)), option = run(fmt::format("{} --help", verb));
+    EXPECT_EQ(requested.code, 0) << requested.err;
+    EXPECT_EQ(requested.out, option.out);
+    EXPECT_NE(requested.out, run("help").out);
   }
   EXPECT_THAT(run("help plann").err, HasSubstr("did you mean 'plan'?"));
   EXPECT_THAT(run("help").out, HasSubstr("7 cannot write output, 8 training diverged"));

@@ -1,4 +1,4 @@
-// Models as the command line names them: the newest checkpoint of a run, and what people mean by a path to nothing.
+// How the command line resolves a model: the newest checkpoint of a run, and hints for paths that do not exist.
 #include "program.h"
 #include "weights/tiny_model.h"
 
@@ -144,7 +144,7 @@ return fvlm.recipe { name = "long", model = fvlm.model { image_size = 20, vision
   }
 }
 
-// A connector of 27 M numbers takes a while to be drawn: the signal comes once the unfinished folder is there.
+// Initializing 27 M connector parameters takes a while: the signal is sent once the unfinished folder exists.
 TEST_F(ModelOption, ASignalWhileWritingLeavesNothing) {
   for (const auto& [name, number] : {std::pair("INT", SIGINT), std::pair("TERM", SIGTERM), std::pair("HUP", SIGHUP)}) {
     const auto ran = test::shell(

@@ -1,4 +1,4 @@
-// The built program, run in a folder of the test's own.
+// Runs the built program in a folder of the test's own.
 #pragma once
 #include "../shell.h"
 

@@ -1,4 +1,4 @@
-// What comes from outside and is printed: a terminal obeys none of it.
+// Untrusted text that is printed cannot send commands to the terminal.
 #include "program.h"
 
 #include <gmock/gmock.h>

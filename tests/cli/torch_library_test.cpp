@@ -1,4 +1,4 @@
-// Where an installed program looks for LibTorch, and whose code it does not run on the way.
+// Where an installed program searches for LibTorch, and that it runs no untrusted code meanwhile.
 #include "program.h"
 
 #include <gmock/gmock.h>

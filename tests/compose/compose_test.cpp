@@ -1,4 +1,4 @@
-// A connector that the engine does not know trains, resumes, is evaluated, answers and is traced like its own.
+// A connector defined by the test trains, resumes, is evaluated, generates and is traced like the engine's own.
 #include "../train/measured_step.h"
 #include "../train/small_run.h"
 #include "base/error.h"
@@ -46,7 +46,7 @@ class Compose : public SmallRun {
   }
 };
 
-// Plans and checkpoints of before there were other connectors keep their JSON and their hash.
+// Plans and checkpoints of versions with a single connector keep their JSON and their hash.
 TEST_F(SmallRun, APlainTableIsTheFoveatedConnectorAndIsWrittenAsOne) {
   const auto plain = resolved(), set = resolved({"model.connector.query_dim=16"});
   change_recipe("connector = { query_dim = 12 }", "connector = fvlm.foveated { query_dim = 12 }");

@@ -1,4 +1,4 @@
-// The verbs that look at a recipe's data, on shapes of which some are broken.
+// The verbs that read a recipe's data, on data sets with some broken samples.
 #include "../shell.h"
 #include "data/shards/shard_writer.h"
 #include "samples/sample_maker.h"

@@ -89,7 +89,7 @@ class PreprocessTest : public testing::Test {
     return preprocess(folder / "out", input, nullptr, options, [](int64_t, int64_t) {});
   }
 
-  // All that a reader of the mix gets, sample by sample.
+  // Everything that a reader of the mix gets, by sample.
   struct Got {
     std::optional<Sample> sample;
     std::vector<float> frames;

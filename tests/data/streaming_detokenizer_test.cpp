@@ -1,4 +1,4 @@
-// Tokens to text piece by piece: whole characters, nothing of a stop text, and in sum what decode() says.
+// Streaming detokenization: whole characters, nothing of a stop text, and the same total as decode().
 #include "base/error.h"
 #include "base/random.h"
 #include "data/streaming_detokenizer.h"
@@ -16,7 +16,7 @@ const Tokenizer& tokenizer() {
   return small;
 }
 
-// What each token adds, and then finish().
+// The text that each token adds, then that of finish().
 std::vector<std::string> pieces(const std::vector<TokenId>& ids, std::vector<std::string> stops = {}) {
   StreamingDetokenizer stream(tokenizer(), std::move(stops));
   std::vector<std::string> all;

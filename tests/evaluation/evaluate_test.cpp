@@ -1,7 +1,7 @@
-// Figures of an evaluation against the model asked sample by sample, and against each other in packs of any size.
+// Metrics of an evaluation against the model run sample by sample, and against each other for packs of any size.
 #include "evaluation/evaluator.h"
-#include "made_set.h"
 #include "model/attention_entropy.h"
+#include "synthetic_set.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -31,42 +31,43 @@ plan::EvaluationSet in_all_modes(Measure measure) {
   return set;
 }
 
-// Its text alone, in a pack of its own: the sum of its labels' losses and their number.
+// One text alone in a pack: the sum of its labels' losses and their number.
 TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, const std::string& mode) {
   const model::Sample alone{sample.frames, {sample.texts.at(text)}};
   const auto pack = tiny.pack({alone});
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const auto seen = tiny.vlm.encode(none, *tiny.operations, pack, mode);
-  const auto hidden = tiny.vlm.decode(none, *tiny.operations, seen.tokens, pack);
+  const auto visual = tiny.vlm.encode(none, *tiny.operations, pack, mode);
+  const auto hidden = tiny.vlm.decode(none, *tiny.operations, visual.tokens, pack);
   const at::Tensor losses = next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack));
   return {losses.sum(at::kDouble).item<double>(), pack.labels_per_text[0]};
 }
 
-struct Asked {
+struct LocatedQuestion {
   DrawnSample drawn;
   std::vector<TextScore> texts;
-  size_t right = 0;
+  size_t correct = 0;
 };
-std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, const std::string& mode) {
-  std::vector<Asked> all;
+std::vector<LocatedQuestion> asked_one_by_one(Tiny& tiny, const SyntheticQuestions& questions,
+                                              const std::string& mode) {
+  std::vector<LocatedQuestion> all;
   const Order order = Order::once(questions.sizes());
   auto state = order.begin();
   while (const auto drawn = order.next(state)) {
     const auto sample = questions.of_model(*drawn);
-    Asked& asked = all.emplace_back(Asked{*drawn, {}, 0});
-    asked.right = static_cast<size_t>(questions.measure(*drawn).correct_choice.value_or(0));
+    LocatedQuestion& expected_sample = all.emplace_back(LocatedQuestion{*drawn, {}, 0});
+    expected_sample.correct = static_cast<size_t>(questions.measure(*drawn).correct_choice.value_or(0));
     for (size_t text = 0; text < sample.texts.size(); ++text)
-      asked.texts.push_back(asked_alone(tiny, sample, text, mode));
+      expected_sample.texts.push_back(asked_alone(tiny, sample, text, mode));
   }
   return all;
 }
 
-// Threads that share tensors as small as these cost many times what they gain.
+// With tensors as small as these, threads cost far more than they gain.
 TEST(Evaluation, SmallModelRunsOnOneThreadAsInTraining) {
   Tiny tiny(config(), at::kFloat);
   const int before = at::get_num_threads();
   at::set_num_threads(2);
-  const auto set = open(wanted(Measure::loss), std::make_shared<MadeQuestions>(Measure::loss));
+  const auto set = open(wanted(Measure::loss), std::make_shared<SyntheticQuestions>(Measure::loss));
   std::vector<int> threads;
   score(*set, tiny.vlm, *tiny.operations, "coarse_fine",
         [&](int64_t, int64_t) { threads.push_back(at::get_num_threads()); });
@@ -78,7 +79,7 @@ TEST(Evaluation, SmallModelRunsOnOneThreadAsInTraining) {
 TEST(Evaluation, MetricsDoNotDependOnPackSize) {
   Tiny tiny(config(), at::kFloat);
   for (const Measure measure : {Measure::loss, Measure::choice, Measure::preference}) {
-    const auto questions = std::make_shared<MadeQuestions>(measure);
+    const auto questions = std::make_shared<SyntheticQuestions>(measure);
     const auto large = evaluated(tiny, open(in_all_modes(measure), questions, {64, 4096}));
     ASSERT_EQ(large.size(), 3U);
     for (const PackSize& most : {PackSize{1, 1}, PackSize{5, 60}, PackSize{8, 200}}) {
@@ -98,19 +99,19 @@ TEST(Evaluation, MetricsDoNotDependOnPackSize) {
 
 TEST(Evaluation, LossIsTheMeanOverAllLabels) {
   Tiny tiny(config());
-  const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::loss);
   for (const std::string& mode : all_modes) {
     double sum = 0;
     int64_t labels = 0;
     std::map<std::string, std::pair<double, int64_t>> by_source;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, mode)) {
-      sum += asked.texts[0].loss;
-      labels += asked.texts[0].labels;
-      auto& [of_source, count] = by_source[asked.drawn.source == 0       ? "clips"
-                                           : asked.drawn.sample % 2 == 1 ? "odd ones"
-                                                                         : "texts"];
-      of_source += asked.texts[0].loss;
-      count += asked.texts[0].labels;
+    for (const LocatedQuestion& expected_sample : asked_one_by_one(tiny, *questions, mode)) {
+      sum += expected_sample.texts[0].loss;
+      labels += expected_sample.texts[0].labels;
+      auto& [of_source, count] = by_source[expected_sample.drawn.source == 0       ? "clips"
+                                           : expected_sample.drawn.sample % 2 == 1 ? "odd ones"
+                                                                                   : "texts"];
+      of_source += expected_sample.texts[0].loss;
+      count += expected_sample.texts[0].labels;
     }
     const Result result = evaluated(tiny, open(wanted(Measure::loss, {mode}), questions)).at(0);
     EXPECT_EQ(result.samples, 19);
@@ -123,16 +124,16 @@ TEST(Evaluation, LossIsTheMeanOverAllLabels) {
 
 TEST(Evaluation, ChoosesTheOptionWithTheLowestMeanLoss) {
   Tiny tiny(config());
-  const auto questions = std::make_shared<MadeQuestions>(Measure::choice, std::vector<int64_t>{30, 10});
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::choice, std::vector<int64_t>{30, 10});
   for (const std::string& mode : all_modes) {
     double right = 0, loss = 0;
     int64_t labels = 0;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, mode)) {
-      const auto best = std::min_element(asked.texts.begin(), asked.texts.end(),
+    for (const LocatedQuestion& expected_sample : asked_one_by_one(tiny, *questions, mode)) {
+      const auto best = std::min_element(expected_sample.texts.begin(), expected_sample.texts.end(),
                                          [](const TextScore& a, const TextScore& b) { return a.mean() < b.mean(); });
-      right += best - asked.texts.begin() == static_cast<std::ptrdiff_t>(asked.right);
-      loss += asked.texts[asked.right].loss;
-      labels += asked.texts[asked.right].labels;
+      right += best - expected_sample.texts.begin() == static_cast<std::ptrdiff_t>(expected_sample.correct);
+      loss += expected_sample.texts[expected_sample.correct].loss;
+      labels += expected_sample.texts[expected_sample.correct].labels;
     }
     ASSERT_GT(right, 0);
     ASSERT_LT(right, 40);
@@ -143,7 +144,7 @@ TEST(Evaluation, ChoosesTheOptionWithTheLowestMeanLoss) {
 }
 
 TEST(Evaluation, TieIsNotCorrect) {
-  const auto questions = std::make_shared<MadeQuestions>(Measure::choice);
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::choice);
   const auto set = open(wanted(Measure::choice), questions);
   Scores scores;
   scores.samples = {
@@ -154,7 +155,7 @@ TEST(Evaluation, TieIsNotCorrect) {
 TEST(Evaluation, PreferencesUsePolicyAndReferenceRewards) {
   Tiny policy(config()), reference(config());
   for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
-  const auto questions = std::make_shared<MadeQuestions>(Measure::preference);
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::preference);
   for (const std::string& mode : all_modes) {
     const auto ours = asked_one_by_one(policy, *questions, mode);
     const auto theirs = asked_one_by_one(reference, *questions, mode);
@@ -189,7 +190,7 @@ TEST(Evaluation, EntropyIsThatOfTheAttentionRows) {
   Tiny tiny(config());
   auto set = wanted(Measure::loss, {all_modes.begin(), all_modes.end()});
   set.entropy = true;
-  const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::loss);
   for (const Result& result : evaluated(tiny, open(set, questions))) {
     double sum = 0;
     int64_t frames = 0;
@@ -208,7 +209,7 @@ TEST(Evaluation, EntropyIsThatOfTheAttentionRows) {
 
 TEST(Evaluation, SubsetSpansTheSetAndIsStable) {
   Tiny tiny(config());
-  const auto questions = std::make_shared<MadeQuestions>(Measure::loss, std::vector<int64_t>{200, 200});
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::loss, std::vector<int64_t>{200, 200});
   auto some = wanted(Measure::loss);
   some.samples = 20;
   const auto first = open(some, questions), second = open(some, questions, {3, 100});
@@ -226,7 +227,7 @@ TEST(Evaluation, SubsetSpansTheSetAndIsStable) {
 
 TEST(Evaluation, BrokenSamplesAreCountedAndOthersMeasured) {
   Tiny tiny(config());
-  const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::loss);
   questions->broken = [](const DrawnSample& drawn) { return drawn.sample == 2; };
   const Result result = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0);
   EXPECT_EQ(result.samples, 17);
@@ -241,7 +242,7 @@ TEST(Evaluation, RefusesSamplesOfAnotherKindFirst) {
         std::tuple{Measure::choice, Measure::preference, "is no question with options"},
         std::tuple{Measure::preference, Measure::choice, "is no pair"}}) {
     try {
-      open(wanted(measure), std::make_shared<MadeQuestions>(of));
+      open(wanted(measure), std::make_shared<SyntheticQuestions>(of));
       ADD_FAILURE() << name_of(measure) << " took samples of " << name_of(of);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data);
@@ -254,11 +255,12 @@ TEST(Evaluation, RefusesSamplesOfAnotherKindFirst) {
 
 TEST(Evaluation, RefusesAnotherTokenizer) {
   Tiny tiny; // 53 tokens
-  EXPECT_THROW(evaluated(tiny, open(wanted(Measure::loss), std::make_shared<MadeQuestions>(Measure::loss))), Error);
+  EXPECT_THROW(evaluated(tiny, open(wanted(Measure::loss), std::make_shared<SyntheticQuestions>(Measure::loss))),
+               Error);
 }
 
 TEST(Evaluation, ResultIsALineOfMetrics) {
-  const auto set = open(wanted(Measure::choice), std::make_shared<MadeQuestions>(Measure::choice));
+  const auto set = open(wanted(Measure::choice), std::make_shared<SyntheticQuestions>(Measure::choice));
   Scores scores;
   scores.samples = {{0, "", "red", {{2, 2}, {3, 1}}, 0}, {1, "", "blue", {{6, 2}, {1.1, 1}}, 0}};
   scores.attention_entropy = 0.5;
@@ -272,7 +274,7 @@ TEST(Evaluation, ResultIsALineOfMetrics) {
 TEST(Evaluation, LossOfQuestionsAndPairsIsThatOfTheCorrectText) {
   Tiny tiny(config());
   for (const Measure kind : {Measure::choice, Measure::preference}) {
-    const auto questions = std::make_shared<MadeQuestions>(kind);
+    const auto questions = std::make_shared<SyntheticQuestions>(kind);
     const double as_loss = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0).value("loss");
     const double as_itself = evaluated(tiny, open(wanted(kind), questions)).at(0).value("loss");
     EXPECT_NEAR(as_loss, as_itself, 1e-9) << name_of(kind);

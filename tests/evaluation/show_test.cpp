@@ -5,7 +5,7 @@
 #include "data/media/decode_image.h"
 #include "data/media/normalise.h"
 #include "evaluation/evaluator.h"
-#include "made_set.h"
+#include "synthetic_set.h"
 
 #include <nlohmann/json.hpp>
 
@@ -16,14 +16,14 @@ using nlohmann::json;
 using plan::Measure;
 
 // "what?" with the answers "ab" and "c", or one answer, over frames of pixels that are bytes.
-class MadeChats : public MadeQuestions {
+class SyntheticChats : public SyntheticQuestions {
  public:
-  explicit MadeChats(Measure measure) : MadeQuestions(measure, {5, 2}), measure_(measure) {}
+  explicit SyntheticChats(Measure measure) : SyntheticQuestions(measure, {5, 2}), measure_(measure) {}
 
   Sample measure(const DrawnSample& drawn) const override {
     const auto tokenizer = Tokenizer::from_json(test::small_tokenizer().dump(), "small");
     const ChatTemplate chat(tokenizer);
-    Sample sample = MadeQuestions::measure(drawn);
+    Sample sample = SyntheticQuestions::measure(drawn);
     const size_t texts = measure_ == Measure::loss ? 1 : 2;
     sample.texts.clear();
     for (size_t i = 0; i < texts; ++i) {
@@ -55,7 +55,7 @@ struct Shown {
     auto set = wanted(measure, {mode});
     set.show = count;
     std::vector<std::unique_ptr<SampleSet>> sets;
-    sets.push_back(open(set, std::make_shared<MadeChats>(measure)));
+    sets.push_back(open(set, std::make_shared<SyntheticChats>(measure)));
     Evaluator(std::move(sets)).show(tiny.vlm, *tiny.operations, {folder.path(), "instruct", 70, 6});
   }
   json sample(const char* number) const {
@@ -88,7 +88,7 @@ TEST(ShownSamples, HaveQuestionExpectedAnswerAnswerAndOptionLosses) {
 TEST(ShownSamples, HaveFramesAndMeanAttentionMaps) {
   for (const std::string mode : {"coarse_fine", "coarse_only", "autoregressive"}) {
     Shown shown(Measure::loss, 4, mode);
-    const MadeChats chats(Measure::loss);
+    const SyntheticChats chats(Measure::loss);
     for (int64_t number = 0; number < 4; ++number) {
       const json sample = shown.sample(fmt::format("{:03}", number).c_str());
       EXPECT_FALSE(sample.contains("options"));
@@ -106,7 +106,7 @@ TEST(ShownSamples, HaveFramesAndMeanAttentionMaps) {
         const std::string png =
             read_file(shown.folder.path() / "made" / sample["frames"][static_cast<size_t>(frame)].get<std::string>());
         const Image image = decode_image(std::as_bytes(std::span(png)));
-        EXPECT_EQ(image.rgb, MadeChats::bytes_of(drawn, frame)) << number << ", frame " << frame;
+        EXPECT_EQ(image.rgb, SyntheticChats::bytes_of(drawn, frame)) << number << ", frame " << frame;
         for (int64_t patch = 0; patch < 4; ++patch)
           EXPECT_NEAR(sample["attention"][static_cast<size_t>(frame)][static_cast<size_t>(patch)].get<double>(),
                       maps[frame].mean(at::IntArrayRef{0, 1})[patch + 1].item<double>(), 2e-6);
@@ -119,7 +119,7 @@ TEST(ShownSamples, OfALaterStepReplaceEarlierOnes) {
   Shown shown(Measure::choice, 2);
   auto set = wanted(Measure::choice);
   set.show = 2;
-  const auto samples = open(set, std::make_shared<MadeChats>(Measure::choice));
+  const auto samples = open(set, std::make_shared<SyntheticChats>(Measure::choice));
   show(*samples, shown.tiny.vlm, *shown.tiny.operations, {shown.folder.path(), "instruct", 140, 3});
   EXPECT_EQ(shown.sample("000")["step"], 140);
   EXPECT_EQ(shown.sample("001")["step"], 140);
@@ -130,7 +130,7 @@ TEST(MeasuredAnswers, AreThoseThatAreShownAndComparedWithTheExpectedOnes) {
   plan::EvaluationSet set = wanted(Measure::answer);
   set.show = 3;
   std::vector<std::unique_ptr<SampleSet>> sets;
-  sets.push_back(open(set, std::make_shared<MadeChats>(Measure::loss)));
+  sets.push_back(open(set, std::make_shared<SyntheticChats>(Measure::loss)));
   const Evaluator evaluator(std::move(sets));
   const ScratchFolder folder;
   evaluator.show(tiny.vlm, *tiny.operations, {folder.path(), "instruct", 70, 128});

@@ -1,4 +1,4 @@
-// Any bytes as a shard: its members lie within it, and none is given twice.
+// Any bytes as a shard: its members lie within it, and none is returned twice.
 #include "data/shards/grouping.h"
 #include "data/shards/tar_scan.h"
 

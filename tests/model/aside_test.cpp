@@ -1,5 +1,5 @@
-// Gradients of parameters are computed beside what follows (device/runtime.h). Here they are as late as that allows:
-// they have to be those of one stream.
+// Gradients of parameters are computed on the side stream (device/runtime.h). A fake device delays them as long as that
+// allows; they have to equal those of a single stream.
 #include "device/runtime.h"
 #include "tiny.h"
 
@@ -62,8 +62,8 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
                                                  const Objective& objective) {
     ops::Tape tape;
     auto& operations = *tiny.operations;
-    const auto seen = tiny.vlm.encode(tape, operations, pack, "coarse_fine");
-    const auto hidden = tiny.vlm.decode(tape, operations, seen.tokens, pack, seen.next);
+    const auto visual = tiny.vlm.encode(tape, operations, pack, "coarse_fine");
+    const auto hidden = tiny.vlm.decode(tape, operations, visual.tokens, pack, visual.next);
     const Tensor weights = tiny.ones(pack) / 10;
     if (objective.prefers) {
       const auto policy = log_probabilities(tape, operations, tiny.vlm, hidden, pack);
@@ -73,9 +73,9 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
     }
     if (objective.follows_teacher) {
       ops::Tape none(ops::Tape::Mode::forward_only);
-      const auto told = teacher.vlm.encode(none, operations, pack, "coarse_fine");
-      const auto theirs = log_softmax_at_temperature(operations, teacher.vlm,
-                                                     teacher.vlm.decode(none, operations, told.tokens, pack), pack, 1);
+      const auto teacher_visual = teacher.vlm.encode(none, operations, pack, "coarse_fine");
+      const auto theirs = log_softmax_at_temperature(
+          operations, teacher.vlm, teacher.vlm.decode(none, operations, teacher_visual.tokens, pack), pack, 1);
       kl_divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
     }
     tape.backward();

@@ -1,5 +1,4 @@
-// The model by itself: gradients by finite differences, recomputation, frozen parts. Equality with PyTorch:
-// parity_test.py.
+// The model alone: finite differences, activation checkpointing, frozen parts. parity_test.py compares it with PyTorch.
 #include "model/shared_weight_gradients.h"
 #include "recipe/plan.h"
 #include "tiny.h"
@@ -37,8 +36,8 @@ TEST_P(Differences, AgreeWithGradientsOfConnectorAndAttend) {
   const auto gradients = tiny.take_gradients();
   const auto loss = [&] {
     ops::Tape none(ops::Tape::Mode::forward_only);
-    const auto seen = tiny.vlm.encode(none, *tiny.operations, pack, "coarse_fine");
-    const auto hidden = tiny.vlm.decode(none, *tiny.operations, seen.tokens, pack);
+    const auto visual = tiny.vlm.encode(none, *tiny.operations, pack, "coarse_fine");
+    const auto hidden = tiny.vlm.decode(none, *tiny.operations, visual.tokens, pack);
     return next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, weights).mul(weights).sum().item<double>();
   };
   for (auto& parameter : tiny.vlm.parameters().all()) {
@@ -127,10 +126,10 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
   }
 }
 
-// What sums lose by rounding goes from layer to layer beside them, into layers that are computed again too.
+// The compensation of residual sums is passed from layer to layer, also into recomputed layers.
 TEST(Model, RecomputedLayersGiveTheSameBitsInBfloat16) {
   Tiny tiny(tiny_config(), at::kBFloat16);
-  tiny.vlm.speed.joint_weight_gradients = false; // layers that are computed again have no part in it
+  tiny.vlm.speed.joint_weight_gradients = false; // recomputed layers do not take part in it
   const Pack pack = tiny.pack(some_samples());
   const Tensor loss = tiny.losses(pack, tiny.ones(pack));
   const auto kept = tiny.take_gradients();
@@ -152,15 +151,15 @@ TEST(Model, TowerOptimizationsGiveTheSameLossAndGradients) {
         const Tensor loss = tiny.losses(pack, tiny.ones(pack), mode);
         const auto gradients = tiny.take_gradients();
         EXPECT_GT(gradients.at("q_static").abs().max().item<double>(), 0);
-        for (const auto& [rides, skips, folds] : {std::tuple{true, true, true},
-                                                  {true, false, true},
-                                                  {false, true, true},
-                                                  {false, false, true},
-                                                  {true, true, false}}) {
+        for (const auto& [appended, skips, folds] : {std::tuple{true, true, true},
+                                                     {true, false, true},
+                                                     {false, true, true},
+                                                     {false, false, true},
+                                                     {true, true, false}}) {
           SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}, {}, {}, {}", pack.frames.size(0),
-                                   recompute.layer(0) ? "all" : "no", mode, rides ? "coarse in tower" : "",
+                                   recompute.layer(0) ? "all" : "no", mode, appended ? "coarse in tower" : "",
                                    skips ? "last patches skipped" : "", folds ? "scales folded" : ""));
-          tiny.vlm.speed.coarse_in_tower = rides;
+          tiny.vlm.speed.coarse_in_tower = appended;
           tiny.vlm.speed.skip_last_patches = skips;
           tiny.vlm.speed.fold_layer_scale = folds;
           ops::expect_close(tiny.losses(pack, tiny.ones(pack), mode), loss, 1e-12, "losses");
@@ -237,7 +236,7 @@ TEST(Model, ReturnsAttentionMapsOnRequest) {
   const Tensor fine = attention(exact, "coarse_fine"), one_by_one = attention(exact, "autoregressive");
   EXPECT_EQ(fine.sizes(), (std::vector<int64_t>{4, 3, 2, 5})) << "frames, layers, heads, CLS and patches";
   ops::expect_close(fine.sum(-1), at::ones({4, 3, 2}, at::kDouble), 1e-12, "sums");
-  // The first frame of a video is read with q_init in both.
+  // The first frame of a video uses q_init in both modes.
   for (const int64_t first : {0, 3}) ops::expect_close(one_by_one[first], fine[first], 1e-12, "a first frame");
   EXPECT_GT((one_by_one[1] - fine[1]).abs().max().item<double>(), 1e-6) << "later ones with other queries";
   EXPECT_GT((attention(exact, "coarse_only")[0] - fine[0]).abs().max().item<double>(), 1e-6);
@@ -247,7 +246,7 @@ TEST(Model, ReturnsAttentionMapsOnRequest) {
   ops::expect_close(attention(tiny.pack(samples, wide), "coarse_fine").narrow(0, 0, 4), fine, 1e-12, "with padding");
 }
 
-// Frame 0 is read with q_init, frame 1 with a query made from what frame 0 showed: all there is to two frames.
+// Frame 0 uses q_init, frame 1 a query made from frame 0's visual token: the whole computation for two frames.
 TEST(Model, RefinedReadsVideosOfTwoFramesAsInUse) {
   Tiny tiny;
   Dice dice(8);
@@ -284,8 +283,8 @@ TEST(Model, PreferenceMatchesItsFormula) {
   const Pack pack = tiny.pack({random_sample(dice, 2, 5, 2), random_sample(dice, 0, 6, 2)});
   const Tensor reference = ops::random({4}, 3).mul(0.1).sub(20);
   ops::Tape tape;
-  const auto seen = tiny.vlm.encode(tape, *tiny.operations, pack, "coarse_fine");
-  const auto hidden = tiny.vlm.decode(tape, *tiny.operations, seen.tokens, pack);
+  const auto visual = tiny.vlm.encode(tape, *tiny.operations, pack, "coarse_fine");
+  const auto hidden = tiny.vlm.decode(tape, *tiny.operations, visual.tokens, pack);
   const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
   const auto result = dpo_loss(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));
   double loss = 0;

@@ -1,4 +1,4 @@
-// Packing changes nothing: how samples are split over packs, in what order, and how much padding stands behind them.
+// Results do not depend on packing: the split of samples into packs, their order, and the padding.
 #include "tiny.h"
 
 #include <ATen/ops/concat.h>
@@ -50,7 +50,7 @@ void expect_equal(const Outcome& a, const Outcome& b, double tolerance, const st
     ASSERT_EQ(a.losses[i].sizes(), b.losses[i].sizes()) << what << ": sample " << i;
     EXPECT_LE(relative(a.losses[i], b.losses[i]), tolerance) << what << ": losses of sample " << i;
   }
-  double largest = 0; // gradients that are zero by mathematics are rounding alone
+  double largest = 0; // gradients that are mathematically zero consist of rounding errors
   for (const auto& [name, gradient] : b.gradients) largest = std::max(largest, gradient.abs().max().item<double>());
   for (const auto& [name, gradient] : b.gradients) {
     const double off = (a.gradients.at(name) - gradient).abs().max().item<double>();
@@ -105,7 +105,7 @@ TEST(Packing, PaddingChangesNoResult) {
   expect_equal(run(tiny, samples, together, &wide), run(tiny, samples, together), 1e-12, "with padding");
 }
 
-// The first of them may be read in longer strides than the second, so nothing that was recorded of it does for that.
+// Kernels for uniform lengths may run on the first but not on the second, so they must not share a captured graph.
 TEST(Packing, UniformVideoLengthsHaveAnotherShapeKey) {
   Tiny tiny;
   Dice dice(5);

@@ -1,4 +1,4 @@
-// Tokens drawn at random: as often as their probabilities say, from the nucleus alone, the same for the same seed.
+// Sampling of tokens: frequencies match probabilities, only the nucleus is drawn from, and a seed is reproducible.
 #include "base/error.h"
 #include "model/sampling.h"
 
@@ -27,8 +27,7 @@ std::vector<double> drawn(const Sampling& sampling, int64_t draws) {
   return counts;
 }
 
-// Of many draws, the sum of squared deviations over expectations; with 4 degrees of freedom below 23.5 in all but 1 of
-// 10,000 cases.
+// The chi-squared statistic of many draws; with 4 degrees of freedom it is below 23.5 in all but 1 of 10,000 cases.
 void expect_like(const Sampling& sampling, const std::vector<double>& expected) {
   const auto counts = drawn(sampling, many);
   double off = 0;

@@ -67,8 +67,8 @@ struct Tiny {
   // Forward and backward of next-token prediction. Gradients add to those of the step.
   at::Tensor losses(const Pack& pack, const at::Tensor& weights, const std::string& mode = "coarse_fine") {
     ops::Tape tape;
-    const auto seen = vlm.encode(tape, *operations, pack, mode);
-    const auto hidden = vlm.decode(tape, *operations, seen.tokens, pack, seen.next);
+    const auto visual = vlm.encode(tape, *operations, pack, mode);
+    const auto hidden = vlm.decode(tape, *operations, visual.tokens, pack, visual.next);
     at::Tensor losses = next_token_loss(tape, *operations, vlm, hidden, pack, weights);
     tape.backward();
     return losses;

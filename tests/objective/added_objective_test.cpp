@@ -1,5 +1,5 @@
-// An objective of somebody else's, in a table with those of the engine: it is set in recipes, trains, stands beside
-// other terms, is reported, and resumes.
+// An objective defined by the test and added to the engine's table: recipes can use it, alone or with other terms, and
+// it trains, is reported, and resumes.
 #include "label_smoothing.h"
 #include "model/weights/safetensors.h"
 #include "train/measured_step.h"

@@ -183,7 +183,7 @@ TEST_P(Attentions, ForwardAndBackwardFollowTheDefinition) {
 
 TEST_P(Attentions, DevicePathGivesTheSameNumbers) {
   const Case& c = GetParam();
-  if (c.rotary_dim) return; // applied before the roads part
+  if (c.rotary_dim) return; // applied before the two methods differ
   const Problem p = make_problem(c);
   const Expected want = expected(c, p);
   const reference::AttentionShape shape{p.packing.cu_seqlens_q, p.packing.cu_seqlens_kv, p.query.scale, c.causal};

@@ -20,7 +20,7 @@ struct Bench {
     Parameter& made = *parameters.emplace_back(std::make_unique<Parameter>());
     made.name = name;
     made.value = random(shape, 100 + parameters.size());
-    made.gradient = at::full(shape, std::nan(""), at::kDouble); // what nobody writes is seen
+    made.gradient = at::full(shape, std::nan(""), at::kDouble); // so that unwritten elements are noticed
     return made;
   }
   Value input(at::IntArrayRef shape) { return inputs.emplace_back(random(shape, 200 + inputs.size()), true); }

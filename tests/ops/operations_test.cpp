@@ -151,15 +151,15 @@ TEST(Operations, BiasesGetColumnSumsFromTheNextNorm) {
     const Value x = b.input({5, 3}), residual = b.input({5, 4});
     const Operations::Layer layer{Weight(b.parameter("weight", {4, 3})), Weight(b.parameter("bias", {4}))};
     const Weight norm(b.parameter("norm", {4})), norm_bias(b.parameter("norm bias", {4}));
-    std::shared_ptr<Gradient> asked;
+    std::shared_ptr<Gradient> requested;
     b.expect_true_gradients([&](Tape& tape) {
       const Value y = b.ops->linear(tape, x, layer, residual);
-      asked = y.gradient ? y.gradient : asked;
+      requested = y.gradient ? y.gradient : requested;
       const Value normed = b.ops->layernorm(tape, y, norm, norm_bias, 1e-6);
       if (!rows_are_taken) return std::vector{normed, b.ops->linear(tape, x, layer, y)};
       return std::vector{normed, gather_rows(tape, y, at::tensor({4, 1}, at::kLong))};
     });
-    EXPECT_EQ(asked->has_bias_gradient(), !rows_are_taken);
+    EXPECT_EQ(requested->has_bias_gradient(), !rows_are_taken);
   }
 }
 

@@ -28,14 +28,14 @@ TEST(Tape, AddsGradientsWithoutWritingToSharedMemory) {
 TEST(Tape, ReleasesKeptTensorsWhenDoneOrDestroyed) {
   const auto kept = std::make_shared<int>();
   const auto keep = [&] { return kept; };
-  std::vector<int64_t> seen;
+  std::vector<int64_t> observed;
   {
     Tape tape;
     tape.hold_until_done(keep);
     tape.hold_until_done([]() -> std::shared_ptr<int> { throw std::logic_error("the first alone"); });
-    tape.push([&] { seen.push_back(kept.use_count()); });
+    tape.push([&] { observed.push_back(kept.use_count()); });
     tape.backward();
-    EXPECT_EQ(seen, (std::vector<int64_t>{2})) << "while steps run";
+    EXPECT_EQ(observed, (std::vector<int64_t>{2})) << "while steps run";
     EXPECT_EQ(kept.use_count(), 1);
     tape.hold_until_done(keep);
   }

@@ -75,12 +75,12 @@ TEST_F(Bundled, PluginStaysWhereOneOfItsNameIsBroken) {
     Registry registry(settings);
     testing::internal::CaptureStderr();
     const auto usable = registry.candidates<fvlm_attention_v1>();
-    const std::string said = testing::internal::GetCapturedStderr();
+    const std::string output = testing::internal::GetCapturedStderr();
     ASSERT_EQ(usable.size(), 1U);
     EXPECT_EQ(usable[0].plugin->origin, Origin::bundled);
-    EXPECT_THAT(
-        said, AllOf(HasSubstr("the plugin 'sample' in " + broken.string() + " is ignored in favour of the bundled one"),
-                    HasSubstr(reason)));
+    EXPECT_THAT(output, AllOf(HasSubstr("the plugin 'sample' in " + broken.string() +
+                                        " is ignored in favour of the bundled one"),
+                              HasSubstr(reason)));
     ASSERT_EQ(registry.refusals().size(), 1U);
     EXPECT_EQ(registry.refusals()[0].where, broken);
   }

@@ -186,8 +186,8 @@ TEST_F(PluginVerb, ListAndInfoEscapeManifestText) {
   std::string manifest = text.text();
   manifest.replace(manifest.find("for a test"), 10, "for \u009b2J a \u202etest");
   write(home / "plugin.toml", manifest);
-  const std::string said = engine("plugin info sample " + directory()).out;
-  EXPECT_THAT(said, HasSubstr("for  2J a  test"));
+  const std::string output = engine("plugin info sample " + directory()).out;
+  EXPECT_THAT(output, HasSubstr("for  2J a  test"));
   EXPECT_EQ(listed(directory()).at("plugins")[0].at("description"), "for  2J a  test");
   manifest.replace(manifest.find("version = \"1.0"), 14, "version = \"1.0\u202e");
   write(home / "plugin.toml", manifest);

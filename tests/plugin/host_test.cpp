@@ -43,12 +43,12 @@ class SevenBackwards {
 TEST(HostParallelFor, CoversEveryIndexOnce) {
   for (int64_t count : {1, 2, 3, 63, 64, 1000})
     for (int64_t grain : {0, 1, 7, 64, 5000}) {
-      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      std::vector<std::atomic<int>> observed(static_cast<size_t>(count));
       parallel_for(count, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+        for (int64_t i = begin; i < end; ++i) ++observed[static_cast<size_t>(i)];
       });
-      for (size_t i = 0; i < seen.size(); ++i)
-        ASSERT_EQ(seen[i], 1) << "index " << i << " of " << count << ", grain " << grain;
+      for (size_t i = 0; i < observed.size(); ++i)
+        ASSERT_EQ(observed[i], 1) << "index " << i << " of " << count << ", grain " << grain;
     }
 }
 

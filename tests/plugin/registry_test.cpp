@@ -237,18 +237,18 @@ TEST_F(RegistryTest, LoadsOneByLibraryManifestOrFolder) {
 TEST_F(RegistryTest, ReservesTheEnginesOwnName) {
   lay("reference", "sample", named("reference"));
   Registry registry(options());
-  int asked = 0;
+  int requested = 0;
   registry.add_static(builtin_manifest("reference", "1", "own", {"fvlm.attention/1"}, {"cpu"}),
                       [&]() -> fvlm_plugin_entry_function {
-                        ++asked;
+                        ++requested;
                         return [](const fvlm_host*) -> const fvlm_plugin* { return nullptr; };
                       });
-  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(requested, 0);
   ASSERT_EQ(registry.refusals().size(), 1u);
   EXPECT_EQ(registry.refusals()[0].reason, "this name is reserved for a built-in plugin");
   std::string reason;
   EXPECT_FALSE(registry.load("reference", &reason));
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(requested, 1);
   EXPECT_THAT(reason, HasSubstr("returned NULL")) << "its own are held to the same rules";
 }
 

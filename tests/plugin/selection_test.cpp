@@ -157,10 +157,10 @@ TEST_F(Selection, MeasuresWherePreferred) {
     return candidate.plugin->name() == "attention-cpu" ? Measurement{0.001, true} : Measurement{0.002};
   };
   query_.tokens_q = query_.tokens_kv = 12;
-  const BackendPreference wish = BackendPreference::of({"cudnn", "measure"});
+  const BackendPreference preference = BackendPreference::of({"cudnn", "measure"});
   set_log_level(LogLevel::debug);
   testing::internal::CaptureStderr();
-  auto chosen = select<fvlm_attention_v1>(registry_, wish, query_, {}, measure);
+  auto chosen = select<fvlm_attention_v1>(registry_, preference, query_, {}, measure);
   EXPECT_EQ(chosen.plugin->name(), "attention-cpu");
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("attention (12 x 12 rows, "), HasSubstr(") measured"), HasSubstr("1.000  earlier"),
@@ -171,10 +171,10 @@ TEST_F(Selection, MeasuresWherePreferred) {
 }
 
 TEST_F(Selection, AnswersOfAllPreferredWithoutAChoice) {
-  const auto names = [&](const std::vector<std::string>& wishes) {
+  const auto names = [&](const std::vector<std::string>& preferences) {
     std::vector<std::string> all;
     for (const CandidateAnswer& one :
-         fvlm::answers(registry_, BackendPreference::of(wishes), selection_query<fvlm_attention_v1>(query_)))
+         fvlm::answers(registry_, BackendPreference::of(preferences), selection_query<fvlm_attention_v1>(query_)))
       all.push_back(one.plugin);
     return all;
   };
@@ -217,13 +217,13 @@ TEST_F(LibrarySelection, ReportsChoiceAndRefusalsInDebugLogOnly) {
     set_log_level(verbose ? LogLevel::debug : LogLevel::info);
     testing::internal::CaptureStderr();
     const auto choice = select<fvlm_optimizer_v1>(registry, BackendPreference::of({"missing", "auto"}), query, "sgd");
-    const std::string said = testing::internal::GetCapturedStderr();
+    const std::string output = testing::internal::GetCapturedStderr();
     set_log_level(LogLevel::info);
-    EXPECT_EQ(said.find("optimizer sgd: sample (score 100: plain loops); refused: missing: no plugin") !=
+    EXPECT_EQ(output.find("optimizer sgd: sample (score 100: plain loops); refused: missing: no plugin") !=
                   std::string::npos,
               verbose)
-        << said;
-    EXPECT_EQ(said.empty(), !verbose) << said;
+        << output;
+    EXPECT_EQ(output.empty(), !verbose) << output;
     ASSERT_EQ(choice.report.considered.size(), 2U);
     EXPECT_TRUE(choice.report.considered[0].by_name);
     EXPECT_FALSE(choice.report.considered[1].by_name);

@@ -1,5 +1,5 @@
-// A disk that fails in this process: stands in for the C library's pwrite() and fdatasync(). One test program a file
-// that includes it.
+// Simulates a failing disk in this process by replacing the C library's pwrite() and fdatasync(). Include it in one
+// file of a test program.
 #pragma once
 #include <cerrno>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-// What keeps charts legible: colours that can be told apart, labels that touch no other.
+// Legibility of charts: distinguishable colours, labels that do not overlap.
 #include "report/chart.h"
 #include "report/html.h"
 

@@ -1,4 +1,4 @@
-// Looks at a page as a strict reader would: every tag closed, nothing fetched, nothing run but its own script.
+// A strict check of an HTML page: every tag is closed, nothing is fetched, no script runs but its own.
 #pragma once
 #include <set>
 #include <string>

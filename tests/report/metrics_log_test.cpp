@@ -1,4 +1,4 @@
-// metrics.jsonl and the events file: what stands in them, and what a kill and a failing disk leave of them.
+// metrics.jsonl and the events file: their content, also after a kill or on a failing disk.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -42,7 +42,7 @@ fs::path events_of(const fs::path& run) {
   return {};
 }
 
-// An events file with every wall time (the first field of each event) put to zero: what does not depend on the clock.
+// An events file with every wall time (the first field of each event) set to zero, to compare runs.
 std::string timeless(std::string bytes) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
@@ -173,7 +173,7 @@ TEST(MetricsLog, KilledRunResumesToTheFilesOfAnUninterruptedOne) {
   EXPECT_GT(cuts, 200);
 }
 
-// Logs that were tidied away, cut or edited between a checkpoint and its resume.
+// Logs that were deleted, truncated or edited between a checkpoint and its resume.
 class LogsOfOthers : public testing::Test {
  protected:
   LogsOfOthers() {

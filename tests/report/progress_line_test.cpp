@@ -1,4 +1,4 @@
-// The line that says how far training has got: on a terminal (a pseudo-terminal here) and where there is none.
+// The progress line of training: on a terminal (here a pseudo-terminal) and without one.
 #include "base/log.h"
 #include "base/status_line.h"
 #include "base/text.h"

@@ -1,7 +1,7 @@
 // The verb: what it prints, where it writes.
 #include "../shell.h"
-#include "made_run.h"
 #include "report/figures.h"
+#include "synthetic_run.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,17 +1,17 @@
-// The report: true figures, nothing lost, nothing let through, whatever lies in the folder.
+// The report: correct figures, nothing lost, no markup injected, whatever the folder contains.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
 #include "base/scratch_folder.h"
 #include "data/media/decode_image.h"
 #include "data/media/write_image.h"
-#include "made_run.h"
 #include "markup.h"
 #include "report/chart.h"
 #include "report/figures.h"
 #include "report/heat_map.h"
 #include "report/html.h"
 #include "report/page.h"
+#include "synthetic_run.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -558,7 +558,7 @@ FIELD(fvlm_quantizer_v1, fake_quantize_backward, 104,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
                       const fvlm_fake_quantize_backward*));
 
-// What a compiler with other ideas of these would break.
+// Properties of the compiler that the ABI relies on.
 static_assert(sizeof(void*) == 8 && sizeof(float) == 4 && sizeof(double) == 8 && sizeof(std::int64_t) == 8);
 
 TEST(AbiLayout, EntrySymbolAndKindsHaveTheirNames) {

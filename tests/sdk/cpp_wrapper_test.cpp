@@ -132,7 +132,7 @@ TEST_F(Comfort, RefusesStructSizesOfZeroAndTooSmall) {
     EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
     EXPECT_EQ(std::string(text), "arguments: expected a struct_size of at least 32 but got " + std::to_string(wrong));
   }
-  arguments.struct_size = sizeof arguments + 64; // a younger engine's
+  arguments.struct_size = sizeof arguments + 64; // a newer engine's
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_OK) << text;
   query.struct_size = 0;
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
@@ -209,15 +209,15 @@ TEST_F(Comfort, OptimizerDeclaresItsStatesAndHyperparameters) {
   EXPECT_STREQ(table->algorithm, "momentum");
   EXPECT_EQ(table->hyperparameter_count, 2);
   EXPECT_STREQ(table->hyperparameters[1].name, "momentum");
-  fvlm_optimizer_query asked{};
-  asked.struct_size = sizeof asked;
-  asked.state_dtype = sdk::bfloat16;
+  fvlm_optimizer_query requested{};
+  requested.struct_size = sizeof requested;
+  requested.state_dtype = sdk::bfloat16;
   fvlm_optimizer_state states[FVLM_MAX_STATES];
-  ASSERT_EQ(table->states(&asked, states), 1);
+  ASSERT_EQ(table->states(&requested, states), 1);
   EXPECT_STREQ(states[0].name, "m");
   EXPECT_TRUE(states[0].dtype == sdk::bfloat16);
-  asked.elements = 13;
-  EXPECT_EQ(table->states(&asked, states), -1) << "states() that throws is an optimizer without states";
+  requested.elements = 13;
+  EXPECT_EQ(table->states(&requested, states), -1) << "states() that throws is an optimizer without states";
 }
 
 TEST_F(Comfort, ErrorSinkOfCapacity0AndNoSinkAreLeftAlone) {

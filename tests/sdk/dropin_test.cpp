@@ -38,7 +38,7 @@ class DropIn : public PluginBuilder {
   }
 
   // Selects among the plugins of the folder for a small SwiGLU in float32.
-  fvlm::SelectionReport choose(const std::vector<std::string>& wish) {
+  fvlm::SelectionReport choose(const std::vector<std::string>& preference) {
     fvlm::RegistryOptions options;
     options.directories = {folder};
     options.load.probe.program = build / "lib/fvlm/plugin-probe";
@@ -51,7 +51,7 @@ class DropIn : public PluginBuilder {
     query.dtype = query.gradient_dtype = {FVLM_FLOAT, 32, 1};
     query.rows = 16;
     query.width = 32;
-    return fvlm::select<fvlm_kernels_v1>(registry, {wish, false}, query).report;
+    return fvlm::select<fvlm_kernels_v1>(registry, {preference, false}, query).report;
   }
 };
 

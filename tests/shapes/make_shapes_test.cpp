@@ -41,8 +41,8 @@ std::string form_name(const Blob& blob) {
   return std::vector<std::string>{"circle", "square", "triangle", "cross", "ring"}.at(static_cast<size_t>(blob.form));
 }
 
-// What is to be seen, found out from the pictures alone.
-std::string seen(const std::string& question, const std::vector<Picture>& frames) {
+// The answer to a question, derived from the frames alone.
+std::string observed(const std::string& question, const std::vector<Picture>& frames) {
   const Blob &first = frames.front().blobs.front(), &last = frames.back().blobs.front();
   if (question == "Which colour is it?" || question == "Which colour came first?") return colour_name(first);
   if (question == "Which colour came last?") return colour_name(last);
@@ -68,12 +68,12 @@ class MakeShapes : public testing::Test {
   void SetUp() override { fs::create_directories(folder); }
   void TearDown() override { fs::remove_all(folder); }
 
-  // The exit status; what it says goes to the file "said".
+  // Returns the exit status; the program's output goes to a file, which output() reads.
   int make(const std::string& options) const {
     int status = std::system(fmt::format("{} {} > {}/said 2>&1", FVLM_MAKE_SHAPES, options, folder.string()).c_str());
     return WEXITSTATUS(status);
   }
-  std::string said() const { return read_file(folder / "said"); }
+  std::string output() const { return read_file(folder / "said"); }
 
   // Every file below, with its content.
   static std::map<std::string, std::string> files(const fs::path& below) {
@@ -99,7 +99,7 @@ TEST(Shapes, AnswersMatchThePicturesAndWrongOnesDoNot) {
     for (uint64_t number = 0; number < 2000; ++number) {
       Sample sample = make_sample(part(name), 3, number, 4);
       auto json = nlohmann::json::parse(sample.json);
-      std::string truth = seen(json["user"], sample.frames);
+      std::string truth = observed(json["user"], sample.frames);
       ++kinds[json["source"]];
       if (name == "questions") {
         ASSERT_EQ(json["assistant"], truth) << sample.json;
@@ -153,7 +153,7 @@ TEST(Shapes, EveryWordIsOneToken) {
         auto said = json[key].get<std::string>();
         auto words = 1 + std::count(said.begin(), said.end(), ' ') + std::count(said.begin(), said.end(), ',') +
                      std::count(said.begin(), said.end(), '?') + std::count(said.begin(), said.end(), '.');
-        // Of a number the space before it is a token of its own, and so is every digit.
+        // In numbers, the space before them and every digit is a token of its own.
         auto digits = std::count_if(said.begin(), said.end(), [](unsigned char c) { return std::isdigit(c); });
         ASSERT_LE(tokenizer.encode(said).size(), static_cast<size_t>(words + digits)) << said;
       }
@@ -172,9 +172,9 @@ TEST(Shapes, BlobsArePaintedAtTheirPlace) {
 
 TEST_F(MakeShapes, SameOptionsGiveTheSameBytesOnAnyNumberOfThreads) {
   const std::string samples = "--samples captions=50,questions=30,text=20,heldout/pairs=10 --shard-size 20";
-  ASSERT_EQ(make(fmt::format("--out {}/a {} --threads 1", folder.string(), samples)), 0) << said();
-  ASSERT_EQ(make(fmt::format("--out {}/b {} --threads 3", folder.string(), samples)), 0) << said();
-  ASSERT_EQ(make(fmt::format("--out {}/c {} --seed 2", folder.string(), samples)), 0) << said();
+  ASSERT_EQ(make(fmt::format("--out {}/a {} --threads 1", folder.string(), samples)), 0) << output();
+  ASSERT_EQ(make(fmt::format("--out {}/b {} --threads 3", folder.string(), samples)), 0) << output();
+  ASSERT_EQ(make(fmt::format("--out {}/c {} --seed 2", folder.string(), samples)), 0) << output();
   auto a = files(folder / "a"), b = files(folder / "b"), c = files(folder / "c");
   EXPECT_EQ(a.size(), 3u + 2 + 1 + 1 + 3) << "shards, the manifest and two files of the tokenizer";
   EXPECT_TRUE(a == b);
@@ -187,7 +187,7 @@ TEST_F(MakeShapes, ShardsHoldWholeSamplesWithFramesInOrder) {
     ASSERT_EQ(make(fmt::format("--out {}/a --samples captions=50,text=5 --shard-size 20 --frames 3 --format {}",
                                folder.string(), format)),
               0)
-        << said();
+        << output();
     const std::string suffix = format == std::string("png") ? "png" : "jpg";
     ShardSet captions({(folder / "a/captions/*.tar").string()}), texts({(folder / "a/text/*.tar").string()});
     ASSERT_EQ(captions.size(), 50);
@@ -214,7 +214,7 @@ TEST_F(MakeShapes, KeepsMatchingDataAndRegeneratesTheRest) {
   ASSERT_EQ(make(a), 0);
   auto before = fs::last_write_time(folder / "a/manifest.json");
   ASSERT_EQ(make(a), 0);
-  EXPECT_NE(said().find("there already"), std::string::npos) << said();
+  EXPECT_NE(output().find("there already"), std::string::npos) << output();
   EXPECT_EQ(fs::last_write_time(folder / "a/manifest.json"), before);
 
   fs::resize_file(folder / "a/captions/00000.tar", 1000);
@@ -222,7 +222,7 @@ TEST_F(MakeShapes, KeepsMatchingDataAndRegeneratesTheRest) {
   EXPECT_GT(fs::file_size(folder / "a/captions/00000.tar"), 1000u) << "a shard cut short is made anew";
 
   ASSERT_EQ(make(a + "--seed 5"), 0);
-  EXPECT_NE(said().find("made in"), std::string::npos) << said();
+  EXPECT_NE(output().find("made in"), std::string::npos) << output();
 }
 
 TEST_F(MakeShapes, NeverRemovesFilesOfOthers) {
@@ -230,7 +230,7 @@ TEST_F(MakeShapes, NeverRemovesFilesOfOthers) {
   write_file_atomic(folder / "mine/captions/letter.txt", "dear");
   EXPECT_EQ(make(fmt::format("--out {}/mine --samples captions=5", folder.string())), 7);
   EXPECT_EQ(read_file(folder / "mine/captions/letter.txt"), "dear");
-  EXPECT_NE(said().find("a file or folder of this name already exists"), std::string::npos) << said();
+  EXPECT_NE(output().find("a file or folder of this name already exists"), std::string::npos) << output();
 }
 
 TEST_F(MakeShapes, RefusesWrongOptionsWithAReason) {
@@ -245,16 +245,16 @@ TEST_F(MakeShapes, RefusesWrongOptionsWithAReason) {
                                  {"--sede 5", "did you mean '--seed'"},
                                  {"--shard-size 0", "--shard-size wants 1"}}) {
     EXPECT_EQ(make(fmt::format("--out {}/a {}", folder.string(), options)), 2) << options;
-    EXPECT_NE(said().find(reason), std::string::npos) << options << ": " << said();
+    EXPECT_NE(output().find(reason), std::string::npos) << options << ": " << output();
   }
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
 
 TEST_F(MakeShapes, HelpSaysWhereMp4IsToBeHad) {
   EXPECT_EQ(make("--help"), 0);
-  EXPECT_NE(said().find("mp4: only in make-shapes-mp4, which `ninja -C build/cpu make-shapes-mp4` builds"),
+  EXPECT_NE(output().find("mp4: only in make-shapes-mp4, which `ninja -C build/cpu make-shapes-mp4` builds"),
             std::string::npos)
-      << said();
+      << output();
 }
 
 #ifdef FVLM_MAKE_SHAPES_MP4
@@ -265,7 +265,7 @@ TEST_F(MakeShapes, ClipMayBeOneMp4) {
                                 FVLM_MAKE_SHAPES_MP4, folder.string(), name, folder.string())
                         .c_str()),
         0)
-        << said();
+        << output();
   EXPECT_TRUE(files(folder / "a") == files(folder / "b"));
   ShardSet captions({(folder / "a/captions/*.tar").string()}), texts({(folder / "a/text/*.tar").string()});
   auto sample = captions.shard(0)->sample(1);

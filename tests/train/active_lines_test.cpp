@@ -1,4 +1,4 @@
-// What is said of a stage's parts, for devices and plugins that need not be here.
+// Log lines about a stage's parts, for devices and plugins that this machine need not have.
 #include "train/active_lines.h"
 
 #include <gmock/gmock.h>

@@ -169,12 +169,12 @@ TEST_F(BrokenData, EpochsOfAStageDefineItsLength) {
   EXPECT_EQ(report.steps, 5);
   EXPECT_EQ(last_line("a", "step")["samples"], 320);
   // Each sample twice.
-  std::map<int64_t, int> seen;
+  std::map<int64_t, int> observed;
   const StageData data(plan, counted, registry_, {});
   auto state = data.order().begin();
-  for (int64_t i = 0; i < 320; ++i) ++seen[data.order().next(state)->sample];
-  EXPECT_EQ(seen.size(), 160u);
-  for (const auto& [sample, times] : seen) EXPECT_EQ(times, 2) << sample;
+  for (int64_t i = 0; i < 320; ++i) ++observed[data.order().next(state)->sample];
+  EXPECT_EQ(observed.size(), 160u);
+  for (const auto& [sample, times] : observed) EXPECT_EQ(times, 2) << sample;
   change_recipe("epochs = 2,", "epochs = 2, samples = 100,");
   EXPECT_EQ(with_length(plan, resolved().plan.stages[1]).samples, 100);
 }

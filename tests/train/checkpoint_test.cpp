@@ -33,7 +33,7 @@ TEST_F(Checkpoints, AnyFlippedBitIsFound) {
   write_checkpoint(checkpoint, made());
   ASSERT_NO_THROW(verify_checkpoint(checkpoint));
   const auto files = content(checkpoint);
-  // As many bits of each file as of any other, and every one of them by its place in all bytes.
+  // The same number of bits of each file, spread over its bytes.
   const RandomStream random(1, "bits");
   std::vector<std::string> names;
   names.reserve(files.size());
@@ -81,7 +81,7 @@ TEST_F(Checkpoints, MissingOrForeignFileIsFound) {
   EXPECT_THROW(verify_checkpoint(checkpoint), Error);
 }
 
-// Each call in turn that a checkpoint is written with.
+// Fails each call of writing a checkpoint, one after the other.
 class FailingDisk : public Checkpoints, public testing::WithParamInterface<DiskFault> {};
 
 TEST_P(FailingDisk, AtAnyCallLeavesTheLastGoodCheckpointOnly) {

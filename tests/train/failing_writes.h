@@ -1,5 +1,5 @@
-// A disk that fails: while it is armed, calls that change files below paths with a given part go wrong. The test's own
-// write(), pwrite(), fsync(), rename(), mkdir() and statvfs() stand before the C library's.
+// Simulates a failing disk: while armed, calls that change files below paths with a given part fail. It replaces the C
+// library's write(), pwrite(), fsync(), rename(), mkdir() and statvfs() in the test.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -13,13 +13,13 @@ inline void PrintTo(DiskFault fault, std::ostream* out) {
 }
 
 struct FailingWrites {
-  // The calls from number `first` on, so many of them.
+  // Fails so many calls, starting with call number `first`.
   FailingWrites(DiskFault fault, const std::string& path_part, int64_t first, int64_t count = 1);
   ~FailingWrites();
   static int64_t failed(); // of those armed last
 };
 
-// While it lives, every disk says that so many bytes are free.
+// While it lives, every disk reports so many free bytes.
 struct FreeSpace {
   explicit FreeSpace(uint64_t bytes);
   ~FreeSpace();

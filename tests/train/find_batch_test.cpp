@@ -1,4 +1,4 @@
-// The search for the largest pack, under limits that are made here; and what running out of memory looks like.
+// The search for the largest pack, under simulated memory limits, and how running out of memory is recognized.
 #include "base/error.h"
 #include "small_run.h"
 #include "train/find_batch.h"
@@ -53,7 +53,7 @@ TEST_F(FindBatch, EndsWhereTheFoundPackFitsAndTheNextDoesNot) {
   const PackTry* bad = next(found);
   ASSERT_TRUE(bad);
   EXPECT_LE(bad->size.frames - good.size.frames, 2) << "the recipe's pack of 16 frames has 8 units";
-  // The step itself has the last word; what malloc rounds up differs a little from time to time.
+  // The step itself decides; malloc's rounding varies a little.
   const auto again = [&](int64_t limit) { return best(find("align", limit)).size.rows; };
   EXPECT_GE(again(good.peak + good.peak / 200), good.size.rows);
   EXPECT_LT(again(good.peak - good.peak / 100), good.size.rows);
@@ -125,7 +125,7 @@ TEST_F(FindBatch, ReportsWhereNoPackFits) {
   EXPECT_FALSE(found.tries.empty());
 }
 
-// A step that is refused memory in the middle of an operation is done again in halves.
+// A step that runs out of memory during an operation is repeated in halves.
 TEST_F(FindBatch, TrainingUnderALimitContinuesWithSmallerPacks) {
   const auto train_within = [&](const std::string& name, int64_t limit) {
     TensorMemory memory(limit);

@@ -1,4 +1,5 @@
-// kill -9 at any instant of three stages: whoever goes on ends in the same bits. FVLM_KILLS: how many; 100 if not set.
+// kill -9 at random instants of three stages: the resumed run ends with the same bits. FVLM_KILLS: number of kills, by
+// default 100.
 #include "base/random.h"
 #include "small_run.h"
 

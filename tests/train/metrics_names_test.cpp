@@ -1,4 +1,4 @@
-// core/report/METRICS.md holds what runs write, and nothing else.
+// core/report/METRICS.md documents exactly the metrics that runs write.
 #include "data/stream/sample_counts.h"
 #include "small_run.h"
 
@@ -79,7 +79,7 @@ bool stands_for(const Row& row, const std::string& name) {
 
 class MetricsNames : public SmallRun {
  protected:
-  // Between them, these runs have all that a CPU's can have.
+  // Together, these runs write every metric that a run on a CPU can have.
   std::vector<json> lines_of_runs() {
     change_recipe(R"(on = "all" }, samples = 80,)",
                   R"(on = "all" }, samples = 80, evaluation = { fvlm.evaluation "captions" {

@@ -25,7 +25,7 @@ struct GivenStep {
 };
 std::vector<GivenStep> given;
 
-// Steps nothing, and notes what it was given.
+// An optimizer that changes nothing and records its arguments.
 class Notes : public sdk::Optimizer {
  public:
   static sdk::Support supports(const Query&) { return sdk::accept(50, "notes its arguments"); }

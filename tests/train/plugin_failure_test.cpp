@@ -1,4 +1,4 @@
-// A plugin that fails in the middle of a run: it is named, and no step is lost that had been taken.
+// A plugin that fails during a run: the error names it, and no completed step is lost.
 #include "base/error.h"
 #include "small_run.h"
 
@@ -58,11 +58,11 @@ devices = ["cpu"]
     return "it did not fail";
   }
 
-  // A process that trains and ends as the plugin has it: wait()'s status, and what it said on standard error.
+  // Trains in a process that the plugin ends: returns wait()'s status and its standard error.
   static constexpr int ended_by_error = 98;
   struct Ended {
     int status;
-    std::string said;
+    std::string output;
   };
   Ended end_of(const char* fault, const std::string& name) const {
     const fs::path file = folder(name + ".stderr");
@@ -89,8 +89,8 @@ devices = ["cpu"]
 TEST_F(PluginFailure, IsNamedAndLosesNoStep) {
   EXPECT_EQ(train_with("", "whole").steps, 10);
   const std::string text = failure_of("backward fail 18", "broken");
-  for (const char* told : {"kernels-gate", "swiglu backward", "call 18 of width 32 went wrong", "gate:", ", 32]"})
-    EXPECT_THAT(text, HasSubstr(told));
+  for (const char* reported : {"kernels-gate", "swiglu backward", "call 18 of width 32 went wrong", "gate:", ", 32]"})
+    EXPECT_THAT(text, HasSubstr(reported));
   const auto saved = saved_steps("broken");
   ASSERT_FALSE(saved.empty());
   EXPECT_GT(saved.back() % 3, 0) << "only every third step is saved otherwise";
@@ -132,10 +132,10 @@ TEST_P(PluginEnds, TheProcessWithAMessage) {
   const std::string did = is_exit           ? "ended the process by exit()"
                           : what == "abort" ? "crashed with SIGABRT"
                                             : "crashed with SIGSEGV";
-  const auto told = AllOf(HasSubstr("the plugin 'kernels-gate' " + did + " in swiglu backward\n"),
-                          HasSubstr("\n  gate: float32 ["), HasSubstr(", 32]\n"));
-  EXPECT_THAT(ended.said, told);
-  EXPECT_THAT(read_file(folder("broken") / "log.txt"), told);
+  const auto reported = AllOf(HasSubstr("the plugin 'kernels-gate' " + did + " in swiglu backward\n"),
+                              HasSubstr("\n  gate: float32 ["), HasSubstr(", 32]\n"));
+  EXPECT_THAT(ended.output, reported);
+  EXPECT_THAT(read_file(folder("broken") / "log.txt"), reported);
   const auto saved = saved_steps("broken");
   ASSERT_FALSE(saved.empty());
   EXPECT_EQ(train_with("", "broken").steps, 10 - saved.back());

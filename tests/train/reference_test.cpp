@@ -6,7 +6,7 @@
 namespace fvlm::train {
 namespace {
 
-// A preference stage with its reference remembered, beside the same one with a model of it in memory.
+// A preference stage with a cached reference, compared with the same stage with a live reference model.
 class RememberedReference : public SmallRun {
  protected:
   void SetUp() override {
@@ -37,7 +37,7 @@ class RememberedReference : public SmallRun {
     return losses;
   }
 
-  int64_t asked_ = 0; // pairs about which a reference was asked
+  int64_t asked_ = 0; // pairs that a reference model computed
   std::function<void()> on_pack_;
 };
 
@@ -133,7 +133,7 @@ TEST_F(RememberedReference, InterruptedOneContinues) {
   EXPECT_TRUE(report.stopped);
   EXPECT_EQ(report.steps, 0);
   EXPECT_EQ(asked_, 16);
-  // One that dies there leaves nothing behind, and takes nothing from what there was.
+  // A process that is killed there leaves no files and damages none.
   on_pack_ = [] { throw std::runtime_error("dead"); };
   EXPECT_THROW(prefer("cached"), std::runtime_error);
   on_pack_ = {};

@@ -1,4 +1,4 @@
-// What a run resumes from, and what must not keep it from resuming.
+// What a run resumes from, and defects that must not prevent it.
 #include "../weights/format_1.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -56,9 +56,9 @@ TEST_F(Resume, NeedsNoLogs) {
       fs::resize_file(lines, fs::file_size(lines) - 1);
       fs::resize_file(events, fs::file_size(events) - 1);
     }
-    const std::string said = stderr_of([&] { EXPECT_EQ(run(name, {}, {.stage = "align"}).steps, 5); });
-    EXPECT_NE(said.find("metrics.jsonl"), std::string::npos) << said;
-    EXPECT_NE(said.find("TensorBoard"), std::string::npos) << said;
+    const std::string output = stderr_of([&] { EXPECT_EQ(run(name, {}, {.stage = "align"}).steps, 5); });
+    EXPECT_NE(output.find("metrics.jsonl"), std::string::npos) << output;
+    EXPECT_NE(output.find("TensorBoard"), std::string::npos) << output;
     EXPECT_EQ(logged(name), removed ? (std::vector<int64_t>{6, 8, 10}) : (std::vector<int64_t>{2, 6, 8, 10}));
     const fs::path last = StageFolder(folder(name) / "align").of(10);
     EXPECT_TRUE(read_file(last / "connector.safetensors") ==
@@ -73,7 +73,7 @@ void damage(const fs::path& file) {
   write_file_atomic(file, bytes);
 }
 
-// Writes down again what a checkpoint's files are, after a test changed one.
+// Rewrites a checkpoint's checksums after a test changed a file.
 void sign(const fs::path& checkpoint) {
   const fs::path list = checkpoint / "training_state" / "checksums.txt";
   std::string lines;
@@ -85,7 +85,7 @@ void sign(const fs::path& checkpoint) {
   write_file_atomic(list, lines + fmt::format("{:016x}\n", xxh64(lines)));
 }
 
-// As a run's folder was before runs had ids and stages a copy of their reference.
+// Makes a run folder look like that of an earlier version: without an id, and without stages' copies of the reference.
 void make_old(const fs::path& run) {
   fs::remove(run / "run.json");
   for (const char* stage : {"align", "instruct", "prefer"}) {
@@ -140,7 +140,7 @@ TEST_F(Resume, RefusesTheCheckpointOfAnotherRun) {
   expect_equal_runs("whole", "a");
 }
 
-// Checkpoints of earlier versions say no run.
+// Checkpoints of earlier versions have no run id.
 TEST_F(Resume, RefusesACheckpointOfAPlanThatTheRunNeverHad) {
   run("a", {}, {.max_steps = 5});
   run("other", {"stages.align.optimizer.lr.decoder=5e-2"}, {.max_steps = 7});

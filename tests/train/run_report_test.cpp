@@ -1,4 +1,4 @@
-// The report that whoever starts a run has it write.
+// The report that a run writes at its end.
 #include "base/error.h"
 #include "small_run.h"
 

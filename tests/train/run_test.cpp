@@ -66,7 +66,7 @@ TEST_F(TrainRun, ThreeStagesHandTheModelOnAndLearn) {
 // The standard error of a run whose every step has a line of metrics.
 class TrainSays : public TrainRun {
  protected:
-  std::string said(const std::string& name, TrainRequest request = {}) {
+  std::string output(const std::string& name, TrainRequest request = {}) {
     testing::internal::CaptureStderr();
     run(name, {"log_every=1"}, std::move(request));
     return testing::internal::GetCapturedStderr();
@@ -83,7 +83,7 @@ class TrainSays : public TrainRun {
 
 TEST_F(TrainSays, ActivePluginsOnceAndTheRestInTheLog) {
   change_recipe("log_every = 2", "log_every = 2, kernels = { attention = { 'missing', 'auto' } }");
-  const std::string text = said("a");
+  const std::string text = output("a");
   for (const char* line :
        {"Using attention backend: reference \\(ATen, by segment\\); missing refused: no plugin of this name was found",
         "Using kernel backends: reference \\(linear, .*rmsnorm.*\\)\n", "Using loss backend: reference \\(",
@@ -100,7 +100,7 @@ TEST_F(TrainSays, ActivePluginsOnceAndTheRestInTheLog) {
 }
 
 TEST_F(TrainSays, ResultsCheckpointsAndStageEndsAsTheyCome) {
-  const std::string text = said("a");
+  const std::string text = output("a");
   EXPECT_EQ(times_in(text, "instruct, step [48]: questions \\(coarse_fine\\): loss [0-9.]+, accuracy [0-9.]+ %; 12 "
                            "samples in "),
             2)
@@ -116,7 +116,7 @@ TEST_F(TrainSays, ResultsCheckpointsAndStageEndsAsTheyCome) {
 TEST_F(TrainSays, HowLongItWaitsForData) {
   Faults slow;
   slow.before_data = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
-  const std::string text = said("a", {.stage = "align", .max_steps = 1, .faults = slow});
+  const std::string text = output("a", {.stage = "align", .max_steps = 1, .faults = slow});
   std::smatch found;
   ASSERT_TRUE(std::regex_search(text, found, std::regex("align 1/10 .*data wait ([0-9]+) %"))) << text;
   EXPECT_EQ(std::stoll(found[1]), std::llround(100 * first_line("a")["data_wait_share"].get<double>())) << text;
@@ -132,7 +132,7 @@ TEST_F(TrainRun, EvaluatesOnceWhereEveryDividesTheLastStep) {
   run("a"); // eight steps, evaluated every fourth
   EXPECT_EQ(evaluated_at("a"), (std::vector<int64_t>{4, 8}));
   EXPECT_TRUE(read_state(last("a", "instruct")).score) << "the last checkpoint is still judged by it";
-  // Killed between the evaluation and the end of the stage: the checkpoint of its last step knows.
+  // Killed between the evaluation and the end of the stage: its last checkpoint contains the evaluation.
   run("b", {"checkpoint.every=4"}, {.max_steps = 10 + 8});
   run("b", {"checkpoint.every=4"});
   EXPECT_EQ(evaluated_at("b"), (std::vector<int64_t>{4, 8}));

@@ -102,7 +102,7 @@ class SmallRun : public testing::Test {
     return files;
   }
 
-  // The lines of metrics.jsonl without what the clock and the machine had to say.
+  // The lines of metrics.jsonl without values that depend on time and machine.
   static std::vector<nlohmann::json> metrics(const fs::path& run) {
     std::vector<nlohmann::json> lines;
     for (const std::string& text : split(read_file(run / "metrics.jsonl"), '\n')) {
@@ -119,7 +119,7 @@ class SmallRun : public testing::Test {
     return lines;
   }
 
-  // The weights that a run ended with, and what it wrote on the way.
+  // The final weights of a run, and its metrics.
   void expect_equal_runs(const std::string& left, const std::string& right) const {
     for (const char* stage : {"align", "instruct", "prefer"}) {
       const StageFolder a(folder(left) / stage), b(folder(right) / stage);

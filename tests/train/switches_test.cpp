@@ -1,4 +1,4 @@
-// The switches of a recipe's `speed`: without one, a step learns the same.
+// The switches of a recipe's `speed`: turning one off does not change the result of a step.
 #include "../ops/tools.h"
 #include "data/stream/frame_pool.h"
 #include "model/connector/foveated/settings.h"
@@ -83,13 +83,14 @@ class Switches : public SmallRun {
       frozen.cache = std::make_shared<ReferenceLogProbCache>(order, folder("reference.bin"));
     else if (stage.needs_pairs())
       frozen.models.reference = made(2, false);
-    GradientComputer learner(plan, stage, *policy, operations, max_capacity_of(plan, stage, {16, 256}, 8), frozen);
-    if (frozen.cache) learner.cache_reference(pack, *made(2, false));
+    GradientComputer gradient_computer(plan, stage, *policy, operations, max_capacity_of(plan, stage, {16, 256}, 8),
+                                       frozen);
+    if (frozen.cache) gradient_computer.cache_reference(pack, *made(2, false));
     std::vector<std::shared_ptr<const Sample>> samples;
     for (const PackedSample& packed : pack.samples) samples.push_back(packed.sample);
     PartTimes times;
-    learner.forward_backward(pack, counts_of(stage, samples), 1, times);
-    Learnt learnt{learner.sums().clone(), {}, {}};
+    gradient_computer.forward_backward(pack, counts_of(stage, samples), 1, times);
+    Learnt learnt{gradient_computer.sums().clone(), {}, {}};
     for (const SelectionReport& report : operations.choices()) learnt.work.insert(report.subject + " " + report.shape);
     policy->parameters().zero_missing_gradients();
     for (const auto& parameter : policy->parameters().all())
@@ -116,8 +117,9 @@ class Switches : public SmallRun {
     EXPECT_GT(most, 0);
   }
 
-  // A step with all that is saved, with all but this, with this alone and with nothing learns the same. Whether the
-  // switch changes what is computed.
+  // Compares steps with all switches, with all but this one, with only this one and with none. Returns whether the
+  // switch
+  // changes the executed operations.
   bool changes_work_alone(bool plan::Speed::*which, const std::string& stage,
                           const std::function<void(plan::Plan&)>& change = {}, std::optional<HostPack> pack = {}) {
     SCOPED_TRACE(stage);

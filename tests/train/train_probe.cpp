@@ -1,5 +1,5 @@
-// train_probe RECIPE DATA OUT PLUGINS: trains, and writes down what the oracle needs to do the same: OUT/start, the
-// model before any training, and OUT/batches/STAGE-STEP.safetensors, each step's samples as `trace` reads a batch.
+// train_probe RECIPE DATA OUT PLUGINS: trains, and writes what the oracle needs to repeat it: OUT/start, the initial
+// model, and OUT/batches/STAGE-STEP.safetensors, each step's samples as a batch of `trace`.
 #include "base/error.h"
 #include "model/loading.h"
 #include "objective/labels.h"

@@ -30,7 +30,7 @@ std::vector<uint16_t> all_half_bits() {
   return out;
 }
 
-// Doubles around everything that matters: all magnitudes, and the neighbours of each midpoint between two halves.
+// Doubles of all magnitudes, and the neighbours of each midpoint between two halves.
 std::vector<double> hard_doubles() {
   std::vector<double> out{0.0,
                           -0.0,
@@ -54,7 +54,7 @@ std::vector<double> hard_doubles() {
   for (uint64_t i = 0; i < 20000; ++i) {
     double exponent = std::floor(stream.uniform(3 * i) * 300 - 150);
     double number = std::ldexp(1 + stream.uniform(3 * i + 1), static_cast<int>(exponent));
-    // A midpoint of bfloat16 or of float16, and a hair beside it that a float does not see.
+    // A midpoint of bfloat16 or of float16, and a double next to it that rounds to the same float.
     double unit = std::ldexp(1.0, static_cast<int>(std::floor(std::log2(number))) - (i % 2 ? 8 : 11));
     double middle = (std::floor(number / unit) + 0.5 * (i % 3 == 0)) * unit;
     double hair = middle * 0x1p-40;

@@ -155,7 +155,7 @@ TEST_P(MalformedSafetensors, IsRefusedWithItsOwnWords) {
 INSTANTIATE_TEST_SUITE_P(Files, MalformedSafetensors, testing::ValuesIn(malformed()),
                          [](const auto& info) { return info.param.name; });
 
-// Whatever single byte of a good file's header is changed, the file is read or refused; it never reads past its end.
+// Whichever byte of a valid file's header is changed, the file is read or refused, never read past its end.
 TEST(MalformedSafetensorsBytes, NoChangedByteDoesHarm) {
   Folder folder;
   std::string file = safetensors_bytes(

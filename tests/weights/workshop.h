@@ -1,4 +1,4 @@
-// What the tests of this room share: a folder of their own, and the words of an Error.
+// Helpers of these tests: a temporary folder, and the text of an Error.
 #pragma once
 #include "base/error.h"
 #include "base/file.h"

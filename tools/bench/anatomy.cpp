@@ -25,17 +25,17 @@ bool is_copy(const Activity& activity) {
 StepAnatomy::Flow flow_of(std::span<const Activity> activities) {
   StepAnatomy::Flow flow;
   flow.launches = std::ssize(activities);
-  std::vector<std::pair<uint64_t, int>> turns; // activities that begin and end
+  std::vector<std::pair<uint64_t, int>> edges; // starts (+1) and ends (-1) of activities
   for (const Activity& each : activities) {
-    turns.insert(turns.end(), {{each.begin, 1}, {each.end, -1}});
+    edges.insert(edges.end(), {{each.begin, 1}, {each.end, -1}});
     if (is_copy(each)) flow.copies += milliseconds_of(each);
   }
-  std::sort(turns.begin(), turns.end());
-  if (turns.empty()) return flow;
+  std::sort(edges.begin(), edges.end());
+  if (edges.empty()) return flow;
   int at_work = 0;
-  uint64_t before = turns.front().first;
-  flow.span = static_cast<double>(turns.back().first - before) / 1e6;
-  for (const auto& [time, change] : turns) {
+  uint64_t before = edges.front().first;
+  flow.span = static_cast<double>(edges.back().first - before) / 1e6;
+  for (const auto& [time, change] : edges) {
     const double passed = static_cast<double>(time - before) / 1e6;
     if (at_work > 0) flow.busy += passed;
     if (at_work > 1) flow.beside += passed;
@@ -45,7 +45,7 @@ StepAnatomy::Flow flow_of(std::span<const Activity> activities) {
   return flow;
 }
 
-// Of several steps the shortest: where the host is slow to enqueue a recording that is watched, the device waits.
+// The shortest of several steps, because under the profiler a slow host may delay a graph's launch.
 StepAnatomy::Flow flow_of(const std::function<void()>& step) {
   constexpr int steps = 6;
   device::Runtime* const gpu = device::runtime();
@@ -68,24 +68,24 @@ StepAnatomy::Flow flow_of(const std::function<void()>& step) {
   return shortest;
 }
 
-// Calls of plugins, each between two waits for the device.
+// Observes calls of plugins, with a synchronization before and after each.
 class Calls {
  public:
   explicit Calls(device::Runtime& gpu)
-      : gpu_(gpu), watch_{[this] { begin_ = now(); },
-                          [this](std::string_view operation, const ops::CalledQuery& query, double bytes) {
-                            calls_.push_back({begin_, now(), index_of(operation, query)});
-                            StepAnatomy::Operation& of = operations[calls_.back().operation];
-                            of.least = of.least + least_work(operation, query, bytes);
-                            ++of.calls;
-                          }} {
-    ops::use_call_observer(&watch_);
+      : gpu_(gpu), observer_{[this] { begin_ = now(); },
+                             [this](std::string_view operation, const ops::CalledQuery& query, double bytes) {
+                               calls_.push_back({begin_, now(), index_of(operation, query)});
+                               StepAnatomy::Operation& of = operations[calls_.back().operation];
+                               of.minimal = of.minimal + minimal_work(operation, query, bytes);
+                               ++of.calls;
+                             }} {
+    ops::use_call_observer(&observer_);
   }
   ~Calls() { ops::use_call_observer(nullptr); }
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
-  // Null: it belongs to none. In their order of time.
+  // The call that an activity belongs to; null: none. Activities are in order of time.
   StepAnatomy::Operation* of(const Activity& activity) {
     while (next_ < calls_.size() && calls_[next_].end < activity.begin) ++next_;
     const bool within = next_ < calls_.size() && calls_[next_].begin <= activity.begin;
@@ -117,7 +117,7 @@ class Calls {
   uint64_t begin_ = 0;
   std::vector<Call> calls_;
   size_t next_ = 0;
-  ops::CallObserver watch_;
+  ops::CallObserver observer_;
 };
 
 void add(StepAnatomy::Share& share, const Activity& activity) {
@@ -130,12 +130,13 @@ StepAnatomy::Share& named(std::vector<StepAnatomy::Share>& shares, const std::st
   return known == shares.end() ? shares.emplace_back(StepAnatomy::Share{name, 0, 0}) : *known;
 }
 
-// The step operation by operation, by a learner of its own. When each part ended, and what each call did.
+// Runs the step eagerly, with a GradientComputer of its own, and records the end of each part and the work of each
+// call.
 void cut(StepAnatomy& anatomy, Training& training, const Job& job, const train::StepCounts& counts) {
   device::Runtime* const gpu = device::runtime();
   plan::Plan plain = job.plan;
   plain.speed.graphs = false;
-  const auto learner = training.learner_of(plain);
+  const auto gradient_computer = training.gradient_computer_for(plain);
   std::vector<std::pair<std::string, uint64_t>> ends;
   const auto end = [&](const std::string& part) {
     gpu->synchronize();
@@ -145,10 +146,10 @@ void cut(StepAnatomy& anatomy, Training& training, const Job& job, const train::
   times.set_callback(end);
   Calls calls(*gpu);
   const auto activities = gpu->profile([&] {
-    const auto staged = learner->stage(job.pack.host, counts, 1);
+    const auto staged = gradient_computer->stage(job.pack.host, counts, 1);
     end(copies);
-    learner->begin_step();
-    learner->forward_backward(*staged, times);
+    gradient_computer->begin_step();
+    gradient_computer->forward_backward(*staged, times);
     training.optimize(false);
     end("optimizer");
   });
@@ -198,9 +199,9 @@ nlohmann::ordered_json StepAnatomy::json() const {
                                       {"shape", operation.shape},
                                       {"calls", operation.calls},
                                       {"ms", operation.milliseconds},
-                                      {"bytes", operation.least.bytes},
-                                      {"flops", operation.least.flops},
-                                      {"least_ms", least_ms(operation)}});
+                                      {"bytes", operation.minimal.bytes},
+                                      {"flops", operation.minimal.flops},
+                                      {"least_ms", minimal_ms(operation)}});
   document["others"] = {{"ms", others.milliseconds}, {"launches", others.launches}};
   document["kernel_names"] = json_of(kernels);
   return document;
@@ -213,7 +214,7 @@ StepAnatomy anatomy_of(Training& training, const Job& job, const train::StepCoun
   cut(anatomy, training, job, counts);
   const ops::OperationsOptions& made = training.operations().options();
   anatomy.ceiling.raise(made.device, made.dtype);
-  const auto above = [&](const auto& operation) { return operation.milliseconds - anatomy.least_ms(operation); };
+  const auto above = [&](const auto& operation) { return operation.milliseconds - anatomy.minimal_ms(operation); };
   std::stable_sort(anatomy.operations.begin(), anatomy.operations.end(),
                    [&](const auto& a, const auto& b) { return above(a) > above(b); });
   return anatomy;

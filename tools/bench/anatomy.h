@@ -1,4 +1,4 @@
-// What a device does in a training step: by part, by operation and by kernel, and where it waits.
+// The anatomy of a training step on a device: time by part, by operation and by kernel, and idle gaps.
 #pragma once
 #include "bench/ceiling.h"
 #include "bench/job.h"
@@ -12,40 +12,40 @@
 namespace fvlm::bench {
 
 struct StepAnatomy {
-  // The step as training takes it but for being watched, in milliseconds.
+  // The step as training runs it, under the profiler, in milliseconds.
   struct Flow {
-    double span = 0;   // from the first launch to the last one's end
-    double busy = 0;   // of these with at least one kernel or copy at work
-    double beside = 0; // with more than one
-    double copies = 0; // those to the device and from it
+    double span = 0;   // from the first launch to the end of the last
+    double busy = 0;   // of span: time with at least one kernel or copy running
+    double beside = 0; // of busy: time with more than one running concurrently
+    double copies = 0; // time of copies to and from the device
     int64_t launches = 0;
     double gaps() const { return span - busy; }
   } flow;
 
-  // The same step operation by operation, each waiting for the one before.
+  // The same step with a synchronization after each operation.
   struct Share {
     std::string name;
     double milliseconds = 0;
     int64_t launches = 0;
   };
-  std::vector<Share> parts;   // in their order
+  std::vector<Share> parts;   // in the order of the step
   std::vector<Share> kernels; // by name, the longest first
   struct Operation {
     std::string name, shape;
     int64_t calls = 0;
     double milliseconds = 0; // of all calls
-    LeastWork least;         // of all calls, each tensor once
+    MinimalWork minimal;     // of all calls, counting each tensor once
   };
   Ceiling ceiling;
-  std::vector<Operation> operations; // the furthest from the ceiling first, in milliseconds of all calls
-  Share others;                      // what no plugin was called for
+  std::vector<Operation> operations; // sorted by the milliseconds that all calls take above the minimum
+  Share others;                      // work outside of calls to plugins
 
-  double least_ms(const Operation& operation) const { return ceiling.seconds(operation.least) * 1e3; }
+  double minimal_ms(const Operation& operation) const { return ceiling.seconds(operation.minimal) * 1e3; }
   double milliseconds() const;
   nlohmann::ordered_json json() const;
 };
 
-// `step`: the training's usual one, and a wait for the device.
+// `step` runs one ordinary training step and synchronizes with the device.
 StepAnatomy anatomy_of(Training& training, const Job& job, const train::StepCounts& counts,
                        const std::function<void()>& step);
 

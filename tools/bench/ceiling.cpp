@@ -14,28 +14,28 @@
 
 namespace fvlm::bench {
 
-double seconds_of_call(const std::function<void()>& call, at::Device device, bool& recorded) {
+double seconds_of_call(const std::function<void()>& call, at::Device device, bool& captured) {
   const double plain = ops::fastest(call, device);
   device::Runtime* const gpu = device::runtime();
-  if (!gpu || !recorded) return plain;
+  if (!gpu || !captured) return plain;
   const int calls = plain < 1e-3 ? 32 : 4;
-  std::unique_ptr<device::CapturedGraph> recording;
+  std::unique_ptr<device::CapturedGraph> graph;
   try {
-    recording = gpu->capture([&] {
+    graph = gpu->capture([&] {
       for (int i = 0; i < calls; ++i) call();
     });
-  } catch (const std::exception&) { // it waits for the device
-    recorded = false;
+  } catch (const std::exception&) { // it synchronizes with the device
+    captured = false;
     return plain;
   }
-  return ops::fastest([&] { recording->replay(); }, device) / calls;
+  return ops::fastest([&] { graph->replay(); }, device) / calls;
 }
 
 void Ceiling::raise(at::Device device, at::ScalarType type) {
   const int64_t elements = int64_t{1} << (device.is_cpu() ? 26 : 28), side = device.is_cpu() ? 1024 : 8192;
   const auto speed = [&](double work, const std::function<void()>& call) {
-    bool recorded = true;
-    return work / seconds_of_call(call, device, recorded);
+    bool captured = true;
+    return work / seconds_of_call(call, device, captured);
   };
   {
     const at::Tensor from = at::ones({elements}, at::TensorOptions(device));

@@ -20,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double loss_tolerance = 1e-4; // relative
-constexpr int64_t blocks = 10;          // turns that each side takes
+constexpr int64_t blocks = 10;          // rounds of each side
 
 struct NamedBatch {
   std::string name;
   fs::path file;
 };
 
-// The engine's side: a model, and steps of it that begin with the samples.
+// The engine's side: a model, and steps that start from samples.
 class EngineStep {
  public:
   EngineStep(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
@@ -66,13 +66,13 @@ class EngineStep {
   model::FrameReader reader() const { return vlm_.model->frame_reader(batch_->height(), batch_->width()); }
 
   at::Tensor step() {
-    const c10::InferenceMode without_autograd; // the tape is ours
+    const c10::InferenceMode without_autograd; // the engine has its own tape
     model::Model& vlm = *vlm_.model;
     const auto pack = model::make_pack(samples_, size(), reader(), operations_.tensor_options());
     vlm.parameters().reset_gradients();
     ops::Tape tape;
-    const auto seen = vlm.encode(tape, operations_, pack, vlm_.mode);
-    const auto hidden = vlm.decode(tape, operations_, seen.tokens, pack, seen.next);
+    const auto visual = vlm.encode(tape, operations_, pack, vlm_.mode);
+    const auto hidden = vlm.decode(tape, operations_, visual.tokens, pack, visual.next);
     const at::Tensor losses = model::next_token_loss(tape, operations_, vlm, hidden, pack, pack.labels.weights);
     tape.backward();
     return losses.mul(pack.labels.weights).sum();
@@ -86,7 +86,7 @@ class EngineStep {
 
 void run(Peer& peer, int64_t steps, CpuStepSide& side) {
   const Peer::Answer answer = peer.run(steps);
-  for (const Turn& turn : answer.turns) side.times.add(turn);
+  for (const StepTime& step : answer.turns) side.times.add(step);
   side.loss = answer.loss;
 }
 
@@ -173,7 +173,7 @@ nlohmann::ordered_json CpuStepReport::json() const {
     if (row.peer) {
       one["peer"] = side(*row.peer);
       one["ratio"] = row.ratio();
-      one["ratio_of_least"] = row.ratio_of_least();
+      one["ratio_of_least"] = row.ratio_of_min();
       one["ratio_of_cpu"] = row.ratio_of_cpu();
     }
     document["rows"].push_back(std::move(one));

@@ -22,10 +22,10 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* sample_count = "256";
-constexpr int64_t most_frames = 8; // of a sample, as the packs are cut out for
-constexpr size_t packs_ahead = 4;  // that the memory holds: as many batches as the peer reads ahead
+constexpr int64_t max_frames = 8; // of a sample: capacity of the packs
+constexpr size_t packs_ahead = 4; // batches to prefetch: as many as the peer
 
-// A plan of one stage that learns nothing: for its data.
+// A plan of one stage, of which only the data is used.
 plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
   plan::Plan plan;
   plan.model.decoder = set.tokenizer.string();
@@ -38,8 +38,8 @@ plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
   stage.name = set.name;
   stage.data.sources = {source};
   stage.batch.samples = request.batch;
-  stage.data.max_frames = most_frames;
-  stage.packing.frames = request.batch * most_frames;
+  stage.data.max_frames = max_frames;
+  stage.packing.frames = request.batch * max_frames;
   const int64_t pack_bytes = *stage.packing.frames * 3 * request.size * request.size * 4;
   plan.loader.memory_mib = (static_cast<int64_t>(packs_ahead) * pack_bytes >> 20) + 1;
   stage.objective = {objective::NextToken()};
@@ -47,12 +47,12 @@ plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
   return plan;
 }
 
-// The engine's side: one loader for all turns.
+// The engine's side: one loader for all rounds.
 class EngineLoader {
  public:
   explicit EngineLoader(const train::StageData& data) : loader_(data.loader(data.start())) {}
 
-  // What was read ahead before the turn is thrown away first, and no time is counted for it.
+  // First discards, untimed, the samples that were prefetched before the round.
   void read(int64_t samples, DataSide& side) {
     for (size_t i = 0; i < packs_ahead; ++i) loader_->next();
     const auto started = Clock::now();
@@ -82,11 +82,11 @@ void ask(Peer& peer, int64_t samples, DataSide& side) {
     side.samples += answer.at("samples").get<int64_t>();
     side.frames += answer.at("frames").get<int64_t>();
   } catch (const nlohmann::json::exception&) {
-    peer.fail_at_answer("seconds, samples and frames");
+    peer.fail_with_answer("seconds, samples and frames");
   }
 }
 
-// Lets a side that has had its turn read ahead in peace: it would take the cores from the other.
+// Waits until the side has finished prefetching, which would take cores from the other side.
 void settle(const DataSide& side, int64_t batch) {
   const double samples = 1.5 * static_cast<double>(static_cast<int64_t>(packs_ahead) * batch);
   std::this_thread::sleep_for(std::chrono::duration<double>(samples / side.samples_per_second()));

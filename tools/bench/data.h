@@ -25,16 +25,16 @@ struct DataRequest {
   int64_t size = 224; // pixels a side
   int64_t workers = 2;
   int64_t batch = 32, samples = 512, turns = 4; // samples a turn
-  at::Device device = at::kCPU;                 // that would read the frames
+  at::Device device = at::kCPU;                 // frames are pinned if it is a GPU
   std::string peer;                             // a command, see peer.h; empty: none
 };
 
-// Of all turns of one side.
+// The measurements of one side.
 struct DataSide {
   std::vector<double> seconds;
   int64_t samples = 0, frames = 0;
   double samples_per_second() const;
-  double best() const; // of any turn
+  double best() const; // over all rounds
 };
 
 struct DataReport {
@@ -50,12 +50,13 @@ struct DataReport {
   nlohmann::ordered_json json() const;
 };
 
-// Told after each turn of both sides.
+// Called after each round of both sides.
 
-// Both sides take turns. What one has read ahead when its turn begins is thrown away, and no time is counted for it.
+// Alternates between both sides. Samples that a side has prefetched before its round are discarded and not timed.
 DataReport measure_data(const DataRequest& request, Registry& registry, const Progress& progress);
 
-// Two sets of textured pictures of 640 x 480, as JPEG and as PNG, made by `make_shapes`, below a folder that is there.
+// Generates two sets of textured 640 x 480 pictures, JPEG and PNG, with the program `make_shapes`, in an existing
+// folder.
 std::vector<DataSet> make_data_sets(const std::filesystem::path& make_shapes, const std::filesystem::path& folder);
 
 } // namespace fvlm::bench

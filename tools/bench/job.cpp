@@ -32,7 +32,7 @@ Configuration configuration_named(const std::string& name) {
 
 namespace {
 
-// As they are made, the answers of a pair are the same: nothing would be learnt.
+// Both answers of a synthetic pair are equal, which would give no gradient.
 void tell_answers_apart(train::SyntheticPack& pack) {
   for (size_t i = 0; i < pack.samples.size(); ++i) {
     auto sample = std::make_shared<Sample>(*pack.samples[i]);

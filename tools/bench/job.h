@@ -1,4 +1,4 @@
-// What a measured step trains: so many made samples, all alike, and the plan by which it does.
+// The work of a measured step: a number of equal synthetic samples, and the plan by which they are trained.
 #pragma once
 #include "bench/training.h"
 #include "train/synthetic_pack.h"
@@ -21,14 +21,14 @@ Configuration configuration_named(const std::string& name); // throws Error(usag
 struct Job {
   std::string name, reference;
   plan::Plan plan;
-  std::filesystem::path model, batch; // the file is made where there is none and a peer is to read it
+  std::filesystem::path model, batch; // the batch file is written if a peer has to read it
   train::SyntheticPack pack;
   PackSize capacity;
   int64_t samples() const { return std::ssize(pack.samples); }
 };
 
-// Frames lie where a loader lays them for the device. `frames`, `text`: of each sample. `reference`: of pairs,
-// "remembered" or "live"; empty: samples that are no pairs.
+// Frames are in the memory that a loader would use for the device. `frames` and `text` are sizes of each sample.
+// `reference` is "remembered" (cached) or "live" for preference pairs; empty: samples are no pairs.
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
            const std::string& reference, SyntheticModels& models, at::Device device);
 

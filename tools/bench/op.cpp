@@ -24,8 +24,8 @@ namespace {
 
 constexpr const char* optimizer_algorithm = "adamw";
 
-// A query, and what it points to.
-struct Asked {
+// A query, with the memory that it points to.
+struct OpQuery {
   ops::CalledQuery query;
   std::shared_ptr<const fvlm_optimizer_segment> whole;
 };
@@ -55,14 +55,14 @@ struct TableOf<fvlm_optimizer_query> {
   static std::string operation(const fvlm_optimizer_query&) { return "optimizer"; }
 };
 
-// How an operation's shape is written, and the query that it means; sizes as many as the form has.
+// The text form of an operation's shape, and how its sizes fill a query.
 using Sizes = std::vector<int64_t>;
 struct Form {
   std::string_view operation, sizes;
-  std::function<void(Asked& asked, const Sizes& sizes)> fill;
+  std::function<void(OpQuery& op_query, const Sizes& sizes)> fill;
 };
 
-void fill_rows(const TableOperation& operation, Asked& asked, const Sizes& sizes) {
+void fill_rows(const TableOperation& operation, OpQuery& op_query, const Sizes& sizes) {
   fvlm_kernels_query query{};
   query.op = operation.op;
   query.options = FVLM_WITH_BACKWARD;
@@ -77,11 +77,11 @@ void fill_rows(const TableOperation& operation, Asked& asked, const Sizes& sizes
     query.width = sizes[1] * sizes[2];
     query.rope_theta = 10000;
   }
-  asked.query = query;
+  op_query.query = query;
 }
 
 template <bool causal>
-void fill_attention(Asked& asked, const Sizes& sizes) {
+void fill_attention(OpQuery& op_query, const Sizes& sizes) {
   fvlm_attention_query query{};
   query.causal = causal;
   query.segments = sizes[0];
@@ -91,25 +91,25 @@ void fill_attention(Asked& asked, const Sizes& sizes) {
   query.head_dim = static_cast<int32_t>(sizes[3]);
   query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(sizes[3])));
   query.needs_backward = query.even = 1;
-  asked.query = query;
+  op_query.query = query;
 }
 
-void fill_loss(Asked& asked, const Sizes& sizes) {
+void fill_loss(OpQuery& op_query, const Sizes& sizes) {
   fvlm_loss_query query{};
   query.needs_d_hidden = query.needs_d_weight = 1;
   query.tokens = sizes[0];
   query.width = sizes[1];
   query.vocab = sizes[2];
-  asked.query = query;
+  op_query.query = query;
 }
 
-void fill_optimizer(Asked& asked, const Sizes& sizes) {
-  asked.whole = std::make_shared<const fvlm_optimizer_segment>(fvlm_optimizer_segment{0, 1, sizes[0], 0});
+void fill_optimizer(OpQuery& op_query, const Sizes& sizes) {
+  op_query.whole = std::make_shared<const fvlm_optimizer_segment>(fvlm_optimizer_segment{0, 1, sizes[0], 0});
   fvlm_optimizer_query query{};
   query.elements = sizes[0];
   query.segment_count = query.group_count = 1;
-  query.segments = asked.whole.get();
-  asked.query = query;
+  query.segments = op_query.whole.get();
+  op_query.query = query;
 }
 
 const std::vector<Form>& forms() {
@@ -137,7 +137,7 @@ const Form& form_named(const std::string& operation) {
 }
 
 // "linear:8704x576x1536"
-Asked asked_by_name(const std::string& name) {
+OpQuery parse_shape(const std::string& name) {
   const auto parts = split(name, ':');
   const Form& form = form_named(parts.front());
   const auto numbers = parts.size() == 2 ? split(parts[1], 'x') : std::vector<std::string>();
@@ -150,12 +150,12 @@ Asked asked_by_name(const std::string& name) {
   if (sizes.size() != split(std::string(form.sizes), 'x').size() || sizes.size() != numbers.size())
     throw Error(ErrorKind::usage, fmt::format("'{}' is no shape", name))
         .advise(fmt::format("{}:{}", form.operation, form.sizes));
-  Asked asked;
-  form.fill(asked, sizes);
-  return asked;
+  OpQuery op_query;
+  form.fill(op_query, sizes);
+  return op_query;
 }
 
-// As tools/oracle/time-op is asked.
+// The query as tools/oracle/time-op expects it.
 struct Description {
   using Json = nlohmann::ordered_json;
   static Json base(const std::string& operation, fvlm_dtype dtype, bool backward) {
@@ -163,40 +163,40 @@ struct Description {
   }
   Json operator()(const fvlm_attention_query& of) const {
     const ops::TypicalPacking filling = ops::typical_packing(of);
-    Json told = base(TableOf<fvlm_attention_query>::operation(of), of.dtype, of.needs_backward);
-    told.update({{"causal", of.causal != 0},
-                 {"segments", filling.segments},
-                 {"of_q", filling.of_q},
-                 {"of_kv", filling.of_kv},
-                 {"heads_q", of.heads_q},
-                 {"heads_kv", of.heads_kv},
-                 {"head_dim", of.head_dim}});
-    return told;
+    Json description = base(TableOf<fvlm_attention_query>::operation(of), of.dtype, of.needs_backward);
+    description.update({{"causal", of.causal != 0},
+                        {"segments", filling.segments},
+                        {"of_q", filling.of_q},
+                        {"of_kv", filling.of_kv},
+                        {"heads_q", of.heads_q},
+                        {"heads_kv", of.heads_kv},
+                        {"head_dim", of.head_dim}});
+    return description;
   }
   Json operator()(const fvlm_loss_query& of) const {
-    Json told = base("loss", of.dtype, of.needs_d_hidden || of.needs_d_weight);
-    told.update({{"tokens", of.tokens}, {"width", of.width}, {"vocab", of.vocab}});
-    return told;
+    Json description = base("loss", of.dtype, of.needs_d_hidden || of.needs_d_weight);
+    description.update({{"tokens", of.tokens}, {"width", of.width}, {"vocab", of.vocab}});
+    return description;
   }
   Json operator()(const fvlm_kernels_query& of) const {
-    Json told = base(operation_name(of.op), of.dtype, of.options & FVLM_WITH_BACKWARD);
-    told.update({{"rows", of.rows},
-                 {"width", of.width},
-                 {"inner", of.inner},
-                 {"heads", of.heads},
-                 {"head_dim", of.head_dim},
-                 {"theta", of.rope_theta},
-                 {"epsilon", of.epsilon}});
-    Json& with = told["with"] = Json::array();
+    Json description = base(operation_name(of.op), of.dtype, of.options & FVLM_WITH_BACKWARD);
+    description.update({{"rows", of.rows},
+                        {"width", of.width},
+                        {"inner", of.inner},
+                        {"heads", of.heads},
+                        {"head_dim", of.head_dim},
+                        {"theta", of.rope_theta},
+                        {"epsilon", of.epsilon}});
+    Json& with = description["with"] = Json::array();
     for (const auto& [bit, name] :
          {std::pair(FVLM_WITH_RESIDUAL, "residual"), {FVLM_WITH_BIAS, "bias"}, {FVLM_WITH_GELU, "gelu"}})
       if (of.options & bit) with.push_back(name);
-    return told;
+    return description;
   }
   Json operator()(const fvlm_optimizer_query& of) const {
-    Json told = base("optimizer", of.parameter_dtype, false);
-    told["elements"] = of.elements;
-    return told;
+    Json description = base("optimizer", of.parameter_dtype, false);
+    description["elements"] = of.elements;
+    return description;
   }
 };
 
@@ -213,12 +213,12 @@ class OpBench {
     OpReport report;
     report.on_gpu = device_.is_cuda();
     report.ceiling.raise(device_, dtype_);
-    std::vector<Asked> all;
+    std::vector<OpQuery> all;
     std::vector<std::string> configurations;
-    for (const std::string& name : request_.shapes) all.push_back(completed(asked_by_name(name)));
+    for (const std::string& name : request_.shapes) all.push_back(completed(parse_shape(name)));
     configurations.resize(all.size());
     for (const std::string& name : request_.configurations) {
-      for (Asked& asked : asked_by_step(configuration_named(name))) all.push_back(std::move(asked));
+      for (OpQuery& op_query : queries_of_step(configuration_named(name))) all.push_back(std::move(op_query));
       configurations.resize(all.size(), name);
     }
     for (size_t i = 0; i < all.size(); ++i)
@@ -229,19 +229,19 @@ class OpBench {
             if (!request_.operations.empty() && std::find(request_.operations.begin(), request_.operations.end(),
                                                           operation) == request_.operations.end())
               return;
-            OpReport::Row row{configurations[i], operation, shape_of(all[i].query), {}, least_work(query), {}};
+            OpReport::Row row{configurations[i], operation, shape_of(all[i].query), {}, minimal_work(query), {}};
             time(query, row);
             if (peer_) ask_peer(all[i].query, row);
             report.rows.push_back(std::move(row));
           },
           all[i].query);
-    report.ceiling.raise(device_, dtype_); // others may have slowed the first
+    report.ceiling.raise(device_, dtype_); // because other load may have slowed the first measurement
     return report;
   }
 
  private:
-  // What the sizes leave open.
-  Asked completed(Asked asked) const {
+  // Completes a query with the values that sizes do not determine.
+  OpQuery completed(OpQuery op_query) const {
     std::visit(
         [&](auto& query) {
           query.struct_size = sizeof query;
@@ -255,26 +255,26 @@ class OpBench {
             query.state_dtype = ops::abi_dtype(request_.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
           }
         },
-        asked.query);
-    return asked;
+        op_query.query);
+    return op_query;
   }
 
-  // Of a step, operation by operation: each question once.
-  std::vector<Asked> asked_by_step(const Configuration& configuration) {
+  // The distinct queries of a training step.
+  std::vector<OpQuery> queries_of_step(const Configuration& configuration) {
     TrainingSetting setting = request_;
     setting.speed.graphs = false;
     const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_, device_);
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
-    train::GradientComputer& learner = training.learner();
-    PartTimes nobodys;
+    train::GradientComputer& gradient_computer = training.gradient_computer();
+    PartTimes untimed;
     const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
-    learner.begin_step();
-    learner.forward_backward(*learner.stage(job.pack.host, counts, 1), nobodys);
-    std::vector<Asked> all;
+    gradient_computer.begin_step();
+    gradient_computer.forward_backward(*gradient_computer.stage(job.pack.host, counts, 1), untimed);
+    std::vector<OpQuery> all;
     for (const auto& query : training.operations().queries())
       std::visit([&](const auto& one) { all.push_back({one, {}}); }, query);
-    Asked& optimizer = all.emplace_back();
-    fill_optimizer(optimizer, {training.vlm().parameters().trained().numel()});
+    OpQuery& optimizer = all.emplace_back();
+    fill_optimizer(optimizer, {training.trained_model().parameters().trained().numel()});
     optimizer = completed(std::move(optimizer));
     return all;
   }
@@ -306,9 +306,9 @@ class OpBench {
   }
 
   void time(const ops::Calls& calls, OpReport::Side& side) const {
-    side.recorded = device::runtime() != nullptr;
+    side.captured = device::runtime() != nullptr;
     const auto seconds_of = [&](const std::function<void()>& call) {
-      return seconds_of_call(call, device_, side.recorded);
+      return seconds_of_call(call, device_, side.captured);
     };
     side.both = seconds_of(calls.both);
     if (!calls.backward) {
@@ -316,7 +316,7 @@ class OpBench {
       return;
     }
     side.forward = seconds_of(calls.forward);
-    calls.forward(); // what a recording left goes with it
+    calls.forward(); // overwrites the results of the captured graph
     side.backward = seconds_of(calls.backward);
   }
 
@@ -324,7 +324,7 @@ class OpBench {
     const auto answer = peer_->ask(std::visit(Description(), query).dump());
     OpReport::Side& side = row.sides.emplace_back();
     side.plugin = "peer";
-    side.recorded = device_.is_cuda();
+    side.captured = device_.is_cuda();
     try {
       side.reason = answer.value("what", request_.peer);
       side.problem = answer.value("problem", "");
@@ -332,7 +332,7 @@ class OpBench {
       side.forward = answer.at("forward").get<double>();
       side.both = answer.value("both", *side.forward);
     } catch (const nlohmann::json::exception&) {
-      peer_->fail_at_answer("seconds");
+      peer_->fail_with_answer("seconds");
     }
   }
 
@@ -349,7 +349,7 @@ class OpBench {
   std::optional<Peer> peer_;
 };
 
-nlohmann::ordered_json json_of(const LeastWork& work) {
+nlohmann::ordered_json json_of(const MinimalWork& work) {
   return {{"bytes", work.bytes}, {"flops", work.flops}};
 }
 
@@ -359,7 +359,7 @@ OpReport measure_ops(const OpRequest& request, Registry& registry, const Progres
   if (request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--frames wants 0 or more, --text 2 or more");
   for (const std::string& operation : request.operations) (void)form_named(operation);
-  for (const std::string& name : request.shapes) (void)asked_by_name(name);
+  for (const std::string& name : request.shapes) (void)parse_shape(name);
   for (const std::string& name : request.configurations) (void)configuration_named(name);
   const c10::InferenceMode without_autograd;
   ops::keep_freed_memory();
@@ -380,20 +380,20 @@ nlohmann::ordered_json OpReport::json() const {
     one["operation"] = row.operation;
     one["shape"] = row.shape;
     one["chosen"] = row.chosen;
-    one["least"] = {{"forward", json_of(row.least.forward)}, {"backward", json_of(row.least.backward)}};
+    one["least"] = {{"forward", json_of(row.minimal.forward)}, {"backward", json_of(row.minimal.backward)}};
     for (const Side& side : row.sides) {
       nlohmann::ordered_json of{{"plugin", side.plugin}};
-      const auto add = [&](const char* name, const std::optional<double>& seconds, const LeastWork& work) {
+      const auto add = [&](const char* name, const std::optional<double>& seconds, const MinimalWork& work) {
         if (!seconds) return;
         of[name] = {{"seconds", *seconds},
                     {"bytes_per_second", work.bytes / *seconds},
                     {"flops_per_second", work.flops / *seconds},
                     {"of_ceiling", ceiling.share(work, *seconds)}};
       };
-      add("forward", side.forward, row.least.forward);
-      add("backward", side.backward, row.least.backward);
-      add("both", side.both, row.least.forward + row.least.backward);
-      of["recorded"] = side.recorded;
+      add("forward", side.forward, row.minimal.forward);
+      add("backward", side.backward, row.minimal.backward);
+      add("both", side.both, row.minimal.forward + row.minimal.backward);
+      of["recorded"] = side.captured;
       if (!side.problem.empty()) of["problem"] = side.problem;
       one["plugins"].push_back(of);
     }

@@ -1,4 +1,4 @@
-// Operations by themselves: each plugin that has one, and the reference, against what the device can do at most.
+// Measures single operations of each plugin and the reference against the device's peak.
 #pragma once
 #include "bench/ceiling.h"
 #include "bench/op_work.h"
@@ -13,9 +13,9 @@
 namespace fvlm::bench {
 
 struct OpRequest : TrainingSetting {
-  // "135m:8": what a training step of it asks for. Or shapes: "rmsnorm:8704x576", see shapes_help().
+  // "135m:8": the operations of such a training step. Or shapes: "rmsnorm:8704x576", see shapes_help().
   std::vector<std::string> configurations, shapes;
-  std::vector<std::string> operations; // of those alone; empty: all
+  std::vector<std::string> operations; // only these; empty: all
   int64_t frames = 8, text = 128;      // of each sample
   std::string peer;                    // a command, see peer.h; empty: none
 };
@@ -25,16 +25,17 @@ struct OpReport {
   bool on_gpu = false;
 
   struct Side {
-    std::string plugin, reason;                    // what it will use
-    std::optional<double> forward, backward, both; // seconds; both: as training calls them
-    bool recorded = false;                         // timed without the host's part
-    std::string problem;                           // it could not be timed
+    std::string plugin, reason; // reason: what the plugin says it will use
+    std::optional<double> forward, backward,
+        both;              // seconds; both: forward and backward together, as training calls them
+    bool captured = false; // timed as a CUDA graph, without launch overhead
+    std::string problem;   // why it could not be timed; else empty
   };
   struct Row {
     std::string configuration; // empty where a shape was given
     std::string operation, shape;
-    std::string chosen; // by the score, or as --kernels has it
-    Passes least;
+    std::string chosen; // the plugin that selection takes, by score or --kernels
+    Passes minimal;
     std::vector<Side> sides;
   };
   std::vector<Row> rows;
@@ -44,6 +45,6 @@ struct OpReport {
 
 OpReport measure_ops(const OpRequest& request, Registry& registry, const Progress& progress);
 
-std::string shapes_help(); // a line an operation
+std::string shapes_help(); // one line for each operation
 
 } // namespace fvlm::bench

@@ -18,15 +18,15 @@ double number(int64_t count) {
   return static_cast<double>(count);
 }
 
-// Of queries and keys that see each other, in one segment.
+// Number of (query, key) pairs that attend in one segment.
 double pairs(const ops::TypicalPacking& filling, bool causal) {
   const double q = number(filling.of_q), kv = number(filling.of_kv);
   if (!causal) return q * kv;
-  const double seen = std::min(q, kv); // queries that see any key; the last of them sees all
-  return seen * kv - seen * (seen - 1) / 2;
+  const double attending = std::min(q, kv); // queries that attend to any key; the last of them attends to all
+  return attending * kv - attending * (attending - 1) / 2;
 }
 
-// Matrix products of one call, each as large as that of a forward pass.
+// Number of matrix products of one call, in units of the forward pass's.
 double products_of(std::string_view operation, const fvlm_attention_query& query) {
   if (operation == "attention forward") return 2;
   return query.queries_alone ? 3 : 5;
@@ -38,11 +38,11 @@ double products_of(std::string_view operation, const fvlm_loss_query& query) {
 
 } // namespace
 
-double LeastWork::seconds(double bytes_a_second, double flops_a_second) const {
+double MinimalWork::seconds(double bytes_a_second, double flops_a_second) const {
   return std::max(bytes / bytes_a_second, flops / flops_a_second);
 }
 
-Passes least_work(const fvlm_attention_query& query) {
+Passes minimal_work(const fvlm_attention_query& query) {
   const ops::TypicalPacking filling = ops::typical_packing(query);
   const double size = bytes_of(query.dtype), segments = number(filling.segments);
   const double of_q = segments * number(filling.of_q) * query.heads_q * query.head_dim * size,
@@ -54,7 +54,7 @@ Passes least_work(const fvlm_attention_query& query) {
   return passes;
 }
 
-Passes least_work(const fvlm_loss_query& query) {
+Passes minimal_work(const fvlm_loss_query& query) {
   const double size = bytes_of(query.dtype), hidden = number(query.tokens * query.width),
                weight = number(query.vocab * query.width);
   const double product = 2 * hidden * number(query.vocab);
@@ -62,13 +62,13 @@ Passes least_work(const fvlm_loss_query& query) {
   passes.forward = {(hidden + weight) * size, product};
   if (!query.needs_d_hidden && !query.needs_d_weight) return passes;
   passes.backward.bytes = (hidden + weight) * size;
-  if (query.needs_d_hidden) passes.backward = passes.backward + LeastWork{hidden * size, product};
+  if (query.needs_d_hidden) passes.backward = passes.backward + MinimalWork{hidden * size, product};
   if (query.needs_d_weight)
-    passes.backward = passes.backward + LeastWork{weight * bytes_of(query.gradient_dtype), product};
+    passes.backward = passes.backward + MinimalWork{weight * bytes_of(query.gradient_dtype), product};
   return passes;
 }
 
-Passes least_work(const fvlm_kernels_query& query) {
+Passes minimal_work(const fvlm_kernels_query& query) {
   const double size = bytes_of(query.dtype), rows = number(query.rows * query.width) * size;
   Passes passes;
   if (query.op == FVLM_OP_LINEAR) {
@@ -91,18 +91,18 @@ Passes least_work(const fvlm_kernels_query& query) {
   return passes;
 }
 
-LeastWork least_work(std::string_view operation, const ops::CalledQuery& query, double bytes) {
+MinimalWork minimal_work(std::string_view operation, const ops::CalledQuery& query, double bytes) {
   struct Work {
     std::string_view operation;
     double bytes;
-    LeastWork operator()(const fvlm_attention_query& of) const {
-      return {bytes, products_of(operation, of) * least_work(of).forward.flops / 2};
+    MinimalWork operator()(const fvlm_attention_query& of) const {
+      return {bytes, products_of(operation, of) * minimal_work(of).forward.flops / 2};
     }
-    LeastWork operator()(const fvlm_loss_query& of) const {
-      return {bytes, products_of(operation, of) * least_work(of).forward.flops};
+    MinimalWork operator()(const fvlm_loss_query& of) const {
+      return {bytes, products_of(operation, of) * minimal_work(of).forward.flops};
     }
-    LeastWork operator()(const fvlm_kernels_query& of) const { return {bytes, least_work(of).forward.flops}; }
-    LeastWork operator()(const fvlm_optimizer_query& of) const { return least_work(of).forward; }
+    MinimalWork operator()(const fvlm_kernels_query& of) const { return {bytes, minimal_work(of).forward.flops}; }
+    MinimalWork operator()(const fvlm_optimizer_query& of) const { return minimal_work(of).forward; }
   };
   return std::visit(Work{operation, bytes}, query);
 }
@@ -118,7 +118,7 @@ std::string shape_of(const ops::CalledQuery& query) {
 }
 
 // Master and both moments are read and written, the second always in float32; the gradient is read, the copy written.
-Passes least_work(const fvlm_optimizer_query& query) {
+Passes minimal_work(const fvlm_optimizer_query& query) {
   const double state = bytes_of(query.state_dtype), copy = bytes_of(query.parameter_dtype);
   Passes passes;
   passes.forward.bytes =

@@ -1,5 +1,4 @@
-// What an operation cannot do without: the least memory that it reads and writes, and its multiplications and
-// additions.
+// The minimal work of an operation: the bytes that it has to read and write, and its multiplications and additions.
 #pragma once
 #include "ops/call_observer.h"
 
@@ -8,25 +7,25 @@
 
 namespace fvlm::bench {
 
-struct LeastWork {
+struct MinimalWork {
   double bytes = 0, flops = 0;
 
-  // On a device that copies and multiplies so fast, both at once.
+  // Roofline time on a device with these rates, with copying and arithmetic overlapped.
   double seconds(double bytes_a_second, double flops_a_second) const;
-  LeastWork operator+(const LeastWork& more) const { return {bytes + more.bytes, flops + more.flops}; }
+  MinimalWork operator+(const MinimalWork& more) const { return {bytes + more.bytes, flops + more.flops}; }
 };
 
-// Each tensor counts once, as often as it is used; small sums and positions do not. Arithmetic counts where matrices
-// are multiplied.
+// Each tensor counts once however often it is used; small sums and positions do not count. Only matrix products count
+// as arithmetic.
 struct Passes {
-  LeastWork forward, backward; // without a backward: nothing
+  MinimalWork forward, backward; // backward: zeros if there is none
 };
-Passes least_work(const fvlm_attention_query& query);
-Passes least_work(const fvlm_loss_query& query);
-Passes least_work(const fvlm_kernels_query& query);
-Passes least_work(const fvlm_optimizer_query& query); // AdamW's
-// Of one call, which was given tensors of so many bytes: these, once each; of an optimizer's as above.
-LeastWork least_work(std::string_view operation, const ops::CalledQuery& query, double bytes);
+Passes minimal_work(const fvlm_attention_query& query);
+Passes minimal_work(const fvlm_loss_query& query);
+Passes minimal_work(const fvlm_kernels_query& query);
+Passes minimal_work(const fvlm_optimizer_query& query); // AdamW's
+// The minimal work of one call whose tensors have so many bytes, each counted once; for an optimizer as above.
+MinimalWork minimal_work(std::string_view operation, const ops::CalledQuery& query, double bytes);
 
 std::string shape_of(const ops::CalledQuery& query);
 

@@ -10,7 +10,7 @@ struct PackOfFile {
   train::SyntheticPack pack;
   int64_t image_size = 0;
 };
-// Of a batch with labelled texts and square frames. Throws Error(data).
+// Reads a batch with labelled texts and square frames. Throws Error(data).
 PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary);
 
 void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std::filesystem::path& file);

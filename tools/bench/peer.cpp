@@ -60,17 +60,17 @@ void Peer::fail(const std::string& what) {
 
 nlohmann::json Peer::ask(const std::string& what) {
   const std::string line = what + "\n";
-  // A peer that has ended is noticed by its missing answer.
+  // If the peer has exited, the missing answer reports it.
   (void)!send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
   answer_ = read_line();
   try {
     return parse_json(answer_, command_);
   } catch (const Error&) {
-    fail_at_answer("JSON");
+    fail_with_answer("JSON");
   }
 }
 
-void Peer::fail_at_answer(const std::string& missing) {
+void Peer::fail_with_answer(const std::string& missing) {
   fail(fmt::format("answered without {}: {}", missing, answer_.substr(0, 200)));
 }
 
@@ -86,9 +86,9 @@ Peer::Answer Peer::run(int64_t steps) {
       return result;
     }
   } catch (const nlohmann::json::exception&) {
-    // said below
+    // reported below
   }
-  fail_at_answer(fmt::format("the times of {} steps and a loss", steps));
+  fail_with_answer(fmt::format("the times of {} steps and a loss", steps));
 }
 
 std::string Peer::read_line() {

@@ -1,9 +1,8 @@
-// The program we are measured against: a process that takes turns with us, so that a busy machine slows both alike.
-//
-// It is started with arguments that say what to run. For each line of its standard input, a number of things to do or
-// one of them by its description, it does them and answers with a line of JSON. At the end of its input it ends.
-// tools/oracle/bench-step --turns is one that runs training steps: {"times_ms": [one a step], "cpu_ms": [one a step],
-// "loss": of the last}.
+// The program that the engine is compared with: a process that alternates with this one, so that other load on the
+// machine slows both alike. Its arguments describe the work. For each line of its standard input, which is a number of
+// repetitions or the description of one piece of work, it does the work and answers with a line of JSON. It exits at
+// the end of its input. tools/oracle/bench-step --turns runs training steps: {"times_ms": [one per step], "cpu_ms":
+// [one per step], "loss": the last step's}.
 #pragma once
 #include "bench/times.h"
 
@@ -14,26 +13,26 @@ namespace fvlm::bench {
 
 class Peer {
  public:
-  // `command` is given to a shell, with `arguments` behind it. Its standard error is ours.
+  // A shell runs `command` followed by `arguments`. It inherits standard error.
   Peer(std::string command, const std::vector<std::string>& arguments);
   ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // Does so many of what it does, or what the line says. Throws Error(device) where there is no answer, or one that is
-  // not JSON.
+  // Sends a number of repetitions, or a line, and returns the answer. Throws Error(device) for a missing answer or one
+  // that is not JSON.
   nlohmann::json ask(int64_t count) { return ask(std::to_string(count)); }
   nlohmann::json ask(const std::string& line);
   // Throws Error(device) that quotes the last answer.
-  [[noreturn]] void fail_at_answer(const std::string& missing);
+  [[noreturn]] void fail_with_answer(const std::string& missing);
 
   struct Answer {
-    std::vector<Turn> turns;
-    double loss; // of the last step; of no step nothing
+    std::vector<StepTime> turns;
+    double loss; // of the last step; 0 without steps
   };
-  // Runs so many steps. Throws Error(device) where there is no answer, or one that makes no sense.
+  // Runs so many steps. Throws Error(device) for a missing or invalid answer.
   Answer run(int64_t steps);
-  // Of the device, so far, where the last answer of run() said so; else 0.
+  // Peak device memory so far, if the last answer of run() reported it; else 0.
   int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
@@ -45,8 +44,8 @@ class Peer {
   int64_t peak_bytes_ = 0;
 };
 
-// Where the losses of the engine and its peer lie further apart, relatively, than the two's types explain, their times
-// compare nothing: throws Error(data).
+// Throws Error(data) if the losses of the engine and its peer differ by more than their types explain (relatively),
+// because their times are then not comparable.
 void require_same_loss(double engine, double peer, double tolerance, const std::string& where);
 constexpr double loss_tolerance_of_bf16 = 0.01;
 

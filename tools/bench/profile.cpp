@@ -65,7 +65,7 @@ class Profile {
       row.problem = "out of memory";
     }
     peak.give_back();
-    // The peer asks its reference in each step.
+    // The peer computes its reference in each step.
     if (!request_.peer.empty() && row.problem.empty() && row.reference != "remembered") compare(job, row);
     return row;
   }
@@ -82,17 +82,17 @@ class Profile {
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
     const auto counts = train::counts_of(stage, job.pack.samples);
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = flops_of(training.vlm(), job);
-    train::GradientComputer& learner = training.learner();
-    if (stage.uses(plan::ObjectiveTerm::Reference::cached)) remember(training, job, row);
+    row.flops = flops_of(training.trained_model(), job);
+    train::GradientComputer& gradient_computer = training.gradient_computer();
+    if (stage.uses(plan::ObjectiveTerm::Reference::cached)) cache_reference(training, job, row);
 
     const auto start = Clock::now();
-    const auto staged = learner.stage(job.pack.host, counts, 1);
-    PartTimes nobodys;
+    const auto staged = gradient_computer.stage(job.pack.host, counts, 1);
+    PartTimes untimed;
     std::vector<double> losses, norms;
     const auto step = [&] {
-      learner.begin_step();
-      learner.forward_backward(*staged, nobodys);
+      gradient_computer.begin_step();
+      gradient_computer.forward_backward(*staged, untimed);
       training.optimize();
       wait();
       if (request_.numbers.empty()) return;
@@ -120,7 +120,7 @@ class Profile {
     if (const auto at_best = train::peak_flops(device_, precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (!request_.numbers.empty()) write_numbers(training, losses, norms);
-    if (request_.watch) row.anatomy = anatomy_of(training, job, counts, step);
+    if (request_.with_anatomy) row.anatomy = anatomy_of(training, job, counts, step);
     choices = training.choices();
   }
 
@@ -128,19 +128,19 @@ class Profile {
     if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
   }
 
-  void remember(Training& training, const Job& job, ProfileReport::Row& row) {
+  void cache_reference(Training& training, const Job& job, ProfileReport::Row& row) {
     for (int64_t i = 0; i < request_.warmup + request_.repeat; ++i) {
       const Stopwatch watch;
-      training.remember(job.pack.host);
-      if (i >= request_.warmup) row.asked.add(watch.stop());
+      training.cache_reference(job.pack.host);
+      if (i >= request_.warmup) row.caching.add(watch.stop());
     }
-    training.end_remembering();
+    training.finish_caching();
   }
 
   void write_numbers(Training& training, const std::vector<double>& losses, const std::vector<double>& norms) const {
     std::map<std::string, at::Tensor> numbers{{"losses", at::tensor(losses, at::kDouble)},
                                               {"gradient_norms", at::tensor(norms, at::kDouble)}};
-    for (const ops::Parameter& parameter : training.vlm().parameters().all())
+    for (const ops::Parameter& parameter : training.trained_model().parameters().all())
       numbers["grad." + parameter.name] = parameter.gradient.to(at::kFloat);
     model::write_tensors(request_.numbers, numbers);
   }
@@ -159,7 +159,7 @@ class Profile {
     if (request_.model.empty()) job.batch.clear();
     require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, job.name);
     (void)peer.run(request_.warmup);
-    for (const Turn& turn : peer.run(request_.repeat).turns) side.times.add(turn);
+    for (const StepTime& turn : peer.run(request_.repeat).turns) side.times.add(turn);
     side.peak_bytes = peer.peak_bytes();
   }
 
@@ -194,7 +194,7 @@ class Profile {
 ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const Progress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
-  if (request.watch && !device::runtime())
+  if (request.with_anatomy && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");
   if (request.model.empty() != request.batch.empty()) throw Error(ErrorKind::usage, "--model and --batch go together");
@@ -222,7 +222,7 @@ nlohmann::ordered_json ProfileReport::json() const {
     } else {
       one["labels"] = row.labels;
       one["step"] = row.times.json(row.samples);
-      if (row.asked.count() > 0) one["remember"] = row.asked.json(row.samples);
+      if (row.caching.count() > 0) one["remember"] = row.caching.json(row.samples);
       one["ready_after_s"] = row.ready_after;
       one["peak_bytes"] = row.peak_bytes;
       one["recorded_kernels"] = row.kernels;

@@ -1,4 +1,5 @@
-// A whole training step on a device, forward, backward, clip and optimizer, on made data that lie there.
+// Measures a whole training step on a device (forward, backward, clipping and optimizer) on synthetic data in its
+// memory.
 #pragma once
 #include "bench/anatomy.h"
 #include "bench/progress.h"
@@ -16,15 +17,15 @@ struct ProfileRequest : TrainingSetting {
   // As job.h names them: "135m:8", "1.7b:8:checkpointing".
   std::vector<std::string> configurations;
   int64_t frames = 8, text = 128;     // of each sample; of each of its texts
-  bool pairs = false;                 // preferences, each with a reference that is remembered and one in the same step
+  bool pairs = false;                 // preference pairs, once with a cached reference and once with a live one
   std::filesystem::path model, batch; // a model directory and a batch file, in place of configurations
-  std::filesystem::path numbers;      // a file for what each step came to and the last one's gradients; empty: none
+  std::filesystem::path numbers;      // a file for the losses of all steps and the last one's gradients; empty: none
   std::string peer;                   // a command, see peer.h; empty: none
   int64_t warmup = 3, repeat = 10;
-  bool watch = false; // what the device does in a step, too
+  bool with_anatomy = false; // also profile a step
 };
 
-// What the peer came to on the same steps.
+// The peer's results on the same steps.
 struct PeerSide {
   Times times;
   double first_loss = 0;
@@ -35,15 +36,15 @@ struct ProfileReport {
   struct Row {
     std::string configuration;
     std::string reference; // of pairs: "remembered", "live"
-    Times asked;           // remembering it, where that is how it is: the pack, each time
+    Times caching;         // with a cached reference: times of caching the pack's log-probabilities
     int64_t samples = 0, labels = 0;
-    Times times;            // a step each
-    double ready_after = 0; // seconds until the first step was done, the model being there
-    int64_t peak_bytes = 0; // of tensors, while measured; where steps are recorded, all that is reserved
-    int64_t kernels = 0;    // launched from recordings, a step; 0: operation by operation
+    Times times;            // of each step
+    double ready_after = 0; // seconds from the loaded model to the end of the first step
+    int64_t peak_bytes = 0; // of tensors during the measurement; with captured steps, all reserved memory
+    int64_t kernels = 0;    // launched by CUDA graphs per step; 0: eager
     double first_loss = 0, last_loss = 0, gradient_norm = 0;
     double flops = 0;                  // a step
-    std::optional<double> utilisation; // of what the device's sheet promises
+    std::optional<double> utilisation; // fraction of the data sheet's peak
     std::optional<StepAnatomy> anatomy;
     std::optional<PeerSide> peer;
     double ratio() const { return peer->times.median() / times.median(); }

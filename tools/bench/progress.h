@@ -1,4 +1,4 @@
-// How far a measurement has got.
+// The progress of a measurement.
 #pragma once
 #include <cstdint>
 #include <functional>

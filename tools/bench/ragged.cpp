@@ -29,7 +29,7 @@ namespace {
 
 using Part = RaggedReport::Part;
 
-constexpr int64_t packs_ahead = 4; // that the loader's memory holds
+constexpr int64_t packs_ahead = 4; // that fit into the loader's memory
 
 PackSize pack_named(const std::string& name) {
   PackSize size;
@@ -40,21 +40,20 @@ PackSize pack_named(const std::string& name) {
   if (!parted || rows.ec != std::errc() || rows.ptr != end)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no size of a pack", name))
         .advise("FRAMES:TOKENS, as in 512:11520");
-  if (size.frames < SyntheticStream::most_frames ||
-      size.rows < SyntheticStream::most_frames + SyntheticStream::most_text)
+  if (size.frames < SyntheticStream::max_frames || size.rows < SyntheticStream::max_frames + SyntheticStream::max_text)
     throw Error(ErrorKind::usage, fmt::format("a pack of {} does not hold the longest sample", name))
-        .advise(fmt::format("{}:{} or more", SyntheticStream::most_frames,
-                            SyntheticStream::most_frames + SyntheticStream::most_text));
+        .advise(fmt::format("{}:{} or more", SyntheticStream::max_frames,
+                            SyntheticStream::max_frames + SyntheticStream::max_text));
   return size;
 }
 
-// The steps of a measurement, in order. As a stage does it: each is read when the next one is on its way, where that
-// may overlap it.
+// The steps of a measurement, in order. As in training, the result of a step is read after the next one was launched,
+// if readback may overlap.
 class Steps {
  public:
   explicit Steps(bool overlap) : under_way_at_most_(overlap && device::runtime() ? 1 : 0) { pass_over(); }
 
-  // What has passed since the last step belongs to none.
+  // Time since the last step is not counted.
   void pass_over() {
     if (device::Runtime* gpu = device::runtime()) reached_ = gpu->record_event();
     then_ = Clock::now();
@@ -81,7 +80,7 @@ class Steps {
     last_loss = Training::loss(numbers);
     if (read_ == 0) first_loss = last_loss;
     const auto now = Clock::now();
-    // By the device's clock: the host's would give a step's time to the next one.
+    // Uses the device's clock, because by the host's a step's time would count for the next one.
     all[read_++].seconds =
         reached_ ? numbers.event()->seconds_since(*reached_) : std::chrono::duration<double>(now - then_).count();
     reached_ = numbers.event();
@@ -90,7 +89,7 @@ class Steps {
 
   size_t under_way_at_most_, read_ = 0;
   std::deque<train::AsyncReadback> under_way_;
-  std::shared_ptr<device::Event> reached_; // by the step that was read last
+  std::shared_ptr<device::Event> reached_; // of the step that was read last
   Clock::time_point then_;
 };
 
@@ -150,7 +149,7 @@ class Stream {
  private:
   static double number_in(Peer& peer, const nlohmann::json& answer, const char* name) {
     const auto found = answer.is_object() ? answer.find(name) : answer.end();
-    if (found == answer.end() || !found->is_number()) peer.fail_at_answer(name);
+    if (found == answer.end() || !found->is_number()) peer.fail_with_answer(name);
     return found->get<double>();
   }
 
@@ -158,7 +157,7 @@ class Stream {
     return scratch_ / (row.packs + ".safetensors");
   }
 
-  // What the peer learns: two passes.
+  // The peer's data: two passes.
   void write_stream(const std::filesystem::path& file) const {
     const Shape& shape = shape_named(request_.shape);
     const SyntheticStream stream(2 * request_.samples, shape.frame, shape.vocabulary(), request_.seed);
@@ -192,7 +191,7 @@ class Stream {
     const PackSize& capacity = row.capacity;
     const Shape& shape = shape_named(request_.shape);
     const plan::Plan plan =
-        synthetic_plan(request_, shape.frame, SyntheticStream::most_frames, SyntheticStream::most_text);
+        synthetic_plan(request_, shape.frame, SyntheticStream::max_frames, SyntheticStream::max_text);
     Training training(plan, registry_, device_, model_, capacity, 0);
     peak.begin(std::numeric_limits<int64_t>::max());
 
@@ -200,7 +199,7 @@ class Stream {
     batches.batch = {.samples = {}, .tokens = capacity.rows, .frames = capacity.frames};
     batches.capacity = capacity;
     const int64_t wanted = request_.samples * request_.passes;
-    // Enough behind what is measured that the packer can choose to the end.
+    // Includes a margin after the measured samples, so that the packer's window is full to the end.
     const SyntheticStream samples(wanted + 2 * batches.window, shape.frame, shape.vocabulary(), request_.seed);
     const Order order = Order::once(samples.sizes());
     const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements()) * sizeof(float);
@@ -236,10 +235,10 @@ class Stream {
   }
 
   static Part take(const plan::Plan& plan, Training& training, const LoadedPack& loaded, PartTimes& times) {
-    train::GradientComputer& learner = training.learner();
+    train::GradientComputer& gradient_computer = training.gradient_computer();
     const auto counts = train::counts_of(plan.stages.front(), *loaded.of_step);
-    learner.begin_step();
-    learner.forward_backward(loaded.pack, counts, 1, times);
+    gradient_computer.begin_step();
+    gradient_computer.forward_backward(loaded.pack, counts, 1, times);
     training.optimize();
     times.add_elapsed("optimizer");
     Part step;
@@ -247,11 +246,12 @@ class Stream {
     step.samples = counts.samples;
     step.frames = counts.frames;
     step.tokens = counts.text_tokens;
-    step.rows = learner.used_rows();
-    step.computed_rows = learner.all_rows();
+    step.rows = gradient_computer.used_rows();
+    step.computed_rows = gradient_computer.all_rows();
     step.parts = times.take();
     const bool records = plan.speed.graphs && device::runtime();
-    if (records && !step.parts.contains("graph")) ++(learner.kernels() > 0 ? step.recorded : step.new_classes);
+    if (records && !step.parts.contains("graph"))
+      ++(gradient_computer.kernels() > 0 ? step.captured : step.new_classes);
     return step;
   }
 
@@ -295,7 +295,7 @@ nlohmann::ordered_json json_of(const Part& part, const RaggedReport::Row& row) {
                               {"fill_of_rows", row.fill_of_rows(part)},
                               {"computed_rows", part.computed_rows},
                               {"new_classes", part.new_classes},
-                              {"recorded", part.recorded},
+                              {"recorded", part.captured},
                               {"parts_s", part.parts}};
   if (part.lost_seconds) json["lost_s"] = *part.lost_seconds;
   return json;
@@ -315,7 +315,7 @@ Part& Part::operator+=(const Part& more) {
   rows += more.rows;
   computed_rows += more.computed_rows;
   new_classes += more.new_classes;
-  recorded += more.recorded;
+  captured += more.captured;
   seconds += more.seconds;
   for (const auto& [name, spent] : more.parts) parts[name] += spent;
   return *this;

@@ -31,7 +31,7 @@ ModelDescription description_of(const Shape& shape) {
   description.name = shape.name;
   auto vision = read_vision_config(nlohmann::json::parse(shape.vision), shape.name);
   auto decoder = read_decoder_config(nlohmann::json::parse(shape.decoder), shape.name);
-  // So that what goes through a linear keeps its size.
+  // Scaled so that a linear preserves the magnitude of its input.
   vision.initializer_range = 1 / std::sqrt(static_cast<double>(vision.hidden_size));
   decoder.initializer_range = 1 / std::sqrt(static_cast<double>(decoder.hidden_size));
   connector::Foveated connector;
@@ -73,7 +73,8 @@ const std::vector<Shape>& shapes() {
   static constexpr const char* dinov2_small =
       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
           "image_size": 518, "patch_size": 14})";
-  // Of such sizes as come in training, where padding costs the peer time; and of one size, where it costs nothing.
+  // One batch with sizes as in training, where padding costs the peer time, and one of equal sizes, where it costs
+  // nothing.
   static const std::vector<BatchShape> batches = {
       {"ragged", {0, 1, 4, 8}, {160, 32, 64, 96}},
       {"even", {4, 4, 4, 4}, {64, 64, 64, 64}},

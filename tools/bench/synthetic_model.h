@@ -1,4 +1,4 @@
-// Models with random weights, and batches for them, as files: for measurements that want no particular ones.
+// Synthetic models with random weights, and batches for them, as files.
 #pragma once
 #include "model/weights/model_directory.h"
 
@@ -8,7 +8,7 @@
 
 namespace fvlm::bench {
 
-// Samples of so many frames and text tokens each; every token but the first is a label.
+// Frames and text tokens of each sample; every token but the first is a label.
 struct BatchShape {
   const char* name;
   std::vector<int64_t> frames, text;
@@ -25,7 +25,7 @@ struct Shape {
 const std::vector<Shape>& shapes();
 const Shape& shape_named(std::string_view name); // throws Error(usage)
 
-// Weights that do not degenerate: the loss hangs on every part.
+// Writes a model with weights that do not degenerate, so that the loss depends on every part.
 void make_model(const Shape& shape, const std::filesystem::path& folder);
 
 void make_batch(const Shape& shape, const BatchShape& batch, const std::filesystem::path& file);

@@ -36,17 +36,17 @@ Sample SyntheticStream::measure(const DrawnSample& drawn) const {
   const double kind = kinds_.uniform(number), length = lengths_.normal(number);
   Sample sample;
   sample.key = key(drawn);
-  int64_t tokens = text_alone.at(length, least_text, most_text);
+  int64_t tokens = text_alone.at(length, least_text, max_text);
   if (kind < images) {
     sample.frames = frames_of_image;
-    tokens = text_of_image.at(length, least_text, most_text);
+    tokens = text_of_image.at(length, least_text, max_text);
   } else if (kind < images + videos) {
-    sample.frames = frames_of_video.at(frames_.normal(number), 1, most_frames);
-    tokens = text_of_video.at(length, least_text, most_text);
+    sample.frames = frames_of_video.at(frames_.normal(number), 1, max_frames);
+    tokens = text_of_video.at(length, least_text, max_text);
   }
   SampleText& text = sample.texts.emplace_back();
   for (int64_t i = 0; i < tokens; ++i)
-    text.ids.push_back(static_cast<TokenId>(tokens_.bits(number * most_text + static_cast<uint64_t>(i)) %
+    text.ids.push_back(static_cast<TokenId>(tokens_.bits(number * max_text + static_cast<uint64_t>(i)) %
                                             static_cast<uint64_t>(vocabulary_)));
   text.answer_mask.assign(text.ids.size(), 1);
   return sample;

@@ -1,4 +1,4 @@
-// Samples such as training really sees, made in memory: pictures, videos of many lengths, text alone.
+// A synthetic stream with the lengths of real training data: images, videos of many lengths, text alone.
 #pragma once
 #include "base/random.h"
 #include "data/stream/sample_source.h"
@@ -9,9 +9,9 @@ namespace fvlm::bench {
 
 class SyntheticStream : public SampleSource {
  public:
-  static constexpr int64_t most_frames = 64, most_text = 1024;
+  static constexpr int64_t max_frames = 64, max_text = 1024;
 
-  // `size`: pixels a side. What sample n is follows from the seed and n.
+  // `size`: pixels per side. Sample n is determined by the seed and n.
   SyntheticStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed);
 
   std::vector<int64_t> sizes() const override { return {samples_}; }
@@ -21,7 +21,7 @@ class SyntheticStream : public SampleSource {
   std::string place(const DrawnSample& drawn) const override;
   std::string key(const DrawnSample& drawn) const override;
 
-  // A frame is a piece of the noise, which begins there.
+  // A frame is a slice of noise(), which starts at shift().
   std::span<const float> noise() const { return noise_; }
   static int64_t shift(int64_t sample, int64_t frame);
 

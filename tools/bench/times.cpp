@@ -12,7 +12,7 @@ double now(clockid_t clock) {
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
 }
 
-Turn now() {
+StepTime now() {
   return {now(CLOCK_MONOTONIC), now(CLOCK_PROCESS_CPUTIME_ID)};
 }
 
@@ -25,33 +25,33 @@ double middle_of(const std::vector<double>& sorted) {
 
 Stopwatch::Stopwatch() : started_(now()) {}
 
-Turn Stopwatch::stop() const {
-  const Turn stopped = now();
+StepTime Stopwatch::stop() const {
+  const StepTime stopped = now();
   return {stopped.wall - started_.wall, stopped.cpu - started_.cpu};
 }
 
-std::vector<double> Times::sorted(double Turn::*which) const {
+std::vector<double> Times::sorted(double StepTime::*which) const {
   std::vector<double> all;
-  for (const Turn& turn : turns_) all.push_back(turn.*which);
+  for (const StepTime& turn : times_) all.push_back(turn.*which);
   std::sort(all.begin(), all.end());
   return all;
 }
 
 double Times::median() const {
-  return middle_of(sorted(&Turn::wall));
+  return middle_of(sorted(&StepTime::wall));
 }
 
-double Times::least() const {
-  return sorted(&Turn::wall).front();
+double Times::min() const {
+  return sorted(&StepTime::wall).front();
 }
 
 double Times::median_cpu() const {
-  return middle_of(sorted(&Turn::cpu));
+  return middle_of(sorted(&StepTime::cpu));
 }
 
 nlohmann::ordered_json Times::json(int64_t samples) const {
   return {{"median_ms", median()},
-          {"least_ms", least()},
+          {"least_ms", min()},
           {"median_cpu_ms", median_cpu()},
           {"samples_per_second", static_cast<double>(samples) / median() * 1e3}};
 }

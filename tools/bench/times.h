@@ -1,4 +1,4 @@
-// How long the turns of one measurement took.
+// Wall-clock and CPU times of the steps of one measurement.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -6,34 +6,34 @@
 
 namespace fvlm::bench {
 
-// In milliseconds: by the clock, and what all threads of the process spent on it.
-struct Turn {
+// Milliseconds of wall-clock time, and of CPU time over all threads of the process.
+struct StepTime {
   double wall, cpu;
 };
-// Of what is between its making and stop().
+// Measures from its construction to stop().
 class Stopwatch {
  public:
   Stopwatch();
-  Turn stop() const;
+  StepTime stop() const;
 
  private:
-  Turn started_;
+  StepTime started_;
 };
 
 class Times {
  public:
-  void add(Turn turn) { turns_.push_back(turn); }
-  size_t count() const { return turns_.size(); }
-  // Of at least one turn.
+  void add(StepTime turn) { times_.push_back(turn); }
+  size_t count() const { return times_.size(); }
+  // All need at least one step.
   double median() const;
-  double least() const;
-  double median_cpu() const; // on a busy machine with one thread the most honest
-  // {"median_ms", "least_ms", "median_cpu_ms", "samples_per_second"}, the last by the median.
+  double min() const;
+  double median_cpu() const; // the most reliable one for a single thread on a busy machine
+  // {"median_ms", "minimal_ms", "median_cpu_ms", "samples_per_second"}, the last by the median.
   nlohmann::ordered_json json(int64_t samples) const;
 
  private:
-  std::vector<double> sorted(double Turn::*which) const;
-  std::vector<Turn> turns_;
+  std::vector<double> sorted(double StepTime::*which) const;
+  std::vector<StepTime> times_;
 };
 
 } // namespace fvlm::bench

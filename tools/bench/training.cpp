@@ -43,26 +43,26 @@ const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
 }
 
 Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
-                   const PackSize& capacity, int64_t most_samples)
+                   const PackSize& capacity, int64_t max_samples)
     : plan_(plan), operations_(train::make_operations(plan, registry, device)),
-      most_(train::max_capacity_of(plan, plan.stages.front(), capacity, most_samples)) {
+      capacity_(train::max_capacity_of(plan, plan.stages.front(), capacity, max_samples)) {
   const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
-  made_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
+  stage_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
   if (plan.stages.front().uses(plan::ObjectiveTerm::Reference::cached))
-    made_.frozen.cache = std::make_shared<train::ReferenceLogProbCache>(order_.emplace(Order::once({most_samples})),
-                                                                        std::filesystem::path());
-  learner_ = learner_of(plan);
+    stage_.frozen.cache = std::make_shared<train::ReferenceLogProbCache>(order_.emplace(Order::once({max_samples})),
+                                                                         std::filesystem::path());
+  gradient_computer_ = gradient_computer_for(plan);
 }
 
-std::unique_ptr<train::GradientComputer> Training::learner_of(const plan::Plan& plan) {
-  return std::make_unique<train::GradientComputer>(plan, plan.stages.front(), *made_.vlm, *operations_, most_,
-                                                   made_.frozen);
+std::unique_ptr<train::GradientComputer> Training::gradient_computer_for(const plan::Plan& plan) {
+  return std::make_unique<train::GradientComputer>(plan, plan.stages.front(), *stage_.vlm, *operations_, capacity_,
+                                                   stage_.frozen);
 }
 
-void Training::optimize(bool recorded) {
-  train::Optimization& optimization = *made_.optimization;
-  optimization.step(optimization.base_rates(), 1, plan::common(plan_.stages.front().optimizer).clip, learner_->sums(),
-                    recorded);
+void Training::optimize(bool captured) {
+  train::Optimization& optimization = *stage_.optimization;
+  optimization.step(optimization.base_rates(), 1, plan::common(plan_.stages.front().optimizer).clip,
+                    gradient_computer_->sums(), captured);
 }
 
 double Training::loss() const {
@@ -70,7 +70,8 @@ double Training::loss() const {
 }
 
 double Training::loss(const train::AsyncReadback& numbers) {
-  const double* term = numbers.read().front().const_data_ptr<double>(); // of the first: its loss and their count
+  const double* term =
+      numbers.read().front().const_data_ptr<double>(); // of the first term: its loss and the label count
   return term[0] / term[1];
 }
 
@@ -80,7 +81,7 @@ std::vector<std::string> Training::choices() const {
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) choices.push_back(text);
   };
   for (const auto& report : operations_->choices()) add(report.text());
-  for (const auto& report : made_.optimization->choices()) add(report.text());
+  for (const auto& report : stage_.optimization->choices()) add(report.text());
   return choices;
 }
 

@@ -1,4 +1,4 @@
-// What measurements train: a made model on a device, by a plan that no recipe wrote.
+// The training that benchmarks measure: a synthetic model on a device, with a plan that is built without a recipe.
 #pragma once
 #include "base/scratch_folder.h"
 #include "bench/synthetic_model.h"
@@ -27,10 +27,10 @@ struct TrainingSetting {
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
 };
 
-// One stage that learns all text of samples of at most so many frames and tokens, with AdamW.
+// A plan of one stage that trains on all text tokens of samples of at most so many frames and tokens, with AdamW.
 plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text);
 
-// Model directories, each made when it is first asked for.
+// Model directories, each written when it is first needed.
 class SyntheticModels {
  public:
   const std::filesystem::path& of(const Shape& shape);
@@ -42,39 +42,43 @@ class SyntheticModels {
 
 class Training {
  public:
-  // Plan and registry outlive it. A pack has at most so many samples; 0: any number. Where the plan remembers a
-  // reference, all packs are of the same samples, and remember() comes first.
+  // Plan and registry must outlive it. `max_samples` per pack; 0: no limit. If the plan caches a reference, all packs
+  // must have the same samples, and cache_reference() must be called first.
   Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
-           const PackSize& capacity, int64_t most_samples);
+           const PackSize& capacity, int64_t max_samples);
 
-  train::GradientComputer& learner() { return *learner_; }
-  // A second one on the same model, which goes by another plan.
-  std::unique_ptr<train::GradientComputer> learner_of(const plan::Plan& plan);
-  model::Model& vlm() { return *made_.vlm; }
-  // What the model as it stands, which is the reference, thinks of the pack's pairs. Before the first step, and done
-  // with end_remembering().
-  void remember(const HostPack& pack) { learner_->cache_reference(pack, *made_.vlm); }
-  void end_remembering() { learner_->finish_caching(); }
+  train::GradientComputer& gradient_computer() { return *gradient_computer_; }
+  // A second GradientComputer on the same model, with another plan.
+  std::unique_ptr<train::GradientComputer> gradient_computer_for(const plan::Plan& plan);
+  model::Model& trained_model() { return *stage_.vlm; }
+  // Caches the log-probabilities of the pack's pairs under the untrained model, which is the reference. Call it before
+  // the first step, and finish_caching() after the last pack.
+  void cache_reference(const HostPack& pack) { gradient_computer_->cache_reference(pack, *stage_.vlm); }
+  void finish_caching() { gradient_computer_->finish_caching(); }
 
-  void optimize(bool recorded = true); // clip and optimizer, with the gradients as they stand
-  // Of the step before; they wait for the device.
+  void optimize(bool captured = true); // clipping and optimizer step on the current gradients
+  // Of the last step. They synchronize with the device.
   double loss() const;
-  double gradient_norm() const { return made_.optimization->gradient_norm(); }
-  // The same without a wait.
-  train::AsyncReadback numbers() const { return train::AsyncReadback({learner_->sums(), made_.optimization->norm()}); }
+  double gradient_norm() const { return stage_.optimization->gradient_norm(); }
+  // The same without synchronization.
+  train::AsyncReadback numbers() const {
+    return train::AsyncReadback({gradient_computer_->sums(), stage_.optimization->norm()});
+  }
   static double loss(const train::AsyncReadback& numbers);
 
-  int64_t kernels() const { return learner_->kernels() + made_.optimization->kernels(); } // launched from recordings
+  int64_t kernels() const {
+    return gradient_computer_->kernels() + stage_.optimization->kernels();
+  }                                         // launched by CUDA graphs
   std::vector<std::string> choices() const; // which plugin each operation took
   const ops::Operations& operations() const { return *operations_; }
 
  private:
   const plan::Plan& plan_;
-  std::optional<Order> order_; // of the pairs that are remembered
-  train::StageModel made_;
+  std::optional<Order> order_; // of the pairs whose reference is cached
+  train::StageModel stage_;
   std::unique_ptr<ops::Operations> operations_;
-  model::Capacity most_;
-  std::unique_ptr<train::GradientComputer> learner_;
+  model::Capacity capacity_;
+  std::unique_ptr<train::GradientComputer> gradient_computer_;
 };
 
 } // namespace fvlm::bench

@@ -39,7 +39,7 @@ void print_table(const bench::CpuStepReport& report) {
           name,
           who,
           fmt::format("{:.2f}", side.times.median()),
-          fmt::format("{:.2f}", side.times.least()),
+          fmt::format("{:.2f}", side.times.min()),
           fmt::format("{:.2f}", side.times.median_cpu()),
           fmt::format("{:.4g}", static_cast<double>(row.samples) / side.times.median() * 1e3),
           fmt::format("{:.6f}", side.loss)};
@@ -50,7 +50,7 @@ void print_table(const bench::CpuStepReport& report) {
     line(row.batch, "engine", row.engine, {});
     if (row.peer)
       line("", "peer", *row.peer,
-           {fmt::format("{:.2f}", row.ratio()), fmt::format("{:.2f}", row.ratio_of_least()),
+           {fmt::format("{:.2f}", row.ratio()), fmt::format("{:.2f}", row.ratio_of_min()),
             fmt::format("{:.2f}", row.ratio_of_cpu())});
   }
   fmt::print("{}\n", table.text());

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* default_configurations = "135m:8";
 
 std::vector<std::string> cells_of(const bench::OpReport& report, const std::optional<double>& seconds,
-                                  const bench::LeastWork& work) {
+                                  const bench::MinimalWork& work) {
   if (!seconds) return {"", ""};
   return {fmt::format("{:.1f}", *seconds * 1e6), fmt::format("{:.0f} %", report.ceiling.share(work, *seconds) * 100)};
 }
@@ -26,7 +26,7 @@ void print(const bench::OpReport& report) {
   fmt::print("{}\n\n", report.ceiling.text());
   std::string configuration;
   for (const auto& row : report.rows) {
-    const bench::LeastWork both = row.least.forward + row.least.backward;
+    const bench::MinimalWork both = row.minimal.forward + row.minimal.backward;
     if (row.configuration != configuration) fmt::print("{}\n\n", row.configuration);
     configuration = row.configuration;
     fmt::print("{}: {}; {:.2f} MB and {:.3f} GFLOP at least\n", row.operation, row.shape, both.bytes / 1e6,
@@ -34,12 +34,12 @@ void print(const bench::OpReport& report) {
     TextTable table({"plugin", "forward us", "of ceiling", "backward us", "of ceiling", "both us", "of ceiling", ""});
     for (const auto& side : row.sides) {
       std::vector<std::string> cells{side.plugin};
-      for (const auto& [seconds, work] : {std::pair(side.forward, row.least.forward),
-                                          std::pair(side.backward, row.least.backward), std::pair(side.both, both)})
+      for (const auto& [seconds, work] : {std::pair(side.forward, row.minimal.forward),
+                                          std::pair(side.backward, row.minimal.backward), std::pair(side.both, both)})
         for (std::string& cell : cells_of(report, seconds, work)) cells.push_back(std::move(cell));
       std::vector<std::string> notes;
       if (side.plugin == row.chosen) notes.emplace_back("chosen");
-      if (report.on_gpu && !side.recorded && side.problem.empty()) notes.emplace_back("includes host time");
+      if (report.on_gpu && !side.captured && side.problem.empty()) notes.emplace_back("includes host time");
       notes.push_back(side.problem.empty() ? side.reason : side.problem);
       cells.push_back(join(notes, "; "));
       table.row(cells);

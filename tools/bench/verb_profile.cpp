@@ -38,14 +38,14 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
       cells.push_back(row.problem);
     } else {
       if (pairs) {
-        const bool cached = row.asked.count() > 0;
-        const double all = row.times.median() + (cached ? row.asked.median() : 0);
-        cells.insert(cells.end(), {row.reference, cached ? fmt::format("{:.2f}", row.asked.median()) : "",
+        const bool cached = row.caching.count() > 0;
+        const double all = row.times.median() + (cached ? row.caching.median() : 0);
+        cells.insert(cells.end(), {row.reference, cached ? fmt::format("{:.2f}", row.caching.median()) : "",
                                    fmt::format("{:.1f}", static_cast<double>(row.samples) / all * 1e3)});
       }
       cells.insert(cells.end(),
                    {rate_of(row.times, row.samples), fmt::format("{:.2f}", row.times.median()),
-                    fmt::format("{:.2f}", row.times.least()), human_bytes(static_cast<uint64_t>(row.peak_bytes)),
+                    fmt::format("{:.2f}", row.times.min()), human_bytes(static_cast<uint64_t>(row.peak_bytes)),
                     row.kernels > 0 ? fmt::format("{}", row.kernels) : "-",
                     row.utilisation ? fmt::format("{:.1f} %", *row.utilisation * 100) : "-",
                     fmt::format("{:.2f}", row.ready_after),
@@ -83,7 +83,7 @@ void print_anatomy(const bench::ProfileReport::Row& row) {
   TextTable table({"operation", "shape", "calls", "ms", "min ms", "of ceiling"});
   for (size_t i = 0; i < std::min(anatomy.operations.size(), rows_shown); ++i) {
     const auto& operation = anatomy.operations[i];
-    const double least = anatomy.least_ms(operation);
+    const double least = anatomy.minimal_ms(operation);
     table.row({operation.name, operation.shape, fmt::format("{}", operation.calls),
                fmt::format("{:.3f}", operation.milliseconds), fmt::format("{:.3f}", least),
                fmt::format("{:.0f} %", least / operation.milliseconds * 100)});
@@ -100,7 +100,7 @@ struct Subject {
   const char* name;
   const char* configurations;
   int64_t text;
-  bool watch = false, pairs = false, takes_files = false;
+  bool with_anatomy = false, pairs = false, takes_files = false;
 };
 
 int profile(Arguments arguments, Options options, const Subject& subject) {
@@ -121,7 +121,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::ProfileRequest request;
-  request.watch = subject.watch;
+  request.with_anatomy = subject.with_anatomy;
   request.pairs = subject.pairs;
   request.model = parsed->value_or("model", "");
   request.batch = parsed->value_or("batch", "");
@@ -182,7 +182,7 @@ int bench_step(Arguments arguments) {
               "by time above their roofline: each tensor moved once at the speed of a copy, or FLOPs at the speed of\n"
               "one large matrix product, both measured here. With tensors in a cache an operation may be faster.",
               "bench step --configurations 135m:8"),
-      {.name = "step", .configurations = "135m:8", .text = 128, .watch = true});
+      {.name = "step", .configurations = "135m:8", .text = 128, .with_anatomy = true});
 }
 
 int bench_dpo(Arguments arguments) {

@@ -25,7 +25,7 @@ void add_line(TextTable& table, const bench::RaggedReport::Row& row, const std::
              fmt::format("{:.1f}", part.a_second(part.samples)), fmt::format("{:.0f}", part.a_second(part.frames)),
              fmt::format("{:.0f}", part.a_second(part.tokens)),
              fmt::format("{:.1f} %, {:.1f} %", row.fill_of_frames(part) * 100, row.fill_of_rows(part) * 100),
-             fmt::format("{}", part.new_classes), fmt::format("{}", part.recorded),
+             fmt::format("{}", part.new_classes), fmt::format("{}", part.captured),
              part.lost_seconds ? fmt::format("{:.2f}", *part.lost_seconds) : "-"});
 }
 

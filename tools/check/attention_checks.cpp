@@ -1,4 +1,4 @@
-// What an attention plugin has to get right, one circumstance a row.
+// Checks of attention plugins, one property per row.
 #include "check/attention.h"
 #include "check/families.h"
 #include "check/formulas.h"
@@ -15,7 +15,7 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-// The dtype of the plugin, for rows that are about something else.
+// Cases in the plugin's own dtype, for rows that do not test dtypes.
 Outcome cases(Context& context, std::vector<AttentionCase> all) {
   const auto dtype = attention_dtype(context);
   for (auto& one : all) one.dtype = dtype;
@@ -182,7 +182,7 @@ Outcome queries_alone(Context& context) {
         .dq_only = true}});
 }
 
-// As a vision tower has them, and as long as that. What lies behind a segment is not its own.
+// Segment lengths of a vision tower. Rows after a segment's end do not belong to it.
 Outcome frames(Context& context) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   std::vector<AttentionCase> all;
@@ -224,7 +224,7 @@ Outcome padding_nan(Context& context) {
                           .padding_holds = nan}});
 }
 
-// One query on many keys, or none, as a frame's fine query has them.
+// One query or none per segment on many keys, like the query of a frame.
 Outcome one_query(Context& context) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   std::vector<AttentionCase> all;
@@ -253,7 +253,7 @@ Outcome one_query(Context& context) {
   return expect_correct(context, attention_cases(all));
 }
 
-// Whatever one segment holds, the others give the same bits.
+// The content of one segment does not change the bits of the others.
 Outcome segments_apart(Context& context) {
   const auto dtype = attention_dtype(context);
   const AttentionCase three{.dtype = dtype, .lengths_q = {20, 30, 25}, .seed = 5};
@@ -291,7 +291,7 @@ Outcome rotary(Context& context) {
                          {.causal = true, .heads_q = 6, .heads_kv = 2, .lengths_q = {136, 70, 200}, .rotary_dim = 64}});
 }
 
-// As a decoder has them where texts are short, few and many of them: some kernels hold all keys of such a segment.
+// Few and many short segments, as a decoder has for short texts: some kernels keep all keys of such a segment on chip.
 Outcome decoder(Context& context) {
   const Lengths ragged{136, 1, 27, 64, 65, 128, 129, 144, 0, 100, 43, 21, 22},
       others{27, 19, 40, 8, 33, 64, 10, 90, 11, 70, 17, 120, 144};

@@ -1,4 +1,4 @@
-// Attention of every size that shipped recipes have, a dimension at a time.
+// Attention at all sizes up to those of the bundled recipes, varying one dimension at a time.
 #include "check/attention.h"
 #include "check/families.h"
 #include "check/generic.h"
@@ -11,7 +11,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// In the plugin's own dtype, and in bfloat16 where that is another one that it takes.
+// In the plugin's own dtype, and also in bfloat16 if the plugin supports it.
 Outcome sized(Context& context, const std::vector<AttentionCase>& cases) {
   const auto own = attention_dtype(context);
   std::vector<at::ScalarType> dtypes{own};
@@ -84,7 +84,7 @@ Outcome more_segments(Context& context) {
       lengths.push_back(s + 1 == segments ? 3 : s * 7 % 4);
       others.push_back(s + 1 == segments ? 2 : s * 5 % 3);
     }
-    // The formula's gradients take time with the square of their number.
+    // The formula's time grows with the square of the number of segments.
     all.push_back({.causal = true,
                    .heads_q = 1,
                    .heads_kv = 1,

@@ -1,4 +1,4 @@
-// Checks of how a plugin answers: instances, supports(), and structs of a size that it cannot know.
+// Checks of the interface: instances, supports(), and structs of unknown sizes.
 #include "check/families.h"
 #include "check/generic.h"
 #include "check/workbench.h"
@@ -75,7 +75,7 @@ Outcome supports_agrees(Context& context) {
                         modest ? fmt::format(", {} times no where it works", modest) : ""));
 }
 
-// A struct of the wrong size in each place: refused as the engine's mistake, and nothing written.
+// A struct of the wrong size in each argument is refused with FVLM_ERROR_ARGUMENT, and nothing is written.
 Outcome sizes_refused(Context& context, SizeFault who, const char* what) {
   for (const Trial& trial : context.typical())
     for (uint32_t size : {0u, 4u}) {

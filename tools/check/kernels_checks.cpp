@@ -1,4 +1,4 @@
-// What a kernels plugin has to get right: the same questions to each operation that it offers.
+// Checks of kernels plugins: the same properties of each operation that the plugin offers.
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
@@ -74,7 +74,7 @@ Outcome frozen(Context& context) {
   return cases<op>(context, {{.frozen = true}, {.rows = 33, .frozen = true}});
 }
 
-// Each of several gradients without the others, and the others without it.
+// Each of several gradients alone, and all others without it.
 template <int op>
 Outcome partly_frozen(Context& context) {
   if (op == FVLM_OP_LINEAR)
@@ -121,7 +121,7 @@ Outcome gradient_float32(Context& context) {
   return not_applicable("neither bfloat16 nor float16 with gradients in float32 is supported");
 }
 
-// Thousands of terms: a sum kept in 16 bits loses most of them.
+// Thousands of terms, most of which a 16-bit accumulator would lose.
 template <int op>
 Outcome long_sums(Context& context) {
   if (!offered(context, op)) return not_applicable("not offered");
@@ -129,7 +129,7 @@ Outcome long_sums(Context& context) {
     KernelCase c{.op = op, .dtype = dtype, .rows = 4096, .width = 16, .inner = 8};
     Trial trial = kernel_trial(c);
     if (!refusal(context, trial).empty()) continue;
-    // The formula in 16 bits is no measure here: the sums have to be as good as those of float32.
+    // The tolerance is not that of the formula in 16 bits: the sums have to be as accurate as in float32.
     auto expectation = trial.expect();
     trial.expect = [expectation] {
       Expectation sums;
@@ -191,13 +191,13 @@ Outcome magnitudes(Context& context) {
   return cases<op>(context, {{.magnitude = 1e4}, {.magnitude = 100}, {.magnitude = 1e-2}});
 }
 
-// Whose exp is beyond float32. Products of three still lie within float16.
+// Numbers whose exp overflows float32, while products of three are within float16.
 template <int op>
 Outcome large_numbers(Context& context) {
   return cases<op>(context, {{.magnitude = 100}, {.rows = 33, .width = 70, .magnitude = 1000}});
 }
 
-// What comes out, as far as float32 holds it before it is rounded.
+// Expects the outputs that float32 can represent before rounding.
 template <int op>
 Outcome rounds_ties(Context& context) {
   if (!offered(context, op)) return not_applicable("not offered");
@@ -383,7 +383,7 @@ void rows_of(std::vector<Check>& rows) {
                      {name + "_frozen", "gradients of parameters not wanted", frozen<op>, plain},
                  });
     std::string known = plain + "," + name + "_accumulates";
-    if (op != FVLM_OP_FOLD_ROW_SCALE) { // which sums over no rows
+    if (op != FVLM_OP_FOLD_ROW_SCALE) { // whose column sums have no rows
       append(rows, {{name + "_long_sums", "sums over thousands of rows are kept in float32", long_sums<op>, plain}});
       known += "," + name + "_long_sums";
     }

@@ -29,7 +29,7 @@ Numbers numbers_of(const KernelCase& c) {
             normal({c.inner}, seed + 7, c.gradient_dtype),
             normal({c.rows, c.width}, seed + 8, c.dtype),
             normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512)};
-  if (c.ties) { // each output is one product
+  if (c.ties) { // every output is a single product
     n.x = tie_values({c.rows, c.inner}, c.dtype), n.weight = at::zeros({c.width, c.inner}, c.dtype);
     n.weight.fill_diagonal_(1);
     n.bias = filled({c.width}, c.dtype, 0.5), n.d_y = filled({c.rows, c.width}, c.dtype, 1.5);

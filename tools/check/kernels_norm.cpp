@@ -73,7 +73,7 @@ Expectation expect(const KernelCase& c) {
     all.push_back({"sum_rest", lost, lost, c.dtype});
   }
   if (!c.backward) return all;
-  // d_x is what is left of d_y when its components along x (and 1) are taken out: with width 1 nothing.
+  // d_x is d_y without its components along x (and 1), so with width 1 it is zero.
   all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * root_mean_square(n.d_y)});
   if (c.column_sums)
     all.push_back({"d_x_sums", exact[5], naive[5], c.gradient_dtype,

@@ -19,7 +19,7 @@ at::Tensor x_of(const KernelCase& c) {
 }
 
 at::Tensor positions_of(const KernelCase& c) {
-  // Packed segments: positions begin anew after every seven rows.
+  // Packed segments: positions restart every seven rows.
   return (at::arange(c.rows).remainder(7) + c.first_position).to(at::kInt);
 }
 
@@ -62,7 +62,7 @@ struct Numbers {
 };
 
 Numbers numbers_of(const KernelCase& c) {
-  // Of numbers so large silu is the identity.
+  // silu is the identity for numbers this large.
   if (c.ties)
     return {tie_values({c.rows, c.width}, c.dtype), filled({c.rows, c.width}, c.dtype, 1.5),
             filled({c.rows, c.width}, c.dtype, 1.5)};
@@ -115,7 +115,7 @@ struct Numbers {
 };
 
 Numbers numbers_of(const KernelCase& c) {
-  // Of numbers so large gelu is the identity.
+  // gelu is the identity for numbers this large.
   if (c.ties)
     return {tie_values({c.rows, c.width}, c.dtype), filled({c.width}, c.dtype, 0.5),
             filled({c.rows, c.width}, c.dtype, 0.5), tie_values({c.width}, c.gradient_dtype)};

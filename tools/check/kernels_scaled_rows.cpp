@@ -1,4 +1,4 @@
-// scaled_rows: linears whose rows are scaled, and what follows for scale, weight and bias.
+// scaled_rows (fold_row_scale): LayerScale folded into linears, and the gradients of scale, weight and bias.
 #include "check/formulas.h"
 #include "check/kernels.h"
 
@@ -8,7 +8,7 @@ namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor scale, weight, bias, came_weight, came_bias, held_scale, held_weight, held_bias;
+  at::Tensor scale, weight, bias, d_scaled_weight, d_scaled_bias, held_scale, held_weight, held_bias;
 };
 
 Numbers numbers_of(const KernelCase& c) {
@@ -32,7 +32,7 @@ Numbers numbers_of(const KernelCase& c) {
 std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   auto scale = leaf(n.scale, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
   auto scaled_weight = weight * scale.unsqueeze(2), scaled_bias = bias * scale;
-  auto d = gradients({scaled_weight, scaled_bias}, {scale, weight, bias}, {n.came_weight, n.came_bias});
+  auto d = gradients({scaled_weight, scaled_bias}, {scale, weight, bias}, {n.d_scaled_weight, n.d_scaled_bias});
   return {scaled_weight.detach(), scaled_bias.detach(), accumulated(c, n.held_scale, d[0]),
           accumulated(c, n.held_weight, d[1]), accumulated(c, n.held_bias, d[2])};
 }
@@ -49,12 +49,12 @@ Expectation expect(const KernelCase& c) {
   return all;
 }
 
-// Where the gradients of layers lie apart, as their parameters do.
-Operand* apart(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+// A strided operand for gradients of several layers, spaced like their parameters.
+Operand* spaced_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
   return c.accumulate ? &bench.input(name, held) : &bench.output(name, held.sizes(), held.scalar_type());
 }
 
-// `frozen` leaves the bias alone: then nothing came to the weight either.
+// With `frozen`, only the bias has a gradient, and d_scaled_weight is not given.
 Run run(Context& context, const KernelCase& c, const Variation& variation) {
   const auto& table = context.table<fvlm_kernels_v1>();
   const Numbers n = numbers_of(c);
@@ -69,18 +69,19 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
       fvlm_scaled_rows_forward{0, scale.abi(), weight.abi(), bias.abi(), scaled_weight.abi(), scaled_bias.abi()});
   if (!c.backward || !bench.can_continue()) return bench.finish();
 
-  Operand* came_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.came_weight);
-  Operand* came_bias =
-      c.needs_gradient("d_scale") || c.needs_gradient("d_bias") ? &bench.input("d_scaled_bias", n.came_bias) : nullptr;
-  const auto gradient = [&](const std::string& name, const at::Tensor& held, bool wanted) {
-    return wanted && c.needs_gradient(name) ? apart(bench, c, name, held) : nullptr;
+  Operand* d_scaled_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.d_scaled_weight);
+  Operand* d_scaled_bias = c.needs_gradient("d_scale") || c.needs_gradient("d_bias")
+                               ? &bench.input("d_scaled_bias", n.d_scaled_bias)
+                               : nullptr;
+  const auto gradient = [&](const std::string& name, const at::Tensor& held, bool required) {
+    return required && c.needs_gradient(name) ? spaced_gradient(bench, c, name, held) : nullptr;
   };
   Operand *d_scale = gradient("d_scale", n.held_scale, !c.frozen),
           *d_weight = gradient("d_weight", n.held_weight, !c.frozen), *d_bias = gradient("d_bias", n.held_bias, true);
   bench.call("backward", bench.required().backward_workspace, present({d_scale, d_weight, d_bias}),
              table.scaled_rows_backward,
-             fvlm_scaled_rows_backward{0, c.accumulate, scale.abi(), weight.abi(), bias.abi(), abi_of(came_weight),
-                                       abi_of(came_bias), abi_of(d_scale), abi_of(d_weight), abi_of(d_bias)});
+             fvlm_scaled_rows_backward{0, c.accumulate, scale.abi(), weight.abi(), bias.abi(), abi_of(d_scaled_weight),
+                                       abi_of(d_scaled_bias), abi_of(d_scale), abi_of(d_weight), abi_of(d_bias)});
   return bench.finish();
 }
 

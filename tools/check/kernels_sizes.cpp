@@ -1,4 +1,4 @@
-// Kernels of every size that shipped recipes have, a dimension at a time.
+// Kernels at all sizes up to those of the bundled recipes, varying one dimension at a time.
 #include "check/generic.h"
 #include "check/kernels.h"
 #include "check/sizes.h"
@@ -9,8 +9,8 @@
 namespace fvlm::check {
 namespace {
 
-// In the plugin's own dtype for this operation, and in bfloat16 where that is another one that it takes. Each case also
-// with all options: accumulation, a residual, column sums of d_x.
+// In the plugin's own dtype for this operation, and also in bfloat16 if supported. Each case runs also with all
+// options: accumulation, a residual, column sums of d_x.
 Outcome sized(Context& context, int op, const std::vector<KernelCase>& cases) {
   if (!offered(context, op)) return not_applicable("not offered");
   const auto own = kernel_dtype(context, op);

@@ -1,4 +1,4 @@
-// What every plugin's library has to be: its file, its entry point, its tables.
+// Checks of every plugin's library: its file, its entry point, its tables.
 #include "base/elf.h"
 #include "base/text.h"
 #include "check/context.h"
@@ -20,7 +20,7 @@ Outcome with_file(Context& context, const std::function<Outcome(const ElfFile&)>
   return file.problem.empty() ? look(file) : failed(file.problem);
 }
 
-// What comes behind it says where exactly a library is wrong; this row says what its users will meet.
+// Later rows find the exact defect; this row reports whether the engine would load the library.
 Outcome loads(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   const auto& refusal = context.subject.refusal;
@@ -36,7 +36,7 @@ Outcome exports_entry_alone(Context& context) {
   return with_file(context, [](const ElfFile& file) {
     std::vector<std::string> others;
     for (const auto& symbol : file.exports) {
-      // These come from old linkers, not from authors.
+      // Symbols that old linkers export by themselves.
       static constexpr std::string_view linkers[] = {"_init", "_fini", "_edata", "_end", "__bss_start"};
       if (symbol != FVLM_PLUGIN_ENTRY && std::find(std::begin(linkers), std::end(linkers), symbol) == std::end(linkers))
         others.push_back(symbol);
@@ -83,7 +83,7 @@ Outcome run_paths_absolute(Context& context) {
   });
 }
 
-// Objects of C++ with static storage are destroyed by the same function that a handler of one's own is registered with.
+// C++ registers destructors of static objects by the same function as exit handlers.
 bool destroys_objects(const std::vector<std::string>& imports) {
   return std::any_of(imports.begin(), imports.end(), [](const std::string& name) {
     return name.starts_with("_Z") || name.starts_with("_Unwind_") || name.starts_with("__gxx") ||
@@ -210,7 +210,7 @@ Outcome unknown_kinds(Context& context) {
   return ok();
 }
 
-// What else a table of this family may not leave empty: names and arrays.
+// Other required members of this family's table: names and arrays.
 std::vector<TableSlot> required_data(const Family& family) {
   if (family.label == "optimizer")
     return {{"algorithm", offsetof(fvlm_optimizer_v1, algorithm)},

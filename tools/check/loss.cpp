@@ -33,7 +33,7 @@ fvlm_loss_query query_of(const LossCase& c, at::Device device) {
 }
 
 struct Numbers {
-  at::Tensor hidden, weight, targets, d_losses, held; // held: what d_weight holds before it is added to
+  at::Tensor hidden, weight, targets, d_losses, held; // held: the content of d_weight before it is accumulated into
 };
 
 Numbers numbers_of(const LossCase& c) {
@@ -94,7 +94,8 @@ Results formula(const LossCase& c, const Numbers& n, at::ScalarType work) {
 Expectation expect(const LossCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
-  // A loss is the difference of two logits, a gradient of two probabilities: where they cancel their size remains.
+  // A loss is a difference of logits, a gradient one of probabilities; where they cancel, the error has their
+  // magnitude.
   Expectation all{{"losses", exact.losses, naive.losses, at_least_float(c.dtype), root_mean_square(n.hidden)}};
   const double weights = root_mean_square(n.d_losses);
   if (c.d_hidden)

@@ -1,4 +1,4 @@
-// What a loss plugin has to get right, one circumstance a row.
+// Checks of loss plugins, one property per row.
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"

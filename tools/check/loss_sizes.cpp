@@ -1,4 +1,4 @@
-// Losses of every size that shipped recipes have, a dimension at a time.
+// Losses at all sizes up to those of the bundled recipes, varying one dimension at a time.
 #include "check/generic.h"
 #include "check/loss.h"
 #include "check/sizes.h"
@@ -8,7 +8,7 @@
 namespace fvlm::check {
 namespace {
 
-// In the plugin's own dtype, and in bfloat16 where that is another one that it takes; by both ways that it offers.
+// In the plugin's own dtype, and also in bfloat16 if supported; with separate calls and with `fused`.
 Outcome sized(Context& context, const std::vector<LossCase>& cases) {
   const auto own = loss_dtype(context);
   std::vector<at::ScalarType> dtypes{own};

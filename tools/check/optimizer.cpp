@@ -17,7 +17,7 @@
 namespace fvlm::check {
 namespace {
 
-// A case with everything that it leaves open filled in from the plugin.
+// A case completed with the plugin's defaults.
 struct Problem {
   OptimizerCase c;
   std::string algorithm;
@@ -32,7 +32,7 @@ struct Problem {
     auto found = std::find(names.begin(), names.end(), name);
     return found == names.end() ? 0 : hyper[static_cast<size_t>(group)][static_cast<size_t>(found - names.begin())];
   }
-  // Rates fall from step to step, but one that the case asks for.
+  // Learning rates fall from step to step, unless the case sets one.
   Problem at_step(int step) const {
     Problem now = *this;
     const auto rate = std::find(names.begin(), names.end(), "lr");
@@ -114,12 +114,12 @@ at::Tensor inside(const Problem& p) {
   return mask;
 }
 
-// Up by half a rounding or down by one, which the sign of other numbers decides.
+// Perturbs up by half a rounding or down by one, depending on the sign of other numbers.
 at::Tensor perturb(const at::Tensor& numbers, uint64_t seed) {
   return numbers + numbers * (normal(numbers.sizes(), seed, at::kDouble).sign() * 0x1p-24).to(numbers.scalar_type());
 }
 
-// The numbers of an arena, or as many periods of fewer as it takes.
+// The numbers of an arena, repeated with the case's period if it has one.
 at::Tensor numbers(const Problem& p, uint64_t seed, at::ScalarType dtype, double size) {
   if (p.c.period == 0) return normal({p.elements}, seed, dtype, size);
   const int64_t turns = (p.elements + p.c.period - 1) / p.c.period;
@@ -128,7 +128,7 @@ at::Tensor numbers(const Problem& p, uint64_t seed, at::ScalarType dtype, double
 
 at::Tensor master_of(const Problem& p) {
   auto master = numbers(p, p.c.seed * 64, at::kFloat, 0.5);
-  if (p.c.ties) { // the first of the bits that the parameter's type has not, and none behind it
+  if (p.c.ties) { // sets the first bit that the parameter's type lacks and clears those after it
     const int32_t half = p.c.parameter_dtype == at::kHalf ? 1 << 12 : 1 << 15;
     auto bits = master.view(at::kInt);
     bits.bitwise_and_(~(2 * half - 1)).bitwise_or_(half);
@@ -220,7 +220,7 @@ Expectation expect(const Problem& p) {
   for (size_t i = 0; i < p.states.size(); ++i)
     all.push_back({p.states[i].first, exact.states[i], naive.states[i], p.states[i].second});
   if (p.c.parameter_dtype != at::kFloat) {
-    // The copy is rounded to the nearest; where nothing was stepped it keeps what it held.
+    // The copy is rounded to nearest; elements that were not updated keep their content.
     auto rounded = [&](const at::Tensor& master) {
       auto copy = p.c.skip ? master_of(p) : master;
       return copy.to(at::kFloat).to(p.c.parameter_dtype).to(at::kDouble);
@@ -272,7 +272,7 @@ Run run(Context& context, const Problem& p, const Variation& given) {
   return bench.finish();
 }
 
-// What the plugin itself comes to in a plain run, and when its numbers are nudged.
+// The plugin's own results of a plain run, and of one with perturbed inputs.
 Expectation own_results(Context& context, Problem p) {
   const Run plain = run(context, p, {});
   if (!plain.done()) throw RowAborted{State::failed, fmt::format("a plain run: {}", plain.failure())};

@@ -94,12 +94,12 @@ Outcome only(Context& context, const OptimizerCase& one, const std::function<std
   return failure.empty() ? ok() : failed("{}: {}", trial.label, failure);
 }
 
-// Runs one and other, which have to give the same bits.
+// Runs two trials, which have to give the same bits.
 Outcome same_bits(Context& context, const OptimizerCase& one, const OptimizerCase& other) {
   return only(context, one, different_bits, other);
 }
 
-// "" where the outputs differ by no more than a small part of their largest number.
+// "" if the outputs differ by at most a small fraction of their largest number.
 std::string far_apart(const Run& one, const Run& other) {
   for (const auto& [name, tensor] : one.outputs) {
     const auto a = tensor.to(at::kDouble), b = other.output(name)->to(at::kDouble);
@@ -113,7 +113,7 @@ std::string far_apart(const Run& one, const Run& other) {
   return "";
 }
 
-// Of an algorithm that no header describes: the same numbers in float32 come to about the same.
+// For an algorithm that no header describes: float32 inputs give nearly the same results.
 template <at::ScalarType dtype>
 Outcome gradients_in(Context& context) {
   if (algorithm_known(context)) return known(context, {{.gradient_dtype = dtype, .steps = 3}});
@@ -140,7 +140,7 @@ Outcome groups(Context& context) {
                           .steps = 2}});
 }
 
-// One call for segments of many groups gives each the numbers that a call for it alone gives it.
+// One call for segments of many groups gives the same results as one call per group.
 Outcome many_groups(Context& context) {
   for (int64_t count : {5, 9, 17, 65, 129}) {
     OptimizerCase all{.hyper = {{"lr", {}}}, .steps = 2};
@@ -153,7 +153,7 @@ Outcome many_groups(Context& context) {
       if (Outcome outcome = known(context, {all}); outcome.state != State::ok) return outcome;
       continue;
     }
-    // Another rate for the last group alone has to move that group.
+    // Another rate for the last group has to change that group.
     OptimizerCase other = all;
     other.hyper[0].second.back() *= 2;
     const int64_t size = all.shapes.back().first * all.shapes.back().second;
@@ -187,7 +187,7 @@ Outcome long_segments_alike(Context& context) {
   return ok("2 shapes, and one whose numbers repeat");
 }
 
-// Every element of a long segment moves, and where the algorithm is known, as it should.
+// Every element of a long segment is updated; correctly, where the algorithm is known.
 Outcome million_elements(Context& context) {
   const bool vectors = takes_vectors(context);
   std::vector<OptimizerCase> cases;
@@ -230,7 +230,7 @@ Outcome groups_apart(Context& context) {
       other);
 }
 
-// What lies in the gaps keeps its bits, though the gradient holds NaN there.
+// The gaps between segments keep their bits, although the gradient is NaN there.
 Outcome gaps_untouched(Context& context) {
   for (auto parameter : {at::kFloat, at::kBFloat16}) {
     const OptimizerCase one{.parameter_dtype = parameter, .gap = 5, .steps = 2};
@@ -257,7 +257,7 @@ Outcome skips(Context& context) {
     for (bool nan : {false, true})
       for (auto parameter : {at::kFloat, at::kBFloat16}) {
         OptimizerCase one{.parameter_dtype = parameter, .skip = skip, .gradient_nan = nan};
-        if (skip == 1) one.shapes = {{16, 24}, {257, 129}}; // small, and too long to go in one piece
+        if (skip == 1) one.shapes = {{16, 24}, {257, 129}}; // one small segment, one of several pieces
         Trial trial = optimizer_trial(context, one);
         if (!refusal(context, trial).empty()) continue;
         Run run = run_fully(context, trial);
@@ -274,7 +274,7 @@ Outcome skips(Context& context) {
 }
 
 Outcome scales(Context& context) {
-  // A power of two: scaling by it loses no bit, wherever it is done.
+  // A power of two, so that scaling is exact wherever it is done.
   Outcome outcome = same_bits(context, {.steps = 2, .scale = 0.5, .gradient_size = 2}, {.steps = 2});
   if (outcome.state != State::ok) return outcome;
   const std::vector<std::pair<int64_t, int64_t>> longer{{257, 129}, {3, 5}};
@@ -307,7 +307,7 @@ Outcome rounded_copy(Context& context) {
 Outcome rounds_ties(Context& context) {
   int tried = 0;
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
-    // With lr 0 the masters stay halfway.
+    // With lr 0 the masters remain halfway between two numbers.
     Trial trial = optimizer_trial(context, {.parameter_dtype = dtype, .hyper = {{"lr", {0}}}, .ties = true});
     if (!refusal(context, trial).empty()) continue;
     ++tried;
@@ -363,7 +363,7 @@ Outcome stays_finite(Context& context) {
 }
 
 Outcome no_segments(Context& context) {
-  // Elements, but no segment: a gap of 5 on either side of nothing.
+  // An arena with elements but without segments.
   OptimizerCase one{.shapes = {{1, 0}}, .gap = 5, .steps = 2};
   Trial trial = optimizer_trial(context, one);
   Run run = run_if_supported(context, trial);

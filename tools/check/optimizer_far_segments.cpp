@@ -1,4 +1,4 @@
-// Segments that lie beyond what 32 bits can index, in arenas of which only their pages are there.
+// Segments at offsets beyond 32 bits, in sparse arenas of which only the segments' pages are mapped.
 #include "check/formulas.h"
 #include "check/optimizer.h"
 #include "check/workbench.h"

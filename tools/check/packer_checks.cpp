@@ -1,4 +1,4 @@
-// What a packer has to get right: the rules of bins, one a row, over the same sets of items.
+// Checks of packers: the rules of bins, one per row, on the same sets of items.
 #include "check/families.h"
 #include "check/generic.h"
 #include "check/packer.h"
@@ -68,7 +68,7 @@ std::string oversized_out(const PackerCase& c, const Bins& bins) {
 std::string within_capacity(const PackerCase& c, const Bins& bins) {
   for (int64_t d = 0; d < c.dimensions(); ++d) {
     const int64_t capacity = c.capacity[static_cast<size_t>(d)];
-    // What is left, not what is filled: sums of sizes may lie beyond int64.
+    // Tracks the remaining capacity, because sums of sizes may overflow int64.
     std::vector<int64_t> left(static_cast<size_t>(std::max(bins.count, 0)), capacity);
     for (int64_t i = 0; i < c.items(); ++i) {
       const int32_t bin = bins.of_item[static_cast<size_t>(i)];
@@ -127,7 +127,7 @@ Outcome empty_bins(Context& context) {
 }
 
 Outcome first_item(Context& context) {
-  // The first item is the smallest, so that "largest first" would leave it for last.
+  // The first item is the smallest, so that "largest first" would pack it last.
   std::vector<PackerCase> all = ordinary();
   for (auto& one : all)
     for (int64_t d = 0; d < one.dimensions(); ++d) one.sizes[static_cast<size_t>(d)] = 1;
@@ -142,7 +142,7 @@ Outcome max_items(Context& context) {
   std::vector<PackerCase> all;
   for (int64_t most : {1, 2, 5, 17, 65, 129, 257}) {
     auto one = uniform_items(most < 10 ? 100 : 600, 1, 11);
-    for (auto& size : one.sizes) size = most < 10 ? 1 + size % 40 : size % 3; // many would fit
+    for (auto& size : one.sizes) size = most < 10 ? 1 + size % 40 : size % 3; // max_items is the limit, not capacity
     one.max_items = most;
     all.push_back(one);
   }
@@ -246,8 +246,8 @@ class LastingThreads {
   std::vector<std::thread> threads_;
 };
 
-// Whatever a plugin may read of the world besides its arguments is different: the time, the process, random numbers,
-// the environment, the engine's threads, where memory lies.
+// Varies everything that a plugin could depend on besides its arguments: time, process, random numbers, environment,
+// the engine's threads, addresses.
 Outcome pure_anywhere(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   if (!watch_calls(context.subject.handle())) return not_applicable("this machine's linker tables are not understood");
@@ -266,7 +266,7 @@ Outcome pure_anywhere(Context& context) {
       std::srand(static_cast<unsigned>(world));
       shift_system_values(world);
       Run again;
-      // On the stack of another thread, too.
+      // Also on the stack of another thread.
       threads.run([&] {
         [[maybe_unused]] volatile char* deeper = static_cast<char*>(alloca(static_cast<size_t>(3001 * world)));
         deeper[0] = 0;
@@ -281,7 +281,7 @@ Outcome pure_anywhere(Context& context) {
   return ok("9 worlds");
 }
 
-// In some of them the last dimension alone says what fits.
+// In some of them only the last dimension is limiting.
 Outcome many_dimensions(Context& context) {
   std::vector<PackerCase> all;
   for (int dimensions : {5, 9, 17, 33}) {

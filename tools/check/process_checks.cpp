@@ -29,11 +29,11 @@ void refused_create(Context& context) {
   context.base().create(&config, &none, nullptr);
 }
 
-// Calls every function, in ways that succeed and in ways that fail, and looks at the process around each call.
+// Calls every function with valid and invalid arguments, and compares the process's state before and after each call.
 Changes watch_all(Context& context) {
   ProcessWatch watch;
   const auto trials = every_trial(context);
-  if (context.device.is_cuda()) // the driver starts threads and opens files at the first use of anything
+  if (context.device.is_cuda()) // the CUDA driver starts threads and opens files at first use
     for (int i = 0; i < 2; ++i)
       for (const Trial& trial : trials)
         if (refusal(context, trial).empty()) trial.run(context, {});
@@ -51,7 +51,7 @@ Changes watch_all(Context& context) {
     variation.size_fault = SizeFault::arguments;
     trial.run(context, variation);
   }
-  // What a call changed once and for all, before this row.
+  // Changes that earlier rows' calls left behind.
   if (context.device.is_cpu())
     watch.compare(context.subject.entered(), "since it was loaded",
                   {Aspect::signals, Aspect::environment, Aspect::scheduling, Aspect::descriptors});
@@ -84,14 +84,14 @@ Outcome leaves_float_mode(Context& context) {
 
 Outcome starts_no_threads(Context& context) {
   const bool watched = !context.subject.built_in() && watch_calls(context.subject.handle());
-  for (const Trial& trial : context.typical()) trial.run(context, {}); // whatever is made once is made now
+  for (const Trial& trial : context.typical()) trial.run(context, {}); // one-time initialization happens here
   take_counts();
   start_counting();
   for (const Trial& trial : context.typical()) trial.run(context, {});
   stop_counting();
   if (auto counts = take_counts(); watched && counts.threads > 0)
     return failed("{} threads were started during {} runs", counts.threads, context.typical().size());
-  // Before that, too; a CUDA runtime that is linked into a plugin starts threads of its own at its first use.
+  // Also before that, but a CUDA runtime that is linked into a plugin starts threads at its first use.
   if (watched && context.device.is_cpu() && threads_started() > 0)
     return failed("{} threads were started", threads_started());
   return unchanged<Aspect::threads>(context);

@@ -77,7 +77,7 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
   return bench.finish();
 }
 
-// The linear and its gradient, held against the plugin's own unpacked weight in float64.
+// The linear and its gradient, compared with the plugin's own dequantized weight in float64.
 std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) {
   if (c.convert_only) return "";
   const QuantizerNumbers n = quantizer_numbers(c);
@@ -87,7 +87,7 @@ std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) 
     return c.bias ? y + n.bias.to(work) : y;
   };
   auto gradient = [&](at::ScalarType work) { return at::matmul(n.d_y.to(work), weight.to(work)); };
-  // The codes may be multiplied before or after the scale: an unpacked weight of 16 bits is rounded once more.
+  // Codes may be multiplied before or after scaling; a dequantized 16-bit weight has one more rounding.
   const double rounding = c.dtype == at::kFloat || c.dtype == at::kDouble ? 0 : 1;
   const double size = std::sqrt(static_cast<double>(std::max(c.cols, c.rows))) * root_mean_square(weight);
   for (const Expected& expected :

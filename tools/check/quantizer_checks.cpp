@@ -1,4 +1,4 @@
-// What a quantizer has to get right, one promise a row.
+// Checks of quantizers, one property per row.
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
@@ -24,7 +24,7 @@ Outcome cases(Context& context, std::vector<QuantizerCase> all) {
   return expect_correct(context, quantizer_cases(all));
 }
 
-// Runs each supported case and looks at the result; "" from `look` is good.
+// Runs each supported case and passes the result to `look`, which returns "" or what is wrong.
 Outcome each(Context& context, std::vector<QuantizerCase> all,
              const std::function<std::string(const QuantizerCase&, const Run&)>& look) {
   const auto own = quantizer_dtype(context);
@@ -69,8 +69,8 @@ std::string element(const at::Tensor& mask, const at::Tensor& weight, const at::
                      row, col, weight[row][col].item<double>(), got[row][col].item<double>());
 }
 
-// Weights within the outermost codes of their row come back within half a step. Those beyond were clipped: of int8's
-// none, of any scheme's fewer than half.
+// Weights within the outermost codes of their row are restored within half a step. Those beyond were clipped: none for
+// int8, less than half for any scheme.
 std::string comes_back(const QuantizerCase& c, const Run& run, int bits) {
   auto weight = quantizer_numbers(c).weight.to(at::kDouble);
   auto unpacked = run.output("unpacked")->to(at::kDouble);
@@ -144,7 +144,7 @@ Outcome fake_is_unpack(Context& context) {
   });
 }
 
-// The gradient passes or is 0, and is 0 exactly where the weight lies beyond the outermost codes of its row.
+// The gradient passes unchanged, except that it is 0 where the weight is beyond the outermost codes of its row.
 Outcome straight_through(Context& context) {
   return each(context, {{}, {.weights = Weights::outliers}, {.weights = Weights::negative}},
               [&](const auto& c, const Run& run) -> std::string {
@@ -249,7 +249,7 @@ Outcome packs_small(Context& context) {
     const double codes = static_cast<double>(c.rows * c.cols) * bits / 8, given = static_cast<double>(run.saved);
     if (given < codes)
       return fmt::format("{} bits a weight need {} bytes, the packed tensors have {}", bits, codes, given);
-    // Scales: a float32 for each 16 weights is the most that any scheme keeps.
+    // Upper bound for the scales of any scheme: one float32 per 16 weights.
     const double most = codes + static_cast<double>(c.rows * c.cols) / 16 * 4 + 1024;
     return given > most ? fmt::format("{} bits a weight are {} bytes, the packed tensors have {}", bits, codes, given)
                         : "";
@@ -257,8 +257,9 @@ Outcome packs_small(Context& context) {
 }
 
 Outcome packs_again(Context& context) {
-  // What was unpacked, packed once more, stays where it is: no drift over a save and a load. A scheme that clips by the
-  // largest weight moves each time.
+  // Quantizing a dequantized weight changes nothing, so that saving and loading do not drift. A scheme that clips by
+  // the
+  // largest weight would drift.
   if (scheme_of(context) != "int8") return not_applicable("the scheme is " + scheme_of(context));
   return each(context, {{}, {.cols = 301}}, [&](const auto& c, const Run& run) -> std::string {
     const auto& table = context.table<fvlm_quantizer_v1>();

@@ -1,4 +1,4 @@
-// What a reader of video has to get right: which picture is shown when, and how it deals with files from strangers.
+// Checks of video plugins: which frame is shown when, and handling of untrusted files.
 #include "check/families.h"
 #include "check/generic.h"
 #include "check/growth.h"
@@ -37,7 +37,7 @@ std::string failure(const VideoResult& result) {
   return result.status == FVLM_OK ? "" : status_text(result);
 }
 
-// "" where these are the pictures of the times.
+// "" if decoding at these times gives the expected frames.
 std::string wrong_pictures(Context& context, VideoCase video, const std::vector<double>& times) {
   video.times = times;
   const VideoResult result = decode(context, video);
@@ -179,7 +179,7 @@ Outcome damage(Context& context) {
   });
 }
 
-// Not applicable where y4m files are not read.
+// Not applicable if the plugin does not read y4m files.
 Outcome each_pattern(Context& context, const std::vector<VideoPattern>& patterns,
                      const std::function<std::string(const VideoCase&)>& examine) {
   for (const VideoPattern& pattern : patterns) {
@@ -193,7 +193,7 @@ Outcome each_pattern(Context& context, const std::vector<VideoPattern>& patterns
   return ok(fmt::format("{} files", patterns.size()));
 }
 
-// "" where the middle of each frame from `first` on shows that frame.
+// "" if decoding at the middle of each frame from `first` on gives that frame.
 std::string wrong_pixels(Context& context, VideoCase video, fvlm_instance* instance = nullptr, int first = 0) {
   video.times.clear();
   for (int n = first; n < video.pattern.frames; ++n) video.times.push_back((n + 0.5) * video.pattern.frame_seconds());
@@ -227,7 +227,7 @@ Outcome frame_rates(Context& context) {
                       [&](const VideoCase& video) { return wrong_pixels(context, video); });
 }
 
-// Files of one size and of the same first line among them: what is kept of one is not another's.
+// Several files, some of the same size and first line, so that a cache keyed by these would return wrong frames.
 Outcome files_in_turn(Context& context) {
   Instance own(context, context.host());
   std::vector<VideoPattern> turns;
@@ -240,7 +240,7 @@ Outcome files_in_turn(Context& context) {
     if (auto wrong = failure(result); !wrong.empty()) return wrong;
     if (result.width != video.pattern.width || result.height != video.pattern.height)
       return fmt::format("after other files probe says {} x {} pixels", result.width, result.height);
-    // The last frame first: it was the last of the file before, too.
+    // Starts with the last frame, with which the previous file ended too.
     for (const int first : {video.pattern.frames - 1, 0})
       if (const auto wrong = wrong_pixels(context, video, own.get(), first); !wrong.empty())
         return "after other files, " + wrong;
@@ -269,7 +269,7 @@ Outcome another_format(Context& context) {
   });
 }
 
-// Calls that end early, in each way that there is.
+// Calls that end early in every possible way.
 Outcome failures_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   std::vector<VideoCase> cases;

@@ -13,7 +13,7 @@
 namespace fvlm::report {
 namespace {
 
-constexpr size_t most_points = 600, most_flags = 60;
+constexpr size_t max_points = 600, max_flags = 60;
 
 struct Axis {
   double from = 0, to = 1;
@@ -24,27 +24,26 @@ struct Axis {
   }
 };
 
-// At most `most_points`, and of each stretch that is drawn as one its least and its greatest value, so that no spike is
-// lost.
+// Reduces a line to at most `max_points`, keeping minimum and maximum of each merged range, so that no spike is lost.
 ChartLine thinned(const ChartLine& line) {
-  if (line.x.size() <= most_points) return line;
+  if (line.x.size() <= max_points) return line;
   ChartLine out = line;
   out.x.clear();
   out.y.clear();
-  size_t buckets = most_points / 2;
+  size_t buckets = max_points / 2;
   for (size_t bucket = 0; bucket < buckets; ++bucket) {
     size_t begin = bucket * line.x.size() / buckets, end = (bucket + 1) * line.x.size() / buckets;
-    size_t least = end, most = end;
+    size_t lowest = end, highest = end;
     for (size_t i = begin; i < end; ++i) {
       if (!std::isfinite(line.y[i])) continue;
-      if (least == end || line.y[i] < line.y[least]) least = i;
-      if (most == end || line.y[i] > line.y[most]) most = i;
+      if (lowest == end || line.y[i] < line.y[lowest]) lowest = i;
+      if (highest == end || line.y[i] > line.y[highest]) highest = i;
     }
-    if (least == end) least = most = begin; // a gap stays one
-    for (size_t i : {std::min(least, most), std::max(least, most)}) {
+    if (lowest == end) lowest = highest = begin; // keeps gaps
+    for (size_t i : {std::min(lowest, highest), std::max(lowest, highest)}) {
       out.x.push_back(line.x[i]);
       out.y.push_back(line.y[i]);
-      if (least == most) break;
+      if (lowest == highest) break;
     }
   }
   return out;
@@ -61,31 +60,31 @@ Axis x_axis(const Chart& chart) {
   return axis;
 }
 
-// Raw lines reach as far as all but their outermost hundredth, so that one spike does not flatten the rest.
+// The axis covers raw lines except for their outermost percent, so that one spike does not flatten the rest.
 Axis y_axis(const Chart& chart) {
   std::vector<double> values;
-  double least = std::numeric_limits<double>::infinity(), most = -least;
+  double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   for (const auto& line : chart.lines) {
     std::vector<double> own;
     std::copy_if(line.y.begin(), line.y.end(), std::back_inserter(own), [](double y) { return std::isfinite(y); });
     if (own.empty()) continue;
     std::sort(own.begin(), own.end());
     size_t beyond = line.raw ? own.size() / 100 : 0;
-    least = std::min(least, own[beyond]);
-    most = std::max(most, own[own.size() - 1 - beyond]);
+    lowest = std::min(lowest, own[beyond]);
+    highest = std::max(highest, own[own.size() - 1 - beyond]);
   }
-  constexpr double far = 1e100; // what lies beyond is no measurement
-  least = std::clamp(least, -far, far);
-  most = std::clamp(most, -far, far);
-  Axis axis{least, most};
-  if (chart.format == Chart::Format::percent) return {0, std::max(most <= 1.0001 ? most : 1, 0.01) * 1.04};
-  if (chart.may_be_log && least > 1 / far && most / least > 10) {
-    double room = std::pow(most / least, 0.03);
-    return {least / room, most * room, true};
+  constexpr double far = 1e100; // values beyond are clamped
+  lowest = std::clamp(lowest, -far, far);
+  highest = std::clamp(highest, -far, far);
+  Axis axis{lowest, highest};
+  if (chart.format == Chart::Format::percent) return {0, std::max(highest <= 1.0001 ? highest : 1, 0.01) * 1.04};
+  if (chart.may_be_log && lowest > 1 / far && highest / lowest > 10) {
+    double room = std::pow(highest / lowest, 0.03);
+    return {lowest / room, highest * room, true};
   }
-  if (chart.from_zero) axis.from = std::min(0.0, least);
+  if (chart.from_zero) axis.from = std::min(0.0, lowest);
   double room = (axis.to - axis.from) * 0.04;
-  if (room == 0) room = std::max(std::abs(most) * 0.1, 1e-12);
+  if (room == 0) room = std::max(std::abs(highest) * 0.1, 1e-12);
   axis.to += room;
   if (!(chart.from_zero && axis.from == 0)) axis.from -= room;
   return axis;
@@ -162,7 +161,7 @@ std::string read_out(const Chart& chart, const Axis& x) {
       x.from, x.to, chart.format == Chart::Format::percent ? "percent" : "number", stages, lines);
 }
 
-// Of what is drawn firmly, where that is more than one line.
+// The legend of the lines that are not faint, if there is more than one.
 std::string legend(const Chart& chart) {
   std::string out;
   if (std::count_if(chart.lines.begin(), chart.lines.end(), [](const auto& line) { return !line.raw; }) < 2) return out;
@@ -173,9 +172,8 @@ std::string legend(const Chart& chart) {
   return out;
 }
 
-// A name stands whole below the middle of its stage, or at the end of the axis where it would reach beyond it. A stage
-// too short for its name has what fits, where the whole would touch another. All this on a phone; elsewhere there is
-// more room.
+// A stage's name is centred below the stage, or moved inwards where it would exceed the axis. If it would touch another
+// name, it is truncated. Widths are those of a phone; other screens have more room.
 std::string stage_labels(const Chart& chart, const Axis& x) {
   constexpr double character = 0.02, gap = 0.015; // of the axis
   struct Label {
@@ -214,7 +212,7 @@ std::string x_labels(const Chart& chart, const Axis& x) {
   if (chart.stages.size() > 1) return fmt::format(R"(<div class="x">{}</div>)", stage_labels(chart, x));
   std::string ticks;
   for (double tick : linear_ticks(x, 5)) {
-    const bool at_end = x.place(tick) > 0.97; // a label of its middle would reach beyond the chart
+    const bool at_end = x.place(tick) > 0.97; // a centred label would exceed the chart
     ticks += fmt::format("<span {}>{}</span>",
                          at_end ? std::string(R"(class="last")")
                                 : fmt::format(R"(style="left:{:.2f}%")", 100 * x.place(tick)),
@@ -271,7 +269,7 @@ std::string chart_html(const Chart& whole) {
           dots += fmt::format(R"(<i class="dot {}" style="left:{:.2f}%;top:{:.2f}%"></i>)", colour_class(line.colour),
                               100 * x.place(line.x[i]), 100 * (1 - y.place(line.y[i])));
     }
-  for (size_t i = 0; i < chart.flags.size() && i < most_flags; ++i) {
+  for (size_t i = 0; i < chart.flags.size() && i < max_flags; ++i) {
     const ChartFlag& flag = chart.flags[i];
     flags += fmt::format(R"(<a class="flag {}" href="#{}" style="left:{:.2f}%" title="{}"></a>)", escaped(flag.kind),
                          escaped(flag.anchor), 100 * x.place(flag.x), escaped(flag.text));

@@ -33,7 +33,7 @@ std::vector<ChartFlag> flags_of(const RecordedRun& run, const std::string& stage
   return flags;
 }
 
-// A chart a stage, as losses of different objectives share no axis.
+// One chart per stage, because losses of different objectives are not comparable.
 std::string loss_charts(const PageInput& input) {
   std::string out;
   for (const auto& stage : input.run.stages) {
@@ -65,10 +65,10 @@ struct Wanted {
   bool from_zero = false, may_be_log = false, smooth = false;
 };
 
-// Stages one after the other on one axis.
+// All stages in sequence on one axis.
 class Timeline {
  public:
-  // Those stages whose lines have a column that begins so.
+  // The stages whose lines have a column with this prefix.
   Timeline(const RecordedRun& run, const std::vector<std::string>& columns) : run_(run) {
     double offset = 0;
     for (const auto& stage : run.stages) {
@@ -82,7 +82,7 @@ class Timeline {
     }
   }
 
-  // A column of all stages, gaps between them.
+  // A column over all stages, with gaps between them.
   ChartLine line(const std::string& column, const std::string& label, int colour, bool smooth) const {
     ChartLine out{label, colour, false, false, {}, {}};
     for (size_t s = 0; s < run_.stages.size(); ++s) {
@@ -129,7 +129,7 @@ class Timeline {
       auto same = std::find_if(chart.lines.begin(), chart.lines.end(),
                                [&](const ChartLine& other) { return same_points(other, next); });
       if (same != chart.lines.end())
-        same->name += ", " + next.name; // groups of one rate are one line
+        same->name += ", " + next.name; // groups with equal rates share a line
       else
         chart.lines.push_back(std::move(next));
     }
@@ -160,7 +160,7 @@ class Timeline {
   std::vector<ChartStage> stages_;
 };
 
-// Held-out sets that were looked at more than once.
+// Held-out sets that were evaluated more than once.
 std::string evaluation_chart(const PageInput& input, const char* title, const char* value, Chart::Format format) {
   Timeline timeline(input.run, {""});
   Chart chart = timeline.empty(title);

@@ -13,10 +13,10 @@ struct Colour {
   double red, green, blue, alpha;
 };
 
-// A veil that is gone where the model looked most: the colours there stay what they are.
+// The overlay: dark and opaque where attention is low, fully transparent where it is highest.
 constexpr std::array<Colour, 4> ramp = {{{12, 10, 34, 0.80}, {22, 16, 48, 0.52}, {38, 22, 60, 0.22}, {60, 30, 60, 0}}};
 
-Colour at(double share) {
+Colour colour_at(double share) {
   double place = share * (ramp.size() - 1);
   auto low = std::min<size_t>(static_cast<size_t>(place), ramp.size() - 2);
   double t = place - static_cast<double>(low);
@@ -25,7 +25,7 @@ Colour at(double share) {
           a.alpha + t * (b.alpha - a.alpha)};
 }
 
-void put_big(std::string& out, uint32_t number) {
+void append_big_endian(std::string& out, uint32_t number) {
   for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(number >> shift & 0xFF);
 }
 
@@ -38,14 +38,14 @@ uint32_t crc32(std::string_view bytes) {
   return ~crc;
 }
 
-void put_chunk(std::string& png, const std::string& typed) {
-  put_big(png, static_cast<uint32_t>(typed.size() - 4));
+void append_chunk(std::string& png, const std::string& typed) {
+  append_big_endian(png, static_cast<uint32_t>(typed.size() - 4));
   png += typed;
-  put_big(png, crc32(typed));
+  append_big_endian(png, crc32(typed));
 }
 
-// zlib's format without compression: so few bytes are not worth it.
-std::string stored(const std::string& bytes) {
+// zlib's format with stored (uncompressed) blocks, because the images are small.
+std::string zlib_stored(const std::string& bytes) {
   std::string out = "\x78\x01";
   uint32_t a = 1, b = 0;
   for (char c : bytes) a = (a + static_cast<uint8_t>(c)) % 65521, b = (b + a) % 65521;
@@ -56,7 +56,7 @@ std::string stored(const std::string& bytes) {
       out += static_cast<char>(length & 0xFF), out += static_cast<char>(length >> 8 & 0xFF);
     out += bytes.substr(at, size);
   }
-  put_big(out, b << 16 | a);
+  append_big_endian(out, b << 16 | a);
   return out;
 }
 
@@ -66,13 +66,13 @@ char byte(double value) {
 
 } // namespace
 
-std::string heat_map_png(const std::vector<double>& shares, int64_t rows, int64_t columns, double most) {
+std::string heat_map_png(const std::vector<double>& shares, int64_t rows, int64_t columns, double max_share) {
   std::string png = "\x89PNG\r\n\x1a\n", header = "IHDR", palette = "PLTE", alpha = "tRNS", pixels;
-  put_big(header, static_cast<uint32_t>(columns));
-  put_big(header, static_cast<uint32_t>(rows));
-  header += std::string{8, 3, 0, 0, 0}; // 8 bits of a palette
+  append_big_endian(header, static_cast<uint32_t>(columns));
+  append_big_endian(header, static_cast<uint32_t>(rows));
+  header += std::string{8, 3, 0, 0, 0}; // bit depth 8, palette colours
   for (int level = 0; level < levels; ++level) {
-    Colour colour = at(static_cast<double>(level) / (levels - 1));
+    Colour colour = colour_at(static_cast<double>(level) / (levels - 1));
     palette += {byte(colour.red), byte(colour.green), byte(colour.blue)};
     alpha += byte(255 * colour.alpha);
   }
@@ -80,15 +80,17 @@ std::string heat_map_png(const std::vector<double>& shares, int64_t rows, int64_
     pixels += '\0'; // no filter
     for (int64_t column = 0; column < columns; ++column) {
       double share =
-          most > 0 ? std::sqrt(std::clamp(shares[static_cast<size_t>(row * columns + column)] / most, 0.0, 1.0)) : 0;
+          max_share > 0
+              ? std::sqrt(std::clamp(shares[static_cast<size_t>(row * columns + column)] / max_share, 0.0, 1.0))
+              : 0;
       pixels += static_cast<char>(std::lround(share * (levels - 1)));
     }
   }
-  put_chunk(png, header);
-  put_chunk(png, palette);
-  put_chunk(png, alpha);
-  put_chunk(png, "IDAT" + stored(pixels));
-  put_chunk(png, "IEND");
+  append_chunk(png, header);
+  append_chunk(png, palette);
+  append_chunk(png, alpha);
+  append_chunk(png, "IDAT" + zlib_stored(pixels));
+  append_chunk(png, "IEND");
   return png;
 }
 

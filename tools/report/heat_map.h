@@ -7,7 +7,8 @@
 
 namespace fvlm::report {
 
-// A PNG of rows x columns pixels. `shares`, row by row, stand on a square-root scale from 0 to `most`.
-std::string heat_map_png(const std::vector<double>& shares, int64_t rows, int64_t columns, double most);
+// A PNG of rows x columns pixels. `shares` are attention weights, row by row, on a square-root scale from 0 to
+// `max_share`.
+std::string heat_map_png(const std::vector<double>& shares, int64_t rows, int64_t columns, double max_share);
 
 } // namespace fvlm::report

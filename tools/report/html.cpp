@@ -12,7 +12,7 @@ namespace {
 constexpr const char* dash = "–";
 constexpr int palette_colours = 18, colours = 64;
 
-// How many bytes the UTF-8 character at `at` has; 0 where there is none.
+// Length in bytes of the UTF-8 character at `at`; 0 for invalid UTF-8.
 size_t character(std::string_view text, size_t at) {
   auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
   unsigned first = byte(0);
@@ -114,7 +114,7 @@ std::string colour_class(int number) {
   return fmt::format("c{}", (number - 1) % colours + 1);
 }
 
-// Hues that lie far from those before them, in three lightnesses that are legible on light and dark pages.
+// Hues far from the previous ones, in three lightnesses that are legible on light and dark pages.
 std::string further_colours() {
   std::string rules;
   for (int number = palette_colours + 1; number <= colours; ++number)

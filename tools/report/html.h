@@ -6,7 +6,7 @@
 
 namespace fvlm::report {
 
-// For text and for attributes in double quotes: markup escaped, what is no UTF-8 and control characters replaced.
+// Escapes text for HTML content and double-quoted attributes. Replaces invalid UTF-8 and control characters.
 std::string escaped(std::string_view text);
 
 // A string of JSON that may stand in a <script>.

@@ -1,4 +1,4 @@
-// The Plan, value by value, with where each was written.
+// The Plan's values, each with the place where it was written.
 #include "report/chart.h"
 #include "report/html.h"
 #include "report/sections.h"

@@ -1,4 +1,4 @@
-// Samples with the model's answers, and where it looked.
+// Held-out samples with the model's answers and attention maps.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -17,7 +17,7 @@
 namespace fvlm::report {
 namespace {
 
-// Of a frame's file; of a frame as it stands, before it becomes a JPEG; of all frames of the page.
+// Limits in bytes: a frame's file; a frame that is embedded without conversion to JPEG; all frames of the page.
 constexpr uint64_t most_file_bytes = uint64_t{16} << 20, most_frame_bytes = 24 << 10, most_bytes = 12 << 20;
 constexpr size_t most_notes = 20;
 constexpr int64_t few_pixels = 96; // shown as squares when enlarged
@@ -36,7 +36,7 @@ Picture picture_of(const std::filesystem::path& file) {
   return {bytes.starts_with("\xFF\xD8") ? "jpeg" : "png", bytes, few};
 }
 
-// Case, blanks around and a full stop at the end make no other answer.
+// Compares answers ignoring case, surrounding blanks and a final full stop.
 std::string plain(std::string_view text) {
   std::string out = trimmed(text);
   while (out.ends_with('.')) out = trimmed(std::string_view(out).substr(0, out.size() - 1));
@@ -55,7 +55,7 @@ std::string verdict(bool right, std::string_view words) {
   return fmt::format(R"(<span class="verdict {}">{} {}</span>)", right ? "right" : "wrong", right ? "✓" : "✗", words);
 }
 
-// Of the likeliest option where there are options, else of the answer's text.
+// Whether the likeliest option is correct, or without options, whether the answer's text is.
 std::string verdict(const ShownSample& sample) {
   if (const Option* chosen = chosen_of(sample))
     return verdict(chosen->right, chosen->right ? "right choice" : "wrong choice");
@@ -132,7 +132,7 @@ class Cards {
     return out.empty() ? "" : fmt::format("<div class=\"frames\">{}</div>", out);
   }
 
-  // None, and noted, for a file that is missing, holds no picture or finds no room.
+  // Empty, with a note, for a file that is missing, not an image, or beyond the page's limit.
   std::optional<Picture> read_picture(const std::filesystem::path& file) {
     if (used_ > most_bytes) {
       ++left_out_;

@@ -20,14 +20,14 @@ std::string cell(std::string_view text) {
   return fmt::format("<td>{}</td>", escaped(text));
 }
 
-// A share as a number with a bar behind it.
+// A fraction as a number with a bar in the background.
 std::string bar_cell(const std::optional<double>& share) {
   if (!share) return cell("–");
   return fmt::format(R"(<td class="bar"><i style="--share:{:.3f}"></i><span>{}</span></td>)",
                      std::clamp(*share, 0.0, 1.0), percent(share));
 }
 
-// A table that scrolls on a narrow screen; of the columns with a '<' before their name the text begins at the left.
+// A table that scrolls on a narrow screen. Columns whose name starts with '<' are left-aligned.
 std::string table(const std::vector<std::string>& header, const std::string& rows, std::string_view traits = "") {
   std::string head;
   for (const auto& name : header)
@@ -95,7 +95,7 @@ std::string headline_cards(const PageInput& input) {
                   fmt::format("from {}, {}", fixed(of.first_loss), steps));
       break;
     }
-  // Each set once: its newest accuracy in the first of its modes.
+  // The latest accuracy of each set, in its first mode.
   std::vector<const EvaluationLine*> shown;
   for (const auto& line : input.evaluations) {
     if (!line.find("accuracy")) continue;
@@ -209,7 +209,7 @@ std::string evaluation_tables(const PageInput& input) {
     rows += text_cell(fmt::format("{} {}", line.stage, grouped(line.step)), "dim") + "</tr>";
   }
   std::string out = table(header, rows);
-  // By source or kind of question, modes side by side.
+  // Accuracy by source or kind of question, with a column per mode.
   std::set<std::string> shown_sets;
   for (const auto& line : input.evaluations) {
     if (!shown_sets.insert(line.stage + "\n" + line.set).second) continue;
@@ -237,7 +237,7 @@ std::string evaluation_tables(const PageInput& input) {
 }
 
 std::string time_bars(const PageInput& input) {
-  // Each part has its own colour, the same one in every run; those of no known name have the colours behind.
+  // Each part has a fixed colour in every run; unknown parts get the colours after those.
   std::vector<std::string> all = time_part_names();
   const auto contains = [](const auto& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -249,7 +249,7 @@ std::string time_bars(const PageInput& input) {
     auto place = std::find(all.begin(), all.end(), name) - all.begin();
     return name == "other" ? "rest" : colour_class(static_cast<int>(place) + 1);
   };
-  std::vector<std::string> names = all; // that some stage has, in one order for all
+  std::vector<std::string> names = all; // parts of any stage, in a common order
   names.emplace_back("other");
   std::erase_if(names, [&](const std::string& name) {
     return std::none_of(input.figures.begin(), input.figures.end(), [&](const StageFigures& figures) {

@@ -13,7 +13,7 @@
  * (tokens_q, tokens_kv or both): then those tensors are empty.
  *
  * Shapes: q, out, d_out, d_q [tokens_q, heads_q, head_dim]; k, v, d_k, d_v [tokens_kv, heads_kv, head_dim]; cu_seqlens
- * int32 [segments + 1]; positions int32 [tokens], none negative, NULL where no rotary embedding is asked for. All of
+ * int32 [segments + 1]; positions int32 [tokens], none negative, NULL where no rotary embedding is requested. All of
  * them are in device memory. Strides: the last dimension of q, k, v, out, their gradients, guest_q and guest_d_out is
  * contiguous, while token and head strides are free and may differ from tensor to tensor (views of one q-k-v buffer).
  * cu_seqlens, positions and saved tensors are contiguous.
@@ -58,7 +58,7 @@ typedef struct fvlm_attention_forward {
   const fvlm_tensor *cu_seqlens_q, *cu_seqlens_kv;
   const fvlm_tensor *positions_q, *positions_kv;
   fvlm_tensor* out;
-  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* as requirements() asked; NULL when needs_backward is 0 */
+  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* requested by requirements(); NULL when needs_backward is 0 */
 } fvlm_attention_forward;
 
 typedef struct fvlm_attention_backward {

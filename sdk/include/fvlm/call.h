@@ -24,8 +24,8 @@ typedef struct fvlm_call {
   uint32_t flags;
   fvlm_device device;
   void* stream;            /* cudaStream_t of `device`, which is the thread's current device; NULL on the CPU */
-  void* workspace;         /* aligned to 256 bytes, uninitialized; may be NULL where 0 bytes were asked for */
-  uint64_t workspace_size; /* at least what requirements() asked for; with less, fail with FVLM_ERROR_WORKSPACE */
+  void* workspace;         /* aligned to 256 bytes, uninitialized; may be NULL where 0 bytes were requested */
+  uint64_t workspace_size; /* at least what requirements() requested; with less, fail with FVLM_ERROR_WORKSPACE */
   uint64_t random_seed;    /* the key of a counter-based generator; the counter of this call starts at: */
   uint64_t random_offset;  /* random_offset, plus *random_offset_device where that is not NULL */
   const uint64_t* random_offset_device; /* device memory, advanced by the engine between replays of a graph */

@@ -40,7 +40,7 @@ typedef struct fvlm_loss_forward {
   uint32_t struct_size;
   const fvlm_tensor *hidden, *weight, *targets;
   fvlm_tensor* losses;
-  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* as requirements() asked; NULL where the query needs neither gradient */
+  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* requested by requirements(); NULL where the query needs neither gradient */
 } fvlm_loss_forward;
 
 typedef struct fvlm_loss_backward {

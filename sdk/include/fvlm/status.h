@@ -19,8 +19,8 @@ extern "C" {
 #define FVLM_PRINTF(text, first)
 #endif
 
-/* Whether the struct is large enough to contain `field`: to be asked before reading a struct that another version may
- * have filled. A function checks the last field of version 1.0, and each younger field on its own. NULL contains
+/* Whether the struct is large enough to contain `field`: to be checked before reading a struct that another version may
+ * have filled. A function checks the last field of version 1.0, and each newer field on its own. NULL contains
  * nothing. */
 #define FVLM_HAS(pointer, field)                                                                                       \
   ((pointer) && (pointer)->struct_size >= (size_t)((const char*)(&(pointer)->field + 1) - (const char*)(pointer)))
@@ -31,7 +31,7 @@ enum {
   FVLM_ERROR_ARGUMENT = 1,    /* the engine's arguments break the contract */
   FVLM_ERROR_UNSUPPORTED = 2, /* a shape, type or stride that this plugin does not support; no output was written. The
                                  engine then falls back to the next plugin of the recipe (attention, loss, kernels) */
-  FVLM_ERROR_WORKSPACE = 3,   /* less workspace than requirements() asked for */
+  FVLM_ERROR_WORKSPACE = 3,   /* less workspace than requirements() requested */
   FVLM_ERROR_DEVICE = 4,      /* the device or its library failed */
   FVLM_ERROR_MEMORY = 5,      /* out of host memory (setup only) */
   FVLM_ERROR_INTERNAL = 6,    /* a defect of the plugin */

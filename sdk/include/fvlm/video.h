@@ -1,6 +1,6 @@
 /* fvlm/video.h: decoded frames of video files. Kind "fvlm.video/1". Host memory only.
  *
- * A picture is a decoded frame. The engine holds the file and lends it through a callback; a plugin opens nothing
+ * A picture is a decoded frame. The engine holds the file and gives access through callbacks; a plugin opens nothing
  * itself. Frames are delivered one at a time, upright, in RGB, so that at most one of full size is ever held for the
  * engine. Times are seconds since the first frame. Files are untrusted input: whatever they contain, a plugin returns a
  * status, takes no more memory than a few frames of most_pixels (max_pixels), and polls stop() (is_cancelled). A
@@ -23,7 +23,7 @@ typedef struct fvlm_video_query {
                           them */
 } fvlm_video_query;
 
-/* A file, lent for one call. Only the thread of that call may call its functions. */
+/* A file, valid for one call. Only the thread of that call may call its functions. */
 typedef struct fvlm_video_file {
   uint32_t struct_size;
   uint64_t size; /* bytes */
@@ -46,7 +46,7 @@ typedef struct fvlm_video_probe {
   int64_t* height; /* out */
 } fvlm_video_probe;
 
-/* A decoded frame, lent for the duration of the callback. */
+/* A decoded frame, valid for the duration of the callback. */
 typedef struct fvlm_video_picture {
   uint32_t struct_size;
   int64_t index; /* into fvlm_video_decode.times */

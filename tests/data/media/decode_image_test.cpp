@@ -1,4 +1,5 @@
-// Colours that Pillow cannot write, and files that mean harm. The rest of decoding is held to Pillow by pillow_test.py.
+// Colour formats that Pillow cannot write, and malicious files. pillow_test.py compares the rest of decoding with
+// Pillow.
 #include "base/error.h"
 #include "data/media/decode_image.h"
 #include "data/media/write_image.h"

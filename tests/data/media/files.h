@@ -1,4 +1,4 @@
-// Image files made by hand, for the tests: what no encoder would write.
+// Image files built by hand, which no encoder would write.
 #pragma once
 #include "data/media/image.h"
 

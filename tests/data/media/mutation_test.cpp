@@ -1,5 +1,5 @@
-// Damaged images and videos, from a seed: each ends in a picture or in an Error(data), soon, in little memory, in
-// silence. Under ASan (preset asan) this is what looks for reads and writes out of bounds.
+// Images and videos damaged by seed: each decodes or throws Error(data), quickly, in little memory, and prints nothing.
+// With the preset asan, this test finds accesses out of bounds.
 #include "base/error.h"
 #include "base/random.h"
 #include "data/media/decode_image.h"
@@ -66,7 +66,7 @@ class Mutator {
  private:
   void change(std::string& bytes) {
     if (bytes.size() < 8) return;
-    // Half of the time near the beginning, where sizes and tables are.
+    // Half of the mutations are near the beginning, where sizes and tables are.
     const size_t at = draw(draw(2) == 0 ? std::min<size_t>(bytes.size() - 4, 400) : bytes.size() - 4);
     switch (draw(8)) {
     case 0:
@@ -79,7 +79,7 @@ class Mutator {
       bytes.erase(at, draw(100));
       break;
     case 3:
-    case 4: { // sizes that lie
+    case 4: { // wrong sizes
       static const std::array<std::string, 6> values{"\xff\xff\xff\xff",
                                                      "\x7f\xff\xff\xff",
                                                      std::string("\x80\0\0\0", 4),
@@ -97,7 +97,7 @@ class Mutator {
   uint64_t drawn_ = 0;
 };
 
-// Cases of one kind, with what came of them.
+// Mutated files of one format, and counts of their outcomes.
 void survive(const std::string& name, const std::vector<std::string>& seeds, int cases,
              const std::function<void(const std::string&)>& read) {
   Mutator mutator(name);

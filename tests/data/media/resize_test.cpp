@@ -1,4 +1,4 @@
-// The fast loops against the plain ones, and normalisation. That the numbers are Pillow's: pillow_test.py.
+// The vector loops against plain ones, and normalisation. pillow_test.py compares the results with Pillow.
 #include "base/error.h"
 #include "base/random.h"
 #include "data/media/normalise.h"

@@ -49,7 +49,7 @@ std::string video(int frames, const fvlm::Mp4Form& form = {}) {
   return fvlm::write_mp4(images, form);
 }
 
-// Which frames of video() the pictures are.
+// The indices in video() of the decoded frames.
 std::vector<int> numbers(const std::string& file, const std::vector<double>& times) {
   constexpr size_t bytes = side * side * 3;
   std::vector<uint8_t> out(times.size() * bytes);

@@ -1,4 +1,4 @@
-// What write_png and write_jpeg write, read back by the libraries' own simplest readers.
+// Output of write_png and write_jpeg, read back by libpng and libjpeg.
 #include "base/error.h"
 #include "data/media/write_image.h"
 

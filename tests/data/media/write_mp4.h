@@ -11,11 +11,12 @@ namespace fvlm {
 
 struct Mp4Form {
   int frames_per_second = 8;
-  int key_every = 12;      // frames
-  int between = 0;         // B frames between two others: 0 .. 2
-  int quarter_turns = 0;   // that a player makes, clockwise
-  int quality = 3;         // 1, the best, .. 31
-  bool fragmented = false; // a header a key frame: what is cut off in the middle can be read that far
+  int key_every = 12;    // frames
+  int between = 0;       // B frames between two others: 0 .. 2
+  int quarter_turns = 0; // rotation in degrees, clockwise, as stored in the file
+  int quality = 3;       // 1, the best, .. 31
+  bool fragmented =
+      false; // fragmented, with a header per key frame, so that a truncated file is readable up to the cut
 };
 
 // All frames have one size, even in both directions. The same frames give the same bytes. Throws Error(internal).

@@ -1,4 +1,4 @@
-// Which frames a sample has, and what the model gets of them.
+// Which frames a sample has, and their values as the model gets them.
 #include "data/media/decode_image.h"
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
@@ -21,25 +21,25 @@ std::string png(uint8_t shade) {
   return write_png(plain_image(6, 8, shade, static_cast<uint8_t>(2 * shade), 7));
 }
 
-struct Seen {
+struct DecodedSample {
   Sample sample;
   std::vector<float> frames;
 };
 
-Seen decode(const Files& files, const Wanted& wanted = {}) {
+DecodedSample decode(const Files& files, const Wanted& wanted = {}) {
   OneSample one(files);
   SampleReader reader(wanted.mix, byte_tokenizer(), wanted.image_size, nullptr);
-  Seen out{reader.measure(*one.shard, one.shard->sample(0), wanted.source), {}};
+  DecodedSample out{reader.measure(*one.shard, one.shard->sample(0), wanted.source), {}};
   out.frames.resize(static_cast<size_t>(out.sample.frames * 3 * wanted.image_size * wanted.image_size), NAN);
   reader.decode(*one.shard, out.sample, out.frames);
   return out;
 }
 
 // The shade of each frame's first pixel, as it was before normalisation.
-std::vector<int> shades(const Seen& seen, int64_t size = 4) {
+std::vector<int> shades(const DecodedSample& observed, int64_t size = 4) {
   std::vector<int> all;
-  for (size_t at = 0; at < seen.frames.size(); at += static_cast<size_t>(3 * size * size))
-    all.push_back(static_cast<int>(std::lround((seen.frames[at] * 0.229 + 0.485) * 255)));
+  for (size_t at = 0; at < observed.frames.size(); at += static_cast<size_t>(3 * size * size))
+    all.push_back(static_cast<int>(std::lround((observed.frames[at] * 0.229 + 0.485) * 255)));
   return all;
 }
 
@@ -74,11 +74,11 @@ TEST(Frames, ImageIsDecodedResizedAndNormalised) {
 }
 
 TEST(Frames, StillImageIsRepeated) {
-  Seen seen = decode({{"json", json}, {"png", png(9)}}, replicated(3));
-  EXPECT_EQ(seen.sample.frames, 3);
-  EXPECT_EQ(seen.sample.rows(), 3 + static_cast<int64_t>(seen.sample.texts[0].ids.size()));
-  EXPECT_THAT(shades(seen), ElementsAre(9, 9, 9));
-  EXPECT_TRUE(std::equal(seen.frames.begin(), seen.frames.begin() + 48, seen.frames.begin() + 96));
+  DecodedSample observed = decode({{"json", json}, {"png", png(9)}}, replicated(3));
+  EXPECT_EQ(observed.sample.frames, 3);
+  EXPECT_EQ(observed.sample.rows(), 3 + static_cast<int64_t>(observed.sample.texts[0].ids.size()));
+  EXPECT_THAT(shades(observed), ElementsAre(9, 9, 9));
+  EXPECT_TRUE(std::equal(observed.frames.begin(), observed.frames.begin() + 48, observed.frames.begin() + 96));
   for (int count : {1, 3})
     EXPECT_EQ(
         measure({{"png", png(9)}, {"json", fmt::format(R"({{"caption":"x","frame_count":{}}})", count)}}, replicated(3))
@@ -111,13 +111,13 @@ TEST(Frames, MoreThanMaxFramesAreSampledEvenly) {
 TEST(Frames, ArrayOfFramesIsOnlyNormalised) {
   std::string data;
   for (int i = 0; i < 3 * 4 * 4 * 3; ++i) data += static_cast<char>(5 * i);
-  Seen seen = decode({{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("3, 4, 4, 3", data)}});
-  ASSERT_EQ(seen.frames.size(), data.size());
+  DecodedSample observed = decode({{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("3, 4, 4, 3", data)}});
+  ASSERT_EQ(observed.frames.size(), data.size());
   std::vector<float> expected(data.size());
   for (size_t frame = 0; frame < 3; ++frame)
     normalise(std::span(reinterpret_cast<const uint8_t*>(data.data()), data.size()).subspan(frame * 48, 48),
               std::span(expected).subspan(frame * 48, 48));
-  EXPECT_EQ(seen.frames, expected);
+  EXPECT_EQ(observed.frames, expected);
 
   Wanted two;
   two.mix.max_frames = 2;
@@ -128,8 +128,9 @@ TEST(Frames, ArrayOfFramesIsOnlyNormalised) {
 TEST(Frames, ArrayOfOneFrameIsAStillImage) {
   std::string data(48, '\x21');
   EXPECT_EQ(decode({{"json", json}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3)).sample.frames, 3);
-  Seen seen = decode({{"json", R"({"caption":"x","frame_count":2})"}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3));
-  EXPECT_THAT(shades(seen), ElementsAre(0x21, 0x21));
+  DecodedSample observed =
+      decode({{"json", R"({"caption":"x","frame_count":2})"}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3));
+  EXPECT_THAT(shades(observed), ElementsAre(0x21, 0x21));
 }
 
 TEST(Frames, ReadsNumpyFiles) {
@@ -138,8 +139,8 @@ TEST(Frames, ReadsNumpyFiles) {
                              ".reshape(2, 4, 4, 3))\" 2> /dev/null",
                              FVLM_PYTHON, folder.path().string());
   if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no numpy: scripts/setup puts it there";
-  Seen seen = decode({{"json", json}, {"npy", read_file(folder / "a.npy")}});
-  EXPECT_THAT(shades(seen), ElementsAre(0, 48));
+  DecodedSample observed = decode({{"json", json}, {"npy", read_file(folder / "a.npy")}});
+  EXPECT_THAT(shades(observed), ElementsAre(0, 48));
 }
 
 TEST(Frames, SampleWithoutFramesHasToDeclareIt) {
@@ -187,9 +188,9 @@ TEST(Frames, ErrorsNameSampleAndPart) {
       {{{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("2, 4, 4, 3", data + data)}}, "clips/7.npy has 2"},
   };
   for (const auto& [files, message] : cases) {
-    std::string said = decode_refusal(files);
-    EXPECT_THAT(said, HasSubstr(message));
-    EXPECT_THAT(said, HasSubstr("a.tar: sample 'clips/7'")) << message;
+    std::string output = decode_refusal(files);
+    EXPECT_THAT(output, HasSubstr(message));
+    EXPECT_THAT(output, HasSubstr("a.tar: sample 'clips/7'")) << message;
   }
 }
 

@@ -1,5 +1,5 @@
-// Shards gone wrong by seed: nothing crashes or hangs, and what was not touched comes out as it was. FVLM_MUTATIONS is
-// how many (1,000), FVLM_FIRST_MUTATION the first seed.
+// Shards mutated by seed: nothing crashes or hangs, and untouched samples are read unchanged. FVLM_MUTATIONS is the
+// number of mutations (1,000), FVLM_FIRST_MUTATION the first seed.
 #include "base/log.h"
 #include "data/samples/sample_reader.h"
 #include "mutation.h"
@@ -35,7 +35,7 @@ int64_t peak_kib() {
 
 class Reading {
  public:
-  // What came out of a shard: a digest of everything the model would get, by key.
+  // The samples read from a shard: a digest of everything that the model would get, by key.
   std::map<std::string, uint64_t> read(const fs::path& path) {
     std::map<std::string, uint64_t> good;
     ShardOptions options{.cache = folder_ / "cache", .index_beside = false, .most_unpacked = uint64_t{16} << 20};
@@ -91,7 +91,7 @@ class Reading {
 
 TEST(MutatedShards, NeverCrashAndKeepUntouchedSamples) {
   set_log_level(LogLevel::error);
-  const MadeShard made = made_shard();
+  const SyntheticShard made = made_shard();
   Reading reading;
   write_bytes(reading.folder() / "good.tar", made.bytes);
   const auto good = reading.read(reading.folder() / "good.tar");

@@ -31,7 +31,7 @@ std::string video([[maybe_unused]] int shade) {
 
 class Maker {
  public:
-  MadeShard shard() {
+  SyntheticShard shard() {
     for (int round = 0; round < 3; ++round) {
       std::string number = std::to_string(round);
       int shade = 11 + round;
@@ -78,7 +78,7 @@ class Maker {
   }
 
   TarMaker tar_;
-  std::vector<MadeMember> members_;
+  std::vector<SyntheticMember> members_;
 };
 
 std::string png_of_size(uint32_t width, uint32_t height) {
@@ -111,7 +111,7 @@ std::string box(const std::string& type, const std::string& content, uint32_t li
 
 class Mutation {
  public:
-  Mutation(const MadeShard& shard, uint64_t seed)
+  Mutation(const SyntheticShard& shard, uint64_t seed)
       : shard_(shard), random_(seed * 0x9e3779b97f4a7c15 + 1), bytes_(shard.bytes) {}
 
   Mutated make() {
@@ -128,7 +128,7 @@ class Mutation {
 
  private:
   size_t below(size_t count) { return random_() % count; }
-  const MadeMember& any() { return shard_.members[below(shard_.members.size())]; }
+  const SyntheticMember& any() { return shard_.members[below(shard_.members.size())]; }
 
   void touch(size_t begin, size_t end) {
     for (const auto& [key, from, to] : extents())
@@ -178,7 +178,8 @@ class Mutation {
     done(fmt::format("cut at {}", at));
   }
 
-  // What a wrong size with a right checksum skips, where it leads to a header or the end: nobody can know better.
+  // The members that a wrong size with a correct checksum skips, if it leads to a header or the end: this is
+  // undetectable.
   void skip(size_t header, uint64_t size) {
     if (size > bytes_.size()) return;
     size_t next = header + 512 + (size + 511) / 512 * 512;
@@ -254,8 +255,8 @@ class Mutation {
     bytes_[member.header + 156] = type;
     seal(bytes_, member.header);
     touch(member.begin, member.end);
-    // A folder or a link has no data, a record says something of the next member, a map may go on: the next member's
-    // sample is part of the lie.
+    // A folder or a link has no data, an extended header describes the next member, a sparse map may continue: the next
+    // member's sample is damaged too.
     if (auto next = std::find_if(shard_.members.begin(), shard_.members.end(),
                                  [&](const auto& other) { return other.begin == member.end; });
         next != shard_.members.end() && std::string_view("LKxgS").find(type) != std::string_view::npos)
@@ -293,7 +294,7 @@ class Mutation {
     bytes_.erase(at, size);
     touch(at, aligned ? at + size : shard_.bytes.size());
     touch(at > 0 ? at - 1 : 0, at + size + 512);
-    // The member that lost them then reaches so much further, and may end on a header.
+    // The member that lost these bytes then extends that much further, and may end on a header.
     for (const auto& member : shard_.members)
       if (member.begin <= at && at < member.end) touch(member.end, member.end + size);
     done(fmt::format("{} bytes are gone from {}", size, at));
@@ -374,7 +375,7 @@ class Mutation {
     done(fmt::format("a bad sample with {} members at {}", files.size(), where));
   }
 
-  // A picture of which some bytes are other ones.
+  // An image with some bytes changed.
   void mangled(Files& files) {
     bool png = below(2);
     std::string image = png ? write_png(textured(30, 20, 5)) : write_jpeg(textured(30, 20, 5), 85);
@@ -408,7 +409,7 @@ class Mutation {
     packed.resize(stream.total_out);
     deflateEnd(&stream);
     if (status != Z_STREAM_END) return;
-    if (below(2)) { // what a damaged stream unpacks to, no one knows
+    if (below(2)) { // the content of a damaged stream is unpredictable
       packed[10 + below(packed.size() - 10)] ^= static_cast<char>(1 << below(8));
       touch(0, shard_.bytes.size());
       out_.what += ", packed and a bit flipped";
@@ -417,7 +418,7 @@ class Mutation {
     out_.packed = true;
   }
 
-  const MadeShard& shard_;
+  const SyntheticShard& shard_;
   std::mt19937_64 random_;
   std::string bytes_;
   Mutated out_;
@@ -425,11 +426,11 @@ class Mutation {
 
 } // namespace
 
-MadeShard made_shard() {
+SyntheticShard made_shard() {
   return Maker().shard();
 }
 
-Mutated mutate(const MadeShard& shard, uint64_t seed) {
+Mutated mutate(const SyntheticShard& shard, uint64_t seed) {
   return Mutation(shard, seed).make();
 }
 

@@ -1,4 +1,4 @@
-// Shards gone wrong in every way that a seed leads to, with what must still come out of them.
+// Shards mutated by seed, with the samples that must still be readable.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -7,26 +7,26 @@
 
 namespace fvlm::test {
 
-struct MadeMember {
+struct SyntheticMember {
   std::string key;
   size_t begin = 0, header = 0, end = 0; // of all its blocks; where its own header stands among them
 };
 
-struct MadeShard {
+struct SyntheticShard {
   std::string bytes;
-  std::vector<MadeMember> members;
+  std::vector<SyntheticMember> members;
 };
 
 // Two dozen small samples of every form.
-MadeShard made_shard();
+SyntheticShard made_shard();
 
 struct Mutated {
   std::string bytes;
-  std::string what;              // was done, for messages
+  std::string what;              // the mutation, for messages
   std::set<std::string> touched; // keys of samples that need not come out as they were
   bool packed = false;           // it is a .tar.gz
 };
 
-Mutated mutate(const MadeShard& shard, uint64_t seed);
+Mutated mutate(const SyntheticShard& shard, uint64_t seed);
 
 } // namespace fvlm::test

@@ -1,4 +1,4 @@
-// What samples say: the forms of their JSON, and what is wrong with them.
+// The content of samples: the forms of their JSON, and errors in it.
 #include "sample_maker.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ Sample text(const std::string& json, Wanted wanted = text_only()) {
 
 std::vector<std::string> all_told(const Sample& sample) {
   std::vector<std::string> all;
-  for (const auto& text : sample.texts) all.push_back(told(text));
+  for (const auto& text : sample.texts) all.push_back(reported(text));
   return all;
 }
 
@@ -243,9 +243,9 @@ TEST(SampleContent, ErrorsNameSampleAndPart) {
       {"{\"caption\":\"\xff\"}", "clips/7.json: invalid JSON"},
   };
   for (const auto& [json, message] : cases) {
-    std::string said = refusal({{"json", json}}, text_only());
-    EXPECT_THAT(said, HasSubstr(message)) << json;
-    EXPECT_THAT(said, HasSubstr("a.tar: sample 'clips/7'")) << json;
+    std::string output = refusal({{"json", json}}, text_only());
+    EXPECT_THAT(output, HasSubstr(message)) << json;
+    EXPECT_THAT(output, HasSubstr("a.tar: sample 'clips/7'")) << json;
   }
   EXPECT_THAT(refusal({{"txt", "\xff"}}, text_only()), HasSubstr("clips/7.txt is no UTF-8"));
   EXPECT_THAT(refusal({{"xml", "x"}, {"md", "x"}}, text_only()),

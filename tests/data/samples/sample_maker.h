@@ -1,4 +1,4 @@
-// Shards of one sample, and what a SampleReader makes of them.
+// Shards of one sample, read by a SampleReader.
 #pragma once
 #include "../shards/tar_maker.h"
 #include "../small_tokenizer.h"
@@ -26,7 +26,7 @@ inline Image plain_image(int64_t width, int64_t height, uint8_t red, uint8_t gre
   return image;
 }
 
-// What numpy.save makes of a uint8 array.
+// A uint8 array as numpy.save writes it.
 inline std::string npy(const std::string& shape, const std::string& data, const std::string& type = "|u1") {
   std::string head = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", type, shape);
   head.resize((10 + head.size() + 1 + 63) / 64 * 64 - 11, ' ');
@@ -79,7 +79,7 @@ inline std::string refusal(const Files& files, const Wanted& wanted = {}) {
 }
 
 // The text with its answer tokens in [brackets].
-inline std::string told(const SampleText& text) {
+inline std::string reported(const SampleText& text) {
   std::string out;
   bool inside = false;
   for (size_t i = 0; i < text.ids.size(); ++i) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t size = 16;
 
-// So many seconds at four frames a second, each second brighter than the one before.
+// A video of so many seconds at four frames per second, each second brighter than the previous.
 std::string video(int seconds) {
   std::vector<Image> frames;
   for (int i = 0; i < 4 * seconds; ++i) {

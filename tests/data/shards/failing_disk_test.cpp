@@ -1,4 +1,4 @@
-// What a reader does when its disk fails: failing_disk.c makes the reads of a shard_probe go wrong.
+// Reading from a failing disk: failing_disk.c makes the reads of a shard_probe fail.
 #include "tar_maker.h"
 
 #include <charconv>
@@ -24,7 +24,7 @@ class FailingDisk : public testing::Test {
     ASSERT_GE(calls, 3) << "reads of the probe";
   }
 
-  // What the probe says; its log follows "log:".
+  // The probe's output; its log follows "log:".
   std::string run(const std::string& rule, const char* file = "a.tar", bool fresh = true, const char* more = "") {
     if (fresh) fs::remove(folder / ".a.tar.fvlm-index");
     auto command = fmt::format(

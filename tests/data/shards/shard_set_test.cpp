@@ -105,10 +105,10 @@ TEST(ShardSet, BlamesADownloadOnlyForDamage) {
   write_bytes(folder / "a.tar", tar.end());
   testing::internal::CaptureStderr();
   ShardSet set({(folder / "a.tar").string()}, cached_in(folder));
-  const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("3 places in it are damaged or of no use"));
-  EXPECT_THAT(said, HasSubstr("a name of their own"));
-  EXPECT_THAT(said, testing::Not(HasSubstr("downloaded")));
+  const std::string output = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(output, HasSubstr("3 places in it are damaged or of no use"));
+  EXPECT_THAT(output, HasSubstr("a name of their own"));
+  EXPECT_THAT(output, testing::Not(HasSubstr("downloaded")));
 }
 
 TEST(ShardSet, ReportsProgressAndDoesNotDependOnThreads) {
@@ -118,13 +118,13 @@ TEST(ShardSet, ReportsProgressAndDoesNotDependOnThreads) {
   for (int threads : {1, 2, 8}) {
     ShardOptions chosen = cached_in(folder);
     chosen.threads = threads;
-    std::vector<int64_t> told;
+    std::vector<int64_t> reported;
     ShardSet set({(folder / "*.tar").string()}, chosen, [&](int64_t done, int64_t all) {
       EXPECT_EQ(all, 20);
-      told.push_back(done);
+      reported.push_back(done);
     });
-    EXPECT_EQ(told.size(), 20);
-    EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+    EXPECT_EQ(reported.size(), 20);
+    EXPECT_TRUE(std::is_sorted(reported.begin(), reported.end()));
     if (first.empty()) first = keys(set);
     EXPECT_EQ(keys(set), first) << threads << " threads";
   }

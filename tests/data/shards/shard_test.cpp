@@ -109,7 +109,7 @@ TEST(Shard, ReadsWhatPlainTarMakesOfAFolder) {
       write_bytes(folder / name, name);
     }
   }
-  for (const char* ending : {"png", "json"}) // a folder's order is the file system's affair: the worst of them
+  for (const char* ending : {"png", "json"}) // the order of a folder depends on the file system; this is the worst case
     for (int i = 0; i < 30; ++i) names += fmt::format(" raw/{:03}.{}", i, ending);
   ASSERT_EQ(
       std::system(fmt::format("cd '{}' && tar cf a.tar{} && tar cf b.tar raw", folder.path().string(), names).c_str()),

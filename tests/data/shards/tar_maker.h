@@ -1,4 +1,4 @@
-// Tar files made byte by byte for tests: good ones, and ones that no program would write.
+// Builds tar files byte by byte: valid ones, and ones that no program would write.
 #pragma once
 #include "base/file.h"
 #include "base/scratch_folder.h"
@@ -47,7 +47,7 @@ struct TarMaker {
     return text;
   }
 
-  // Gives where the header stands.
+  // Returns the offset of the header.
   size_t header(std::string_view name, std::string_view size, char type = '0',
                 std::string_view magic = std::string_view("ustar\00000", 8), std::string_view prefix = {}) {
     size_t at = bytes.size();

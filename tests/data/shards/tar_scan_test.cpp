@@ -179,10 +179,10 @@ TEST(TarScan, WrongSizeCostsNoOtherMember) {
       seal(tar, example.headers[member]);
       if (tar == whole) continue;
       Found found = scan(tar);
-      // A size that ends in the same block as the right one, or on a later header, is what the archive says.
+      // A wrong size that ends in the same block as the correct one, or on a later header, is undetectable.
       if (found.wrong.empty()) continue;
       ++noticed;
-      // A size too small gives a part of the member, which its own format knows.
+      // A size that is too small truncates the member, which its own format detects.
       auto good = found.good;
       if (good.size() == example.good.size()) good.erase(good.begin() + static_cast<ptrdiff_t>(member));
       EXPECT_EQ(good, example.without(member)) << "member " << member << " size " << size;

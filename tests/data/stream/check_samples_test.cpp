@@ -1,5 +1,5 @@
 #include "data/stream/check_samples.h"
-#include "made_source.h"
+#include "synthetic_source.h"
 
 #include <gmock/gmock.h>
 
@@ -9,14 +9,14 @@ namespace {
 using testing::HasSubstr;
 
 TEST(CheckSamples, DecodesEachOnceAndReportsErrors) {
-  MadeSource source({700, 30});
+  SyntheticSource source({700, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.source == 1 && drawn.sample == 4; };
   source.leaves_out = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 5; };
   source.undecodable = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample >= 698; };
-  std::vector<int64_t> told;
+  std::vector<int64_t> reported;
   for (const int threads : {1, 4}) {
     const CheckedSamples found =
-        check_samples(source, Order::once(source.sizes()), 0, threads, [&](int64_t done) { told.push_back(done); });
+        check_samples(source, Order::once(source.sizes()), 0, threads, [&](int64_t done) { reported.push_back(done); });
     EXPECT_EQ(found.counts.text(),
               "730 samples read, 726 used, 4 skipped (1 text or fields, 2 image or video, 1 text too long)");
     EXPECT_EQ(found.broken(), 3);
@@ -26,13 +26,13 @@ TEST(CheckSamples, DecodesEachOnceAndReportsErrors) {
     EXPECT_EQ(found.skipped[3].key, "1-4");
     EXPECT_EQ(found.broken_text(2),
               "source 0, sample '0-698': half a picture\n  source 0, sample '0-699': half a picture");
-    EXPECT_EQ(told.back(), 730);
+    EXPECT_EQ(reported.back(), 730);
   }
   EXPECT_EQ(check_samples(source, Order::once(source.sizes()), 10, 2).counts.read, 10);
 }
 
 TEST(CheckSamples, FailingDiskIsNoBrokenSample) {
-  MadeSource source({10});
+  SyntheticSource source({10});
   source.fails = [](const DrawnSample& drawn) { return drawn.sample == 3; };
   EXPECT_THROW(check_samples(source, Order::once(source.sizes()), 0, 2), ReadError);
 }

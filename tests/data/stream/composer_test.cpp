@@ -1,6 +1,6 @@
 #include "data/stream/composer.h"
 #include "data/stream/prefetcher.h"
-#include "made_source.h"
+#include "synthetic_source.h"
 
 #include <gmock/gmock.h>
 #include <set>
@@ -13,7 +13,7 @@ BatchPlan plan_of(plan::Batch batch, int64_t samples = 0) {
 }
 
 // The stage from the cursor on, one sample after the other.
-std::vector<ComposedStep> composed(const MadeSource& source, const BatchPlan& plan,
+std::vector<ComposedStep> composed(const SyntheticSource& source, const BatchPlan& plan,
                                    const std::optional<Cursor>& start = {}, size_t most = 1000000, int64_t epochs = 1) {
   const auto order = Order::shuffled(mix_of({2, 1}, epochs), source.sizes(), 42, "align", 0);
   Cursor cursor = start.value_or(Composer::start(plan, order));
@@ -61,11 +61,11 @@ void expect_every_sample_once(const std::vector<ComposedStep>& steps, const std:
   EXPECT_EQ(static_cast<int64_t>(all.size()), sum);
 }
 
-// What a budget has left may be too little for some of those that wait: they are no part of any pack of the step.
+// Waiting samples that exceed the rest of the budget are in no pack of the step.
 TEST(Composer, KeepsBudgetLimitsNearTheEnd) {
   BatchPlan plan = plan_of({.tokens = 210});
   plan.capacity = {14, 100};
-  const auto steps = composed(MadeSource({300, 0}), plan);
+  const auto steps = composed(SyntheticSource({300, 0}), plan);
   for (const auto& step : steps) {
     int64_t rows = 0;
     for (const auto& pack : step.packs) {
@@ -79,7 +79,7 @@ TEST(Composer, KeepsBudgetLimitsNearTheEnd) {
 }
 
 TEST(Composer, SampleStepHoldsExactlySoManyInPacksThatFit) {
-  const auto steps = composed(MadeSource({150, 45}), plan_of({.samples = 32}));
+  const auto steps = composed(SyntheticSource({150, 45}), plan_of({.samples = 32}));
   ASSERT_EQ(steps.size(), 7u);
   for (size_t i = 0; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i].samples, i < 6 ? 32 : 3);
@@ -95,14 +95,14 @@ TEST(Composer, SampleStepHoldsExactlySoManyInPacksThatFit) {
 
 TEST(Composer, StageEndsWithItsSamples) {
   for (const auto& batch : {plan::Batch{.samples = 32}, plan::Batch{.tokens = 300}}) {
-    const auto steps = composed(MadeSource({150, 45}), plan_of(batch, 100));
+    const auto steps = composed(SyntheticSource({150, 45}), plan_of(batch, 100));
     EXPECT_EQ(keys(steps).size(), 100u);
     EXPECT_EQ(steps.back().after.samples, 100);
   }
 }
 
 TEST(Composer, BudgetStepFillsUntilALimit) {
-  const auto steps = composed(MadeSource({300, 90}), plan_of({.tokens = 500, .frames = 60}));
+  const auto steps = composed(SyntheticSource({300, 90}), plan_of({.tokens = 500, .frames = 60}));
   expect_every_sample_once(steps, {300, 90});
   double rows = 0, frames = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -124,7 +124,7 @@ TEST(Composer, BudgetStepFillsUntilALimit) {
 }
 
 TEST(Composer, OldestWaitingSampleIsInTheNextPack) {
-  for (const auto& step : composed(MadeSource({300, 90}), plan_of({.tokens = 200}))) {
+  for (const auto& step : composed(SyntheticSource({300, 90}), plan_of({.tokens = 200}))) {
     if (step.after.done.empty()) continue;
     EXPECT_FALSE(step.after.done.front());
     for (const auto& pack : step.packs)
@@ -135,7 +135,7 @@ TEST(Composer, OldestWaitingSampleIsInTheNextPack) {
 TEST(Composer, ResumesFromAnyCursor) {
   for (const auto& batch :
        {plan::Batch{.samples = 32}, plan::Batch{.tokens = 300}, plan::Batch{.samples = 9, .frames = 40}}) {
-    MadeSource source({200, 60});
+    SyntheticSource source({200, 60});
     source.broken = [](const DrawnSample& drawn) { return drawn.sample % 13 == 5; };
     const auto all = composed(source, plan_of(batch));
     for (size_t i = 0; i + 1 < all.size(); ++i) {
@@ -155,7 +155,7 @@ TEST(Composer, DataWithoutUsableSamplesAreAnErrorInEveryEpoch) {
     const char* what;
     const char* reason;
     int64_t rows = 200;
-    MadeSource source = MadeSource({30, 10});
+    SyntheticSource source = SyntheticSource({30, 10});
   };
   std::vector<Useless> all = {{"broken", "no text"}, {"left out", "too long"}, {"larger than a pack", "holds", 1}};
   all[0].source.broken = all[1].source.leaves_out = [](const DrawnSample&) { return true; };
@@ -176,23 +176,23 @@ TEST(Composer, DataWithoutUsableSamplesAreAnErrorInEveryEpoch) {
 }
 
 TEST(Composer, ReplacesABrokenSample) {
-  MadeSource source({100, 30});
+  SyntheticSource source({100, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 10 == 3; };
   const auto steps = composed(source, plan_of({.samples = 32}));
   EXPECT_EQ(steps[0].samples, 32);
   EXPECT_EQ(keys(steps).size(), 117u);
   EXPECT_EQ(steps.back().after.broken, 13);
   EXPECT_EQ(steps.back().after.read, 130);
-  size_t told = 0;
-  for (const auto& step : steps) told += step.aside.size();
-  EXPECT_EQ(told, 13u);
+  size_t reported = 0;
+  for (const auto& step : steps) reported += step.aside.size();
+  EXPECT_EQ(reported, 13u);
   const SkippedSample& first = steps[0].aside.at(0);
   EXPECT_EQ(first.reason, "no text");
   EXPECT_TRUE(first.broken);
 }
 
 TEST(Composer, ReportsFilteredSamplesSeparatelyFromBrokenOnes) {
-  MadeSource source({100, 30});
+  SyntheticSource source({100, 30});
   source.leaves_out = [](const DrawnSample& drawn) { return drawn.sample % 10 == 3; };
   const auto steps = composed(source, plan_of({.samples = 32}));
   EXPECT_EQ(keys(steps).size(), 117u);
@@ -205,7 +205,7 @@ TEST(Composer, ReportsFilteredSamplesSeparatelyFromBrokenOnes) {
 TEST(Composer, SampleLargerThanAPackIsSkippedWithItsSize) {
   auto plan = plan_of({.samples = 8});
   plan.capacity = {24, 50};
-  const auto steps = composed(MadeSource({100, 30}), plan);
+  const auto steps = composed(SyntheticSource({100, 30}), plan);
   std::vector<std::string> reasons;
   for (const auto& step : steps)
     for (const auto& aside : step.aside) reasons.push_back(aside.reason);
@@ -219,9 +219,9 @@ TEST(Composer, SampleLargerThanAPackIsSkippedWithItsSize) {
 TEST(Composer, GivesEveryRankAPackOfASampleStep) {
   auto plan = plan_of({.samples = 32});
   plan.capacity = {1000, 10000};
-  EXPECT_EQ(composed(MadeSource({150, 45}), plan)[0].packs.size(), 1u);
+  EXPECT_EQ(composed(SyntheticSource({150, 45}), plan)[0].packs.size(), 1u);
   plan.ranks = 4;
-  EXPECT_GE(composed(MadeSource({150, 45}), plan)[0].packs.size(), 4u);
+  EXPECT_GE(composed(SyntheticSource({150, 45}), plan)[0].packs.size(), 4u);
 }
 
 TEST(Composer, RefusesCursorOfOtherData) {

@@ -32,7 +32,7 @@ TEST(Cursor, KeepsSkippedSamplesByReason) {
   cursor.skipped = {1, 1, 0, 0, 0};
   cursor.cut = 7;
   EXPECT_EQ(Cursor::parse(cursor.text(), "cursor"), cursor);
-  // Of a checkpoint that knows no reasons.
+  // From an older checkpoint without reasons.
   const std::string text =
       R"({"steps":3,"samples":96,"read":101,"broken":2,"left_out":3,"position":98,"drawn":[70,28],)"
       R"("done":"0110","of":"fedcba9876543210"})";

@@ -1,7 +1,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/stream/loader.h"
-#include "made_source.h"
+#include "synthetic_source.h"
 
 #include <atomic>
 #include <gmock/gmock.h>
@@ -17,14 +17,14 @@ const BatchPlan by_samples{.batch = {.samples = 16}, .capacity = {40, 300}, .win
 const BatchPlan by_budget{.batch = {.tokens = 500}, .capacity = {40, 300}, .window = 64, .samples = 400};
 
 struct Stage {
-  explicit Stage(const MadeSource& from, const BatchPlan& by = by_samples, int64_t epochs = 0)
+  explicit Stage(const SyntheticSource& from, const BatchPlan& by = by_samples, int64_t epochs = 0)
       : source(from), plan(by), order(Order::shuffled(mix_of({3, 1}, epochs), from.sizes(), 42, "align", by.samples)),
         cursor(Composer::start(plan, order)) {}
   DataLoader loader(const DataLoaderOptions& options = {}) const {
     return {source, order, plan, first_fit, options, cursor};
   }
 
-  const MadeSource& source;
+  const SyntheticSource& source;
   BatchPlan plan;
   Order order;
   Cursor cursor;
@@ -41,7 +41,7 @@ std::vector<uint64_t> hashes(DataLoader& loader, size_t most = 1000000) {
 }
 
 TEST(DataLoader, GivesFramesOfEachSampleInPlace) {
-  const MadeSource source({100, 30});
+  const SyntheticSource source({100, 30});
   const Stage stage(source);
   auto loader = stage.loader({.workers = 3});
   int64_t samples = 0, steps = 0;
@@ -55,7 +55,7 @@ TEST(DataLoader, GivesFramesOfEachSampleInPlace) {
       const DrawnSample drawn{0, std::stoul(packed.sample->key), 0, std::stol(packed.sample->key.substr(dash + 1))};
       for (int64_t i = 0; i < packed.sample->frames * 6; ++i)
         ASSERT_EQ(loaded->pack.frames[static_cast<size_t>(packed.first_frame * 6 + i)],
-                  MadeSource::pixel(drawn, static_cast<size_t>(i)))
+                  SyntheticSource::pixel(drawn, static_cast<size_t>(i)))
             << packed.sample->key;
     }
     EXPECT_EQ(loaded->pack.frame_count, next);
@@ -70,7 +70,7 @@ TEST(DataLoader, GivesFramesOfEachSampleInPlace) {
 }
 
 TEST(DataLoader, PacksDoNotDependOnTheNumberOfWorkers) {
-  MadeSource source({100, 30});
+  SyntheticSource source({100, 30});
   source.dawdles = true;
   for (const auto& plan : {by_samples, by_budget}) {
     const Stage stage(source, plan);
@@ -82,9 +82,9 @@ TEST(DataLoader, PacksDoNotDependOnTheNumberOfWorkers) {
   }
 }
 
-// A process that dies anywhere goes on from the cursor of the last whole step that it saved.
+// A process that is killed anywhere resumes from the cursor of the last complete step that it saved.
 TEST(DataLoader, ResumesWithTheSamePacksAfterKill) {
-  MadeSource source({300, 100});
+  SyntheticSource source({300, 100});
   source.dawdles = true;
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 17 == 3; };
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 23 == 7; };
@@ -96,9 +96,9 @@ TEST(DataLoader, ResumesWithTheSamePacksAfterKill) {
     const auto expected = hashes(whole);
     for (int round = 0; round < 100;) {
       stage.cursor = Composer::start(plan, stage.order);
-      std::vector<uint64_t> seen, saved; // saved: up to the cursor
+      std::vector<uint64_t> observed, saved; // saved: up to the cursor
       for (bool ended = false; !ended && round < 100; ++round) {
-        seen = saved;
+        observed = saved;
         const int workers = 1 << random.bits(draw++) % 4;
         auto loader = stage.loader({.workers = workers, .quarantine = {.share = 1}});
         const uint64_t packs = random.bits(draw++) % 20;
@@ -106,13 +106,13 @@ TEST(DataLoader, ResumesWithTheSamePacksAfterKill) {
           const auto loaded = loader.next();
           ended = !loaded;
           if (ended) break;
-          seen.push_back(loaded->pack.hash());
+          observed.push_back(loaded->pack.hash());
           if (!loaded->last) continue;
           stage.cursor = Cursor::parse(loaded->after.text(), "cursor");
-          saved = seen;
+          saved = observed;
         }
-        ASSERT_LE(seen.size(), expected.size());
-        ASSERT_TRUE(std::equal(seen.begin(), seen.end(), expected.begin()))
+        ASSERT_LE(observed.size(), expected.size());
+        ASSERT_TRUE(std::equal(observed.begin(), observed.end(), expected.begin()))
             << "round " << round << ", workers " << workers;
       }
     }
@@ -120,29 +120,29 @@ TEST(DataLoader, ResumesWithTheSamePacksAfterKill) {
 }
 
 TEST(DataLoader, RanksSharePacksWithoutOverlap) {
-  const MadeSource source({100, 30});
+  const SyntheticSource source({100, 30});
   auto plan = by_samples;
   plan.capacity = {20, 150};
   plan.ranks = 3;
   const Stage stage(source, plan);
-  std::map<std::string, int> seen;
+  std::map<std::string, int> observed;
   std::vector<int64_t> steps;
   for (int64_t rank = 0; rank < 3; ++rank) {
     auto loader = stage.loader({.workers = 2, .rank = rank});
     int64_t step = 0;
     while (const auto loaded = loader.next()) {
-      for (const auto& packed : loaded->pack.samples) ++seen[std::to_string(packed.position)];
+      for (const auto& packed : loaded->pack.samples) ++observed[std::to_string(packed.position)];
       if (loaded->last) ++step;
     }
     steps.push_back(step);
   }
   EXPECT_EQ(steps, (std::vector<int64_t>{25, 25, 25}));
-  EXPECT_EQ(seen.size(), 400u);
-  for (const auto& [position, times] : seen) EXPECT_EQ(times, 1) << position;
+  EXPECT_EQ(observed.size(), 400u);
+  for (const auto& [position, times] : observed) EXPECT_EQ(times, 1) << position;
 }
 
 TEST(DataLoader, UndecodableSampleLeavesOtherFramesContiguous) {
-  MadeSource source({100, 0});
+  SyntheticSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 4 == 1; };
   const auto log = std::filesystem::path(testing::TempDir()) / "undecodable.jsonl";
   std::filesystem::remove(log);
@@ -171,7 +171,7 @@ TEST(DataLoader, UndecodableSampleLeavesOtherFramesContiguous) {
 }
 
 TEST(DataLoader, TooManyBrokenSamplesEndTheRun) {
-  MadeSource source({100, 30});
+  SyntheticSource source({100, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2, .quarantine = {.count = 20, .share = 0.1}});
@@ -185,7 +185,7 @@ TEST(DataLoader, TooManyBrokenSamplesEndTheRun) {
 }
 
 TEST(DataLoader, SmallSetOfBrokenImagesEndsTheRun) {
-  MadeSource source({60, 0});
+  SyntheticSource source({60, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2});
@@ -200,7 +200,7 @@ TEST(DataLoader, SmallSetOfBrokenImagesEndsTheRun) {
 }
 
 TEST(DataLoader, SkipsAStepWithoutDecodableSamples) {
-  MadeSource source({100, 0});
+  SyntheticSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.position >= 16 && drawn.position < 48; };
   BatchPlan plan = by_samples;
   plan.capacity = {400, 3000}; // a step is one pack
@@ -224,14 +224,14 @@ TEST(DataLoader, SkipsAStepWithoutDecodableSamples) {
   EXPECT_EQ(counts.read, 400);
   EXPECT_EQ(counts.used, 368);
   EXPECT_EQ(counts.skipped[static_cast<size_t>(SkipReason::media)], 32);
-  // A run that is resumed in front of such steps passes over the same ones.
+  // A run that resumes before such steps skips the same ones.
   DataLoader again(source, stage.order, stage.plan, first_fit, options, first);
   EXPECT_EQ(hashes(again), std::vector<uint64_t>(packs.begin() + 1, packs.end()));
   EXPECT_EQ(again.cursor(), loader.cursor());
 }
 
 TEST(DataLoader, SkipsEmptyBudgetPacksAndEndsTheirStep) {
-  MadeSource source({100, 0});
+  SyntheticSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 3 != 0; };
   BatchPlan plan = by_budget;
   plan.capacity = {14, 100}; // packs of a few samples
@@ -251,7 +251,7 @@ TEST(DataLoader, SkipsEmptyBudgetPacksAndEndsTheirStep) {
 }
 
 TEST(DataLoader, ConsecutiveUnusableSamplesEndTheRun) {
-  MadeSource source({100, 0});
+  SyntheticSource source({100, 0});
   source.broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 0; };
   source.undecodable = [](const DrawnSample&) { return true; };
   BatchPlan plan = by_samples;
@@ -268,7 +268,7 @@ TEST(DataLoader, ConsecutiveUnusableSamplesEndTheRun) {
 }
 
 TEST(DataLoader, CountsSkippedSamplesByReason) {
-  MadeSource source({100, 30});
+  SyntheticSource source({100, 30});
   source.broken = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 1; };
   source.leaves_out = [](const DrawnSample& drawn) {
     return drawn.source == 0 && drawn.sample < 4 && drawn.sample > 1;
@@ -283,11 +283,11 @@ TEST(DataLoader, CountsSkippedSamplesByReason) {
 
 TEST(DataLoader, FailingDiskEndsTheRunAndIsNoBrokenSample) {
   for (const bool while_decoding : {false, true}) {
-    struct Failing : MadeSource {
-      using MadeSource::MadeSource;
+    struct Failing : SyntheticSource {
+      using SyntheticSource::SyntheticSource;
       void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
         if (decoding_fails && drawn.position == 50) throw ReadError("a.tar", 512, 5, "the disk failed");
-        MadeSource::decode(drawn, sample, frames);
+        SyntheticSource::decode(drawn, sample, frames);
       }
       bool decoding_fails = false;
     } source({100, 0});
@@ -302,7 +302,7 @@ TEST(DataLoader, FailingDiskEndsTheRunAndIsNoBrokenSample) {
 }
 
 TEST(DataLoader, LimitsItsMemory) {
-  const MadeSource source({100, 30});
+  const SyntheticSource source({100, 30});
   const Stage stage(source);
   const size_t pack = 40 * 6 * sizeof(float);
   std::atomic<size_t> held{0}, most{0};
@@ -316,7 +316,7 @@ TEST(DataLoader, LimitsItsMemory) {
   };
   {
     auto loader = stage.loader({.workers = 4, .memory = 3 * pack + 100, .allocate = counted});
-    auto first = loader.next(); // while it is held, the next two are made
+    auto first = loader.next(); // while it is held, the next two are prefetched
     while (held < 3 * pack) std::this_thread::yield();
     first.reset();
     EXPECT_GT(hashes(loader).size(), 25u);
@@ -332,7 +332,7 @@ TEST(DataLoader, LimitsItsMemory) {
 }
 
 TEST(DataLoader, PackOutlivesItsLoader) {
-  const MadeSource source({100, 30});
+  const SyntheticSource source({100, 30});
   const Stage stage(source);
   std::optional<LoadedPack> first;
   {
@@ -345,7 +345,7 @@ TEST(DataLoader, PackOutlivesItsLoader) {
 }
 
 TEST(DataLoader, MeasuresWaitingTime) {
-  const MadeSource source({100, 30});
+  const SyntheticSource source({100, 30});
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2});
   loader.next();

@@ -1,5 +1,5 @@
 #include "data/stream/order.h"
-#include "made_source.h"
+#include "synthetic_source.h"
 
 #include <map>
 #include <set>
@@ -26,19 +26,19 @@ std::vector<int64_t> counts(const std::vector<DrawnSample>& all, size_t sources)
 
 TEST(Order, EpochHoldsEachSampleOnce) {
   const auto order = Order::shuffled(mix_of({3, 1}), {50, 7}, 42, "align", 0);
-  std::map<std::pair<size_t, int64_t>, std::set<int64_t>> seen;
+  std::map<std::pair<size_t, int64_t>, std::set<int64_t>> observed;
   std::map<std::pair<size_t, int64_t>, int64_t> drawn_of;
   for (const DrawnSample& drawn : first(order, 400)) {
-    seen[{drawn.source, drawn.epoch}].insert(drawn.sample);
+    observed[{drawn.source, drawn.epoch}].insert(drawn.sample);
     ++drawn_of[{drawn.source, drawn.epoch}];
   }
-  for (const auto& [epoch, samples] : seen) {
+  for (const auto& [epoch, samples] : observed) {
     EXPECT_EQ(static_cast<int64_t>(samples.size()), drawn_of[epoch])
         << "source " << epoch.first << " epoch " << epoch.second;
-    if (!seen.contains({epoch.first, epoch.second + 1})) continue; // the last was not read to its end
+    if (!observed.contains({epoch.first, epoch.second + 1})) continue; // the last was not read to its end
     EXPECT_EQ(samples.size(), epoch.first == 0 ? 50u : 7u);
   }
-  EXPECT_GT(seen.size(), 10u);
+  EXPECT_GT(observed.size(), 10u);
 }
 
 TEST(Order, FollowsWeightsAndTextRatio) {

@@ -64,11 +64,11 @@ TEST_F(QuarantineLog, WarnsOnceInAllEpochs) {
       quarantine.add({100 * epoch + 13, "a.tar", "clip-8", "no 'assistant'"});
     }
   }
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_EQ(lines().size(), 2u);
   size_t warnings = 0;
-  for (size_t at = told.find("clip-7"); at != std::string::npos; at = told.find("clip-7", at + 1)) ++warnings;
-  EXPECT_EQ(warnings, 1u) << told;
+  for (size_t at = reported.find("clip-7"); at != std::string::npos; at = reported.find("clip-7", at + 1)) ++warnings;
+  EXPECT_EQ(warnings, 1u) << reported;
 }
 
 TEST(QuarantineLimits, ProtectSmallSetsToo) {

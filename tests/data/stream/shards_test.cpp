@@ -1,9 +1,9 @@
-// The stream over real shards: what comes out, through any number of deaths of the process.
+// The stream over real shards, also when the process is killed any number of times.
 #include "../samples/sample_maker.h"
 #include "base/text.h"
 #include "data/stream/loader.h"
 #include "data/stream/mix_samples.h"
-#include "made_source.h"
+#include "synthetic_source.h"
 
 #include <csignal>
 #include <fstream>
@@ -71,21 +71,21 @@ std::set<std::string> reasons(const std::filesystem::path& log) {
   return all;
 }
 
-// What a process does that is killed sooner or later: after each step it writes down its packs' hashes and the cursor.
+// The work of a process that will be killed: after each step it writes its packs' hashes and the cursor.
 void run_until_killed(const Folder& folder, int workers) {
   const Opened opened(folder);
   Cursor cursor = opened.start();
-  std::string told;
+  std::string reported;
   if (std::filesystem::exists(folder / "state")) {
     const std::string state = read_file(folder / "state");
     const size_t end = state.find('\n');
     cursor = Cursor::parse(state.substr(0, end), "state");
-    told = state.substr(end + 1);
+    reported = state.substr(end + 1);
   }
   const auto loader = opened.loader(cursor, folder / "killed.jsonl", workers);
   while (const auto loaded = loader->next()) {
-    told += fmt::format("{:016x}\n", loaded->pack.hash());
-    if (loaded->last) write_file_atomic(folder / "state", loaded->after.text() + "\n" + told);
+    reported += fmt::format("{:016x}\n", loaded->pack.hash());
+    if (loaded->last) write_file_atomic(folder / "state", loaded->after.text() + "\n" + reported);
   }
 }
 
@@ -94,7 +94,7 @@ TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
   write_shards(folder);
   const Opened opened(folder);
   const auto loader = opened.loader(opened.start(), folder / "broken.jsonl", 2);
-  std::set<std::string> seen;
+  std::set<std::string> observed;
   while (const auto loaded = loader->next())
     for (const auto& packed : loaded->pack.samples) {
       const int number = std::stoi(packed.sample->key);
@@ -103,10 +103,10 @@ TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
       EXPECT_EQ(packed.sample->frames, 1 + number % 3);
       const float red = loaded->pack.frames[static_cast<size_t>(packed.first_frame * 3 * image_size * image_size)];
       EXPECT_NEAR((red * 0.229f + 0.485f) * 255, number, 0.01);
-      EXPECT_THAT(told(packed.sample->texts[0]), testing::HasSubstr(fmt::format("number {}", number)));
-      seen.insert(packed.sample->key);
+      EXPECT_THAT(reported(packed.sample->texts[0]), testing::HasSubstr(fmt::format("number {}", number)));
+      observed.insert(packed.sample->key);
     }
-  EXPECT_EQ(seen.size(), 120u - 17 - 11 + 2); // 38 and 115 are broken both ways
+  EXPECT_EQ(observed.size(), 120u - 17 - 11 + 2); // 38 and 115 are broken both ways
   const std::string all = read_file(folder / "broken.jsonl");
   EXPECT_THAT(all, testing::HasSubstr("\"key\":\"00003\""));
   EXPECT_THAT(all, testing::HasSubstr("\"key\":\"00005\""));

@@ -1,4 +1,4 @@
-// Threads that the system does not give.
+// Threads that the system refuses to start.
 #include "base/error.h"
 #include "data/stream/thread_pool.h"
 
@@ -14,12 +14,12 @@ namespace fvlm {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool has_shadow_memory = true; // which no limit on addresses leaves room for
+constexpr bool has_shadow_memory = true; // for which any limit of the address space is too small
 #else
 constexpr bool has_shadow_memory = false;
 #endif
 
-// Room for so many more bytes of addresses: the stack of a thread takes some.
+// Limits the address space to so many more bytes, of which each thread's stack takes some.
 void leave(uint64_t bytes) {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -1,4 +1,4 @@
-// Author: a folder with recipe files, and what running them gives.
+// Author: a folder with recipe files, and the results of running them.
 #pragma once
 #include "base/error.h"
 #include "base/scratch_folder.h"

@@ -50,7 +50,7 @@ struct Case {
   }
 };
 
-// A recipe's folder with things to be tempted by, and a secret beside it.
+// A recipe's folder with files that an escape might read, and a secret file next to it.
 class Ground {
  public:
   Ground() {
@@ -146,7 +146,7 @@ TEST_P(SandboxEscape, IsContained) {
   Ground ground;
   std::string before = ground.listing();
   check(given, ground.run(given));
-  // Its own tables are what they were, unless the case was not allowed to get that far.
+  // The sandbox's own tables are unchanged, unless the case was stopped before the check.
   Outcome guarded = ground.run_guarded(given);
   if (guarded.value != "intact") {
     EXPECT_TRUE(!given.expected.empty() && std::regex_search(guarded.error, std::regex(given.expected)))

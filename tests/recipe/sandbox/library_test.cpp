@@ -4,7 +4,7 @@
 namespace fvlm::recipe {
 namespace {
 
-// A program that must give in the sandbox what it gives in plain Lua.
+// A program whose result in the sandbox must be that of plain Lua.
 struct Program {
   const char *name, *text;
 };

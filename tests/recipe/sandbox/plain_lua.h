@@ -1,4 +1,4 @@
-// Plain Lua, the packaged one with its own libraries: what our libraries are compared with.
+// Plain Lua with its own libraries, with which the sandbox's libraries are compared.
 #pragma once
 #include <lua.h>
 #include <lualib.h>

@@ -1,5 +1,5 @@
-// sandbox_print RECIPE: what the recipe evaluates to, as text; then the order in which plain Lua walks a table, which
-// shows this process's hash seed.
+// sandbox_print RECIPE: prints the recipe's value as text, then the order in which plain Lua traverses a table, which
+// depends on this process's hash seed.
 #include "base/error.h"
 #include "recipe/sandbox.h"
 

@@ -1,4 +1,4 @@
-// From a Value tree to a Plan: defaults, what is derived, --set, provenance, JSON, hash, differences.
+// From a Value tree to a Plan: defaults, derived values, --set, provenance, JSON, hash, differences.
 #include "objective/dpo/settings.h"
 #include "objective/next_token/settings.h"
 #include "small_recipe.h"
@@ -133,17 +133,17 @@ TEST(Freeze, ActivationCheckpointingByStrideAndByName) {
 }
 
 TEST(Freeze, SamplesAFunctionOverTheProgress) {
-  std::vector<double> asked;
+  std::vector<double> requested;
   Frozen frozen(small_recipe({small_stage("align", {key("schedule", 16, value(16, FunctionId{7}))})}), {},
                 [&](FunctionId function, std::span<const Value> arguments) {
                   EXPECT_EQ(function.index, 7);
-                  asked.push_back(std::get<double>(arguments[0].data));
-                  return Value{1 - asked.back() / 2, {}};
+                  requested.push_back(std::get<double>(arguments[0].data));
+                  return Value{1 - requested.back() / 2, {}};
                 });
   const auto& curve = std::get<plan::Curve>(frozen.stage().schedule);
-  ASSERT_EQ(asked.size(), 257u);
-  EXPECT_EQ(asked.front(), 0);
-  EXPECT_EQ(asked.back(), 1);
+  ASSERT_EQ(requested.size(), 257u);
+  EXPECT_EQ(requested.front(), 0);
+  EXPECT_EQ(requested.back(), 1);
   EXPECT_EQ(curve.at(0.5), 0.75);
   EXPECT_DOUBLE_EQ(curve.at(0.3), 0.85); // between two points
   EXPECT_EQ(curve.at(2), 0.5);

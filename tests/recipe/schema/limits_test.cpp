@@ -1,4 +1,4 @@
-// What a recipe may cost between its file and its Plan. Nothing here measures time: work is counted, or refused.
+// Limits on the cost of a recipe, from its file to its Plan. Nothing here measures time: work is counted, or refused.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/scratch_folder.h"
@@ -30,7 +30,7 @@ std::string message_of(const std::function<void()>& work) {
   return "no error";
 }
 
-// What resolve() says of a recipe that makes so many stages, each with `more` in its table.
+// The error of resolve() for a recipe with so many stages, each with `more` in its table.
 std::string of_stages(int count, const std::string& before, const std::string& more) {
   const ScratchFolder folder;
   write_file_atomic(folder / "r.lua", "local fvlm = require \"fvlm\"\n" + before + R"(

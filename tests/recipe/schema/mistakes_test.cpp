@@ -1,4 +1,4 @@
-// What the schema says of a recipe that is wrong: file and line, path, what was expected and got, what was meant.
+// Errors of the schema: file and line, path, expected and actual value, suggestion.
 #include "recipe/schema/table.h"
 #include "small_recipe.h"
 

@@ -1,4 +1,4 @@
-// The bundled recipes, held to the numbers of the public release, and the pages made from the schema.
+// The bundled recipes have the numbers of the public release, and the pages generated from the schema are current.
 #include "base/file.h"
 #include "model/connector/foveated/settings.h"
 #include "objective/dpo/settings.h"

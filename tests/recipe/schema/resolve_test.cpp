@@ -23,7 +23,7 @@ class ResolveTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder); }
 
-  // A recipe around what a stage says; its lines are 3 (name) to 12 as written here.
+  // A recipe with this text in its stage; the stage's lines are 3 (name) to 12 as written here.
   fs::path recipe(const std::string& stage, const std::string& before = "") {
     fs::path file = folder / "r.lua";
     write_file_atomic(file, before + R"(

@@ -160,8 +160,8 @@ TEST(Rules, BatchHasALimit) {
 }
 
 TEST(Rules, PreferenceListsEndWithAuto) {
-  auto wishes = table(4, "", {}, {value(4, "auto"), value(4, "cudnn")});
-  EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, wishes)}))}),
+  auto preferences = table(4, "", {}, {value(4, "auto"), value(4, "cudnn")});
+  EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, preferences)}))}),
               ElementsAre("r.lua:4: kernels.attention[1]: \"auto\" must be last\n  it considers every backend, so "
                           "later entries have no effect"));
   EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("atention", 4, "cudnn")}))}),

@@ -1,4 +1,4 @@
-// The smallest good recipe, as text and as a Value tree, and what freeze() says of a Value.
+// The smallest valid recipe, as text and as a Value tree, and the errors of freeze() for a Value.
 #pragma once
 #include "build_value.h"
 #include "recipe/freeze.h"

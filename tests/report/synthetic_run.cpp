@@ -1,4 +1,4 @@
-#include "made_run.h"
+#include "synthetic_run.h"
 
 #include "base/file.h"
 #include "base/random.h"
@@ -38,7 +38,7 @@ struct Shape {
 
 class Maker {
  public:
-  Maker(const fs::path& folder, const MadeRun& wanted)
+  Maker(const fs::path& folder, const SyntheticRun& wanted)
       : folder_(folder), wanted_(wanted), resolved_(quickstart()), log_((write_plan(), folder), {}) {}
 
   void make() {
@@ -267,7 +267,7 @@ class Maker {
   }
 
   fs::path folder_;
-  MadeRun wanted_;
+  SyntheticRun wanted_;
   recipe::Resolved resolved_;
   report::MetricsLog log_;
   RandomStream random_{7, "made run"};
@@ -276,7 +276,7 @@ class Maker {
 
 } // namespace
 
-void make_run(const fs::path& folder, const MadeRun& wanted) {
+void make_run(const fs::path& folder, const SyntheticRun& wanted) {
   Maker(folder, wanted).make();
 }
 

@@ -1,4 +1,4 @@
-// Samples made from their number, for tests of the stream: any of them may be broken, and each takes its time.
+// Synthetic samples, determined by their index, for tests of the stream: any of them may be broken or slow.
 #pragma once
 #include "base/error.h"
 #include "base/random.h"
@@ -27,11 +27,11 @@ inline plan::Mix mix_of(const std::vector<double>& weights, int64_t epochs = 0) 
   return mix;
 }
 
-class MadeSource : public SampleSource {
+class SyntheticSource : public SampleSource {
  public:
   using Where = std::function<bool(const DrawnSample&)>;
 
-  explicit MadeSource(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
+  explicit SyntheticSource(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
   std::vector<int64_t> sizes() const override { return sizes_; }
   int64_t frame_elements() const override { return 6; }
   std::string place(const DrawnSample& drawn) const override { return fmt::format("source {}", drawn.source); }

@@ -1,7 +1,7 @@
-// Evaluation sets made from numbers, for the tiny model of the model room's tests.
+// Synthetic evaluation sets for the tiny model of tests/model.
 #pragma once
 #include "../data/small_tokenizer.h"
-#include "../data/stream/made_source.h"
+#include "../data/stream/synthetic_source.h"
 #include "../model/tiny.h"
 #include "evaluation/sample_set.h"
 
@@ -10,9 +10,9 @@
 namespace fvlm::evaluation {
 
 // Two sources, with frames and without: samples of several lengths, as questions, as pairs, or as texts.
-class MadeQuestions : public SampleSource {
+class SyntheticQuestions : public SampleSource {
  public:
-  explicit MadeQuestions(plan::Measure measure, std::vector<int64_t> sizes = {13, 6})
+  explicit SyntheticQuestions(plan::Measure measure, std::vector<int64_t> sizes = {13, 6})
       : measure_(measure), sizes_(std::move(sizes)) {}
 
   std::vector<int64_t> sizes() const override { return sizes_; }
@@ -34,12 +34,12 @@ class MadeQuestions : public SampleSource {
       texts = dice.upto(2, 4);
       sample.correct_choice = dice.upto(0, texts - 1);
     }
-    std::vector<TokenId> asked;
-    for (int64_t i = 0; i < prompt; ++i) asked.push_back(static_cast<TokenId>(dice.upto(0, 52)));
+    std::vector<TokenId> located;
+    for (int64_t i = 0; i < prompt; ++i) located.push_back(static_cast<TokenId>(dice.upto(0, 52)));
     for (int64_t text = 0; text < texts; ++text) {
       SampleText& made = sample.texts.emplace_back();
-      made.ids = asked;
-      made.answer_mask.assign(asked.size(), 0);
+      made.ids = located;
+      made.answer_mask.assign(located.size(), 0);
       for (int64_t i = dice.upto(1, 4); i > 0; --i) {
         made.ids.push_back(static_cast<TokenId>(dice.upto(0, 52)));
         made.answer_mask.push_back(1);
@@ -66,7 +66,7 @@ class MadeQuestions : public SampleSource {
     return made;
   }
 
-  MadeSource::Where broken = [](const DrawnSample&) { return false; };
+  SyntheticSource::Where broken = [](const DrawnSample&) { return false; };
 
  private:
   plan::Measure measure_;

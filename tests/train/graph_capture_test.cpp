@@ -1,6 +1,6 @@
-// Recorded steps and copies beside them, with a device of our own.
+// Captured steps and overlapped copies, on a fake device.
 #include "base/error.h"
-#include "own_runtime.h"
+#include "fake_runtime.h"
 #include "small_run.h"
 #include "train/graph_cache.h"
 #include "train/input_staging.h"
@@ -17,7 +17,7 @@ namespace fvlm::train {
 namespace {
 
 TEST(GraphCache, RunsThenCapturesThenReplays) {
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   GraphCache recorder("the test", true);
   int runs = 0;
   const auto work = [&runs] { ++runs; };
@@ -36,14 +36,14 @@ TEST(GraphCache, RunsEagerlyWithoutADeviceOrByRequest) {
   int runs = 0;
   GraphCache nowhere("the test", true);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(nowhere.run([&] { ++runs; }));
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   GraphCache unwanted("the test", false);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(unwanted.run([&] { ++runs; }));
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(runtime.recorded, 0);
 }
 
-class OwnStaging : public testing::Test {
+class Staging : public testing::Test {
  protected:
   // Frames of one pixel, all of this value, in a place with so many slots.
   void stage(int64_t used, float value, int64_t slots) {
@@ -61,13 +61,13 @@ class OwnStaging : public testing::Test {
       EXPECT_TRUE(at::equal(frames[static_cast<int64_t>(i)], at::full({3, 1, 1}, values[i]))) << "slot " << i;
   }
 
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   InputStaging staging{runtime, at::kCPU, {4, 3, 1, 1}, true};
   std::map<int64_t, StagedInputs> places; // by their slots
   std::weak_ptr<std::byte> memory_;       // of the last pack
 };
 
-TEST_F(OwnStaging, FramesFillTheFirstSlotsAndTheRestIsZero) {
+TEST_F(Staging, FramesFillTheFirstSlotsAndTheRestIsZero) {
   stage(4, 1, 4);
   expect_slots(4, {1, 1, 1, 1});
   stage(2, 2, 3);
@@ -75,7 +75,7 @@ TEST_F(OwnStaging, FramesFillTheFirstSlotsAndTheRestIsZero) {
   expect_slots(4, {2, 2, 0, 1}); // packs of all shapes share the slots
 }
 
-TEST_F(OwnStaging, SmallTensorsKeepTheMemoryOfTheirShapes) {
+TEST_F(Staging, SmallTensorsKeepTheMemoryOfTheirShapes) {
   stage(4, 1, 4);
   const at::Tensor shares = places.at(4).inputs.frame_shares;
   BuiltPass next;
@@ -84,7 +84,7 @@ TEST_F(OwnStaging, SmallTensorsKeepTheMemoryOfTheirShapes) {
   EXPECT_TRUE(at::equal(shares, at::full({4}, 0.25, at::kDouble)));
 }
 
-TEST_F(OwnStaging, CopiesFramesAfterThePreviousOnesMoved) {
+TEST_F(Staging, CopiesFramesAfterThePreviousOnesMoved) {
   stage(2, 1, 4);
   const auto first = memory_;
   EXPECT_FALSE(first.expired()) << "the device may still read it";
@@ -95,35 +95,35 @@ TEST_F(OwnStaging, CopiesFramesAfterThePreviousOnesMoved) {
                                                 "copy behind mark 2", "follow copy 2"));
 }
 
-class TrainRecording : public SmallRun {
+class TrainWithGraphs : public SmallRun {
  protected:
   TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}, const Faults& faults = {}) {
     return run(name, sets, {.replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   }
 };
 
-TEST_F(TrainRecording, CapturedStepsEqualEagerOnesToTheBit) {
+TEST_F(TrainWithGraphs, CapturedStepsEqualEagerOnesToTheBit) {
   run_alone("plain");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   run_alone("recorded");
   expect_equal_runs("plain", "recorded");
   EXPECT_GT(runtime.recorded, 5) << "passes and optimizer of three stages";
   EXPECT_GE(runtime.copied, 24) << "frames of each step";
 }
 
-TEST_F(TrainRecording, RecipeMayDisableOverlappingCopies) {
+TEST_F(TrainWithGraphs, RecipeMayDisableOverlappingCopies) {
   run_alone("plain");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   run_alone("one_after_the_other", {"speed.overlap_copies=false"});
   EXPECT_EQ(runtime.copied, 0);
   expect_equal_runs("plain", "one_after_the_other");
 }
 
-// What the device does, and what the host reads of it.
-TEST_F(TrainRecording, ReadsAStepWhileTheNextOneRuns) {
-  OwnRuntime runtime;
+// The device's work, and the readbacks of the host.
+TEST_F(TrainWithGraphs, ReadsAStepWhileTheNextOneRuns) {
+  FakeRuntime runtime;
   Faults faults;
-  std::vector<int64_t> read_before; // marks that were waited for when a step's optimizer was due
+  std::vector<int64_t> read_before; // events that were waited for before a step's optimizer
   faults.before_step = [&](const std::string&, int64_t, model::Parameters&) {
     read_before.push_back(std::count_if(runtime.log.begin(), runtime.log.end(),
                                         [](const std::string& line) { return line.starts_with("wait for mark"); }));
@@ -133,8 +133,8 @@ TEST_F(TrainRecording, ReadsAStepWhileTheNextOneRuns) {
   EXPECT_THAT(read_before, testing::ElementsAre(0, 0, 1, 2, 4, 4, 5, 6, 8, 8));
 }
 
-TEST_F(TrainRecording, ReadsAtOnceWhatMayChangeTheNextStep) {
-  OwnRuntime runtime;
+TEST_F(TrainWithGraphs, ReadsAtOnceWhatMayChangeTheNextStep) {
+  FakeRuntime runtime;
   Faults faults;
   int64_t steps = 0;
   faults.before_step = [&](const std::string&, int64_t, model::Parameters&) {
@@ -147,7 +147,7 @@ TEST_F(TrainRecording, ReadsAtOnceWhatMayChangeTheNextStep) {
 }
 
 // A pixel of one step and a gradient of another, and a step for which memory runs out.
-TEST_F(TrainRecording, BadStepsAreReportedInTheSameLines) {
+TEST_F(TrainWithGraphs, BadStepsAreReportedInTheSameLines) {
   const auto go = [&](const std::string& name) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     Faults faults;
@@ -161,21 +161,21 @@ TEST_F(TrainRecording, BadStepsAreReportedInTheSameLines) {
     run_alone(name, {"log_every=1"}, faults);
   };
   go("plain");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   go("recorded");
   expect_equal_runs("plain", "recorded");
 }
 
-TEST_F(TrainRecording, StoppedAnywhereEndsInTheSameBits) {
+TEST_F(TrainWithGraphs, StoppedAnywhereEndsInTheSameBits) {
   run_alone("whole");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   for (int part = 0; part < 40; ++part)
     if (!run("parts", {}, {.max_steps = 1 + part % 4, .replicas = ThreadReplicas::Size{1, 1}}).stopped) break;
   expect_equal_runs("whole", "parts");
 }
 
-TEST_F(TrainRecording, TooManyBadStepsEndTheRunAtTheSameStep) {
-  OwnRuntime runtime;
+TEST_F(TrainWithGraphs, TooManyBadStepsEndTheRunAtTheSameStep) {
+  FakeRuntime runtime;
   Faults faults;
   faults.before_step = [](const std::string&, int64_t step, model::Parameters& parameters) {
     if (step >= 4) parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
@@ -190,7 +190,7 @@ TEST_F(TrainRecording, TooManyBadStepsEndTheRunAtTheSameStep) {
   }
 }
 
-TEST_F(TrainRecording, OutOfMemoryIsReportedAfterThePreviousStep) {
+TEST_F(TrainWithGraphs, OutOfMemoryIsReportedAfterThePreviousStep) {
   const auto go = [&](const std::string& name) {
     Faults faults;
     faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
@@ -199,13 +199,13 @@ TEST_F(TrainRecording, OutOfMemoryIsReportedAfterThePreviousStep) {
     EXPECT_THROW(run_alone(name, {"log_every=1"}, faults), Error);
   };
   go("plain");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   go("recorded");
   expect_equal_runs("plain", "recorded");
   EXPECT_EQ(metrics(folder("recorded")).back()["step"], 5);
 }
 
-TEST_F(TrainRecording, ControlSeesAndDoesTheSame) {
+TEST_F(TrainWithGraphs, ControlSeesAndDoesTheSame) {
   change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
     memory.losses = (memory.losses or "") .. " " .. m.loss
     memory.calls = (memory.calls or 0) + 1
@@ -213,24 +213,24 @@ TEST_F(TrainRecording, ControlSeesAndDoesTheSame) {
     if memory.calls == 4 then return fvlm.stop_stage() end
   end },)");
   run_alone("plain", {"log_every=3"});
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   run_alone("recorded", {"log_every=3"});
   expect_equal_runs("plain", "recorded");
   EXPECT_EQ(read_file(folder("plain") / "journal.jsonl"), read_file(folder("recorded") / "journal.jsonl"));
 }
 
-TEST_F(TrainRecording, UncapturableStepRunsEagerly) {
+TEST_F(TrainWithGraphs, UncapturableStepRunsEagerly) {
   run_alone("plain");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   runtime.refuses = true;
   run_alone("refused");
   expect_equal_runs("plain", "refused");
 }
 
-TEST_F(TrainRecording, ReferenceInputsAreCapturedToo) {
+TEST_F(TrainWithGraphs, ReferenceInputsAreCapturedToo) {
   change_recipe("fvlm.dpo { beta = 0.1 }", "fvlm.dpo { beta = 0.1, cache_reference = true }");
   run_alone("plain");
-  OwnRuntime runtime;
+  FakeRuntime runtime;
   int packs = 0, before = 0, after = 0;
   Faults faults;
   faults.before_reference = [&](const std::string&, const HostPack&) {
@@ -244,8 +244,8 @@ TEST_F(TrainRecording, ReferenceInputsAreCapturedToo) {
   EXPECT_LT(after - before, packs - 1) << "and then replayed";
 }
 
-TEST_F(TrainRecording, RecipeMayDisableCapture) {
-  OwnRuntime runtime;
+TEST_F(TrainWithGraphs, RecipeMayDisableCapture) {
+  FakeRuntime runtime;
   run_alone("plain", {"speed.graphs=false"});
   EXPECT_EQ(runtime.recorded, 0);
 }

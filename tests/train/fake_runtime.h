@@ -1,5 +1,5 @@
-// A device of the tests' own: what it "records" it runs when it is told to replay, and copies only when somebody goes
-// on behind them.
+// A fake device: work that it captures runs on replay, and copies of the prefetch stream run only when something waits
+// for them.
 #pragma once
 #include "device/runtime.h"
 
@@ -8,9 +8,9 @@
 
 namespace fvlm::train {
 
-class Memoir : public device::CapturedGraph {
+class FakeGraph : public device::CapturedGraph {
  public:
-  explicit Memoir(std::function<void()> work) : work_(std::move(work)) {}
+  explicit FakeGraph(std::function<void()> work) : work_(std::move(work)) {}
   void replay() override { work_(); }
   int64_t kernels() const override { return 7; }
 
@@ -18,9 +18,9 @@ class Memoir : public device::CapturedGraph {
   std::function<void()> work_;
 };
 
-class OwnMark : public device::Event {
+class FakeEvent : public device::Event {
  public:
-  OwnMark(std::string name, std::vector<std::string>& log, std::function<void()> before = {})
+  FakeEvent(std::string name, std::vector<std::string>& log, std::function<void()> before = {})
       : name_(std::move(name)), log_(log), before_(std::move(before)) {}
   void wait() const override {
     log_.push_back("wait for " + name_);
@@ -38,30 +38,30 @@ class OwnMark : public device::Event {
   mutable std::function<void()> before_;
 };
 
-class OwnRuntime : public device::Runtime {
+class FakeRuntime : public device::Runtime {
  public:
-  OwnRuntime() { device::use_runtime(this); }
-  ~OwnRuntime() override { device::use_runtime(nullptr); }
+  FakeRuntime() { device::use_runtime(this); }
+  ~FakeRuntime() override { device::use_runtime(nullptr); }
   std::unique_ptr<device::CapturedGraph> capture(const std::function<void()>& work) override {
     if (refuses) throw std::runtime_error("something waits for the device");
     ++recorded;
-    return std::make_unique<Memoir>(work);
+    return std::make_unique<FakeGraph>(work);
   }
   bool is_capturing() const override { return false; }
   void run_on_side_stream(std::function<void()> work, int64_t) override { work(); }
   void join_side_stream() noexcept override {}
   std::shared_ptr<device::Event> record_event() override {
-    return std::make_shared<OwnMark>("mark " + std::to_string(++marks), log);
+    return std::make_shared<FakeEvent>("mark " + std::to_string(++marks), log);
   }
   std::shared_ptr<device::Event> copy_on_prefetch_stream(const device::Event& after,
                                                          const std::function<void()>& copies) override {
-    const auto& before = dynamic_cast<const OwnMark&>(after);
+    const auto& before = dynamic_cast<const FakeEvent&>(after);
     before.come_here();
     log.push_back("copy behind " + before.name());
-    return std::make_shared<OwnMark>("copy " + std::to_string(++copied), log, copies);
+    return std::make_shared<FakeEvent>("copy " + std::to_string(++copied), log, copies);
   }
   void wait_event(const device::Event& mark) override {
-    const auto& before = dynamic_cast<const OwnMark&>(mark);
+    const auto& before = dynamic_cast<const FakeEvent&>(mark);
     log.push_back("follow " + before.name());
     before.come_here();
   }
@@ -73,7 +73,7 @@ class OwnRuntime : public device::Runtime {
 
   int recorded = 0, marks = 0, copied = 0;
   bool refuses = false;
-  std::vector<std::string> log; // of marks and copies
+  std::vector<std::string> log; // of events and copies
 };
 
 } // namespace fvlm::train
