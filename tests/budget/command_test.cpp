@@ -127,13 +127,13 @@ TEST_F(CheckFiles, OpensWhatADryRunOpens) {
 TEST_F(CheckFiles, ReadsConfigsAndTheHeadersOfWeights) {
   EXPECT_THAT(check("\"facebook/dinov2-small\""), HasSubstr("hf download facebook/dinov2-small"));
   write_file_atomic(at("vision/model.safetensors"), "cut");
-  write_file_atomic(at("vision/config.json"), R"({"model_type": "clip"})");
+  write_file_atomic(at("vision/config.json"), R"({"model_type": "vit_mae"})");
   EXPECT_THAT(check(folder()), HasSubstr("unusable: "));
   const std::string header = R"({"embeddings.cls_token":{"dtype":"F32","shape":[1,1,64],"data_offsets":[0,256]}})";
   std::string file(8, '\0');
   file[0] = static_cast<char>(header.size());
   write_file_atomic(at("vision/model.safetensors"), file + header + std::string(256, '\0'));
-  EXPECT_THAT(check(folder()), HasSubstr("model_type \"clip\" is not supported as"));
+  EXPECT_THAT(check(folder()), HasSubstr("model_type \"vit_mae\" is not supported as"));
   write_file_atomic(at("vision/config.json"), R"({"model_type": "dinov2", "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 2, "mlp_ratio": 4, "image_size": 224, "patch_size": 14})");
   EXPECT_THAT(check(folder()), HasSubstr("model.vision, " + at("r.lua").string() + ":3")) << "tensors are missing";
