@@ -190,8 +190,8 @@ class EvaluationRun {
   }
 
   void add(const std::string& stage, evaluation::Evaluator& evaluator) {
-    const auto note = [this](const evaluation::Moment& moment) {
-      progress_.steps(fmt::format("{}, {}", moment.set.name, moment.mode), moment.done, moment.all);
+    const auto note = [this](const evaluation::EvaluationState& state) {
+      progress_.steps(fmt::format("{}, {}", state.set.name, state.mode), state.done, state.all);
     };
     if (const auto folder = parsed_.value("reference")) {
       LoadedModel reference(resolve_model(*folder).string(), execution_, *registry_);

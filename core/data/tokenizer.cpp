@@ -1,7 +1,6 @@
 #include "data/tokenizer.h"
 
 #include "base/error.h"
-#include "base/parallel.h"
 #include "data/normalization.h"
 #include "data/unicode.h"
 
@@ -116,16 +115,6 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
   std::vector<TokenId> ids;
   Encoder(*this).append(text, special, ids);
   return ids;
-}
-
-std::vector<std::vector<TokenId>> Tokenizer::encode_batch(std::span<const std::string> texts, SpecialTokens special,
-                                                          int threads) const {
-  std::vector<std::vector<TokenId>> result(texts.size());
-  in_parallel(std::ssize(texts), threads, [&, encoder = Encoder(*this)](int64_t number) mutable {
-    const auto i = static_cast<size_t>(number);
-    encoder.append(texts[i], special, result[i]);
-  });
-  return result;
 }
 
 const std::string& Tokenizer::bytes_of(TokenId id) const {

@@ -49,10 +49,6 @@ class Tokenizer {
   // Adds no tokens before or after the text. Invalid UTF-8 is replaced by U+FFFD.
   std::vector<TokenId> encode(std::string_view text, SpecialTokens special = SpecialTokens::parse) const;
 
-  // Many texts on as many threads; the same result as one by one.
-  std::vector<std::vector<TokenId>> encode_batch(std::span<const std::string> texts, SpecialTokens special,
-                                                 int threads) const;
-
   // Invalid UTF-8 becomes U+FFFD. Throws Error(data) for an id outside the vocabulary.
   std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
 

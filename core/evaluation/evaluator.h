@@ -12,13 +12,13 @@
 
 namespace fvlm::evaluation {
 
-// The progress of an evaluation.
-struct Moment {
+// How far an evaluation has come.
+struct EvaluationState {
   const plan::EvaluationSet& set;
   const std::string& mode;
   int64_t done, all; // samples
 };
-using EvaluationProgress = std::function<void(const Moment&)>;
+using EvaluationProgress = std::function<void(const EvaluationState&)>;
 // Receives the scores of all samples, once for each set and mode.
 using ScoreSink = std::function<void(const SampleSet& set, const std::string& mode, const Scores& scores)>;
 

@@ -339,9 +339,9 @@ void Trainer::evaluate() {
   const auto& best_by = context_.plan.checkpoint.best_by;
   state_.score.reset();
   evaluated_ = true;
-  const auto progress = [&](const evaluation::Moment& moment) {
-    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, moment.set.name, moment.mode,
-                                   grouped(moment.done), grouped(moment.all)));
+  const auto progress = [&](const evaluation::EvaluationState& state) {
+    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, state.set.name, state.mode,
+                                   grouped(state.done), grouped(state.all)));
   };
   const auto results = ops::retry_with_next_plugin(
       *operations_, [&] { return evaluator_->evaluate(*model_.vlm, *operations_, progress); });
@@ -376,20 +376,20 @@ void Trainer::save_before_failure() {
 }
 
 void Trainer::show_progress() const {
-  report::TrainingProgress moment;
-  moment.stage = stage_.name;
-  moment.step = state_.step;
-  moment.steps = stage_.steps;
-  moment.samples = state_.samples;
-  moment.all_samples = stage_.samples;
-  moment.samples_before = context_.samples_before;
-  moment.run_samples = context_.samples;
-  moment.tokens = observer_.interval().decoder_tokens();
-  moment.seconds = times_.seconds();
-  moment.waited = times_.waited();
-  moment.loss = observer_.loss();
-  moment.lr = observer_.max_rate();
-  context_.line.show(moment);
+  report::TrainingProgress progress;
+  progress.stage = stage_.name;
+  progress.step = state_.step;
+  progress.steps = stage_.steps;
+  progress.samples = state_.samples;
+  progress.all_samples = stage_.samples;
+  progress.samples_before = context_.samples_before;
+  progress.run_samples = context_.samples;
+  progress.tokens = observer_.interval().decoder_tokens();
+  progress.seconds = times_.seconds();
+  progress.waited = times_.waited();
+  progress.loss = observer_.loss();
+  progress.lr = observer_.max_rate();
+  context_.line.show(progress);
 }
 
 } // namespace fvlm::train

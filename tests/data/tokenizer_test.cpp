@@ -81,15 +81,6 @@ TEST(Tokenizer, DecodingAnUnknownIdIsAnError) {
   EXPECT_THROW(tokenizer.decode(std::vector<TokenId>{-1}), Error);
 }
 
-TEST(Tokenizer, BatchOnThreadsEqualsOneByOne) {
-  Tokenizer tokenizer = make(small_tokenizer());
-  std::vector<std::string> texts;
-  texts.reserve(200);
-  for (int i = 0; i < 200; ++i) texts.push_back(fmt::format("abc {} bcab <|im_end|> {}", i, i * i));
-  auto batch = tokenizer.encode_batch(texts, SpecialTokens::parse, 4);
-  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(batch[i], tokenizer.encode(texts[i])) << texts[i];
-}
-
 TEST(Tokenizer, RefusesMalformedFilesWithAReason) {
   struct Case {
     const char* pointer; // JSON pointer of what is replaced

@@ -192,15 +192,7 @@ class DataLoader::Pipeline {
   std::thread composer_thread_;
 };
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds(Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
-} // namespace
+namespace {} // namespace
 
 // Moves the frames of the remaining samples together, over those of samples that could not be decoded.
 HostPack DataLoader::compact(PendingPack& pending, int64_t frame_elements) {
@@ -235,15 +227,11 @@ DataLoader::DataLoader(const SampleSource& source, const Order& order, const Bat
 DataLoader::~DataLoader() = default;
 
 std::optional<LoadedPack> DataLoader::next() {
-  const auto came = Clock::now();
-  if (left_) times_.working += seconds(came - *left_);
   auto pending = pipeline_->next();
   for (; pending; pending = pipeline_->next()) {
     record(*pending);
     if (!skips(*pending)) break;
   }
-  left_ = Clock::now();
-  times_.waiting += seconds(*left_ - came);
   if (!pending) return {};
   return LoadedPack{compact(*pending, frame_elements_), pending->step, pending->last, pending->after, pending->of_step};
 }

@@ -7,7 +7,6 @@
 #include "data/stream/quarantine.h"
 #include "data/stream/sample_source.h"
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -39,13 +38,6 @@ class DataLoader {
   // The position after everything that was delivered or skipped.
   const Cursor& cursor() const { return cursor_; }
 
-  // How the time since the first call of next() was spent, in seconds.
-  struct Times {
-    double waiting = 0; // in next(), for data
-    double working = 0; // between calls
-  };
-  Times times() const { return times_; }
-
  private:
   class Pipeline;     // the worker threads and their shared state
   struct PendingPack; // a pack that is being decoded
@@ -62,8 +54,6 @@ class DataLoader {
   int64_t consecutive_unusable_ = 0; // consecutive samples that cannot be used
   bool step_begun_ = false;          // a pack of the current step was delivered
   Cursor cursor_;
-  Times times_;
-  std::optional<std::chrono::steady_clock::time_point> left_; // when next() last returned
 };
 
 } // namespace fvlm

@@ -344,16 +344,5 @@ TEST(DataLoader, PackOutlivesItsLoader) {
   EXPECT_EQ(first->pack.hash(), again.next()->pack.hash());
 }
 
-TEST(DataLoader, MeasuresWaitingTime) {
-  const SyntheticSource source({100, 30});
-  const Stage stage(source);
-  auto loader = stage.loader({.workers = 2});
-  loader.next();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  loader.next();
-  EXPECT_GE(loader.times().working, 0.02);
-  EXPECT_GT(loader.times().waiting, 0);
-}
-
 } // namespace
 } // namespace fvlm
