@@ -176,8 +176,12 @@ class Profile {
       work.add(sample->frames, sample->visual_rows(), lengths, learnt);
     }
     const int64_t size = job.plan.model.image_size, tokens = vlm.encoder().tokens_per_frame(size, size);
-    const std::string& mode = job.plan.stages.front().mode;
-    return vlm.flops(tokens, work, {true, true, true}, mode) +
+    const plan::Stage& stage = job.plan.stages.front();
+    const auto trains = [&](const char* group) {
+      return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
+    };
+    const std::string& mode = stage.mode;
+    return vlm.flops(tokens, work, {trains("vision"), trains("connector"), trains("decoder")}, mode) +
            (job.reference == "live" ? vlm.flops(tokens, work, {}, mode) : 0);
   }
 
