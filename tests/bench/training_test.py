@@ -64,6 +64,15 @@ class Profile(Bench):
             self.assertEqual((row["samples"], row["labels"]), (2, 16))
             self.assertLess(row["last_loss"], row["first_loss"])
 
+    def test_pytorch_has_the_same_losses(self):
+        try:
+            import transformers  # noqa: F401
+        except ImportError as error:
+            self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
+        for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2"):
+            row, = self.rows("--configurations", name, "--peer", "eager")
+            self.assertAlmostEqual(row["peer"]["first_loss"] / row["first_loss"], 1, delta=1e-5, msg=name)
+
     def test_text_alone_leaves_the_tower_out(self):
         for frames, has_tower in (("2", True), ("0", False)):
             kernels = self.measured("profile", "--configurations", "tiny:2", "--frames", frames, "--text", "9", "--repeat", "1")["kernels"]
