@@ -1,4 +1,5 @@
-// cuda_gelu.cuh: exact GELU (with erf, not the tanh approximation) and its derivative, computed in float32.
+// cuda_gelu.cuh: exact GELU (with erf) and its approximations by a sigmoid, with their derivatives, computed in
+// float32.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -15,6 +16,12 @@ inline constexpr bool uses_fast_math = sizeof(Element) == 2;
 template <class Element>
 __device__ float exponential(float x) {
   return uses_fast_math<Element> ? __expf(x) : expf(x);
+}
+
+template <class Element>
+__device__ float sigmoid(float x) {
+  const float below = 1 + exponential<Element>(-x);
+  return uses_fast_math<Element> ? __fdividef(1, below) : 1 / below;
 }
 
 // For 16-bit results: the normal CDF at -a is approximated by 2^p(a), and GELU's derivative at -a by (root - a) 2^q(a),
@@ -100,5 +107,40 @@ __device__ float gelu_derivative(float x) {
 __device__ inline float fast_gelu_derivative(float x) {
   return 0.5f + copysignf(0.5f - tail_fit::derivative_tail(tail_fit::clamped_abs(x)), x);
 }
+
+// The forms of GELU, for kernels that have a choice.
+struct ExactGelu {
+  template <class Element>
+  __device__ float value(float x) const {
+    return gelu<Element>(x);
+  }
+  template <class Element>
+  __device__ float derivative(float x) const {
+    return gelu_derivative<Element>(x);
+  }
+};
+
+// x sigmoid(linear x + cubic x^3)
+struct SigmoidGelu {
+  float linear, cubic;
+
+  template <class Element>
+  __device__ float value(float x) const {
+    const float a = clamped(x);
+    return x * sigmoid<Element>(a * fmaf(cubic * a, a, linear));
+  }
+  template <class Element>
+  __device__ float derivative(float x) const {
+    const float a = clamped(x), open = sigmoid<Element>(a * fmaf(cubic * a, a, linear));
+    return open + a * open * (1 - open) * fmaf(3 * cubic * a, a, linear);
+  }
+
+ private:
+  // Beyond these the sigmoid is 0 or 1, and powers of x could overflow. Propagates NaN.
+  __device__ static float clamped(float x) {
+    constexpr float far = 100;
+    return x > far ? far : x < -far ? -far : x;
+  }
+};
 
 } // namespace fvlm::plugins

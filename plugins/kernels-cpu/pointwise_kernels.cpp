@@ -45,9 +45,14 @@ struct ExactGelu {
 // x sigmoid(linear x + cubic x^3)
 struct SigmoidGelu {
   float linear, cubic;
-  FVLM_INLINE Vector factor(Vector x) const { return sigmoid(x * (x * x * cubic + linear)); }
-  FVLM_INLINE Vector derivative(Vector x) const {
-    const Vector s = factor(x);
+  // Beyond 100 the sigmoid is 0 or 1, and powers of x could overflow.
+  FVLM_INLINE static Vector clamped(Vector x) { return minimum(splat(100.0f), maximum(splat(-100.0f), x)); }
+  FVLM_INLINE Vector factor(Vector value) const {
+    const Vector x = clamped(value);
+    return sigmoid(x * (x * x * cubic + linear));
+  }
+  FVLM_INLINE Vector derivative(Vector value) const {
+    const Vector x = clamped(value), s = factor(x);
     return fma(x * s * (1.0f - s), x * x * (3.0f * cubic) + linear, s);
   }
 };

@@ -17,6 +17,7 @@ constexpr int64_t widest_access = 16; // bytes
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
+constexpr std::uint32_t gelu_forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -163,7 +164,9 @@ class KernelsCuda : public Kernels {
       return refuse("dtype %s is not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
+    const std::uint32_t form = query.op == FVLM_OP_BIAS_GELU ? query.options & gelu_forms : 0;
+    if (form == gelu_forms) return refuse("quick_gelu and gelu_tanh are mutually exclusive");
+    if (query.options & ~(known_options | form)) return refuse("options %#x are not supported", query.options);
     if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
       return refuse("frequencies are rope's; options %#x are not supported", query.options);
     if (query.rows < 0 || query.width < 0 || query.width > GradientSums::max_width)
@@ -290,7 +293,7 @@ class KernelsCuda : public Kernels {
   void bias_gelu_forward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_forward& a) const {
     require(fits(query));
     Operands operands(query);
-    BiasGelu p{};
+    BiasGelu p = gelu_of(query);
     p.bias = a.bias ? operands.parameter(a.bias, "bias") : nullptr;
     p.x = operands.rows(a.x, "x");
     p.y = operands.rows(a.y, "y");
@@ -300,7 +303,7 @@ class KernelsCuda : public Kernels {
   void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& a) const {
     require(fits(query));
     Operands operands(query);
-    BiasGelu p{};
+    BiasGelu p = gelu_of(query);
     p.bias = a.bias ? operands.parameter(a.bias, "bias") : nullptr;
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
@@ -337,6 +340,15 @@ class KernelsCuda : public Kernels {
   struct Gradients {
     void *first, *second = nullptr, *third = nullptr;
   };
+
+  static BiasGelu gelu_of(const Query& query) {
+    BiasGelu p{};
+    const bool quick = query.options & FVLM_QUICK_GELU;
+    p.exact = !(query.options & gelu_forms);
+    p.linear = quick ? 1.702f : 1.5957691216057308f; // 2 sqrt(2 / pi)
+    p.cubic = quick ? 0.0f : 0.0713548162726f;       // 0.044715 times that
+    return p;
+  }
 
   // The most parameter gradients that the operation's backward sums.
   static int parameter_count(const Query& query) {

@@ -26,6 +26,8 @@ struct Swiglu {
 struct BiasGelu {
   Rows x, y, d_y, d_x;
   const void* bias;
+  bool exact; // with erf; else x sigmoid(linear x + cubic x^3)
+  float linear, cubic;
 };
 
 struct Layerscale {

@@ -11,12 +11,6 @@
 namespace fvlm::plugins {
 namespace {
 
-template <class Element>
-__device__ float sigmoid(float x) {
-  const float below = 1 + exponential<Element>(-x);
-  return uses_fast_math<Element> ? __fdividef(1, below) : 1 / below;
-}
-
 template <class Type, int pack>
 struct SwigluForward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
@@ -80,7 +74,15 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
   }
 };
 
-template <class Type, int pack>
+template <class Form>
+__device__ Form form_of(const BiasGelu& p) {
+  if constexpr (std::is_same_v<Form, SigmoidGelu>)
+    return {p.linear, p.cubic};
+  else
+    return {};
+}
+
+template <class Type, int pack, class Form>
 struct GeluForward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
@@ -104,28 +106,26 @@ struct GeluForward : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column& column, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&)[1][pack]) const {
+    const Form form = form_of<Form>(p);
     float x[pack];
     loaded.x.widen(x);
 #pragma unroll
-    for (int i = 0; i < pack; ++i) {
-      x[i] += column.bias[i];
-      x[i] = gelu<Type>(x[i]);
-    }
+    for (int i = 0; i < pack; ++i) x[i] = form.template value<Type>(x[i] + column.bias[i]);
     write(at<Type>(p.y, row, first), x);
   }
 };
 
-template <class Type, int pack>
+template <class Type, int pack, class Form>
 struct GeluBackward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 1, rows_in_flight = 2;
-  using Column = typename GeluForward<Type, pack>::Column;
+  using Column = typename GeluForward<Type, pack, Form>::Column;
   struct Row {
     Values x, d_y;
   };
   BiasGelu p;
 
-  __device__ Column column(std::int64_t first) const { return GeluForward<Type, pack>{{}, p}.column(first); }
+  __device__ Column column(std::int64_t first) const { return GeluForward<Type, pack, Form>{{}, p}.column(first); }
   __device__ Row load(std::int64_t row, std::int64_t first) const {
     Row loaded;
     loaded.x.load(at<Type>(p.x, row, first));
@@ -134,18 +134,27 @@ struct GeluBackward : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column& column, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&d_bias)[1][pack]) const {
+    const Form form = form_of<Form>(p);
     float x[pack], d[pack];
     loaded.x.widen(x);
     loaded.d_y.widen(d);
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
-      x[i] += column.bias[i];
-      d[i] *= gelu_derivative<Type>(x[i]);
+      d[i] *= form.template derivative<Type>(x[i] + column.bias[i]);
       d_bias[0][i] += d[i];
     }
     write(at<Type>(p.d_x, row, first), d);
   }
 };
+
+template <class Type, int pack>
+using ExactGeluForward = GeluForward<Type, pack, ExactGelu>;
+template <class Type, int pack>
+using SigmoidGeluForward = GeluForward<Type, pack, SigmoidGelu>;
+template <class Type, int pack>
+using ExactGeluBackward = GeluBackward<Type, pack, ExactGelu>;
+template <class Type, int pack>
+using SigmoidGeluBackward = GeluBackward<Type, pack, SigmoidGelu>;
 
 template <class Type, int pack>
 struct LayerscaleForward : ColumnOperation<Type, pack> {
@@ -228,10 +237,12 @@ void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swi
   launch_columns<SwigluBackward>(device, shape, swiglu);
 }
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
-  launch_columns<GeluForward>(device, shape, gelu);
+  gelu.exact ? launch_columns<ExactGeluForward>(device, shape, gelu)
+             : launch_columns<SigmoidGeluForward>(device, shape, gelu);
 }
 void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const GradientSums& sums) {
-  launch_columns<GeluBackward>(device, shape, gelu, sums);
+  gelu.exact ? launch_columns<ExactGeluBackward>(device, shape, gelu, sums)
+             : launch_columns<SigmoidGeluBackward>(device, shape, gelu, sums);
 }
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale) {
   launch_columns<LayerscaleForward>(device, shape, layerscale);

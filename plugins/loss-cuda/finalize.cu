@@ -1,5 +1,6 @@
 #include "common/cuda_packs.cuh"
 #include "finalize.h"
+#include "softcap.cuh"
 
 #include <cmath>
 
@@ -33,6 +34,12 @@ __device__ BFloat16* row_from(const Matrix& matrix, int64_t row) {
   return static_cast<BFloat16*>(matrix.data) + row * matrix.row_stride;
 }
 
+// The logit of a word, computed by a warp and returned to all of its threads.
+__device__ float logit_of(const LossTokens& t, int64_t row, int64_t word) {
+  const float logit = dot(row_from(t.hidden, row), row_from(t.weight, word), static_cast<int>(t.width / 8));
+  return t.softcap.bound == 0 ? logit : bound_fast(t.softcap, logit);
+}
+
 // One warp per row.
 __global__ void __launch_bounds__(threads) shifts_kernel(LossTokens t) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + threadIdx.x / warp_size;
@@ -44,7 +51,7 @@ __global__ void __launch_bounds__(threads) shifts_kernel(LossTokens t) {
   else if (target >= 0 && t.known_lse)
     shift = t.known_lse[row] * log2_e;
   else if (target >= 0)
-    shift = dot(row_from(t.hidden, row), row_from(t.weight, target), static_cast<int>(t.width / 8)) * log2_e + headroom;
+    shift = logit_of(t, row, target) * log2_e + headroom;
   if (threadIdx.x % warp_size == 0) t.shifts[row] = shift;
 }
 
@@ -62,19 +69,17 @@ struct Total {
 // Recomputes the row's exponentials, shifted by the row's largest logit. Called by all threads of the block.
 __device__ __noinline__ Total recompute_from_max(const LossTokens& t, int64_t row, BFloat16* exponentials) {
   __shared__ Total of_warp[warps];
-  const BFloat16* hidden = row_from(t.hidden, row);
-  const int vectors = static_cast<int>(t.width / 8), its_warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int its_warp = static_cast<int>(threadIdx.x) / warp_size;
   Total total{-INFINITY, 0};
-  for (int64_t word = its_warp; word < t.vocab; word += warps)
-    total.add({dot(hidden, row_from(t.weight, word), vectors) * log2_e, 1});
+  for (int64_t word = its_warp; word < t.vocab; word += warps) total.add({logit_of(t, row, word) * log2_e, 1});
   if (threadIdx.x % warp_size == 0) of_warp[its_warp] = total;
   __syncthreads();
   total = of_warp[0];
   for (int i = 1; i < warps; ++i) total.add(of_warp[i]);
   if (!exponentials) return total;
   for (int64_t word = its_warp; word < t.vocab; word += warps) {
-    const float logit = dot(hidden, row_from(t.weight, word), vectors) * log2_e;
-    if (threadIdx.x % warp_size == 0) exponentials[word] = BFloat16(exp2f(logit - total.shift));
+    const float logit = logit_of(t, row, word), slope = t.softcap.bound == 0 ? 1 : slope_of(t.softcap, logit);
+    if (threadIdx.x % warp_size == 0) exponentials[word] = BFloat16(exp2f(logit * log2_e - total.shift) * slope);
   }
   __syncthreads();
   return total;
@@ -98,6 +103,9 @@ __global__ void __launch_bounds__(threads) finalize_kernel(LossTokens t, Finaliz
       s.d_losses ? static_cast<BFloat16*>(s.exponentials.data) + row * s.exponentials.row_stride : nullptr;
   const bool has_label = target >= 0 && target < t.vocab;
   BFloat16 label_exponential = is_leader && exponentials && has_label ? exponentials[target] : BFloat16(0.0f);
+  float label_slope = 1;
+  if (t.softcap.bound != 0 && exponentials && has_label && thread < warp_size)
+    label_slope = slope_of(t.softcap, logit_of(t, row, target));
 
   float factor = 0;
   if (target < 0) {
@@ -119,7 +127,7 @@ __global__ void __launch_bounds__(threads) finalize_kernel(LossTokens t, Finaliz
     if (!exponentials) return;
     factor = d_loss / total.sum;
     if (is_leader && has_label) {
-      const float label_gradient = static_cast<float>(label_exponential) - total.sum;
+      const float label_gradient = static_cast<float>(label_exponential) - total.sum * label_slope;
       exponentials[target] = BFloat16(label_gradient > 0 ? 0.0f : label_gradient);
     }
   }

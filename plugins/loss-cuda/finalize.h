@@ -4,6 +4,7 @@
 
 #include "common/cublaslt.h"
 #include "common/cuda_rows.h"
+#include "softcap.h"
 
 namespace fvlm::plugins {
 
@@ -15,6 +16,7 @@ struct LossTokens {
   const std::int64_t* targets = nullptr;
   const float* known_lse = nullptr; // logsumexp from the forward; NULL: still to be computed
   float* shifts = nullptr;
+  Softcap softcap{};
 };
 
 // Computes the shifts for softmax_stats(): infinite without a target; else the known logsumexp, or the label's logit
@@ -28,7 +30,8 @@ struct Finalization {
   float *losses = nullptr, *lse = nullptr; // outputs; NULL: not required
 
   const float* d_losses = nullptr; // if not NULL, all that follows is needed for the gradients
-  Matrix exponentials;             // in and out: the row's total is subtracted at the label
+  Matrix exponentials;             // in and out: the row's total is subtracted at the label. With a
+                                   // softcap both are times its derivative
   Matrix scaled_hidden;            // out: hidden times factor, zeros without a target
   float* factors = nullptr;        // out: exponentials times this factor are the gradients of the logits
 };

@@ -81,6 +81,8 @@ class LossCuda : public Loss {
   explicit LossCuda(const fvlm_instance_config& config)
       : multiprocessors_(multiprocessor_count(config.device)), on_hopper_(is_hopper(config.device)) {}
 
+  static constexpr std::uint32_t features = FVLM_LOSS_SOFTCAP;
+
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     if (!is_one_of<float, BFloat16, Half>(query.dtype))
@@ -265,6 +267,7 @@ class LossCuda : public Loss {
       rows.logits_row = logits_row(query);
       rows.hidden_row = hidden.row_stride;
       rows.masked_row = masked_row(query);
+      rows.softcap = Softcap(softcap(query));
     }
 
     void run(LossRows a, Gradients gradients) const {
@@ -315,7 +318,8 @@ class LossCuda : public Loss {
               weight,
               offset_or_null(a.targets, first),
               offset_or_null(a.known_lse, first),
-              scratch.shifts.data() + first};
+              scratch.shifts.data() + first,
+              a.softcap};
     }
 
     void run_fused_softmax(const Products& products, const LossRows& a, const Gradients& gradients,
@@ -323,7 +327,7 @@ class LossCuda : public Loss {
       const LossTokens tokens = tokens_of(a, first, a.rows);
       const Matrix out{a.logits, a.logits_row}, scaled_hidden{a.masked_hidden, a.masked_row};
       softmax_stats(device(), {tokens.hidden, weight, a.d_losses ? out : Matrix{}, tokens.shifts, scratch.parts.data(),
-                               a.rows, query.width, query.vocab});
+                               a.rows, query.width, query.vocab, a.softcap});
       finalize(device(), tokens,
                {scratch.parts.data(), partial_sum_count(plugin.multiprocessors_, a.rows),
                 offset_or_null(a.losses, first), offset_or_null(a.lse, first), offset_or_null(a.d_losses, first), out,

@@ -5,6 +5,7 @@
 // Measured on an H100 for a chunk of 512 tokens and a vocabulary of 49,152 in bf16 (bench/LOG.md, 2026-11-22): 38 us,
 // 2.6 TB/s.
 #include "common/cuda_packs.cuh"
+#include "softcap.cuh"
 #include "softmax_rows.h"
 
 #include <cmath>
@@ -28,6 +29,14 @@ __device__ float exponential(float x, float shift) {
     return exp2f(fmaf(x, log2_e, -shift * log2_e));
 }
 
+template <class T>
+__device__ float bounded(const Softcap& softcap, float logit) {
+  if constexpr (std::is_same_v<T, float>)
+    return softcap.bound * tanhf(logit / softcap.bound);
+  else
+    return bound_fast(softcap, logit);
+}
+
 // A reduction over the block. The result has the same bits in every thread, independent of scheduling.
 template <class Combine>
 __device__ float block_reduce(float value, float* scratch, const Combine& combine) {
@@ -45,16 +54,18 @@ __device__ float block_reduce(float value, float* scratch, const Combine& combin
 
 // The packs of a row that belong to this thread: up to `kept` of them in registers, or read again each time if `kept`
 // is 0.
-template <class T, int kept>
+template <class T, int kept, bool capped>
 struct Row {
   static constexpr int width = pack_size<T>;
   using Vector = Pack<T, width>;
   T* logits;
+  Softcap softcap;
   int vectors, vocab;
   Vector held[kept > 0 ? kept : 1];
 
-  __device__ Row(T* row, int64_t vocab_)
-      : logits(row), vectors(static_cast<int>((vocab_ + width - 1) / width)), vocab(static_cast<int>(vocab_)) {
+  __device__ Row(T* row, const Softcap& softcap_, int64_t vocab_)
+      : logits(row), softcap(softcap_), vectors(static_cast<int>((vocab_ + width - 1) / width)),
+        vocab(static_cast<int>(vocab_)) {
     if constexpr (kept > 0) {
 #pragma unroll
       for (int i = 0; i < kept; ++i)
@@ -62,7 +73,8 @@ struct Row {
     }
   }
 
-  // Calls body(index of the pack, its values); values past the vocabulary are -infinity.
+  // Calls body(index of the pack, its values), which are bounded where there is a softcap; values past the vocabulary
+  // are -infinity.
   template <class Body>
   __device__ void each(const Body& body) const {
     if constexpr (kept > 0) {
@@ -83,6 +95,10 @@ struct Row {
   __device__ void one(int at, const Vector& vector, const Body& body) const {
     float values[width];
     vector.widen(values);
+    if constexpr (capped) {
+#pragma unroll
+      for (float& value : values) value = bounded<T>(softcap, value);
+    }
     if ((at + 1) * width > vocab) {
 #pragma unroll
       for (int j = 0; j < width; ++j)
@@ -105,7 +121,7 @@ __device__ void copy_masked_hidden(const LossRows& a, int64_t row, bool has_targ
   }
 }
 
-template <class T, int kept>
+template <class T, int kept, bool capped>
 __global__ void __launch_bounds__(threads, 2) rows_kernel(LossRows a) {
   __shared__ float scratch[warps];
   const int64_t r = blockIdx.x;
@@ -123,13 +139,14 @@ __global__ void __launch_bounds__(threads, 2) rows_kernel(LossRows a) {
     return;
   }
 
-  const Row<T, kept> row(logits, a.vocab);
+  const Row<T, kept, capped> row(logits, a.softcap, a.vocab);
   float row_lse;
   if (a.known_lse) {
     row_lse = a.known_lse[r];
   } else {
     // read before it is overwritten
-    const float label_logit = target < a.vocab ? static_cast<float>(logits[target]) : NAN;
+    float label_logit = target < a.vocab ? static_cast<float>(logits[target]) : NAN;
+    if constexpr (capped) label_logit = bounded<T>(a.softcap, label_logit);
     float largest = -INFINITY;
     row.each([&](int, const float(&x)[pack_size<T>]) {
 #pragma unroll
@@ -160,20 +177,27 @@ __global__ void __launch_bounds__(threads, 2) rows_kernel(LossRows a) {
       for (int j = 0; j < pack_size<T>; ++j)
         if (at * pack_size<T> + j == target) d[j] -= d_loss;
     }
+    if constexpr (capped) {
+#pragma unroll
+      for (int j = 0; j < pack_size<T>; ++j) d[j] *= fmaxf(slope_of(a.softcap, x[j]), 0); // 0 past the vocabulary
+    }
     write(row.logits + at * pack_size<T>, d);
   });
 }
 
-template <class T, int kept>
+template <class T, int kept, bool capped = false>
 void launch_rows(const fvlm_call& call, const LossRows& a) {
-  rows_kernel<T, kept><<<static_cast<unsigned>(a.rows), threads, 0, stream_of(call)>>>(a);
+  rows_kernel<T, kept, capped><<<static_cast<unsigned>(a.rows), threads, 0, stream_of(call)>>>(a);
   check_cuda(cudaGetLastError(), "launch");
 }
 
 template <class T>
 void launch_rows(const fvlm_call& call, const LossRows& a) {
   const int64_t vectors = (a.vocab + pack_size<T> - 1) / pack_size<T>;
-  if (vectors <= 2 * threads)
+  // With a softcap, keeping more packs would exceed the registers.
+  if (a.softcap.bound != 0)
+    vectors <= 2 * threads ? launch_rows<T, 2, true>(call, a) : launch_rows<T, 0, true>(call, a);
+  else if (vectors <= 2 * threads)
     launch_rows<T, 2>(call, a);
   else if (vectors <= max_kept * threads)
     launch_rows<T, max_kept>(call, a);

@@ -1,6 +1,8 @@
 // softmax_rows.h: softmax and cross-entropy of a chunk of logits in global memory, which are overwritten with their
 // gradients. Used where the fused kernel (softmax_stats.h) does not apply.
 #pragma once
+#include "softcap.h"
+
 #include <fvlm/cuda.hpp>
 
 namespace fvlm::plugins {
@@ -9,6 +11,7 @@ namespace fvlm::plugins {
 struct LossRows {
   void* logits = nullptr;
   std::int64_t logits_row = 0, rows = 0, vocab = 0, width = 0;
+  Softcap softcap{};
   const std::int64_t* targets = nullptr;
   const void* hidden = nullptr;
   std::int64_t hidden_row = 0;

@@ -10,6 +10,7 @@
 // cuBLASLt takes 51.1 us for the logits alone.
 #include "common/cuda_tensor_map.h"
 #include "ping_pong.cuh"
+#include "softcap.cuh"
 #include "softmax_stats.h"
 
 namespace fvlm::plugins {
@@ -29,6 +30,7 @@ struct Problem {
   float* parts;
   int rows, vocab, row_steps, column_steps, chunks; // steps: tiles, or pairs of tiles if two blocks have one each
   bool stores;
+  Softcap softcap;
 };
 
 struct alignas(8 * box_row_bytes) Shared {
@@ -124,7 +126,8 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-// The epilogue of a warp: 16 rows of each half of a tile.
+// The epilogue of a warp: 16 rows of each half of a tile. capped: the logits are bounded.
+template <bool capped>
 struct TileEpilogue {
   const Problem& p;
   Shared& s;
@@ -193,9 +196,16 @@ struct TileEpilogue {
   }
   __device__ void finish(const TileAccumulator& sum, int half, int column, int edge, const bool (&has_target)[2],
                          std::uint32_t to) {
-    float x[8];
+    float x[8], slope[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = exp2_approx(fmaf(sum[column / 2 + i], log2_e, -shifts[half][i / 2 % 2]));
+    for (int i = 0; i < 8; ++i) {
+      float logit = sum[column / 2 + i];
+      if constexpr (capped) {
+        logit = bound_fast(p.softcap, logit);
+        slope[i] = slope_of(p.softcap, logit);
+      }
+      x[i] = exp2_approx(fmaf(logit, log2_e, -shifts[half][i / 2 % 2]));
+    }
     if (edge < tile_columns) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -204,6 +214,10 @@ struct TileEpilogue {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[half][i / 2 % 2] += x[i];
     if (!p.stores) return;
+    if constexpr (capped) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] *= slope[i];
+    }
     Pack<BFloat16, 8> pack;
     pack.round(x);
     Matrix8x8x4 squares;
@@ -215,7 +229,7 @@ struct TileEpilogue {
 
 #endif
 
-template <bool shares_columns>
+template <bool shares_columns, bool capped>
 __global__ void FVLM_CLUSTER_OF_TWO __launch_bounds__(block_threads, 1)
     softmax_stats_kernel(const __grid_constant__ Problem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -231,7 +245,7 @@ __global__ void FVLM_CLUSTER_OF_TWO __launch_bounds__(block_threads, 1)
     __syncwarp();
   } else {
     setmaxnreg_inc<consumer_registers>();
-    TileEpilogue epilogue(p, s, tiles.row);
+    TileEpilogue<capped> epilogue(p, s, tiles.row);
     int step_index = 0;
     for (int columns = tiles.first + group * tiles.step; columns < tiles.end;
          columns += consumer_warpgroups * tiles.step, ++step_index) {
@@ -287,7 +301,11 @@ void softmax_stats(const Device& device, const SoftmaxStats& o) {
   p.row_steps = row_steps_of(o.rows);
   p.column_steps = divide_up(o.vocab, tile_columns * row_part);
   p.chunks = divide_up(o.width, box_width);
-  const auto kernel = shares_columns ? softmax_stats_kernel<true> : softmax_stats_kernel<false>;
+  p.softcap = o.softcap;
+  const bool capped = o.softcap.bound != 0;
+  const auto kernel = shares_columns
+                          ? (capped ? softmax_stats_kernel<true, true> : softmax_stats_kernel<true, false>)
+                          : (capped ? softmax_stats_kernel<false, true> : softmax_stats_kernel<false, false>);
   const auto blocks =
       static_cast<unsigned>(clusters_of_a_row(device.multiprocessors, o.rows) * p.row_steps * cluster_blocks);
   constexpr int bytes = sizeof(Shared) + alignof(Shared);

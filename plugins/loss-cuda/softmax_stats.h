@@ -8,6 +8,7 @@
 
 #include "common/cublaslt.h"
 #include "common/cuda_rows.h"
+#include "softcap.h"
 
 namespace fvlm::plugins {
 
@@ -17,6 +18,7 @@ struct SoftmaxStats {
   const float* shifts = nullptr; // [rows], in base 2; infinite: the row becomes 0
   float* parts = nullptr;        // [parts, rows]: partial sums of the rows
   std::int64_t rows = 0, width = 0, vocab = 0;
+  Softcap softcap{};
 };
 
 // Number of partial sums per row, for that many rows and multiprocessors; and the most floats that all partial sums
@@ -24,7 +26,9 @@ struct SoftmaxStats {
 std::int64_t partial_sum_count(int multiprocessors, std::int64_t rows);
 std::int64_t max_partial_sums(int multiprocessors, std::int64_t rows);
 
-// out = 2^(hidden weight^T log2(e) - shifts), in bfloat16. Base addresses and row strides are multiples of 16 bytes.
+// out = 2^(logits log2(e) - shifts), in bfloat16, with logits = hidden weight^T. With a softcap the logits are bounded
+// and out, but not the sums, is multiplied by the derivative: the gradient with respect to the products. Base addresses
+// and row strides are multiples of 16 bytes.
 void softmax_stats(const Device& device, const SoftmaxStats& operands);
 
 } // namespace fvlm::plugins

@@ -58,6 +58,21 @@ class Profile(Bench):
             for key in ("first_loss", "last_loss", "gradient_norm"):
                 self.assertAlmostEqual(saved[key] / whole[key], 1, delta=1e-5, msg=f"{switches}: {key}")
 
+    def test_other_models_have_an_image_a_sample_and_may_be_frozen_in_part(self):
+        for name in ("tiny-ghostvis:2", "tiny-smolvlm:2"):
+            row, = self.rows("--configurations", name)
+            self.assertEqual((row["samples"], row["labels"]), (2, 16))
+            self.assertLess(row["last_loss"], row["first_loss"])
+
+    def test_pytorch_has_the_same_losses(self):
+        try:
+            import transformers  # noqa: F401
+        except ImportError as error:
+            self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
+        for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2"):
+            row, = self.rows("--configurations", name, "--peer", "eager")
+            self.assertAlmostEqual(row["peer"]["first_loss"] / row["first_loss"], 1, delta=1e-5, msg=name)
+
     def test_text_alone_leaves_the_tower_out(self):
         for frames, has_tower in (("2", True), ("0", False)):
             kernels = self.measured("profile", "--configurations", "tiny:2", "--frames", frames, "--text", "9", "--repeat", "1")["kernels"]

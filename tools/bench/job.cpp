@@ -49,8 +49,12 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   Job job;
   job.name = configuration.name;
   job.reference = reference;
-  job.plan = synthetic_plan(setting, shape.frame, frames, text);
+  job.plan = synthetic_plan(setting, shape.frame, shape.frames > 0 ? shape.frames : frames, text);
+  job.model = models.of(shape);
+  job.plan.model.vision = (job.model / "vision").string();
+  job.plan.model.connector = shape.connector_config();
   plan::Stage& stage = job.plan.stages.front();
+  if (!shape.freeze.empty()) stage.freeze = shape.freeze;
   stage.activation_checkpointing = configuration.recompute;
   if (!reference.empty()) {
     objective::Dpo dpo;
@@ -65,7 +69,6 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);
-  job.model = models.of(shape);
   return job;
 }
 

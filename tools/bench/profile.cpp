@@ -1,6 +1,7 @@
 #include "bench/profile.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "bench/job.h"
 #include "bench/pack_file.h"
 #include "bench/peer.h"
@@ -141,7 +142,7 @@ class Profile {
     std::map<std::string, at::Tensor> numbers{{"losses", at::tensor(losses, at::kDouble)},
                                               {"gradient_norms", at::tensor(norms, at::kDouble)}};
     for (const ops::Parameter& parameter : training.trained_model().parameters().all())
-      numbers["grad." + parameter.name] = parameter.gradient.to(at::kFloat);
+      if (parameter.gradient.defined()) numbers["grad." + parameter.name] = parameter.gradient.to(at::kFloat);
     model::write_tensors(request_.numbers, numbers);
   }
 
@@ -152,6 +153,8 @@ class Profile {
     std::vector<std::string> arguments{"--model",  job.model.string(), "--batch", job.batch.string(),
                                        "--device", request_.device,    "--rate",  fmt::format("{}", request_.rate)};
     if (checkpointing) arguments.emplace_back("--checkpointing");
+    if (const auto& freeze = job.plan.stages.front().freeze; !freeze.empty())
+      arguments.insert(arguments.end(), {"--freeze", join(freeze, ",")});
     if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
     Peer peer(request_.peer, arguments);
     PeerSide& side = row.peer.emplace();
@@ -176,8 +179,12 @@ class Profile {
       work.add(sample->frames, sample->visual_rows(), lengths, learnt);
     }
     const int64_t size = job.plan.model.image_size, tokens = vlm.encoder().tokens_per_frame(size, size);
-    const std::string& mode = job.plan.stages.front().mode;
-    return vlm.flops(tokens, work, {true, true, true}, mode) +
+    const plan::Stage& stage = job.plan.stages.front();
+    const auto trains = [&](const char* group) {
+      return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
+    };
+    const std::string& mode = stage.mode;
+    return vlm.flops(tokens, work, {trains("vision"), trains("connector"), trains("decoder")}, mode) +
            (job.reference == "live" ? vlm.flops(tokens, work, {}, mode) : 0);
   }
 

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/connector/foveated/settings.h"
 #include "model/loading.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -34,10 +33,8 @@ ModelDescription description_of(const Shape& shape) {
   // Scaled so that a linear preserves the magnitude of its input.
   vision.initializer_range = 1 / std::sqrt(static_cast<double>(vision.hidden_size));
   decoder.initializer_range = 1 / std::sqrt(static_cast<double>(decoder.hidden_size));
-  connector::Foveated connector;
-  connector.query_dim = shape.query_dim;
   description.parts = {{"vision", vision, folder_of(config_json(vision))},
-                       {"connector", ConnectorConfig(connector), {}},
+                       {"connector", shape.connector_config(), {}},
                        {"decoder", decoder, folder_of(config_json(decoder))}};
   return description;
 }
@@ -79,35 +76,70 @@ const std::vector<Shape>& shapes() {
       {"ragged", {0, 1, 4, 8}, {160, 32, 64, 96}},
       {"even", {4, 4, 4, 4}, {64, 64, 64, 64}},
   };
+  static const std::vector<BatchShape> one_image = {{"even", {1, 1}, {24, 24}}};
+  static const std::vector<std::string> connector_alone = {"vision", "decoder"};
+  static constexpr const char* fvlm_64 = R"({"kind": "fvlm", "query_dim": 64, "visual_scale": 0.14})";
+  static constexpr const char* fvlm_384 = R"({"kind": "fvlm", "query_dim": 384, "visual_scale": 0.14})";
   static const std::vector<Shape> all = {
       {"tiny", "a vision tower of 3 layers of 64, a decoder of 4 of 128",
        R"({"model_type": "dinov2", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
            "image_size": 56, "patch_size": 14})",
        R"({"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
            "num_key_value_heads": 2, "intermediate_size": 256, "vocab_size": 512, "tie_word_embeddings": true})",
-       64, 56, batches},
+       fvlm_64, 56, batches},
       {"quickstart", "the model of recipes/quickstart.lua and its batches of 32",
        R"({"model_type": "dinov2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
            "image_size": 32, "patch_size": 8})",
        R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
            "intermediate_size": 128, "vocab_size": 464, "tie_word_embeddings": true})",
-       64, 32, quickstart_batches()},
+       fvlm_64, 32, quickstart_batches()},
       {"135m", "fVLM-135M: DINOv2 small and SmolLM2-135M", dinov2_small,
        R"({"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
            "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": true,
            "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1e5})",
-       384, 224, batches},
+       fvlm_384, 224, batches},
       {"1.7b", "fVLM-1.7B: DINOv2 small and SmolLM2-1.7B", dinov2_small,
        R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
            "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 49152, "tie_word_embeddings": true,
            "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1.3e5})",
-       384, 224, batches},
+       fvlm_384, 224, batches},
+      {"tiny-ghostvis", "the parts of GhostVis, small",
+       R"({"model_type": "clip_vision_model", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "image_size": 56, "patch_size": 14})",
+       R"({"model_type": "ghostvis", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512})",
+       R"({"kind": "perceiver", "queries": 4, "layers": 2, "heads": 4, "projector_width": 96})", 56, one_image, 1,
+       connector_alone},
+      {"tiny-smolvlm", "the parts of SmolVLM, small",
+       R"({"model_type": "siglip_vision_model", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "image_size": 64, "patch_size": 8, "vision_use_head": false})",
+       R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512})",
+       R"({"kind": "pixel_shuffle", "factor": 4})", 64, one_image, 1},
+      {"ghostvis", "GhostVis d20, whose connector alone learns: CLIP-L/14 at 336 pixels, 64 queries",
+       R"({"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+           "num_attention_heads": 16, "image_size": 336, "patch_size": 14})",
+       R"({"model_type": "ghostvis", "hidden_size": 1280, "num_hidden_layers": 20, "num_attention_heads": 10,
+           "num_key_value_heads": 5, "intermediate_size": 3456, "vocab_size": 65536})",
+       R"({"kind": "perceiver", "queries": 64, "layers": 2, "heads": 8, "projector_width": 2048})", 336, one_image, 1,
+       connector_alone},
+      {"smolvlm", "SmolVLM-256M: SigLIP at 512 pixels, SmolLM2-135M",
+       R"({"model_type": "siglip_vision_model", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+           "num_attention_heads": 12, "image_size": 512, "patch_size": 16, "vision_use_head": false})",
+       R"({"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
+           "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49280, "rms_norm_eps": 1e-5,
+           "max_position_embeddings": 8192, "rope_theta": 1e5})",
+       R"({"kind": "pixel_shuffle", "factor": 4})", 512, one_image, 1},
   };
   return all;
 }
 
 int64_t Shape::vocabulary() const {
   return nlohmann::json::parse(decoder).at("vocab_size").get<int64_t>();
+}
+
+ConnectorConfig Shape::connector_config() const {
+  return read_connector_config(nlohmann::json::parse(connector), name);
 }
 
 const Shape& shape_named(std::string_view name) {

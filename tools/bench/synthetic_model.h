@@ -3,6 +3,7 @@
 #include "model/weights/model_directory.h"
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,9 +19,14 @@ struct Shape {
   const char* name;
   const char* summary;
   const char *vision, *decoder; // config.json, as published
-  int64_t query_dim, frame;     // pixels a side
+  const char* connector;        // as in fvlm.json
+  int64_t frame;                // pixels a side
   std::vector<BatchShape> batches;
+  int64_t frames = 0;                   // of each sample; 0: as many as a measurement asks for
+  std::vector<std::string> freeze = {}; // groups of parameters
+
   int64_t vocabulary() const;
+  ConnectorConfig connector_config() const;
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(std::string_view name); // throws Error(usage)

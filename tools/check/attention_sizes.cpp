@@ -159,6 +159,16 @@ Outcome far_positions(Context& context) {
   return sized(context, all);
 }
 
+// CLIP-L at 336 pixels, SigLIP at 512 and so400m at 378, a resampler, a byte encoder, and a decoder with heads of 128.
+Outcome model_shapes(Context& context) {
+  return sized(context, {{.lengths_q = {577, 577}, .uniform_lengths = true},
+                         {.lengths_q = {1024, 1024}, .uniform_lengths = true},
+                         {.head_dim = 72, .lengths_q = {729, 729}, .uniform_lengths = true},
+                         {.head_dim = 128, .lengths_q = {64, 64}, .lengths_kv = {577, 577}, .uniform_lengths = true},
+                         {.head_dim = 32, .lengths_q = {512, 300, 77}, .scale = 0.3},
+                         {.causal = true, .heads_q = 4, .head_dim = 128, .lengths_q = {192, 192}, .scale = 0.1}});
+}
+
 } // namespace
 
 std::vector<Check> attention_size_checks(const std::string& needs) {
@@ -174,6 +184,7 @@ std::vector<Check> attention_size_checks(const std::string& needs) {
       row("more_segments", "up to 4,097 segments", more_segments),
       row("more_padding", "up to 16,385 rows of padding and 4,097 spare segments", more_padding, ",padding_zeroed"),
       row("wider_heads", "head_dim up to 512, as far as supports() says yes", wider_heads),
+      row("model_shapes", "sizes of vision encoders, resamplers and decoders", model_shapes),
       row("far_positions", "rotated by positions up to 16,385, where offered", far_positions, ",rotary"),
   };
 }

@@ -144,6 +144,10 @@ Outcome softcap(Context& context) {
   const auto dtype = loss_dtype(context);
   for (LossCase& one : all) one.dtype = one.gradient_dtype = dtype;
   if (const std::string no = refusal(context, loss_trial(all.front())); !no.empty()) return not_applicable(no);
+  for (const bool fused : {false, true}) {
+    LossCase narrow{.dtype = at::kBFloat16, .tokens = 300, .width = 200, .vocab = 1500, .fused = fused, .softcap = 3};
+    if (refusal(context, loss_trial(narrow)).empty()) all.push_back(narrow); // with d_weight in float32
+  }
   return expect_correct(context, loss_cases(all));
 }
 

@@ -1,10 +1,12 @@
 // kernels_cases.cpp: tests every operation of a kernels plugin against plain float64 loops, at the edges of the
 // contract. Built for kernels-cpu and for kernels-cuda.
+#include "common/testing/gelu.h"
 #include "common/testing/guarded.h"
 
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <tuple>
 
 namespace fvlm::testing {
 namespace {
@@ -273,10 +275,8 @@ TEST_P(Kernels, bias_gelu_agrees_with_float64_loops) {
         for (size_t i = 0; i < e_y.size(); ++i) {
           const size_t c = i % static_cast<size_t>(s.width);
           const double v = e_y[i] + (with_bias ? bias.value(static_cast<int64_t>(c)) : 0.0);
-          const double below = 0.5 * std::erfc(-v / std::sqrt(2.0));
-          e_y[i] = v * below;
-          e_d[i] = d_y.value(static_cast<int64_t>(i)) *
-                   (below + v * std::exp(-v * v / 2) / std::sqrt(2 * 3.14159265358979323846));
+          std::tie(e_y[i], e_d[i]) = gelu_at(v, 0);
+          e_d[i] *= d_y.value(static_cast<int64_t>(i));
           e_bias[c] += e_d[i];
         }
         fvlm_bias_gelu_forward f{};
@@ -307,9 +307,12 @@ double number_of(int64_t bits, int mantissa) {
 
 // Rounding alone causes an error of half a step. Below 0.01 the steps of 0.01 are used.
 TEST_P(Kernels, gelu_and_its_derivative_of_every_number_of_16_bits_are_right_but_for_rounding) {
-  for (const fvlm_dtype dtype : {bf16, f16}) {
+  for (const auto& [dtype, form] :
+       {std::pair(bf16, 0U), {f16, 0U}, {bf16, FVLM_QUICK_GELU}, {f16, FVLM_QUICK_GELU}, {bf16, FVLM_GELU_TANH}}) {
+    SCOPED_TRACE(form);
     const Shape s{"", 256, 256, dtype};
     Bench bench(s, FVLM_OP_BIAS_GELU);
+    bench.query.options |= form;
     if (dtype.code == FVLM_FLOAT && support_of(bench.plugin, bench.query).score == 0) continue;
     bench.ask();
     const int mantissa = dtype.code == FVLM_FLOAT ? 10 : 7;
@@ -326,9 +329,9 @@ TEST_P(Kernels, gelu_and_its_derivative_of_every_number_of_16_bits_are_right_but
       return std::fabs(got - exact) / std::ldexp(1.0, std::ilogb(std::max(std::fabs(exact), 0.01)) - mantissa);
     };
     for (int64_t i = 0; i < x.count(); ++i) {
-      const double v = x.value(i), below = 0.5 * std::erfc(-v / std::sqrt(2.0)),
-                   slope = below + v * std::exp(-v * v / 2) / std::sqrt(2 * 3.14159265358979323846);
-      ASSERT_LE(steps_off(y.value(i), v * below), 0.54) << "gelu of " << v << " is " << y.value(i);
+      const double v = x.value(i);
+      const auto [value, slope] = gelu_at(v, form);
+      ASSERT_LE(steps_off(y.value(i), value), 0.54) << "gelu of " << v << " is " << y.value(i);
       ASSERT_LE(steps_off(d.value(i), slope), 0.54) << "its derivative at " << v << " is " << d.value(i);
     }
   }

@@ -21,6 +21,10 @@ const std::vector<Shape> shapes{
     {"strided, d_weight in float32", 140, 40, 777, 3, bf16, 24},
     {"pairs of rows of tiles, and columns of tiles", 300, 400, 1003, 3, bf16},
     {"rows that TMA does not support", 31, 24, 77, 3, bf16, 5},
+    {"bounded logits", 300, 200, 1003, 3, bf16, 0, bf16, 1.5},
+    {"bounded logits, d_weight in float32", 140, 40, 777, 3, bf16, 24, f32, 2},
+    {"bounded logits, rows that TMA does not support", 31, 24, 77, 3, bf16, 5, f32, 1.5},
+    {"bounded logits of a large vocabulary, rows that TMA does not support", 20, 9, 9001, 3, bf16, 5, f32, 2},
 };
 
 // The root mean square: the tolerance scales with a value's own rounding and with that of the summed values.
@@ -102,17 +106,19 @@ TEST_F(LossCuda, leaves_out_the_gradients_that_nobody_wants) {
 
 // Labels so unlikely that exponentials relative to them overflow: their rows are recomputed.
 TEST_F(LossCuda, survives_losses_of_hundreds) {
-  for (const bool fused : {false, true}) {
-    const Shape s{"", 140, 16, 300, 3, bf16};
-    Inputs in(s);
-    in.hidden.random(1, 300);
-    const Expected e = in.expected();
-    ASSERT_GT(*std::max_element(e.losses.begin(), e.losses.end()), 300);
-    const Results r = fused ? run_fused(s, in, 1) : run_forward_backward(s, in, 1);
-    expect_close(r.losses, e.losses, 1e-5, "losses");
-    expect_near(r.d_hidden, e.d_hidden, "d_hidden");
-    expect_near(r.d_weight, e.d_weight, "d_weight", 0.03); // differences of large products
-  }
+  for (const float softcap : {0.0f, 400.0f})
+    for (const bool fused : {false, true}) {
+      SCOPED_TRACE(softcap);
+      const Shape s{"", 140, 16, 300, 3, bf16, 0, f32, softcap};
+      Inputs in(s);
+      in.hidden.random(1, 300);
+      const Expected e = in.expected();
+      ASSERT_GT(*std::max_element(e.losses.begin(), e.losses.end()), 300);
+      const Results r = fused ? run_fused(s, in, 1) : run_forward_backward(s, in, 1);
+      expect_close(r.losses, e.losses, 1e-5, "losses");
+      expect_near(r.d_hidden, e.d_hidden, "d_hidden");
+      expect_near(r.d_weight, e.d_weight, "d_weight", 0.03); // differences of large products
+    }
 }
 
 TEST_F(LossCuda, lets_a_nan_through_to_its_own_token_only) {
@@ -127,8 +133,8 @@ TEST_F(LossCuda, lets_a_nan_through_to_its_own_token_only) {
 }
 
 TEST_F(LossCuda, has_the_same_bits_each_time) {
-  for (const Shape& s : {Shape{"", 300, 72, 1003, 3, bf16}, Shape{"", 530, 8, 49152, 3, bf16},
-                         Shape{"", 530, 8, 49152, 3, bf16, 0, bf16}}) {
+  for (const Shape& s : {Shape{"", 300, 72, 1003, 3, bf16}, Shape{"", 300, 72, 1003, 3, bf16, 0, f32, 2},
+                         Shape{"", 530, 8, 49152, 3, bf16}, Shape{"", 530, 8, 49152, 3, bf16, 0, bf16}}) {
     Inputs in(s);
     const Results one = run_fused(s, in, 1, true, true, true), again = run_fused(s, in, 1, true, true, true);
     EXPECT_EQ(one.losses.bytes(), again.losses.bytes());
