@@ -47,6 +47,7 @@ using Vision = std::variant<std::string, Dinov2>; // a string is a Hugging Face 
 using Decoder = std::variant<std::string, Llama>;
 
 struct Model {
+  std::optional<std::string> directory; // a model directory that vision, decoder, connector and weights come from
   Vision vision;
   Decoder decoder;
   Connector connector = default_connector();

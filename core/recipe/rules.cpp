@@ -253,6 +253,12 @@ class Rules {
   std::vector<std::string> earlier_; // stages before the current one
 };
 
+// What the first stage starts from: the recipe's model, or the model directory that it comes from, as a path.
+std::string start_of(const Model& model) {
+  if (!model.directory) return "model";
+  return looks_like_path(*model.directory) ? *model.directory : "./" + *model.directory;
+}
+
 } // namespace
 
 void check_plan(Reader& reader, const Plan& plan) {
@@ -270,9 +276,11 @@ void derive(Reader& reader, Plan& plan) {
     auto& preferences = plan.kernels.preferences.at(kind);
     std::replace(preferences.begin(), preferences.end(), std::string("measure"), std::string("auto"));
   }
-  std::string before = "model";
+  const std::string model = start_of(plan.model);
+  std::string before = model;
   for (Stage& stage : plan.stages) {
     if (stage.from.empty()) stage.from = before;
+    if (stage.from == "model") stage.from = model;
     if (stage.mode.empty()) stage.mode = plan.model.connector->training_mode_names().front();
     for (EvaluationSet& set : stage.evaluation.sets)
       if (set.modes.empty()) set.modes = {plan.model.connector->mode_names().front()};

@@ -2,11 +2,13 @@
 folders that go through the engine and back, and what is said of folders that do not fit.
 
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 from pathlib import Path
@@ -16,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     import torch.nn.functional as F
+    from PIL import Image
     from safetensors.torch import load_file, save_file
     from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
                               LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SmolVLMConfig)
@@ -29,7 +32,7 @@ logging.disable_progress_bar()
 logging.set_verbosity_error()
 scratch = tempfile.TemporaryDirectory()
 root = Path(scratch.name)
-VOCABULARY, IMAGE = 62, 60
+VOCABULARY, IMAGE = 260, 256
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
 TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
@@ -53,10 +56,21 @@ MODELS = {
     "idefics3": idefics3(Idefics3Config),
     "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
 }
+def byte_tokens():
+    """The 256 characters that byte-level tokenizers have for bytes."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+
+
+def added(number, content):
+    return {"id": number, "content": content, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False}
+
+
 TOKENIZER = json.dumps({
-    "model": {"type": "BPE", "vocab": {chr(33 + i): i for i in range(60)}, "merges": []},
-    "added_tokens": [{"id": IMAGE, "content": "<image>", "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-                      "normalized": False}],
+    "model": {"type": "BPE", "vocab": {token: number for number, token in enumerate(byte_tokens())}, "merges": []},
+    "added_tokens": [added(IMAGE, "<image>"), added(257, "<|im_start|>"), added(258, "<|im_end|>")],
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
 FILES = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"size": {"shortest_edge": 28}}', "processor_config.json": '{"patch_size": 7}'}
@@ -279,6 +293,80 @@ class WholeModels(unittest.TestCase):
         self.assertEqual(len(losses), 1)
 
 
+RECIPE = """
+local fvlm = require "fvlm"
+return fvlm.recipe {
+  name = "sft", precision = "fp32", model = MODEL,
+  checkpoint = { every = 2 },
+  fvlm.stage "sft" {
+    data = fvlm.mix { { SHARD }, max_frames = 1, max_text_tokens = 90, system = "" },
+    objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-2 }, schedule = fvlm.constant {},
+    batch = 4, samples = 12, freeze = { "vision" },
+  },
+}
+"""
+
+
+def write_recipe(model):
+    """A recipe that trains `model`, Lua, on four coloured images."""
+    shard = root / "shard.tar"
+    with tarfile.open(shard, "w") as tar:
+        for number in range(4):
+            image = io.BytesIO()
+            Image.new("RGB", (28, 28), (60 * number, 10, 200 - 40 * number)).save(image, "png")
+            text = json.dumps({"user": "<image>Which?", "assistant": "abcd"[number]}).encode()
+            for suffix, content in (("png", image.getvalue()), ("json", text)):
+                entry = tarfile.TarInfo(f"{number:03}.{suffix}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    text = RECIPE.replace("SHARD", json.dumps(str(shard))).replace("MODEL", model)
+    (root / "recipe.lua").write_text(text)
+    return root / "recipe.lua"
+
+
+class Training(unittest.TestCase):
+    def test_an_imported_model_trains_and_goes_back(self):
+        for name in ("llava-siglip-qwen2", "smolvlm"):
+            with self.subTest(name):
+                recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
+                run(engine, "check", recipe, "--files")
+                run(engine, "train", recipe, "--run-dir", root / f"{name}.run")
+                run(engine, "export", root / f"{name}.run", "--huggingface", "--out", root / f"{name}.trained")
+                before, after = (load_file(root / folder / "model.safetensors") for folder in (name, f"{name}.trained"))
+                self.assertEqual(set(before), set(after))
+                for key, tensor in before.items():
+                    self.assertEqual(torch.equal(tensor, after[key]), "vision" in key, key)
+                trained = AutoModelForImageTextToText.from_pretrained(root / f"{name}.trained").eval()
+                write_batch(name, root / "batch.safetensors")
+                run(engine, "trace", root / f"{name}.run", "--batch", root / "batch.safetensors", "--out", root / "trace.safetensors")
+                ours = load_file(root / "trace.safetensors")["logits"]
+                right = torch.cat([row[torch.tensor(text) != IMAGE] for row, text in zip(logits_of(trained, name), texts_of(name)[0])])
+                self.assertLessEqual(((ours - right).abs().max() / right.abs().max()).item(), 1e-5)
+
+    def test_the_first_step_starts_from_the_imported_weights(self):
+        recipe = write_recipe(json.dumps(str(root / "smolvlm.model")))
+        plan = json.loads(run(engine, "plan", recipe, "--json"))["plan"]
+        self.assertEqual(plan["stages"][0]["from"], str(root / "smolvlm.model"))
+        self.assertEqual(plan["model"]["connector"], {"kind": "pixel_shuffle", "factor": 4})
+        self.assertEqual(plan["model"]["image_size"], 28)
+        longer = f"fvlm.model {{ directory = {json.dumps(str(root / 'smolvlm.model'))}, image_size = 56, groups = {{ head = 'decoder.*norm*' }} }}"
+        plan = json.loads(run(engine, "plan", write_recipe(longer), "--set", "stages.sft.freeze=[\"head\"]", "--json"))["plan"]
+        self.assertEqual((plan["model"]["image_size"], plan["stages"][0]["freeze"]), (56, ["head"]))
+        (root / "plan.json").write_text(run(engine, "plan", write_recipe(longer), "--json"))
+        again = json.loads(run(engine, "plan", root / "plan.json", "--json"))["plan"]
+        self.assertEqual(again["model"], plan["model"])
+
+    def test_mistakes_in_a_recipe_are_named(self):
+        directory = json.dumps(str(root / "smolvlm.model"))
+        for model, words in ((json.dumps(str(root / "nowhere")), ["no such folder", "nowhere", "recipe.lua:4"]),
+                             (json.dumps(str(root / "smolvlm")), ["no model directory", "import"]),
+                             (f"fvlm.model {{ directory = {directory}, decoder = {directory} }}", ["excludes `decoder`", "recipe.lua:4"]),
+                             ("fvlm.model { decoder = 'x' }", ["vision"])):
+            said = run(engine, "check", write_recipe(model), code=3)
+            for word in words:
+                self.assertIn(word, said)
+
+
 class WrongFolders(unittest.TestCase):
     def refused(self, name, *words, config=None, tensors=None, tokenizer=None, **options):
         """Importing a changed copy of a folder ends with code 4, says these words, and leaves nothing behind."""
@@ -335,10 +423,10 @@ class WrongFolders(unittest.TestCase):
 
     def test_a_tokenizer_that_does_not_fit(self):
         larger = json.loads(TOKENIZER)
-        larger["added_tokens"] += [larger["added_tokens"][0] | {"id": IMAGE + i, "content": f"<{i}>"} for i in range(1, 4)]
+        larger["added_tokens"] += [added(number, f"<{number}>") for number in range(259, VOCABULARY + 1)]
         self.refused("smolvlm", "tokenizer", str(VOCABULARY), tokenizer=json.dumps(larger))
         without = json.loads(TOKENIZER) | {"added_tokens": []}
-        self.refused("smolvlm", f"{IMAGE} is the image token", "tokens 0 to 59", "tokenizer.json", tokenizer=json.dumps(without))
+        self.refused("smolvlm", f"{IMAGE} is the image token", "tokens 0 to 255", "tokenizer.json", tokenizer=json.dumps(without))
 
     def test_models_that_are_not_of_the_imported_form(self):
         model = root / "smolvlm.model"

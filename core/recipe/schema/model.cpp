@@ -67,18 +67,26 @@ Ref<Model> model_schema() {
   static const auto type =
       record<Model>("Model", "model", "The model: a vision tower, a decoder and the connector between them.")
           .usage("fvlm.model { vision = \"weights/dinov2-small\", decoder = \"weights/SmolLM2-135M-Instruct\" }")
+          .shorthand("directory")
+          .field(
+              "directory", &Model::directory, optional(path()),
+              "A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "
+              "\"model\"`, start from its weights. `model = \"DIR\"` is short for it.")
+          .example("\"models/smolvlm\"")
           .field("vision", &Model::vision, one_of(path(), dinov2()),
                  "The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.")
-          .required()
+          .required_without("directory")
           .field("decoder", &Model::decoder, one_of(path(), llama()),
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
-          .required()
+          .required_without("directory")
           .aliases({"llm", "language_model"})
           .field("connector", &Model::connector, registered(connector::all_settings(), PlainTable::first),
                  "The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` "
                  "provides one.")
-          .field("image_size", &Model::image_size, integer(at_least(1)),
-                 "Edge of the square that frames are resized to.")
+          .field(
+              "image_size", &Model::image_size, integer(at_least(1)),
+              "Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of "
+              "every patch, as in LLaVA and SmolVLM: that of its encoder.")
           .unit("pixels")
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
