@@ -342,6 +342,20 @@ class Training(unittest.TestCase):
                 ours = load_file(root / "trace.safetensors")["logits"]
                 right = torch.cat([row[torch.tensor(text) != IMAGE] for row, text in zip(logits_of(trained, name), texts_of(name)[0])])
                 self.assertLessEqual(((ours - right).abs().max() / right.abs().max()).item(), 1e-5)
+                self.check_generated(name, trained)
+
+    def check_generated(self, name, trained):
+        """The engine's checkpoint and transformers' model generate the same tokens."""
+        answers = json.loads(run(engine, "generate", root / f"{name}.run", "--batch", root / "batch.safetensors", "--limit", "12",
+                                 "--ignore-eos", "--json"))
+        texts, counts = texts_of(name)
+        images = iter(frames_of(sum(counts)).split(counts))
+        for text, sample in zip(texts, answers["samples"], strict=True):
+            pixels, ids = next(images), torch.tensor([text])
+            given = {"pixel_values": pixels if MODELS[name].model_type == "llava" else pixels[None]} if IMAGE in text else {}
+            rows = trained.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=12, do_sample=False,
+                                    eos_token_id=VOCABULARY + 1, pad_token_id=0, **given)
+            self.assertEqual(sample["ids"], rows[0, len(text):].tolist())
 
     def test_the_first_step_starts_from_the_imported_weights(self):
         recipe = write_recipe(json.dumps(str(root / "smolvlm.model")))
