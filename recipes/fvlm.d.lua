@@ -44,7 +44,7 @@ function fvlm.recipe(table) end
 ---The model: a vision tower, a decoder and the connector between them.
 ---@class fvlm.Model
 ---@field directory? string A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "model"`, start from its weights. `model = "DIR"` is short for it.
----@field vision? string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
+---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM: that of its encoder. In pixels. Default: `224`.
@@ -67,6 +67,33 @@ function fvlm.model(table) end
 ---@param table fvlm.Dinov2
 ---@return fvlm.Dinov2
 function fvlm.dinov2(table) end
+
+---A new vision tower of CLIP, initialized from the recipe's seed as transformers does it.
+---@class fvlm.Clip
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Attention heads; must divide the width.
+---@field mlp? integer Features inside the MLP. Default: 4 x width.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
+---@field drop_class_token? boolean Leave the class token out of what the connector reads, as LLaVA does. Default: `false`.
+
+---A new vision tower of CLIP, initialized from the recipe's seed as transformers does it.
+---@param table fvlm.Clip
+---@return fvlm.Clip
+function fvlm.clip(table) end
+
+---A new vision tower of SigLIP, initialized from the recipe's seed as transformers does it. It has no class token.
+---@class fvlm.Siglip
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Attention heads; must divide the width.
+---@field mlp? integer Features inside the MLP. Default: 4 x width.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
+
+---A new vision tower of SigLIP, initialized from the recipe's seed as transformers does it. It has no class token.
+---@param table fvlm.Siglip
+---@return fvlm.Siglip
+function fvlm.siglip(table) end
 
 ---A new decoder of the Llama family, initialized from the recipe's seed.
 ---@class fvlm.Llama

@@ -142,7 +142,7 @@ class Rules {
           reader_.report_at(part,
                             fmt::format("layer {} is out of range: the tower has {}, counted from 0", layer, count));
     };
-    if (auto* vision = std::get_if<Dinov2>(&plan_.model.vision))
+    if (auto* vision = plan_.model.fresh_vision())
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
     auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
     if (decoder) layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
@@ -267,7 +267,7 @@ void check_plan(Reader& reader, const Plan& plan) {
 }
 
 void derive(Reader& reader, Plan& plan) {
-  if (auto* vision = std::get_if<Dinov2>(&plan.model.vision)) vision->mlp = vision->mlp.value_or(4 * vision->width);
+  if (auto* vision = plan.model.fresh_vision()) vision->mlp = vision->mlp.value_or(4 * vision->width);
   if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
     decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);

@@ -1,5 +1,5 @@
 """Folders of whole models (LLaVA, Idefics3, SmolVLM) against transformers: logits, loss and every gradient on texts with images inside,
-folders that go through the engine and back, and what is said of folders that do not fit.
+folders that go through the engine and back, training, new vision towers, and what is said of folders that do not fit.
 
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
 import io
@@ -21,7 +21,7 @@ try:
     from PIL import Image
     from safetensors.torch import load_file, save_file
     from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
-                              LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SmolVLMConfig)
+                              LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
     from transformers.utils import logging
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -363,12 +363,34 @@ class Training(unittest.TestCase):
         self.assertEqual(plan["stages"][0]["from"], str(root / "smolvlm.model"))
         self.assertEqual(plan["model"]["connector"], {"kind": "pixel_shuffle", "factor": 4})
         self.assertEqual(plan["model"]["image_size"], 28)
-        longer = f"fvlm.model {{ directory = {json.dumps(str(root / 'smolvlm.model'))}, image_size = 56, groups = {{ head = 'decoder.*norm*' }} }}"
+        directory = json.dumps(str(root / "smolvlm.model"))
+        longer = f"fvlm.model {{ directory = {directory}, image_size = 56, groups = {{ head = 'decoder.*norm*' }} }}"
         plan = json.loads(run(engine, "plan", write_recipe(longer), "--set", "stages.sft.freeze=[\"head\"]", "--json"))["plan"]
         self.assertEqual((plan["model"]["image_size"], plan["stages"][0]["freeze"]), (56, ["head"]))
         (root / "plan.json").write_text(run(engine, "plan", write_recipe(longer), "--json"))
         again = json.loads(run(engine, "plan", root / "plan.json", "--json"))["plan"]
         self.assertEqual(again["model"], plan["model"])
+
+    def test_new_towers_are_initialized_as_in_transformers(self):
+        sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28,
+                 "patch_size": 7}
+        for lua, connector, kind, config in (
+                ("fvlm.clip { SIZES, drop_class_token = true }", "fvlm.mlp {}", CLIPVisionModel, CLIPVisionConfig(**sizes)),
+                ("fvlm.siglip { SIZES }", "fvlm.pixel_shuffle { factor = 2 }", SiglipVisionModel,
+                 SiglipVisionConfig(**sizes, vision_use_head=False))):
+            with self.subTest(lua):
+                vision = lua.replace("SIZES", "width = 64, layers = 2, heads = 4, mlp = 160, patch_size = 7")
+                decoder = f"fvlm.llama {{ width = 48, layers = 1, heads = 2, tokenizer = {json.dumps(str(root / 'smolvlm'))} }}"
+                recipe = write_recipe(
+                    f"fvlm.model {{ image_size = 28, vision = {vision}, decoder = {decoder}, connector = {connector} }}")
+                run(engine, "train", recipe, "--run-dir", root / f"new-{kind.__name__}")
+                ours = kind.from_pretrained(root / f"new-{kind.__name__}" / "sft" / "step-000003" / "vision")
+                torch.manual_seed(4)
+                theirs = dict(kind(config).named_parameters())
+                self.assertEqual(set(theirs), set(dict(ours.named_parameters())))
+                for key, tensor in ours.named_parameters():
+                    spread, right = (each.detach().pow(2).mean().sqrt().item() for each in (tensor, theirs[key]))
+                    self.assertAlmostEqual(spread, right, delta=7 * right / tensor.numel() ** 0.5, msg=key)
 
     def test_mistakes_in_a_recipe_are_named(self):
         directory = json.dumps(str(root / "smolvlm.model"))
@@ -446,7 +468,8 @@ class WrongFolders(unittest.TestCase):
         model = root / "smolvlm.model"
         run(engine, "import", "--vision", model / "vision", "--decoder", model / "decoder", "--out", root / "foveated")
         said = run(engine, "export", root / "foveated", "--huggingface", "--out", root / "refused", code=4)
-        for word in ("other kinds or sizes", '"model.connector.modality_projection.proj.weight" of the imported folder', "without --huggingface"):
+        for word in ("other kinds or sizes", '"model.connector.modality_projection.proj.weight" of the imported folder',
+                     "without --huggingface"):
             self.assertIn(word, said)
         shutil.copytree(root / "foveated", root / "separate")
         (root / "separate" / "decoder" / "whole_model.json").unlink()
