@@ -8,9 +8,9 @@ namespace {
 using Json = nlohmann::json;
 
 // The config of a part, or what transformers takes where there is none.
-Json piece(ConfigReader& reader, const char* key, Json without) {
+Json piece(ConfigReader& reader, const char* key, const Json& without) {
   const Json* found = reader.object(key);
-  return found ? *found : std::move(without);
+  return found ? *found : without;
 }
 
 // transformers takes either key.
