@@ -26,7 +26,7 @@ function fvlm.sum(terms) end
 ---@field precision? "bf16"|"fp16"|"tf32"|"fp32" Precision of the model's computation. Default: `"bf16"`.
 ---@field gradients? "fp32"|"bf16" Dtype in which parameter gradients are accumulated. Default: `"fp32"`.
 ---@field deterministic? boolean Bitwise reproducible runs on a GPU, at some cost in speed. CPU runs always are. Default: `false`.
----@field model fvlm.Model The model.
+---@field model string|fvlm.Model The model.
 ---@field kernels? string|(string)[]|fvlm.Kernels Preferred backends.
 ---@field speed? boolean|fvlm.Speed Switches of optimizations.
 ---@field loader? fvlm.Loader How shards are read.
@@ -43,10 +43,11 @@ function fvlm.recipe(table) end
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@class fvlm.Model
----@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
----@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
+---@field directory? string A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "model"`, start from its weights. `model = "DIR"` is short for it.
+---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
+---@field decoder? string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
----@field image_size? integer Edge of the square that frames are resized to. In pixels. Default: `224`.
+---@field image_size? integer Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM: that of its encoder. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
 ---The model: a vision tower, a decoder and the connector between them.
@@ -66,6 +67,33 @@ function fvlm.model(table) end
 ---@param table fvlm.Dinov2
 ---@return fvlm.Dinov2
 function fvlm.dinov2(table) end
+
+---A new vision tower of CLIP, initialized from the recipe's seed as transformers does it.
+---@class fvlm.Clip
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Attention heads; must divide the width.
+---@field mlp? integer Features inside the MLP. Default: 4 x width.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
+---@field drop_class_token? boolean Leave the class token out of what the connector reads, as LLaVA does. Default: `false`.
+
+---A new vision tower of CLIP, initialized from the recipe's seed as transformers does it.
+---@param table fvlm.Clip
+---@return fvlm.Clip
+function fvlm.clip(table) end
+
+---A new vision tower of SigLIP, initialized from the recipe's seed as transformers does it. It has no class token.
+---@class fvlm.Siglip
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Attention heads; must divide the width.
+---@field mlp? integer Features inside the MLP. Default: 4 x width.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
+
+---A new vision tower of SigLIP, initialized from the recipe's seed as transformers does it. It has no class token.
+---@param table fvlm.Siglip
+---@return fvlm.Siglip
+function fvlm.siglip(table) end
 
 ---A new decoder of the Llama family, initialized from the recipe's seed.
 ---@class fvlm.Llama

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/tokenizer.h"
+#include "model/weights/visual_rows.h"
 
 #include <fmt/format.h>
 
@@ -32,16 +33,7 @@ Tower fresh_tower(nlohmann::json config, const char* where) {
 
 Tower vision_of(const plan::Model& model) {
   if (const auto* folder = std::get_if<std::string>(&model.vision)) return tower_of(*folder);
-  const auto& fresh = std::get<plan::Dinov2>(model.vision);
-  const double mlp = static_cast<double>(fresh.mlp.value_or(4 * fresh.width)) + 0.5; // transformers rounds down
-  return fresh_tower({{"model_type", "dinov2"},
-                      {"hidden_size", fresh.width},
-                      {"num_hidden_layers", fresh.layers},
-                      {"num_attention_heads", fresh.heads},
-                      {"mlp_ratio", mlp / static_cast<double>(fresh.width)},
-                      {"image_size", model.image_size},
-                      {"patch_size", fresh.patch_size}},
-                     "model.vision");
+  return fresh_tower(fresh_vision_config(model), "model.vision");
 }
 
 Tower decoder_of(const plan::Model& model) {

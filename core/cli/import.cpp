@@ -1,4 +1,4 @@
-// fvlm-engine import: makes a model directory from two Hugging Face folders and a connector.
+// fvlm-engine import: makes a model directory from one Hugging Face folder, or from two and a connector.
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "cli/options.h"
@@ -8,6 +8,8 @@
 #include "model/connector/foveated/settings.h"
 
 #include <fmt/format.h>
+
+#include <optional>
 
 namespace fvlm::cli {
 namespace {
@@ -26,7 +28,7 @@ std::string last_name(const std::string& folder) {
 }
 
 // Nothing that trains, evaluates or answers can do without it.
-void require_tokenizer(const std::filesystem::path& decoder) {
+Tokenizer require_tokenizer(const std::filesystem::path& decoder) {
   const auto file = decoder / "tokenizer.json";
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
@@ -34,19 +36,31 @@ void require_tokenizer(const std::filesystem::path& decoder) {
         .at(decoder.string())
         .advise("copy the tokenizer.json of the decoder's model into this folder; older formats such as vocab.json and "
                 "tokenizer.model are not read: save them with transformers, which writes a tokenizer.json");
-  Tokenizer::from_file(file);
+  return Tokenizer::from_file(file);
 }
 
-} // namespace
+void require_tokenizer_of(const std::filesystem::path& model, const DecoderConfig& decoder, int64_t image_token_id) {
+  const Tokenizer tokenizer = require_tokenizer(model);
+  tokenizer.check_vocabulary_size(decoder.vocab_size, model.string());
+  if (image_token_id < static_cast<int64_t>(tokenizer.size())) return;
+  throw Error(ErrorKind::data,
+              fmt::format("config.json says that {} is the image token, and tokenizer.json has the tokens "
+                          "0 to {}",
+                          image_token_id, tokenizer.size() - 1))
+      .at((model / "tokenizer.json").string())
+      .advise("copy the tokenizer.json of this very model here: that of its language model lacks the image token");
+}
 
-int run_import(Arguments arguments) {
+Options import_options() {
   Options options(
-      "import --vision DIR --decoder DIR [--connector FILE] [--seed N] --out DIR [--dtype T] [--json]",
+      "import (--model DIR | --vision DIR --decoder DIR [--connector FILE] [--seed N]) --out DIR [--dtype T] [--json]",
       "Make a model directory from a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
-      "model.safetensors (or shards). The connector is initialized from the seed, or read from --connector.",
+      "model.safetensors (or shards), with a connector that is initialized from the seed or read from --connector.\n"
+      "Or from one folder that has all three: a LLaVA, an Idefics3 or a SmolVLM.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
-  options.required_value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
-      .required_value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer.json")
+  options.value("model", "DIR", "a folder of LLaVA, Idefics3 or SmolVLM, with its tokenizer.json")
+      .value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
+      .value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")
       .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
       .value("seed", "N", "seed of a new connector; default 42")
@@ -56,43 +70,80 @@ int run_import(Arguments arguments) {
       .value("dtype", "fp32|bf16|fp16", "dtype of the weights; default: the towers keep theirs")
       .value("name", "NAME", "the model's name; default: the folder name of --out")
       .flag("json", "print one JSON document on standard output");
-  auto parsed = options.parse(arguments);
-  if (!parsed) return 0;
+  return options;
+}
 
+std::optional<DType> dtype_of(const ParsedOptions& parsed) {
+  const auto dtype = parsed.value("dtype");
+  return dtype ? std::optional(dtype_of_option(*dtype)) : std::nullopt;
+}
+
+WholeImportRequest whole_request(const ParsedOptions& parsed) {
+  for (const char* other : {"vision", "decoder", "connector", "seed", "query-dim", "visual-scale"})
+    if (parsed.value(other))
+      throw Error(ErrorKind::usage, fmt::format("--model excludes --{}: the folder has all parts of a model", other))
+          .advise(fmt::format("leave out --{}", other));
+  if (parsed.flag("shallow"))
+    throw Error(ErrorKind::usage, "--model excludes --shallow: the folder has all parts of a model")
+        .advise("leave out --shallow");
+  WholeImportRequest request;
+  request.model = *parsed.value("model");
+  request.check_before_writing = [folder = request.model](const DecoderConfig& decoder, int64_t image_token_id) {
+    require_tokenizer_of(folder, decoder, image_token_id);
+  };
+  return request;
+}
+
+ImportRequest parts_request(const ParsedOptions& parsed) {
+  for (const char* needed : {"vision", "decoder"})
+    if (!parsed.value(needed))
+      throw Error(ErrorKind::usage, fmt::format("--{} is missing", needed))
+          .advise(
+              "name --vision and --decoder, the folders of two models, or --model, the folder of one that has both");
   ImportRequest request;
-  request.vision = *parsed->value("vision");
-  request.decoder = *parsed->value("decoder");
-  std::string out = *parsed->value("out");
-  request.out = out;
-  if (auto file = parsed->value("connector")) {
-    if (parsed->value("query-dim") || parsed->value("seed"))
+  request.vision = *parsed.value("vision");
+  request.decoder = *parsed.value("decoder");
+  if (auto file = parsed.value("connector")) {
+    if (parsed.value("query-dim") || parsed.value("seed"))
       throw Error(ErrorKind::usage,
                   "--connector excludes --query-dim and --seed: the file has its own query_dim and weights")
           .advise("leave out --query-dim and --seed");
     request.connector = *file;
   }
-  request.seed = static_cast<uint64_t>(integer_in_range(*parsed, "seed", 0, INT64_MAX, 42));
+  request.seed = static_cast<uint64_t>(integer_in_range(parsed, "seed", 0, INT64_MAX, 42));
   connector::Foveated connector;
-  connector.query_dim = integer_in_range(*parsed, "query-dim", 1, 1 << 20, connector.query_dim);
+  connector.query_dim = integer_in_range(parsed, "query-dim", 1, 1 << 20, connector.query_dim);
   double& visual_scale = connector.visual_scale;
-  visual_scale = parsed->number_or("visual-scale", visual_scale);
+  visual_scale = parsed.number_or("visual-scale", visual_scale);
   if (!(visual_scale >= 1e-12 && visual_scale <= 1e12))
     throw Error(ErrorKind::usage,
                 fmt::format("--visual-scale: expected a number above 0 (1e-12 to 1e12), got {:g}", visual_scale));
-  if (parsed->flag("shallow")) connector.attend = connector::Attend::shallow;
+  if (parsed.flag("shallow")) connector.attend = connector::Attend::shallow;
   request.connector_config = connector;
-  if (auto dtype = parsed->value("dtype")) request.dtype = dtype_of_option(*dtype);
-  request.name = parsed->value_or("name", last_name(out));
+  request.check_before_writing = [decoder = request.decoder] { require_tokenizer(decoder); };
+  return request;
+}
 
-  request.check_before_writing = [&] { require_tokenizer(request.decoder); };
+template <class Request>
+TransferReport import_as(TransferReport (*import)(const Request&, const TransferProgress&), Request request,
+                         const ParsedOptions& parsed) {
+  const std::string out = *parsed.value("out");
+  request.out = out;
+  request.dtype = dtype_of(parsed);
+  request.name = parsed.value_or("name", last_name(out));
+  const InterruptibleWrites interruptible;
+  Progress progress("writing " + out);
+  return import(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+}
 
-  TransferReport report;
-  {
-    const InterruptibleWrites interruptible;
-    Progress progress("writing " + out);
-    report = import_model(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
-  }
-  print_transfer(report, out, parsed->flag("json"));
+} // namespace
+
+int run_import(Arguments arguments) {
+  const auto parsed = import_options().parse(arguments);
+  if (!parsed) return 0;
+  const TransferReport report = parsed->value("model") ? import_as(import_whole_model, whole_request(*parsed), *parsed)
+                                                       : import_as(import_model, parts_request(*parsed), *parsed);
+  print_transfer(report, *parsed->value("out"), parsed->flag("json"));
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/positions.h"
 
@@ -21,6 +22,7 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
   recipe::Request request;
   request.file = file.empty() ? *parsed.value("RECIPE") : file;
   request.sets = parsed.values("set");
+  request.read_model_directory = read_model_directory;
   request.library = program_folder() / ".." / "share" / "fvlm" / "recipes" / "lib";
   for (const auto& word : parsed.values("arg")) {
     size_t equals = word.find('=');

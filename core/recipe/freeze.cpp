@@ -40,14 +40,50 @@ void check_size(const Value& value, uint64_t& remaining, const Allowance& allowa
   for (const Value& item : table->items) check_size(item, remaining, allowance);
 }
 
+// The parts of a model that is named by its directory. A plan file has them already.
+void read_parts(plan::Model& model, Reader& reader, const std::function<void(plan::Model&)>& read_model_directory) {
+  if (!model.directory) return;
+  for (const char* part : {"model.vision", "model.decoder"}) reader.mark_known(part);
+  if (!reader.is_valid("model")) return;
+  const auto report = [&](const std::string& key, std::string what, std::string advice) {
+    reader.within("model", [&] { return reader.report_at("." + key, std::move(what), std::move(advice)); });
+  };
+  if (reader.reads_plan_file) {
+    const Origin* set = reader.value_origin("model.directory");
+    if (set && set->file.starts_with("--set"))
+      report("directory", "a plan file has the parts of its own model directory",
+             "set it for the recipe, not for the plan file");
+    return;
+  }
+  for (const char* part : {"vision", "decoder", "connector"})
+    if (reader.value_origin(std::string("model.") + part))
+      return report(part, fmt::format("`directory` excludes `{}`: a model directory has all parts of a model", part),
+                    "leave out one of them");
+  if (!read_model_directory) throw Error(ErrorKind::internal, "nobody reads the model directory of a recipe");
+  const std::optional<int64_t> image_size =
+      reader.value_origin("model.image_size") ? std::optional(model.image_size) : std::nullopt;
+  try {
+    read_model_directory(model);
+  } catch (const Error& error) {
+    return report("directory",
+                  error.where().empty() ? error.what() : fmt::format("{}: {}", error.where(), error.what()),
+                  error.advice());
+  }
+  model.image_size = image_size.value_or(model.image_size);
+  for (const char* part : {"model.vision", "model.decoder", "model.connector"})
+    reader.inherit_origin(part, "model.directory");
+}
+
 } // namespace
 
-plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
+plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader,
+                  const std::function<void(plan::Model&)>& read_model_directory) {
   recipe = apply_sets(std::move(recipe), sets, reader);
   uint64_t remaining = reader.allowance().limits().values;
   check_size(recipe, remaining, reader.allowance());
   plan::Plan plan;
   recipe_schema()->read(reader, recipe, plan);
+  read_parts(plan.model, reader, read_model_directory);
   check_plan(reader, plan);
   if (!reader.mistakes.any()) derive(reader, plan);
   return plan;

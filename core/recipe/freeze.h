@@ -4,14 +4,16 @@
 #include "recipe/plan.h"
 #include "recipe/schema/record.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace fvlm::recipe {
 
 // Reads a Value tree (of a recipe, or from_json of a plan file). `reader` then holds the mistakes and where each value
-// was written. The Plan is valid only without mistakes.
-plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader);
+// was written. The Plan is valid only without mistakes. `read_model_directory`: see Request in resolve.h.
+plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader,
+                  const std::function<void(plan::Model&)>& read_model_directory = {});
 
 // The Plan as JSON, in declared order and without absent values: equal Plans give equal bytes.
 Json plan_json(const plan::Plan& plan);

@@ -9,6 +9,17 @@ std::string Model::tokenizer_folder() const {
   return std::get<Llama>(decoder).tokenizer;
 }
 
+const FreshVision* Model::fresh_vision() const {
+  return std::visit(
+      [](const auto& tower) -> const FreshVision* {
+        if constexpr (std::is_convertible_v<decltype(&tower), const FreshVision*>)
+          return &tower;
+        else
+          return nullptr;
+      },
+      vision);
+}
+
 const char* name_of(Measure measure) {
   switch (measure) {
   case Measure::loss:

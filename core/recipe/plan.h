@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -29,10 +30,15 @@ struct Curve {
 using ByGroup = std::map<std::string, double>;
 
 // A new tower, described in the recipe and initialized from the seed, instead of a Hugging Face folder with weights.
-struct Dinov2 {
+struct FreshVision {
   int64_t width = 0, layers = 0, heads = 0, patch_size = 14;
   std::optional<int64_t> mlp; // always set once resolved
 };
+struct Dinov2 : FreshVision {};
+struct Clip : FreshVision {
+  bool drop_class_token = false;
+};
+struct Siglip : FreshVision {};
 
 struct Llama {
   std::string tokenizer; // a folder with tokenizer.json, which determines the vocabulary size
@@ -43,15 +49,19 @@ struct Llama {
   int64_t max_positions = 8192;
 };
 
-using Vision = std::variant<std::string, Dinov2>; // a string is a Hugging Face folder
+using Vision = std::variant<std::string, Dinov2, Clip, Siglip>; // a string is a Hugging Face folder
 using Decoder = std::variant<std::string, Llama>;
 
 struct Model {
+  std::optional<std::string> directory; // a model directory that vision, decoder, connector and weights come from
   Vision vision;
   Decoder decoder;
   Connector connector = default_connector();
   int64_t image_size = 224;
   std::string tokenizer_folder() const; // the folder of the decoder's tokenizer.json
+  // The new vision tower; null: it is a folder's.
+  const FreshVision* fresh_vision() const;
+  FreshVision* fresh_vision() { return const_cast<FreshVision*>(std::as_const(*this).fresh_vision()); }
   // Additional parameter groups: name -> patterns of parameter names. Matched parameters leave "connector", "vision"
   // and "decoder".
   std::map<std::string, std::vector<std::string>> groups;

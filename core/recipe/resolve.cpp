@@ -72,7 +72,7 @@ Run run_recipe(const Request& request, const std::map<std::string, std::string>&
     return lua->call(f, arguments, nullptr, allowance.get());
   };
   Run run{lua, {}, Reader(call, allowance)};
-  run.plan = freeze(std::move(value), request.sets, run.reader);
+  run.plan = freeze(std::move(value), request.sets, run.reader, request.read_model_directory);
   hash_functions(run.plan, *lua);
   return run;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,6 +20,8 @@ struct Request {
   std::map<std::string, std::string> args; // --arg name=value
   std::filesystem::path library;           // recipes/lib
   Limits limits = {};                      // for everything from the recipe file to the Plan
+  // Fills in what plan::Model::directory says of the model. Throws Error. Not needed for a plan file, which has it.
+  std::function<void(plan::Model& model)> read_model_directory = {};
 };
 
 struct Resolved {

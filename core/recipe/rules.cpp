@@ -142,7 +142,7 @@ class Rules {
           reader_.report_at(part,
                             fmt::format("layer {} is out of range: the tower has {}, counted from 0", layer, count));
     };
-    if (auto* vision = std::get_if<Dinov2>(&plan_.model.vision))
+    if (auto* vision = plan_.model.fresh_vision())
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
     auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
     if (decoder) layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
@@ -253,6 +253,12 @@ class Rules {
   std::vector<std::string> earlier_; // stages before the current one
 };
 
+// What the first stage starts from: the recipe's model, or the model directory that it comes from, as a path.
+std::string start_of(const Model& model) {
+  if (!model.directory) return "model";
+  return looks_like_path(*model.directory) ? *model.directory : "./" + *model.directory;
+}
+
 } // namespace
 
 void check_plan(Reader& reader, const Plan& plan) {
@@ -261,7 +267,7 @@ void check_plan(Reader& reader, const Plan& plan) {
 }
 
 void derive(Reader& reader, Plan& plan) {
-  if (auto* vision = std::get_if<Dinov2>(&plan.model.vision)) vision->mlp = vision->mlp.value_or(4 * vision->width);
+  if (auto* vision = plan.model.fresh_vision()) vision->mlp = vision->mlp.value_or(4 * vision->width);
   if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
     decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);
@@ -270,9 +276,11 @@ void derive(Reader& reader, Plan& plan) {
     auto& preferences = plan.kernels.preferences.at(kind);
     std::replace(preferences.begin(), preferences.end(), std::string("measure"), std::string("auto"));
   }
-  std::string before = "model";
+  const std::string model = start_of(plan.model);
+  std::string before = model;
   for (Stage& stage : plan.stages) {
     if (stage.from.empty()) stage.from = before;
+    if (stage.from == "model") stage.from = model;
     if (stage.mode.empty()) stage.mode = plan.model.connector->training_mode_names().front();
     for (EvaluationSet& set : stage.evaluation.sets)
       if (set.modes.empty()) set.modes = {plan.model.connector->mode_names().front()};

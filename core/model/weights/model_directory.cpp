@@ -21,10 +21,21 @@ namespace {
 constexpr uint64_t largest_config = uint64_t{16} << 20;
 
 // What transformers keeps beside weights and belongs to them.
-constexpr const char* carried_files[] = {
-    "LICENSE",     "preprocessor_config.json", "chat_template.json", "added_tokens.json",       "NOTICE",
-    "merges.txt",  "tokenizer.json",           "vocab.json",         "special_tokens_map.json", "tokenizer_config.json",
-    "LICENSE.txt", "generation_config.json",   "chat_template.jinja"};
+constexpr const char* carried_files[] = {"LICENSE",
+                                         "preprocessor_config.json",
+                                         "chat_template.json",
+                                         "added_tokens.json",
+                                         "NOTICE",
+                                         "processor_config.json",
+                                         "tokenizer.model",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "vocab.json",
+                                         "special_tokens_map.json",
+                                         "tokenizer_config.json",
+                                         "LICENSE.txt",
+                                         "generation_config.json",
+                                         "chat_template.jinja"};
 
 } // namespace
 
@@ -41,6 +52,9 @@ HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   out.config = encoder_config(read_json_object(path / "config.json", largest_config));
   out.weights = Safetensors::open(path);
   out.carried = carry(path);
+  std::error_code none;
+  if (fs::exists(path / whole_model_file, none))
+    out.whole_model = read_json_object(path / whole_model_file, largest_config);
   return out;
 }
 

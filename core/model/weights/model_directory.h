@@ -35,8 +35,14 @@ struct HuggingFaceFolder {
   nlohmann::json config;
   std::optional<Safetensors> weights; // none: it is made fresh
   std::vector<Carried> carried;
+  // Of the decoder of a model that was imported from one folder: the folder's config.json and the names of its tensors,
+  // so that it can be exported in that form. Null: there was none. See whole_model.h.
+  nlohmann::json whole_model;
+  static constexpr const char* whole_model_file = "whole_model.json";
 
   static HuggingFaceFolder open(const std::filesystem::path& path);
+  // Writes into config.json how these weights are stored, as transformers does.
+  static void set_dtype(nlohmann::json& config, const std::vector<TensorInfo>& tensors);
   // The files of `path` that go with every copy, for a decoder that has no folder of its own.
   static std::vector<Carried> carry(const std::filesystem::path& path);
 };

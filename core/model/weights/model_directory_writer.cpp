@@ -31,6 +31,12 @@ std::string location_of(const ModelPart& part) {
 
 } // namespace
 
+void HuggingFaceFolder::set_dtype(nlohmann::json& config, const std::vector<TensorInfo>& tensors) {
+  bool alike =
+      std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& one) { return one.dtype == tensors[0].dtype; });
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(alike ? tensors[0].dtype : DType::f32);
+}
+
 ModelDirectoryWriter::ModelDirectoryWriter(fs::path path, ModelDescription description,
                                            const std::function<DType(const std::string&)>& dtype_of)
     : folder_(std::move(path)), description_(std::move(description)) {
@@ -69,12 +75,11 @@ void ModelDirectoryWriter::write_config(size_t index) {
   const auto* encoder = std::get_if<VisionConfig>(&part.config);
   config["architectures"] = {encoder ? architecture_of(*encoder)
                                      : architecture_of(std::get<DecoderConfig>(part.config))};
-  const auto& tensors = writers_[index].order();
-  bool alike =
-      std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& one) { return one.dtype == tensors[0].dtype; });
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(alike ? tensors[0].dtype : DType::f32);
+  HuggingFaceFolder::set_dtype(config, writers_[index].order());
   const fs::path folder = this->folder() / location_of(part);
   write_file_atomic(folder / "config.json", config.dump(2) + "\n");
+  if (!part.folder.whole_model.is_null())
+    write_file_atomic(folder / HuggingFaceFolder::whole_model_file, part.folder.whole_model.dump(1) + "\n");
   for (const auto& file : part.folder.carried) write_file_atomic(folder / file.name, file.content->text());
 }
 

@@ -200,14 +200,17 @@ std::string ModelFile::text() const {
   return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; // a folder's name may be no UTF-8
 }
 
+const ModelFile::Part& ModelFile::sole_part(Role role, const std::filesystem::path& folder) const {
+  const auto count = std::count_if(parts.begin(), parts.end(), [&](const Part& part) { return part.role == role; });
+  if (count != 1)
+    throw Error(ErrorKind::data, fmt::format("the model has {} {}s where one is expected", count, name_of(role)))
+        .at(folder.string());
+  return *std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.role == role; });
+}
+
 std::filesystem::path decoder_folder(const std::filesystem::path& model) {
-  std::vector<std::string> folders;
-  for (const ModelFile::Part& part : ModelFile::read(model).parts)
-    if (part.role == Role::decoder) folders.push_back(part.location);
-  if (folders.size() != 1)
-    throw Error(ErrorKind::data, fmt::format("the model has {} decoders where one is expected", folders.size()))
-        .at(model.string());
-  return model / folders.front();
+  const ModelFile file = ModelFile::read(model);
+  return model / file.sole_part(Role::decoder, model).location;
 }
 
 } // namespace fvlm

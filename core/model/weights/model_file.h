@@ -38,6 +38,8 @@ struct ModelFile {
   std::optional<std::map<std::string, uint64_t, std::less<>>> checksums;
 
   static ModelFile read(const std::filesystem::path& folder);
+  // Of a model that has one part of the role. Throws Error(data) at `folder` for others.
+  const Part& sole_part(Role role, const std::filesystem::path& folder) const;
   std::string text() const;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t largest_plan = 64 << 20;
+constexpr uint64_t largest_plan = 64 << 20, largest_encoder_config = 16 << 20;
 
 // The newest checkpoint in a stage's folder. Unfinished and damaged ones are not called step-NUMBER.
 std::optional<fs::path> newest_checkpoint(const fs::path& stage) {
@@ -70,6 +70,18 @@ fs::path resolve_model(const fs::path& named) {
         .at(named.string())
         .advise("`fvlm-engine train` writes them as the recipe's `checkpoint` says, and at the end of each stage");
   return named; // opening it reports what is wrong
+}
+
+void read_model_directory(plan::Model& model) {
+  const fs::path directory = *model.directory;
+  const ModelFile file = ModelFile::read(directory);
+  const fs::path vision = directory / file.sole_part(Role::encoder, directory).location;
+  model.vision = vision.string();
+  model.decoder = (directory / file.sole_part(Role::decoder, directory).location).string();
+  model.connector = file.sole_part(Role::connector, directory).connector;
+  if (model.connector->known_rows_per_frame()) return;
+  const fs::path config = vision / "config.json";
+  model.image_size = read_vision_config(read_json_object(config, largest_encoder_config), config.string()).image_size;
 }
 
 } // namespace fvlm

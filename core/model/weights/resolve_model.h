@@ -1,5 +1,7 @@
 // Resolves a model that a command line or a recipe names to a model directory.
 #pragma once
+#include "recipe/plan.h"
+
 #include <filesystem>
 
 namespace fvlm {
@@ -8,5 +10,9 @@ namespace fvlm {
 // checkpoint of the last stage that has one, and logs which. Throws Error(data) for a run without a checkpoint. Any
 // other path is returned as it is: opening it reports what is wrong.
 std::filesystem::path resolve_model(const std::filesystem::path& named);
+
+// Fills in the vision tower, the decoder and the connector of the model directory that a recipe names, and the size of
+// the encoder's images where the decoder rows of a frame depend on it. Throws Error(data).
+void read_model_directory(plan::Model& model);
 
 } // namespace fvlm

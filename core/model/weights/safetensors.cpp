@@ -161,6 +161,18 @@ Safetensors Safetensors::open(const fs::path& path) {
   return Safetensors(std::move(content));
 }
 
+Safetensors Safetensors::view(const std::vector<std::pair<const TensorView*, std::string>>& named) const {
+  auto content = std::make_shared<Content>();
+  content->path = content_->path;
+  content->shards = content_->shards;
+  for (const auto& [tensor, name] : named) {
+    content->tensors.push_back(*tensor);
+    content->tensors.back().name = name;
+  }
+  content->index_names();
+  return Safetensors(std::move(content));
+}
+
 const fs::path& Safetensors::path() const {
   return content_->path;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fvlm {
@@ -28,6 +29,9 @@ class Safetensors {
   const TensorView& at(std::string_view name) const&& = delete;
   const std::map<std::string, std::string>& metadata() const;
   uint64_t byte_size() const; // of all tensors
+
+  // These tensors of this file under other names, in the same mapping.
+  Safetensors view(const std::vector<std::pair<const TensorView*, std::string>>& named) const;
 
   // Lets go of the memory behind a tensor of this file, for whoever has copied it.
   void drop(const TensorView& tensor) const;

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/weights/model_family.h"
+#include "model/weights/whole_model.h"
 
 #include <fmt/format.h>
 
@@ -69,12 +70,18 @@ Found<Config> find_or_throw(const std::string& model_type, const std::string& wh
   if (const auto found = find<Config>(model_type); found.family) return found;
   constexpr bool encoder = std::is_same_v<Config, VisionConfig>;
   using Other = std::conditional_t<encoder, DecoderConfig, VisionConfig>;
+  const auto& whole = whole_model_families();
+  const bool is_whole =
+      std::any_of(whole.begin(), whole.end(), [&](const auto& one) { return one.model_type == model_type; });
   throw Error(ErrorKind::data,
               fmt::format("model_type {} is not supported as {}{}", shown(model_type),
                           encoder ? "vision tower" : "decoder",
                           find<Other>(model_type).family ? ": it has the other part in the model" : ""))
       .at(where)
-      .advise(fmt::format("supported: {}", join(supported_types<Config>(), ", ")));
+      .advise(
+          is_whole
+              ? "it has all parts of a model: `fvlm-engine import --model DIR --out DIR` makes a model directory of it"
+              : fmt::format("supported: {}", join(supported_types<Config>(), ", ")));
 }
 
 template <class Config>

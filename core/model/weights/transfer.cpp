@@ -1,8 +1,10 @@
 #include "model/weights/transfer.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "model/weights/convert.h"
 #include "model/weights/initialize.h"
+#include "model/weights/whole_model.h"
 
 #include <fmt/format.h>
 
@@ -23,16 +25,20 @@ struct Source {
   Initializer fill;
 };
 
+// Into a ModelDirectoryWriter or a SafetensorsWriter.
+template <class Writer>
 class Transfer {
  public:
-  Transfer(ModelDirectoryWriter& writer, uint64_t seed, const TransferProgress& progress)
+  Transfer(Writer& writer, uint64_t seed, const TransferProgress& progress)
       : writer_(writer), seed_(seed), progress_(progress) {
     for (const TensorInfo& tensor : writer.order()) total_ += tensor.byte_size();
   }
 
-  TransferReport run(const std::unordered_map<std::string, Source>& sources) {
+  // `part_of`: the name of a tensor's part in the report.
+  TransferReport run(const std::unordered_map<std::string, Source>& sources,
+                     const std::function<std::string(const std::string& tensor)>& part_of) {
     for (const TensorInfo& tensor : writer_.order()) {
-      const std::string name = tensor.name.substr(0, tensor.name.find('.'));
+      const std::string name = part_of(tensor.name);
       if (report_.parts.empty() || report_.parts.back().name != name) report_.parts.push_back({.name = name});
       auto& part = report_.parts.back();
       part.parameters += tensor.elements();
@@ -70,7 +76,7 @@ class Transfer {
     if (source.file) source.file->drop(*source.view);
   }
 
-  ModelDirectoryWriter& writer_;
+  Writer& writer_;
   uint64_t seed_, total_ = 0, done_ = 0;
   const TransferProgress& progress_;
   TransferReport report_;
@@ -82,6 +88,10 @@ void add_file(Sources& sources, const std::string& part, const Safetensors& file
   auto bound = bind(file, layout);
   for (size_t i = 0; i < bound.size(); ++i)
     if (layout.tensors[i].parameter) sources[part + "." + layout.tensors[i].name] = {bound[i], &file, {}};
+}
+
+std::string first_part(const std::string& tensor) {
+  return tensor.substr(0, tensor.find('.'));
 }
 
 } // namespace
@@ -123,7 +133,19 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
     const Source& source = sources.at(name);
     return request.dtype.value_or(source.view ? source.view->dtype : DType::f32);
   });
-  return Transfer(writer, request.seed, progress).run(sources);
+  return Transfer(writer, request.seed, progress).run(sources, first_part);
+}
+
+TransferReport import_whole_model(const WholeImportRequest& request, const TransferProgress& progress) {
+  WholeModel whole = WholeModel::open(request.model);
+  if (request.check_before_writing) request.check_before_writing(whole.description.decoder(), whole.image_token_id);
+  whole.description.name = request.name;
+  Sources sources;
+  for (const auto& [name, tensor] : whole.tensors) sources[name] = {tensor, &whole.file, {}};
+  ModelDirectoryWriter writer(request.out, whole.description, [&](const std::string& name) {
+    return request.dtype.value_or(sources.at(name).view->dtype);
+  });
+  return Transfer(writer, 0, progress).run(sources, first_part);
 }
 
 TransferReport export_model(const fs::path& model, const fs::path& out, DType dtype, const TransferProgress& progress) {
@@ -132,7 +154,30 @@ TransferReport export_model(const fs::path& model, const fs::path& out, DType dt
   Sources sources;
   for (const Parameter& parameter : directory.parameters()) sources[parameter.name] = {parameter.view, nullptr, {}};
   ModelDirectoryWriter writer(out, directory.description(), [&](const std::string&) { return dtype; });
-  return Transfer(writer, 0, progress).run(sources);
+  return Transfer(writer, 0, progress).run(sources, first_part);
+}
+
+TransferReport export_whole_model(const fs::path& model, const fs::path& out, std::optional<DType> dtype,
+                                  const TransferProgress& progress) {
+  const ModelDirectory directory = ModelDirectory::open(model);
+  directory.verify();
+  WholeModelForm form = assemble(directory);
+  Sources sources;
+  std::vector<TensorInfo> tensors;
+  for (const auto& [name, tensor] : form.tensors) {
+    sources[name] = {tensor, nullptr, {}};
+    tensors.push_back({name, dtype.value_or(tensor->dtype), tensor->shape});
+  }
+  AtomicFolder folder(out);
+  const fs::path& into = folder.temporary_path();
+  SafetensorsWriter writer(into / "model.safetensors", tensors);
+  TransferReport report = Transfer(writer, 0, progress).run(sources, [](const std::string&) { return "model"; });
+  HuggingFaceFolder::set_dtype(form.config, tensors);
+  write_file_atomic(into / "config.json", form.config.dump(2) + "\n");
+  for (const ModelPart& part : directory.description().parts)
+    for (const auto& file : part.folder.carried) write_file_atomic(into / file.name, file.content->text());
+  folder.commit();
+  return report;
 }
 
 } // namespace fvlm

@@ -1,4 +1,5 @@
-// Model directories out of other folders: import from two Hugging Face folders, export in another element type.
+// Model directories out of other folders, and other folders out of them: import from Hugging Face folders, export in
+// another element type or as the folder that a model was imported from.
 #pragma once
 #include "model/weights/model_directory.h"
 
@@ -25,6 +26,15 @@ struct ImportRequest {
   std::function<void()> check_before_writing; // throws to refuse folders whose models are right; may be empty
 };
 
+// Of a folder of one model that has an encoder, a connector and a decoder: see whole_model.h.
+struct WholeImportRequest {
+  std::filesystem::path model, out;
+  std::optional<DType> dtype; // none: as it is
+  std::string name;
+  // Throws to refuse a folder whose model is right; may be empty.
+  std::function<void(const DecoderConfig& decoder, int64_t image_token_id)> check_before_writing;
+};
+
 struct TransferReport {
   struct PartReport {
     std::string name;
@@ -36,9 +46,13 @@ struct TransferReport {
 };
 
 TransferReport import_model(const ImportRequest& request, const TransferProgress& progress);
+TransferReport import_whole_model(const WholeImportRequest& request, const TransferProgress& progress);
 
 // Checks the checksums of `model` first.
 TransferReport export_model(const std::filesystem::path& model, const std::filesystem::path& out, DType dtype,
                             const TransferProgress& progress);
+// In the form of the folder that `model` was imported from. dtype: none: as it is.
+TransferReport export_whole_model(const std::filesystem::path& model, const std::filesystem::path& out,
+                                  std::optional<DType> dtype, const TransferProgress& progress);
 
 } // namespace fvlm

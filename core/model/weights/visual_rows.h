@@ -3,7 +3,12 @@
 #include "model/weights/towers.h"
 #include "recipe/plan.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace fvlm {
+
+// The config.json of a plan's new vision tower.
+nlohmann::json fresh_vision_config(const plan::Model& model);
 
 // Reads the config of a vision folder only if the connector's rows depend on the encoder. Throws Error(data) where it
 // cannot be read.

@@ -8,23 +8,45 @@ namespace {
 
 using namespace plan;
 
-Ref<Dinov2> dinov2() {
-  return record<Dinov2>("Dinov2", "dinov2", "A new DINOv2 vision tower, initialized from the recipe's seed.")
-      .field("width", &Dinov2::width, integer(at_least(1)), "Features of a token.")
+// Adds the fields that all vision towers have.
+template <class Tower>
+Record<Tower>& with_sizes(Record<Tower>&& tower) {
+  return tower.field("width", &Tower::width, integer(at_least(1)), "Features of a token.")
       .required()
-      .field("layers", &Dinov2::layers, integer(at_least(1)), "Number of layers.")
+      .field("layers", &Tower::layers, integer(at_least(1)), "Number of layers.")
       .required()
-      .field("heads", &Dinov2::heads, integer(at_least(1)), "Attention heads; must divide the width.")
+      .field("heads", &Tower::heads, integer(at_least(1)), "Attention heads; must divide the width.")
       .required()
-      .field("mlp", &Dinov2::mlp, optional(integer(at_least(1))), "Features inside the MLP. Default: 4 x width.")
-      .field("patch_size", &Dinov2::patch_size, integer(at_least(1)),
-             "Edge of the square patch that becomes one token.")
+      .field("mlp", &Tower::mlp, optional(integer(at_least(1))), "Features inside the MLP. Default: 4 x width.")
+      .field("patch_size", &Tower::patch_size, integer(at_least(1)), "Edge of the square patch that becomes one token.")
       .unit("pixels")
-      .check([](Reader& reader, const Dinov2& tower) {
-        if (tower.width % tower.heads)
+      .check([](Reader& reader, const Tower& read) {
+        if (read.width % read.heads)
           reader.report_at(".heads",
-                           fmt::format("a width of {1} is not divisible by {0} heads", tower.heads, tower.width));
-      })
+                           fmt::format("a width of {1} is not divisible by {0} heads", read.heads, read.width));
+      });
+}
+
+Ref<Dinov2> dinov2() {
+  return with_sizes(
+             record<Dinov2>("Dinov2", "dinov2", "A new DINOv2 vision tower, initialized from the recipe's seed."))
+      .done();
+}
+
+Ref<Clip> clip() {
+  return with_sizes(
+             record<Clip>("Clip", "clip",
+                          "A new vision tower of CLIP, initialized from the recipe's seed as transformers does it."))
+      .field("drop_class_token", &Clip::drop_class_token, boolean(),
+             "Leave the class token out of what the connector reads, as LLaVA does.")
+      .done();
+}
+
+Ref<Siglip> siglip() {
+  return with_sizes(
+             record<Siglip>("Siglip", "siglip",
+                            "A new vision tower of SigLIP, initialized from the recipe's seed as transformers does "
+                            "it. It has no class token."))
       .done();
 }
 
@@ -67,18 +89,26 @@ Ref<Model> model_schema() {
   static const auto type =
       record<Model>("Model", "model", "The model: a vision tower, a decoder and the connector between them.")
           .usage("fvlm.model { vision = \"weights/dinov2-small\", decoder = \"weights/SmolLM2-135M-Instruct\" }")
-          .field("vision", &Model::vision, one_of(path(), dinov2()),
+          .shorthand("directory")
+          .field(
+              "directory", &Model::directory, optional(path()),
+              "A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "
+              "\"model\"`, start from its weights. `model = \"DIR\"` is short for it.")
+          .example("\"models/smolvlm\"")
+          .field("vision", &Model::vision, one_of(path(), dinov2(), clip(), siglip()),
                  "The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.")
-          .required()
+          .required_without("directory")
           .field("decoder", &Model::decoder, one_of(path(), llama()),
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
-          .required()
+          .required_without("directory")
           .aliases({"llm", "language_model"})
           .field("connector", &Model::connector, registered(connector::all_settings(), PlainTable::first),
                  "The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` "
                  "provides one.")
-          .field("image_size", &Model::image_size, integer(at_least(1)),
-                 "Edge of the square that frames are resized to.")
+          .field(
+              "image_size", &Model::image_size, integer(at_least(1)),
+              "Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of "
+              "every patch, as in LLaVA and SmolVLM: that of its encoder.")
           .unit("pixels")
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
@@ -92,7 +122,7 @@ Ref<Model> model_schema() {
             for (const char* own : {"connector", "vision", "decoder", "default"})
               if (model.groups.contains(own))
                 reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
-            auto* fresh = std::get_if<Dinov2>(&model.vision);
+            const FreshVision* fresh = model.fresh_vision();
             if (fresh && model.image_size % fresh->patch_size)
               reader.report_at(".image_size", fmt::format("{} pixels are not a multiple of the patch size {}",
                                                           model.image_size, fresh->patch_size));

@@ -57,6 +57,8 @@ class Reader {
   bool is_valid(std::string_view path) const;
   // Marks `part` below the current path as unknown, because it is missing or has a wrong name.
   void mark_unknown(std::string_view part) { unknown_paths_.push_back(join_path(path_, part)); }
+  // Takes that back for a path, because its value came from elsewhere.
+  void mark_known(std::string_view path) { std::erase(unknown_paths_, path); }
 
   // These add a mistake and return false, so that a read can end with `return reader.report_unexpected(...)`.
   bool report_unexpected(const Value& value, std::string_view expected);

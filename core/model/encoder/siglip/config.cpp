@@ -46,9 +46,11 @@ WeightLayout layout(const VisionConfig& config) {
   const int64_t width = config.hidden_size, mlp = config.intermediate_size,
                 pixels = config.num_channels * config.patch_size * config.patch_size;
   const Initializer square = xavier(width, width), plain = normal(config.initializer_range);
+  // transformers widens the normal to make up for truncation, and truncates far outside of it.
+  constexpr double deviation_of_truncated = 0.87962566103423978;
   VitInitializers initializers{.class_token = {},
                                .position = normal(1 / std::sqrt(static_cast<double>(width))),
-                               .patch = normal(1 / std::sqrt(static_cast<double>(pixels))),
+                               .patch = normal(1 / std::sqrt(static_cast<double>(pixels)) / deviation_of_truncated),
                                .query_key_value = square,
                                .out = square,
                                .up = xavier(width, mlp),

@@ -1,0 +1,225 @@
+#include "model/weights/whole_model.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Json = nlohmann::json;
+using Prefix = WholeModelFamily::Prefix;
+
+// What a Hugging Face folder has for its image processor. It goes with the encoder.
+constexpr const char* image_processor_files[] = {"preprocessor_config.json", "processor_config.json"};
+
+const WholeModelFamily& family_of(const Json& config, const std::string& where) {
+  const auto model_type = config.find("model_type");
+  const std::string word =
+      model_type != config.end() && model_type->is_string() ? model_type->get<std::string>() : std::string();
+  std::vector<std::string> supported;
+  for (const WholeModelFamily& family : whole_model_families()) {
+    if (word == family.model_type) return family;
+    supported.push_back(family.model_type);
+  }
+  throw Error(ErrorKind::data, word.empty()
+                                   ? std::string("'model_type' is missing or no text")
+                                   : fmt::format("model_type {} is not supported as a whole model", shown(word)))
+      .at(where)
+      .advise(fmt::format("supported: {}; the folders of an encoder and of a decoder by themselves are imported with "
+                          "--vision and --decoder",
+                          join(supported, ", ")));
+}
+
+// `name`, which begins with `from`, with `to` in its place.
+std::string with_prefix(const std::string& name, const std::string& from, const std::string& to) {
+  return to + name.substr(from.size());
+}
+
+// What the file calls tensors of the parts.
+class FileNames {
+ public:
+  FileNames(const WholeModelFamily& family, const Safetensors& file) : family_(family), file_(file) {}
+
+  std::string of(const std::string& name) const {
+    const Prefix* first = nullptr;
+    for (const Prefix& prefix : family_.names) {
+      if (!name.starts_with(prefix.in_parts)) continue;
+      if (!first) first = &prefix;
+      if (is_used(prefix)) return with_prefix(name, prefix.in_parts, prefix.in_file);
+    }
+    return first ? with_prefix(name, first->in_parts, first->in_file) : name;
+  }
+
+ private:
+  bool is_used(const Prefix& prefix) const {
+    return std::any_of(file_.tensors().begin(), file_.tensors().end(),
+                       [&](const TensorView& tensor) { return tensor.name.starts_with(prefix.in_file); });
+  }
+  const WholeModelFamily& family_;
+  const Safetensors& file_;
+};
+
+// Binds the tensors of all parts at once, so that what is wrong is said in the file's own names.
+class Binding {
+ public:
+  Binding(const ModelDescription& description, const WholeModelFamily& family, const Safetensors& file)
+      : names_(family, file), file_(file) {
+    for (const ModelPart& part : description.parts) add(part.name + ".", description.layout(part));
+    const auto bound = bind(file, layout_);
+    for (size_t i = 0; i < bound.size(); ++i)
+      if (bound[i]) by_part_name_.emplace(part_names_[i], bound[i]);
+  }
+
+  const std::map<std::string, const TensorView*>& tensors() const { return by_part_name_; }
+
+  // The tensors of one part, under the names that a folder of its own has for them.
+  Safetensors view_of(const ModelPart& part) const {
+    std::vector<std::pair<const TensorView*, std::string>> named;
+    const std::string prefix = part.name + ".";
+    for (const auto& [name, tensor] : by_part_name_)
+      if (name.starts_with(prefix)) named.emplace_back(tensor, name.substr(prefix.size()));
+    return file_.view(named);
+  }
+
+  // {name in the file: name in the model directory}, a copy of a tied tensor too.
+  Json names() const {
+    Json out = Json::object();
+    for (const auto& [name, tensor] : by_part_name_) out[tensor->name] = name;
+    if (!layout_.tied_copy.empty() && file_.find(layout_.tied_copy)) out[layout_.tied_copy] = tied_to_;
+    return out;
+  }
+
+ private:
+  void add(const std::string& part, const WeightLayout& layout) {
+    for (const TensorSpec& spec : layout.tensors) {
+      part_names_.push_back(part + spec.name);
+      layout_.tensors.push_back(spec);
+      layout_.tensors.back().name = names_.of(part_names_.back());
+    }
+    for (const std::string& pattern : layout.ignored) layout_.ignored.push_back(names_.of(part + pattern));
+    if (layout.tied_copy.empty()) return;
+    tied_to_ = part + layout.tied_to;
+    layout_.tied_copy = names_.of(part + layout.tied_copy);
+    layout_.tied_to = names_.of(tied_to_);
+  }
+
+  FileNames names_;
+  const Safetensors& file_;
+  WeightLayout layout_; // of all parts, in the file's names
+  std::vector<std::string> part_names_;
+  std::string tied_to_;
+  std::map<std::string, const TensorView*> by_part_name_;
+};
+
+bool belongs_to_encoder(const std::string& file) {
+  return std::any_of(std::begin(image_processor_files), std::end(image_processor_files),
+                     [&](const char* name) { return file == name; });
+}
+
+// Of the model directory, also what is no parameter.
+const TensorView* find_tensor(const ModelDirectory& directory, const std::string& name) {
+  for (const ModelPart& part : directory.description().parts)
+    if (part.folder.weights && name.starts_with(part.name + "."))
+      if (const TensorView* found = part.folder.weights->find(std::string_view(name).substr(part.name.size() + 1)))
+        return found;
+  for (const Parameter& parameter : directory.parameters())
+    if (parameter.name == name) return parameter.view;
+  return nullptr;
+}
+
+// Whether two models are made of parts of the same kinds and sizes.
+bool same_parts(const ModelDescription& a, const ModelDescription& b) {
+  return a.encoder() == b.encoder() && a.decoder() == b.decoder() &&
+         config_json(a.connector()) == config_json(b.connector());
+}
+
+} // namespace
+
+WholeModelParts read_whole_config(const Json& config, const std::string& where) {
+  const WholeModelFamily& family = family_of(config, where);
+  ConfigReader reader(config, where);
+  const WholeModelFamily::Configs configs = family.read(reader);
+  reader.finish("");
+  const std::string vision = where + ": vision_config", decoder = where + ": text_config";
+  const DecoderConfig decoder_config = read_decoder_config(configs.decoder, decoder);
+  if (configs.image_token_id >= decoder_config.vocab_size)
+    throw Error(ErrorKind::data, fmt::format("the image token {} is outside the vocabulary of {} tokens",
+                                             configs.image_token_id, decoder_config.vocab_size))
+        .at(where)
+        .advise(
+            "image_token_id (LLaVA: image_token_index) must be less than vocab_size of text_config; take config.json "
+            "and weights of the same model");
+  WholeModelParts out{{}, configs.image_token_id};
+  out.parts = {{"vision", read_vision_config(configs.vision, vision), {.config = configs.vision}},
+               {"connector", read_connector_config(configs.connector, where), {}},
+               {"decoder", decoder_config, {.config = configs.decoder}}};
+  return out;
+}
+
+WholeModel WholeModel::open(const fs::path& path) {
+  HuggingFaceFolder source = HuggingFaceFolder::open(path);
+  const std::string where = (path / "config.json").string();
+  WholeModelParts read = read_whole_config(source.config, where);
+  WholeModel out{{}, read.image_token_id, *source.weights, {}};
+  out.description.parts = std::move(read.parts);
+  const Binding binding(out.description, family_of(source.config, where), out.file);
+  out.tensors = binding.tensors();
+  for (ModelPart& part : out.description.parts) {
+    if (part.role() == Role::connector) continue;
+    part.folder.path = path;
+    part.folder.weights = binding.view_of(part);
+    for (const auto& file : source.carried)
+      if (belongs_to_encoder(file.name) == (part.role() == Role::encoder)) part.folder.carried.push_back(file);
+    if (part.role() == Role::decoder)
+      part.folder.whole_model = {{"config", source.config}, {"tensors", binding.names()}};
+  }
+  return out;
+}
+
+WholeModelForm assemble(const ModelDirectory& directory) {
+  const ModelDescription& description = directory.description();
+  const ModelPart& decoder = description.sole_part(Role::decoder);
+  const Json& whole = decoder.folder.whole_model;
+  if (whole.is_null())
+    throw Error(ErrorKind::data, "this model was not imported from one Hugging Face folder")
+        .at(directory.path().string())
+        .advise("export it without --huggingface: transformers loads its folders of encoder and decoder by themselves");
+  const std::string where = (decoder.folder.path / HuggingFaceFolder::whole_model_file).string();
+  ConfigReader reader(whole, where);
+  const Json *config = reader.object("config"), *tensors = reader.object("tensors");
+  if (!config || !tensors) reader.problems().add("'config' or 'tensors' is missing");
+  reader.finish("the file was changed or damaged: import the model anew");
+
+  WholeModelForm out{*config, {}};
+  Problems problems;
+  ModelDescription imported;
+  imported.name = description.name;
+  imported.parts = read_whole_config(*config, where).parts;
+  if (!same_parts(description, imported))
+    problems.add("its parts are of other kinds or sizes than those that were imported");
+  std::map<std::string, bool> is_placed;
+  for (const Parameter& parameter : directory.parameters()) is_placed[parameter.name] = false;
+  for (const auto& [name, part_name] : tensors->items()) {
+    const TensorView* found = part_name.is_string() ? find_tensor(directory, part_name) : nullptr;
+    if (!found) {
+      problems.add("tensor {} of the imported folder is not in the model", shown(name));
+      continue;
+    }
+    out.tensors.emplace(name, found);
+    is_placed[part_name] = true;
+  }
+  for (const auto& [name, placed] : is_placed)
+    if (!placed) problems.add("parameter {} has no place in the imported folder", shown(name));
+  problems.raise(directory.path().string(),
+                 "a part was exchanged since the import: export it without --huggingface, as a model directory");
+  return out;
+}
+
+} // namespace fvlm

@@ -1,0 +1,63 @@
+// Hugging Face folders of one model that has an encoder, a connector and a decoder, such as LLaVA and SmolVLM: opened
+// as the parts of a model directory, and put together again. Which there are: the table in whole_models.cpp.
+#pragma once
+#include "base/config_reader.h"
+#include "model/weights/model_directory.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+// A row of the table: what a folder of this model_type says of its parts, and what it calls their tensors.
+struct WholeModelFamily {
+  // config.json of each part, as a folder of its own would have it, and the connector's config.
+  struct Configs {
+    nlohmann::json vision, decoder, connector;
+    int64_t image_token_id; // stands in a text for one visual row
+  };
+  // Tensors whose names begin with `in_file` are those of the parts that begin with `in_parts`. Where several fit, it
+  // is the first that the file has, so longer ones stand before what they begin with.
+  struct Prefix {
+    std::string in_file, in_parts;
+  };
+  std::string model_type; // of config.json
+  // Notes problems in the reader. The keys of the parts are checked by whoever reads the parts.
+  Configs (*read)(ConfigReader& reader);
+  std::vector<Prefix> names;
+};
+
+const std::vector<WholeModelFamily>& whole_model_families(); // whole_models.cpp
+
+// The encoder `vision`, the `connector` and the `decoder` of such a config.json. Folders have their config alone.
+struct WholeModelParts {
+  std::vector<ModelPart> parts;
+  int64_t image_token_id;
+};
+// Throws Error(data) at `where` for another model_type, and for what is wrong or not supported.
+WholeModelParts read_whole_config(const nlohmann::json& config, const std::string& where);
+
+struct WholeModel {
+  ModelDescription description;
+  int64_t image_token_id;
+  Safetensors file;
+  std::map<std::string, const TensorView*> tensors; // by their names in the model directory, those that are there
+
+  // The folder of the encoder has the files of the image processor, that of the decoder all others and what assemble()
+  // needs. Throws Error(data) that names every tensor that is missing, unknown or misshapen.
+  static WholeModel open(const std::filesystem::path& path);
+};
+
+// What the folder that a model directory was imported from had: its config.json, and each tensor.
+struct WholeModelForm {
+  nlohmann::json config;
+  std::map<std::string, const TensorView*> tensors; // by their names in the folder
+};
+// Throws Error(data) for a directory that was not imported from such a folder, or has other parts by now.
+WholeModelForm assemble(const ModelDirectory& directory);
+
+} // namespace fvlm

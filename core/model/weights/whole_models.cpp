@@ -1,0 +1,87 @@
+// The table of Hugging Face models that have an encoder, a connector and a decoder in one folder.
+#include "model/weights/model_family.h"
+#include "model/weights/whole_model.h"
+
+namespace fvlm {
+namespace {
+
+using Json = nlohmann::json;
+
+// The config of a part, or what transformers takes where there is none.
+Json piece(ConfigReader& reader, const char* key, const Json& without) {
+  const Json* found = reader.object(key);
+  return found ? *found : without;
+}
+
+// transformers takes either key.
+int64_t image_token(ConfigReader& reader, int64_t fallback) {
+  const char* key = reader.has("image_token_id") ? "image_token_id" : "image_token_index";
+  return reader.whole(key, fallback, 0);
+}
+
+WholeModelFamily::Configs read_llava(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config",
+                     {{"hidden_size", 1024},
+                      {"intermediate_size", 4096},
+                      {"num_hidden_layers", 24},
+                      {"num_attention_heads", 16},
+                      {"image_size", 336},
+                      {"patch_size", 14}});
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "clip_vision_model";
+  out.vision["vision_feature_layer"] = reader.whole("vision_feature_layer", -2, -most_layers, most_layers);
+  out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", "default");
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "llama";
+  // transformers ties them where either of the two configs says so.
+  out.decoder["tie_word_embeddings"] =
+      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  out.connector = {{"kind", "mlp"}};
+  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
+  reader.refuse_unless(reader.flag("multimodal_projector_bias", true), "multimodal_projector_bias",
+                       "both linears of the projector have a bias");
+  out.image_token_id = image_token(reader, 32000);
+  return out;
+}
+
+WholeModelFamily::Configs read_idefics3(ConfigReader& reader, const char* vision_type) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = vision_type; // older files have other words here, and transformers does not read them
+  out.decoder = piece(reader, "text_config", {{"rms_norm_eps", 1e-5}});
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "llama";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", false);
+  out.connector = {{"kind", "pixel_shuffle"}, {"factor", reader.whole("scale_factor", 2, 1, 64)}};
+  out.image_token_id = image_token(reader, 128257);
+  return out;
+}
+
+const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_model.", "vision."},
+                                                              {"model.connector.", "connector."},
+                                                              {"model.text_model.", "decoder.model."},
+                                                              {"lm_head.", "decoder.lm_head."}};
+
+} // namespace
+
+const std::vector<WholeModelFamily>& whole_model_families() {
+  static const std::vector<WholeModelFamily> all = {
+      {"llava",
+       read_llava,
+       // As transformers writes them, and as it calls them since 4.52.
+       {{"vision_tower.vision_model.", "vision."},
+        {"vision_tower.", "vision."},
+        {"model.vision_tower.vision_model.", "vision."},
+        {"model.vision_tower.", "vision."},
+        {"multi_modal_projector.", "connector."},
+        {"model.multi_modal_projector.", "connector."},
+        {"language_model.model.", "decoder.model."},
+        {"model.language_model.", "decoder.model."},
+        {"language_model.lm_head.", "decoder.lm_head."},
+        {"lm_head.", "decoder.lm_head."}}},
+      {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
+      {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
+  };
+  return all;
+}
+
+} // namespace fvlm

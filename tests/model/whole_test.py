@@ -1,0 +1,487 @@
+"""Folders of whole models (LLaVA, Idefics3, SmolVLM) against transformers: logits, loss and every gradient on texts with images inside,
+folders that go through the engine and back, training, new vision towers, and what is said of folders that do not fit.
+
+usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+
+engine = Path(sys.argv.pop(1)).resolve()
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import torch.nn.functional as F
+    from PIL import Image
+    from safetensors.torch import load_file, save_file
+    from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
+                              LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
+    from transformers.utils import logging
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+logging.set_verbosity_error()
+scratch = tempfile.TemporaryDirectory()
+root = Path(scratch.name)
+VOCABULARY, IMAGE = 260, 256
+VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
+TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
+
+
+def llava(vision, text, **changes):
+    return LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE, **changes)
+
+
+def idefics3(kind, **changes):
+    return kind(vision_config=dict(VISION), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, **changes)
+
+
+MODELS = {
+    "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
+    "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
+                              vision_feature_select_strategy="full"),
+    "llava-siglip-llama": llava(SiglipVisionConfig(**VISION), LlamaConfig(**TEXT), vision_feature_select_strategy="full"),
+    "llava-siglip-qwen2": llava(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT), vision_feature_layer=1,
+                                vision_feature_select_strategy="full"),
+    "idefics3": idefics3(Idefics3Config),
+    "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
+}
+def byte_tokens():
+    """The 256 characters that byte-level tokenizers have for bytes."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+
+
+def added(number, content):
+    return {"id": number, "content": content, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False}
+
+
+TOKENIZER = json.dumps({
+    "model": {"type": "BPE", "vocab": {token: number for number, token in enumerate(byte_tokens())}, "merges": []},
+    "added_tokens": [added(IMAGE, "<image>"), added(257, "<|im_start|>"), added(258, "<|im_end|>")],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
+FILES = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
+         "preprocessor_config.json": '{"size": {"shortest_edge": 28}}', "processor_config.json": '{"patch_size": 7}'}
+OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
+
+
+def run(*command, code=0):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                            env={**os.environ, "FVLM_CACHE": str(root / "cache")})
+    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    return result.stderr if code else result.stdout
+
+
+def make(name):
+    """A model of transformers in which every weight matters, saved under NAME, and a model directory of it, NAME.model."""
+    torch.manual_seed(1)
+    model = AutoModelForImageTextToText.from_config(MODELS[name]).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        else:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(root / name)
+    for file, content in FILES.items():
+        (root / name / file).write_text(content)
+    run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
+    return model
+
+
+def setUpModule():
+    global models
+    models = {name: make(name) for name in MODELS}
+
+
+def rows_per_image(name):
+    config = MODELS[name]
+    if config.model_type == "llava":
+        return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
+    return 16 // config.scale_factor ** 2
+
+
+def texts_of(name):
+    """Token ids of three texts: two images and text around them, one image at the very beginning, and none."""
+    image = [IMAGE] * rows_per_image(name)
+    return [[5, 9] + image + [11, 3] + image + [7, 8, 1, 30], image + [17, 22, 4], [40, 41, 42, 43]], [2, 1, 0]
+
+
+def masks_of(texts):
+    """Which tokens are labels: two thirds of those that are no image."""
+    return [torch.tensor([token != IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts]
+
+
+def frames_of(count):
+    return torch.randn(count, 3, 28, 28, generator=torch.Generator().manual_seed(6))
+
+
+def write_batch(name, path):
+    texts, counts = texts_of(name)
+    ids = torch.tensor([-1 if token == IMAGE else token for text in texts for token in text])
+    save_file({"frames": frames_of(sum(counts)), "frame_counts": torch.tensor(counts), "input_ids": ids,
+               "loss_mask": torch.cat(masks_of(texts)).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in texts])}, path)
+
+
+def logits_of(model, name):
+    """transformers' logits of each text."""
+    texts, counts = texts_of(name)
+    images = iter(frames_of(sum(counts)).split(counts))
+    out = []
+    for text in texts:
+        pixels = next(images)
+        if MODELS[name].model_type != "llava":
+            pixels = pixels[None]
+        given = {"pixel_values": pixels} if IMAGE in text else {}
+        out.append(model(input_ids=torch.tensor([text]), **given).logits[0])
+    return out
+
+
+def part_name(name):
+    """The name in the model directory of a parameter of transformers' model."""
+    for theirs, ours in (("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
+                         ("model.connector.", "connector:"), ("model.language_model.", "decoder.model."),
+                         ("model.text_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):
+        if name.startswith(theirs):
+            prefix = ours.replace("connector:", "") if ours else "vision."
+            return prefix + name.removeprefix(theirs)
+    raise AssertionError(name)
+
+
+class WholeModels(unittest.TestCase):
+    def test_logits_loss_and_every_gradient(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                write_batch(name, root / "batch.safetensors")
+                run(engine, "trace", root / f"{name}.model", "--batch", root / "batch.safetensors", "--grads", "--out",
+                    root / "trace.safetensors")
+                ours = load_file(root / "trace.safetensors")
+                model.zero_grad()
+                texts, _ = texts_of(name)
+                logits = logits_of(model, name)
+                losses = [F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
+                          for row, text, mask in zip(logits, texts, masks_of(texts))]
+                loss = torch.cat(losses).mean()
+                loss.backward()
+                expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
+                floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
+                expected |= {"loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE]
+                                                                         for row, text in zip(logits, texts)]).detach()}
+                self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
+                for key, right in expected.items():
+                    scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
+                    off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
+                    self.assertLessEqual(off, 1e-5, f"{name}: {key}")
+
+    def check_same(self, source, exported):
+        """Equal tensors under equal names, an equal config, and the other files as they were."""
+        before, after = (load_file(path / "model.safetensors") for path in (source, exported))
+        self.assertEqual(set(before), set(after))
+        for key, tensor in before.items():
+            self.assertEqual(tensor.dtype, after[key].dtype, key)
+            self.assertTrue(torch.equal(tensor.view(torch.uint8), after[key].view(torch.uint8)), key)
+        self.assertEqual(json.loads((source / "config.json").read_text()), json.loads((exported / "config.json").read_text()))
+        for file in FILES:
+            self.assertEqual((source / file).read_bytes(), (exported / file).read_bytes(), file)
+
+    def test_folders_come_back_with_equal_bytes(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                out = root / f"{name}.back"
+                run(engine, "export", root / f"{name}.model", "--huggingface", "--out", out)
+                self.check_same(root / name, out)
+                again = AutoModelForImageTextToText.from_pretrained(out).eval()
+                with torch.no_grad():
+                    for mine, right in zip(logits_of(again, name), logits_of(model, name)):
+                        self.assertTrue(torch.equal(mine, right))
+
+    def test_parts_are_folders_of_their_own(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                parts = root / f"{name}.model"
+                decoder = AutoModelForCausalLM.from_pretrained(parts / "decoder").eval()
+                ids = torch.tensor([[40, 41, 42, 43]])
+                self.assertTrue(torch.equal(decoder(ids).logits, model(ids).logits))
+                for file in FILES:
+                    self.assertEqual((parts / "vision" / file).exists(), file in OF_THE_ENCODER, file)
+                    self.assertEqual((parts / "decoder" / file).exists(), file not in OF_THE_ENCODER, file)
+        vision = CLIPVisionModel.from_pretrained(root / "llava-clip-llama.model" / "vision").eval()
+        theirs = models["llava-clip-llama"].model.vision_tower
+        self.assertTrue(torch.equal(vision(frames_of(2)).last_hidden_state, theirs(frames_of(2)).last_hidden_state))
+
+    def renamed(self, name, rename, target):
+        """A copy of a folder whose tensors have other names, in two shards."""
+        shutil.copytree(root / name, root / target)
+        tensors = {rename(key): tensor for key, tensor in load_file(root / name / "model.safetensors").items()}
+        (root / target / "model.safetensors").unlink()
+        keys = list(tensors)
+        index = {}
+        for number, part in enumerate((keys[::2], keys[1::2]), 1):
+            file = f"model-0000{number}-of-00002.safetensors"
+            save_file({key: tensors[key] for key in part}, root / target / file, metadata={"format": "pt"})
+            index |= {key: file for key in part}
+        (root / target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+        return tensors
+
+    def test_other_names_of_llava_and_shards(self):
+        def older(name):
+            return name.replace("vision_tower.", "vision_tower.vision_model.")
+
+        def newer(name):
+            if name.startswith("language_model.lm_head."):
+                return name.removeprefix("language_model.")
+            return "model." + name.replace("language_model.model.", "language_model.")
+
+        for number, rename in enumerate((older, newer)):
+            for name in ("llava-clip-llama", "llava-siglip-llama"):
+                with self.subTest(name, rename=rename.__name__):
+                    target = f"{name}-{number}"
+                    tensors = self.renamed(name, rename, target)
+                    run(engine, "import", "--model", root / target, "--out", root / f"{target}.model")
+                    for part in ("vision/model", "connector", "decoder/model"):
+                        files = [root / f"{one}.model" / f"{part}.safetensors" for one in (name, target)]
+                        self.assertEqual(files[0].read_bytes(), files[1].read_bytes(), part)
+                    run(engine, "export", root / f"{target}.model", "--huggingface", "--out", root / f"{target}.back")
+                    after = load_file(root / f"{target}.back" / "model.safetensors")
+                    self.assertEqual(set(tensors), set(after))
+                    self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in tensors.items()))
+
+    def test_a_tied_head_that_the_file_has_comes_back(self):
+        shutil.copytree(root / "smolvlm", root / "tied")
+        tensors = load_file(root / "tied" / "model.safetensors")
+        tensors["lm_head.weight"] = tensors["model.text_model.embed_tokens.weight"].clone()
+        save_file(tensors, root / "tied" / "model.safetensors", metadata={"format": "pt"})
+        run(engine, "import", "--model", root / "tied", "--out", root / "tied.model")
+        run(engine, "export", root / "tied.model", "--huggingface", "--out", root / "tied.back")
+        self.check_same(root / "tied", root / "tied.back")
+
+    def test_export_in_another_dtype(self):
+        run(engine, "export", root / "smolvlm.model", "--huggingface", "--dtype", "bf16", "--out", root / "half")
+        before, after = (load_file(root / folder / "model.safetensors") for folder in ("smolvlm", "half"))
+        for key, tensor in before.items():
+            self.assertTrue(torch.equal(tensor.bfloat16(), after[key]), key)
+        self.assertEqual(json.loads((root / "half" / "config.json").read_text())["dtype"], "bfloat16")
+        self.assertEqual(AutoModelForImageTextToText.from_pretrained(root / "half").dtype, torch.bfloat16)
+
+    def test_missing_keys_mean_the_defaults_of_transformers(self):
+        name = "llava-clip-llama"
+        shutil.copytree(root / name, root / "sparse")
+        config = json.loads((root / name / "config.json").read_text())
+        for key in ("vision_feature_layer", "vision_feature_select_strategy", "projector_hidden_act", "multimodal_projector_bias",
+                    "tie_word_embeddings"):
+            del config[key]
+        for part, keys in (("vision_config", ["model_type", "hidden_act", "layer_norm_eps"]),
+                           ("text_config", ["model_type", "rms_norm_eps", "rope_parameters", "attention_bias"])):
+            for key in keys:
+                del config[part][key]
+        (root / "sparse" / "config.json").write_text(json.dumps(config))
+        run(engine, "import", "--model", root / "sparse", "--out", root / "sparse.model")
+        write_batch(name, root / "batch.safetensors")
+        losses = {run(engine, "trace", root / f"{one}.model", "--batch", root / "batch.safetensors", "--out", root / "trace.safetensors")
+                  for one in (name, "sparse")}
+        self.assertEqual(len(losses), 1)
+
+
+RECIPE = """
+local fvlm = require "fvlm"
+return fvlm.recipe {
+  name = "sft", precision = "fp32", model = MODEL,
+  checkpoint = { every = 2 },
+  fvlm.stage "sft" {
+    data = fvlm.mix { { SHARD }, max_frames = 1, max_text_tokens = 90, system = "" },
+    objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-2 }, schedule = fvlm.constant {},
+    batch = 4, samples = 12, freeze = { "vision" },
+  },
+}
+"""
+
+
+def write_recipe(model):
+    """A recipe that trains `model`, Lua, on four coloured images."""
+    shard = root / "shard.tar"
+    with tarfile.open(shard, "w") as tar:
+        for number in range(4):
+            image = io.BytesIO()
+            Image.new("RGB", (28, 28), (60 * number, 10, 200 - 40 * number)).save(image, "png")
+            text = json.dumps({"user": "<image>Which?", "assistant": "abcd"[number]}).encode()
+            for suffix, content in (("png", image.getvalue()), ("json", text)):
+                entry = tarfile.TarInfo(f"{number:03}.{suffix}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    text = RECIPE.replace("SHARD", json.dumps(str(shard))).replace("MODEL", model)
+    (root / "recipe.lua").write_text(text)
+    return root / "recipe.lua"
+
+
+class Training(unittest.TestCase):
+    def test_an_imported_model_trains_and_goes_back(self):
+        for name in ("llava-siglip-qwen2", "smolvlm"):
+            with self.subTest(name):
+                recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
+                run(engine, "check", recipe, "--files")
+                run(engine, "train", recipe, "--run-dir", root / f"{name}.run")
+                run(engine, "export", root / f"{name}.run", "--huggingface", "--out", root / f"{name}.trained")
+                before, after = (load_file(root / folder / "model.safetensors") for folder in (name, f"{name}.trained"))
+                self.assertEqual(set(before), set(after))
+                for key, tensor in before.items():
+                    self.assertEqual(torch.equal(tensor, after[key]), "vision" in key, key)
+                trained = AutoModelForImageTextToText.from_pretrained(root / f"{name}.trained").eval()
+                write_batch(name, root / "batch.safetensors")
+                run(engine, "trace", root / f"{name}.run", "--batch", root / "batch.safetensors", "--out", root / "trace.safetensors")
+                ours = load_file(root / "trace.safetensors")["logits"]
+                right = torch.cat([row[torch.tensor(text) != IMAGE] for row, text in zip(logits_of(trained, name), texts_of(name)[0])])
+                self.assertLessEqual(((ours - right).abs().max() / right.abs().max()).item(), 1e-5)
+                self.check_generated(name, trained)
+
+    def check_generated(self, name, trained):
+        """The engine's checkpoint and transformers' model generate the same tokens."""
+        answers = json.loads(run(engine, "generate", root / f"{name}.run", "--batch", root / "batch.safetensors", "--limit", "12",
+                                 "--ignore-eos", "--json"))
+        texts, counts = texts_of(name)
+        images = iter(frames_of(sum(counts)).split(counts))
+        for text, sample in zip(texts, answers["samples"], strict=True):
+            pixels, ids = next(images), torch.tensor([text])
+            given = {"pixel_values": pixels if MODELS[name].model_type == "llava" else pixels[None]} if IMAGE in text else {}
+            rows = trained.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=12, do_sample=False,
+                                    eos_token_id=VOCABULARY + 1, pad_token_id=0, **given)
+            self.assertEqual(sample["ids"], rows[0, len(text):].tolist())
+
+    def test_the_first_step_starts_from_the_imported_weights(self):
+        recipe = write_recipe(json.dumps(str(root / "smolvlm.model")))
+        plan = json.loads(run(engine, "plan", recipe, "--json"))["plan"]
+        self.assertEqual(plan["stages"][0]["from"], str(root / "smolvlm.model"))
+        self.assertEqual(plan["model"]["connector"], {"kind": "pixel_shuffle", "factor": 4})
+        self.assertEqual(plan["model"]["image_size"], 28)
+        directory = json.dumps(str(root / "smolvlm.model"))
+        longer = f"fvlm.model {{ directory = {directory}, image_size = 56, groups = {{ head = 'decoder.*norm*' }} }}"
+        plan = json.loads(run(engine, "plan", write_recipe(longer), "--set", "stages.sft.freeze=[\"head\"]", "--json"))["plan"]
+        self.assertEqual((plan["model"]["image_size"], plan["stages"][0]["freeze"]), (56, ["head"]))
+        (root / "plan.json").write_text(run(engine, "plan", write_recipe(longer), "--json"))
+        again = json.loads(run(engine, "plan", root / "plan.json", "--json"))["plan"]
+        self.assertEqual(again["model"], plan["model"])
+
+    def test_new_towers_are_initialized_as_in_transformers(self):
+        sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28,
+                 "patch_size": 7}
+        for lua, connector, kind, config in (
+                ("fvlm.clip { SIZES, drop_class_token = true }", "fvlm.mlp {}", CLIPVisionModel, CLIPVisionConfig(**sizes)),
+                ("fvlm.siglip { SIZES }", "fvlm.pixel_shuffle { factor = 2 }", SiglipVisionModel,
+                 SiglipVisionConfig(**sizes, vision_use_head=False))):
+            with self.subTest(lua):
+                vision = lua.replace("SIZES", "width = 64, layers = 2, heads = 4, mlp = 160, patch_size = 7")
+                decoder = f"fvlm.llama {{ width = 48, layers = 1, heads = 2, tokenizer = {json.dumps(str(root / 'smolvlm'))} }}"
+                recipe = write_recipe(
+                    f"fvlm.model {{ image_size = 28, vision = {vision}, decoder = {decoder}, connector = {connector} }}")
+                run(engine, "train", recipe, "--run-dir", root / f"new-{kind.__name__}")
+                ours = kind.from_pretrained(root / f"new-{kind.__name__}" / "sft" / "step-000003" / "vision")
+                torch.manual_seed(4)
+                theirs = dict(kind(config).named_parameters())
+                self.assertEqual(set(theirs), set(dict(ours.named_parameters())))
+                for key, tensor in ours.named_parameters():
+                    spread, right = (each.detach().pow(2).mean().sqrt().item() for each in (tensor, theirs[key]))
+                    self.assertAlmostEqual(spread, right, delta=7 * right / tensor.numel() ** 0.5, msg=key)
+
+    def test_mistakes_in_a_recipe_are_named(self):
+        directory = json.dumps(str(root / "smolvlm.model"))
+        for model, words in ((json.dumps(str(root / "nowhere")), ["no such folder", "nowhere", "recipe.lua:4"]),
+                             (json.dumps(str(root / "smolvlm")), ["no model directory", "import"]),
+                             (f"fvlm.model {{ directory = {directory}, decoder = {directory} }}", ["excludes `decoder`", "recipe.lua:4"]),
+                             ("fvlm.model { decoder = 'x' }", ["vision"])):
+            said = run(engine, "check", write_recipe(model), code=3)
+            for word in words:
+                self.assertIn(word, said)
+
+
+class WrongFolders(unittest.TestCase):
+    def refused(self, name, *words, config=None, tensors=None, tokenizer=None, **options):
+        """Importing a changed copy of a folder ends with code 4, says these words, and leaves nothing behind."""
+        changed = root / "changed"
+        shutil.rmtree(changed, ignore_errors=True)
+        shutil.copytree(root / name, changed)
+        if config:
+            content = json.loads((changed / "config.json").read_text())
+            config(content)
+            (changed / "config.json").write_text(json.dumps(content))
+        if tensors:
+            content = load_file(changed / "model.safetensors")
+            tensors(content)
+            save_file(content, changed / "model.safetensors", metadata={"format": "pt"})
+        if tokenizer is not None:
+            (changed / "tokenizer.json").write_text(tokenizer)
+        said = run(engine, "import", *options.get("by", ("--model", changed)), "--out", root / "refused", code=4)
+        for word in words:
+            self.assertIn(word, said)
+        self.assertFalse((root / "refused").exists())
+
+    def test_another_architecture(self):
+        self.refused("smolvlm", '"paligemma" is not supported', "llava, idefics3, smolvlm", "config.json",
+                     config=lambda one: one.update(model_type="paligemma"))
+        self.refused("llava-clip-llama", '"mixtral" is not supported as decoder', "text_config", "llama, qwen2",
+                     config=lambda one: one["text_config"].update(model_type="mixtral"))
+        self.refused("llava-clip-llama", '"pixtral" is not supported as vision tower', "vision_config",
+                     config=lambda one: one["vision_config"].update(model_type="pixtral"))
+        self.refused("smolvlm", "--model", '"smolvlm"', by=("--vision", root / "smolvlm", "--decoder", root / "smolvlm"))
+
+    def test_what_is_not_supported_is_named(self):
+        self.refused("llava-clip-llama", "'projector_hidden_act' = \"relu\"", config=lambda one: one.update(projector_hidden_act="relu"))
+        self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
+                     config=lambda one: one.update(vision_feature_layer=[-2, -1]))
+        self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
+                     config=lambda one: one.update(vision_feature_select_strategy="default"))
+
+    def test_missing_and_unknown_and_misshapen_tensors(self):
+        def change(tensors):
+            tensors["model.text_model.layers.7.mlp.up_proj.weight"] = torch.zeros(2, 2)
+            tensors["visual_projection"] = torch.zeros(2)
+            del tensors["model.vision_model.encoder.layers.1.mlp.fc1.bias"]
+            tensors["model.connector.modality_projection.proj.weight"] = torch.zeros(3, 3)
+
+        self.refused("smolvlm", 'tensor "model.text_model.layers.7.mlp.up_proj.weight" is not one of this model',
+                     'tensor "visual_projection" is not one of this model',
+                     'tensor "model.vision_model.encoder.layers.1.mlp.fc1.bias" is missing',
+                     'tensor "model.connector.modality_projection.proj.weight" has the shape [3, 3]', "model.safetensors", tensors=change)
+
+    def test_an_image_token_outside_the_vocabulary(self):
+        for name, key in (("llava-clip-llama", "image_token_index"), ("smolvlm", "image_token_id")):
+            self.refused(name, f"the image token {VOCABULARY} is outside the vocabulary of {VOCABULARY} tokens", "config.json",
+                         config=lambda one: one.update({key: VOCABULARY}))
+
+    def test_a_tokenizer_that_does_not_fit(self):
+        larger = json.loads(TOKENIZER)
+        larger["added_tokens"] += [added(number, f"<{number}>") for number in range(259, VOCABULARY + 1)]
+        self.refused("smolvlm", "tokenizer", str(VOCABULARY), tokenizer=json.dumps(larger))
+        without = json.loads(TOKENIZER) | {"added_tokens": []}
+        self.refused("smolvlm", f"{IMAGE} is the image token", "tokens 0 to 255", "tokenizer.json", tokenizer=json.dumps(without))
+
+    def test_models_that_are_not_of_the_imported_form(self):
+        model = root / "smolvlm.model"
+        run(engine, "import", "--vision", model / "vision", "--decoder", model / "decoder", "--out", root / "foveated")
+        said = run(engine, "export", root / "foveated", "--huggingface", "--out", root / "refused", code=4)
+        for word in ("other kinds or sizes", '"model.connector.modality_projection.proj.weight" of the imported folder',
+                     "without --huggingface"):
+            self.assertIn(word, said)
+        shutil.copytree(root / "foveated", root / "separate")
+        (root / "separate" / "decoder" / "whole_model.json").unlink()
+        said = run(engine, "export", root / "separate", "--huggingface", "--out", root / "refused", code=4)
+        self.assertIn("was not imported from one Hugging Face folder", said)
+
+    def test_options_that_exclude_each_other(self):
+        said = run(engine, "import", "--model", root / "smolvlm", "--vision", root / "smolvlm", "--out", root / "refused", code=2)
+        self.assertIn("--model excludes --vision", said)
+        said = run(engine, "import", "--out", root / "refused", code=2)
+        self.assertIn("--vision is missing", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
