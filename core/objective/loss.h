@@ -18,7 +18,7 @@ struct LossInputs {
   const model::Model& policy;
   const model::Pack& pack;
   const ops::Value& hidden; // the policy's, behind the term's view
-  const at::Tensor& mask;   // float32 [labels]: 1 where the term learns
+  const at::Tensor& mask;   // float32 [labels]: the weight of each label in the term, 0 where it does not learn
   at::Tensor weight;        // float64, a scalar: of each label's loss, or each pair's, in the step's loss
   int64_t pairs = 0;
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.

@@ -23,7 +23,7 @@ struct FrozenModels {
 // All that a pass reads of a pack and nothing else: a captured pass serves every pack of the same shapes.
 struct PassInputs {
   model::Pack pack;
-  std::vector<at::Tensor> masks;  // one a term: float32 [labels], 1 where it learns
+  std::vector<at::Tensor> masks;  // one a term: float32 [labels], weights of labels, 0 where it does not learn
   at::Tensor weights;             // float64 [terms]: of each label's or pair's loss in the step's loss
   at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
   at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack

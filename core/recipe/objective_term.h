@@ -2,6 +2,7 @@
 // provide for it, and which figures it reports. The objectives themselves are in core/objective/.
 #pragma once
 #include "base/polymorphic.h"
+#include "recipe/curve.h"
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,8 @@ enum class LossOn { all, answer };
 struct LabelSelection {
   LossOn on = LossOn::answer;
   std::optional<int64_t> first;
+  // Of a span's first, second, ... label in the term's weighted mean; further labels have the last weight. Absent: 1.
+  std::optional<std::vector<double>> position_weights = {};
 };
 
 class ObjectiveTerm {
@@ -54,7 +57,7 @@ class ObjectiveTerm {
   // The scale of rewards in evaluations that compare preferences.
   virtual std::optional<double> reward_scale() const { return {}; }
 
-  double weight = 1; // factor on the term in the sum
+  Curve weight; // factor on the term in the sum, in the course of the stage
 };
 
 using Term = Polymorphic<ObjectiveTerm>;

@@ -5,6 +5,7 @@
 // in core/recipe/schema/, from which recipes/REFERENCE.md is generated. A `derived` field is computed by resolve().
 #pragma once
 #include "recipe/connector_settings.h"
+#include "recipe/curve.h"
 #include "recipe/objective_term.h"
 
 #include <cstdint>
@@ -16,14 +17,6 @@
 #include <vector>
 
 namespace fvlm::plan {
-
-// A value as a function of a stage's progress, from 0 at its first sample to 1 at its last: evenly spaced points with
-// linear interpolation. One point is a constant. A Lua function is sampled at `sample_count` points.
-struct Curve {
-  static constexpr int sample_count = 257;
-  std::vector<double> points = {1.0};
-  double at(double progress) const;
-};
 
 // A number per parameter group. A resolved Plan has one entry for each group that the stage trains.
 using ByGroup = std::map<std::string, double>;

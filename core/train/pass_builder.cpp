@@ -25,14 +25,15 @@ std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
                                  : objective::labels(text, plan::LabelSelection{plan::LossOn::all, {}});
 }
 
-// Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
+// The weights of the pack's labels in the term: the pack has the labels of all terms, text by text.
 at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size) const {
   std::vector<float> mask;
   for (const PackedSample& packed : host.samples)
     for (const SampleText& text : packed.sample->texts) {
-      const auto all = predicted(text), own = objective::labels(text, stage_.objective[term]->labels());
+      const auto all = predicted(text);
+      const auto own = objective::label_weights(text, stage_.objective[term]->labels());
       for (size_t i = 1; i < all.size(); ++i)
-        if (all[i]) mask.push_back(own[i] ? 1 : 0);
+        if (all[i]) mask.push_back(own[i]);
     }
   mask.resize(static_cast<size_t>(size), 0);
   return at::tensor(mask, at::kFloat);
@@ -75,8 +76,8 @@ BuiltPass PassBuilder::build(const HostPack& host, const StepCounts& counts, dou
   for (size_t index = 0; index < stage_.objective.size(); ++index) {
     const plan::ObjectiveTerm& term = *stage_.objective[index];
     built.counted +=
-        term.needs_pairs() ? static_cast<double>(built.inputs.pairs) : built.inputs.masks[index].sum().item<double>();
-    weights.push_back(counts.of_term[index] > 0 ? scale * term.weight / counts.of_term[index] : 0);
+        term.needs_pairs() ? static_cast<double>(built.inputs.pairs) : built.inputs.masks[index].sum(at::kDouble).item<double>();
+    weights.push_back(counts.of_term[index] > 0 ? scale * counts.weights[index] / counts.of_term[index] : 0);
   }
   built.inputs.weights = at::tensor(weights, at::kDouble);
   return built;

@@ -2,7 +2,6 @@
 
 #include "objective/labels.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace fvlm::train {
@@ -11,9 +10,11 @@ double StepCounts::all_terms() const {
   return std::accumulate(of_term.begin(), of_term.end(), 0.0);
 }
 
-StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples) {
+StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples,
+                     double progress) {
   StepCounts counts;
   counts.of_term.resize(stage.objective.size());
+  for (const plan::Term& term : stage.objective) counts.weights.push_back(term->weight.at(progress));
   counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
     counts.frames += sample->frames;
@@ -25,8 +26,8 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
         continue;
       }
       for (const SampleText& text : sample->texts) {
-        const auto selected = objective::labels(text, term.labels());
-        counts.of_term[index] += static_cast<double>(std::count(selected.begin(), selected.end(), true));
+        const auto weights = objective::label_weights(text, term.labels());
+        counts.of_term[index] += std::accumulate(weights.begin(), weights.end(), 0.0);
       }
     }
   }

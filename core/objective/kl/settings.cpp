@@ -10,11 +10,9 @@ Settings kl_settings() {
   auto type = record<Kl>("Kl", "kl", "Kullback-Leibler divergence from a frozen teacher's next-token distribution.");
   type.field("teacher", &Kl::folder, path(),
              "A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary.")
-      .required()
-      .field("on", &Kl::on, loss_on(), "Which labels.")
-      .field("first", &Kl::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
-      .unit("tokens")
-      .field("temperature", &Kl::temperature, number(above(0)), "Temperature of both distributions; above 1 is softer.")
+      .required();
+  label_fields(type);
+  type.field("temperature", &Kl::temperature, number(above(0)), "Temperature of both distributions; above 1 is softer.")
       .usage("fvlm.kl { teacher = \"models/large\", weight = 0.5 }");
   term_weight(type);
   return recipe::alternative<plan::ObjectiveTerm>(type.done());
