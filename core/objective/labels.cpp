@@ -12,7 +12,8 @@ template <class Visit>
 void each_label(const SampleText& text, const plan::LabelSelection& selection, Visit&& visit) {
   int64_t place = 0;
   for (size_t i = 1; i < text.ids.size(); ++i) {
-    const bool in_span = text.ids[i] != visual_placeholder && (selection.on == plan::LossOn::all || text.answer_mask[i]);
+    const bool in_span =
+        text.ids[i] != visual_placeholder && (selection.on == plan::LossOn::all || text.answer_mask[i]);
     if (in_span && (!selection.first || place < *selection.first)) visit(i, place);
     place = in_span ? place + 1 : 0;
   }
@@ -30,8 +31,8 @@ std::vector<float> label_weights(const SampleText& text, const plan::LabelSelect
   std::vector<float> weights(text.ids.size());
   each_label(text, selection, [&](size_t i, int64_t place) {
     const auto& by_place = selection.position_weights;
-    weights[i] = by_place ? static_cast<float>((*by_place)[std::min(static_cast<size_t>(place), by_place->size() - 1)])
-                          : 1.0f;
+    weights[i] =
+        by_place ? static_cast<float>((*by_place)[std::min(static_cast<size_t>(place), by_place->size() - 1)]) : 1.0f;
   });
   return weights;
 }

@@ -23,9 +23,10 @@ void label_fields(recipe::Record<T>& record) {
   record.field("on", &T::on, loss_on(), "Which labels.")
       .field("first", &T::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
       .unit("tokens")
-      .field("position_weights", &T::position_weights, optional(list(number(at_least(0)), {.min = 1})),
-             "Weights of the first, second, ... label of each span; further labels have the last weight. The term is the "
-             "weighted mean. Default: all labels count alike.")
+      .field(
+          "position_weights", &T::position_weights, optional(list(number(at_least(0)), {.min = 1})),
+          "Weights of the first, second, ... label of each span; further labels have the last weight. The term is the "
+          "weighted mean. Default: all labels count alike.")
       .example("{ 4, 2, 1 }");
 }
 

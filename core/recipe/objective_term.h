@@ -49,11 +49,16 @@ class ObjectiveTerm {
   virtual LabelSelection labels() const = 0;
   // Data are pairs of a chosen and a rejected text, and the loss is a mean over pairs, not over labels.
   virtual bool needs_pairs() const { return false; }
+  // The loss is a mean over the texts with at least so many visual rows, not over labels; 0: over labels.
+  virtual int64_t min_visual_rows() const { return 0; }
   // The connector's view of a frame that the text is read behind; empty: the connector's own choice.
   virtual std::string view() const { return ""; }
   virtual Reference reference() const { return Reference::none; }
   // A frozen model of its own that reads the same packs: the folder it is loaded from.
   virtual const std::string* teacher() const { return nullptr; }
+  // Whether the teacher reads a text of its own, Mix::teacher_prompt with the same answer, and no frames. Without
+  // teacher(), the model itself is the teacher, as it is in that step and without gradients.
+  virtual bool reads_teacher_prompt() const { return false; }
   // The scale of rewards in evaluations that compare preferences.
   virtual std::optional<double> reward_scale() const { return {}; }
 

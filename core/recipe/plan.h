@@ -75,7 +75,8 @@ struct Mix {
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
-  std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
+  std::optional<std::string> teacher_prompt; // the first user turn that a teacher reads; {field} is one of the sample's
+  std::optional<std::string> preprocessed;   // a folder written by `preprocess`
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
@@ -236,10 +237,13 @@ struct Stage {
   int64_t texts_per_sample() const { return needs_pairs() ? 2 : 1; } // of a sample
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
+  // Whether any term has a teacher with a prompt of its own, whose texts then stand in a pack too.
+  bool reads_teacher_prompt() const;
 
   // The largest sample that the mix can produce, as it is packed: each text of a sample has rows for all of its frames.
   struct SampleSize {
     int64_t frames = 0, tokens = 0;
+    int64_t longest = 0; // rows of one text
   };
   SampleSize largest_sample(int64_t rows_per_frame) const;
 };
