@@ -44,6 +44,7 @@ std::vector<SampleText> SampleReader::teacher_texts(const Parts& parts, const Sa
         std::find_if(talk.turns.begin(), talk.turns.end(), [](const Turn& turn) { return turn.role == "user"; });
     if (first == talk.turns.end()) broken("it has no user turn, which the teacher's prompt replaces");
     first->text = prompt;
+    first->images = 0;
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
     texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
