@@ -12,8 +12,8 @@ local fvlm = {}
 function fvlm.arg(name, default) end
 
 ---A sum of weighted objectives, the same as a plain list.
----@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]
----@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]
+---@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[]
+---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[]
 function fvlm.sum(terms) end
 
 ---What a `control` function may return.
@@ -234,7 +234,7 @@ function fvlm.pixel_shuffle(table) end
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
 ---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled" How the connector encodes frames in training. Default: the first of its modes.
----@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] The loss: a term, or a list of weighted terms that are summed.
+---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
 ---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
@@ -263,6 +263,7 @@ function fvlm.stage(name) end
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
+---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 
 ---Samples from weighted sources, and what the model sees of a sample.
@@ -283,8 +284,9 @@ function fvlm.mix(table) end
 ---@class fvlm.NextToken
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
 ---@field first? integer Only the first N labels of each span. In tokens.
+---@field position_weights? (number)[] Weights of the first, second, ... label of each span; further labels have the last weight. The term is the weighted mean. Default: all labels count alike.
 ---@field pass? "fine"|"coarse" Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x. Default: `"fine"`.
----@field weight? number Factor on this term in the sum. Default: `1`.
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 
 ---Cross-entropy of the next token, mean over the labels it selects.
 ---@param table fvlm.NextToken
@@ -295,25 +297,40 @@ function fvlm.next_token(table) end
 ---@class fvlm.Dpo
 ---@field beta? number Strength of the KL penalty towards the reference. Default: `0.1`.
 ---@field cache_reference? boolean Compute the reference log-probabilities once and cache them on disk, instead of keeping a second model in memory. Default: `false`.
----@field weight? number Factor on this term in the sum. Default: `1`.
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 
 ---Direct preference optimization on pairs of answers. The reference is the frozen model that the stage starts from.
 ---@param table fvlm.Dpo
 ---@return fvlm.Dpo
 function fvlm.dpo(table) end
 
----Kullback-Leibler divergence from a frozen teacher's next-token distribution.
+---Kullback-Leibler divergence from a teacher's next-token distribution.
 ---@class fvlm.Kl
----@field teacher string A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary.
+---@field teacher? string A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary, which is frozen. With reads = "teacher_prompt" it may be left out: the model itself is the teacher, without gradients.
+---@field reads? "sample"|"teacher_prompt" What the teacher reads. Default: sample.
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
 ---@field first? integer Only the first N labels of each span. In tokens.
+---@field position_weights? (number)[] Weights of the first, second, ... label of each span; further labels have the last weight. The term is the weighted mean. Default: all labels count alike.
 ---@field temperature? number Temperature of both distributions; above 1 is softer. Default: `1`.
----@field weight? number Factor on this term in the sum. Default: `1`.
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 
----Kullback-Leibler divergence from a frozen teacher's next-token distribution.
+---Kullback-Leibler divergence from a teacher's next-token distribution.
 ---@param table fvlm.Kl
 ---@return fvlm.Kl
 function fvlm.kl(table) end
+
+---Keeps the connector's rows among those of the decoder's embedding: over the visual rows of a text, the mean squared
+---difference of the columns' means from the embedding's, and of their standard deviations. Mean over the texts with
+---two visual rows or more.
+---@class fvlm.Manifold
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
+
+---Keeps the connector's rows among those of the decoder's embedding: over the visual rows of a text, the mean squared
+---difference of the columns' means from the embedding's, and of their standard deviations. Mean over the texts with
+---two visual rows or more.
+---@param table fvlm.Manifold
+---@return fvlm.Manifold
+function fvlm.manifold(table) end
 
 ---Adam with decoupled weight decay.
 ---@class fvlm.AdamW

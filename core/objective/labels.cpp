@@ -5,15 +5,36 @@
 
 namespace fvlm::objective {
 
+namespace {
+
+// Calls visit(i, place) for each label, where `place` is its number in its span, from 0.
+template <class Visit>
+void each_label(const SampleText& text, const plan::LabelSelection& selection, Visit&& visit) {
+  int64_t place = 0;
+  for (size_t i = 1; i < text.ids.size(); ++i) {
+    const bool in_span =
+        text.ids[i] != visual_placeholder && (selection.on == plan::LossOn::all || text.answer_mask[i]);
+    if (in_span && (!selection.first || place < *selection.first)) visit(i, place);
+    place = in_span ? place + 1 : 0;
+  }
+}
+
+} // namespace
+
 std::vector<bool> labels(const SampleText& text, const plan::LabelSelection& selection) {
   std::vector<bool> selected(text.ids.size());
-  int64_t in_span = 0;
-  for (size_t i = 1; i < selected.size(); ++i) {
-    const bool wanted = text.ids[i] != visual_placeholder && (selection.on == plan::LossOn::all || text.answer_mask[i]);
-    in_span = wanted ? in_span + 1 : 0;
-    selected[i] = wanted && (!selection.first || in_span <= *selection.first);
-  }
+  each_label(text, selection, [&](size_t i, int64_t) { selected[i] = true; });
   return selected;
+}
+
+std::vector<float> label_weights(const SampleText& text, const plan::LabelSelection& selection) {
+  std::vector<float> weights(text.ids.size());
+  each_label(text, selection, [&](size_t i, int64_t place) {
+    const auto& by_place = selection.position_weights;
+    weights[i] =
+        by_place ? static_cast<float>((*by_place)[std::min(static_cast<size_t>(place), by_place->size() - 1)]) : 1.0f;
+  });
+  return weights;
 }
 
 std::vector<bool> labels(const SampleText& text, std::span<const plan::Term> terms) {

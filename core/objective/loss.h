@@ -17,14 +17,16 @@ struct LossInputs {
   ops::Operations& ops;
   const model::Model& policy;
   const model::Pack& pack;
-  const ops::Value& hidden; // the policy's, behind the term's view
-  const at::Tensor& mask;   // float32 [labels]: 1 where the term learns
-  at::Tensor weight;        // float64, a scalar: of each label's loss, or each pair's, in the step's loss
+  const ops::Value& visual; // the connector's, in the term's view; undefined: the pack has no frames
+  const ops::Value& hidden; // the policy's, behind it
+  const at::Tensor& mask;   // float32 [labels]: the weight of each label in the term, 0 where it does not learn
+  at::Tensor weight;        // float64, a scalar: in the step's loss, of the loss of each label, pair or text
   int64_t pairs = 0;
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
-  // The term's own frozen model, and what it makes of the pack.
+  // The term's teacher, what it reads, and what it makes of that. Row i of its labels belongs to label i of `pack`.
   const model::Model* teacher = nullptr;
+  const model::Pack* teacher_pack = nullptr;
   std::function<ops::Value()> teacher_hidden;
 
   at::Tensor label_weights() const { return mask * weight; }

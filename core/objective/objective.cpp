@@ -76,16 +76,17 @@ void Objective::forward_backward(ops::Operations& ops, const model::Model& polic
   }
   for (const View& view : views_) {
     pass.begin("decoder");
-    const Value hidden = view.name.empty() ? policy.decode(tape, ops, seen.tokens, in.pack, seen.next)
-                                           : policy.decode(tape, ops, seen.view(view.name), in.pack);
+    const Value& visual = seen.view(view.name);
+    const Value hidden = view.name.empty() ? policy.decode(tape, ops, visual, in.pack, seen.next)
+                                           : policy.decode(tape, ops, visual, in.pack);
     times.add_elapsed("decoder");
-    add_view(pass, view, hidden);
+    add_view(pass, view, visual, hidden);
   }
   tape.backward();
   times.add_elapsed("backward");
 }
 
-void Objective::add_view(const Pass& pass, const View& view, const Value& hidden) const {
+void Objective::add_view(const Pass& pass, const View& view, const Value& visual, const Value& hidden) const {
   const PassInputs& in = pass.in;
   std::vector<LossInputs> inputs;
   for (const size_t term : view.terms) {
@@ -93,21 +94,27 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& hidden
                                                      pass.ops,
                                                      pass.policy,
                                                      in.pack,
+                                                     visual,
                                                      hidden,
                                                      in.masks[term],
                                                      in.weights[static_cast<int64_t>(term)],
                                                      in.pairs,
                                                      {},
                                                      nullptr,
+                                                     nullptr,
                                                      {}});
     one.reference_log_probs = [this, &pass, term] {
       const at::Tensor& cached = pass.in.reference_log_probs;
       return cached.defined() ? cached : log_probs(pass.ops, *pass.frozen.reference, pass.in, term);
     };
+    const bool has_prompt = terms_[term]->reads_teacher_prompt();
     const auto teacher = pass.frozen.teachers.find(term);
-    if (teacher == pass.frozen.teachers.end()) continue;
-    one.teacher = teacher->second.get();
-    one.teacher_hidden = [this, &pass, frozen = one.teacher] { return hidden_of(*frozen, pass.ops, pass.in.pack); };
+    if (teacher == pass.frozen.teachers.end() && !has_prompt) continue;
+    one.teacher = teacher == pass.frozen.teachers.end() ? &pass.policy : teacher->second.get();
+    one.teacher_pack = has_prompt ? &*in.teacher_pack : &in.pack;
+    one.teacher_hidden = [this, &pass, model = one.teacher, read = one.teacher_pack] {
+      return hidden_of(*model, pass.ops, *read);
+    };
   }
   pass.begin("head");
   // Where every gradient of the labels' losses is known beforehand, the head computes losses and gradients at once.
@@ -136,7 +143,7 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& hidden
     for (size_t column = 0; column < sums.size(); ++column)
       pass.sums.terms[static_cast<int64_t>(term)][static_cast<int64_t>(column)].add_(sums[column]);
     reads_others =
-        reads_others || terms_[term]->teacher() || terms_[term]->reference() != plan::ObjectiveTerm::Reference::none;
+        reads_others || inputs[i].teacher || terms_[term]->reference() != plan::ObjectiveTerm::Reference::none;
   }
   if (reads_others) pass.times.add_elapsed("reference");
 }

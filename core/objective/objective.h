@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +24,11 @@ struct FrozenModels {
 // All that a pass reads of a pack and nothing else: a captured pass serves every pack of the same shapes.
 struct PassInputs {
   model::Pack pack;
-  std::vector<at::Tensor> masks;  // one a term: float32 [labels], 1 where it learns
-  at::Tensor weights;             // float64 [terms]: of each label's or pair's loss in the step's loss
-  at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
-  at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack
+  std::optional<model::Pack> teacher_pack; // texts of teachers with prompts of their own, and rows for pack's labels
+  std::vector<at::Tensor> masks;           // one a term: float32 [labels], weights of labels, 0 where it does not learn
+  at::Tensor weights;                      // float64 [terms]: of the loss of each label, pair or text in the step's
+  at::Tensor frame_shares;                 // float64 [frame slots]: of each used frame in the mean over the used ones
+  at::Tensor reference_log_probs;          // float64 [2 pairs], cached; undefined: the reference itself reads the pack
   int64_t pairs = 0;
 };
 
@@ -62,7 +64,7 @@ class Objective {
     std::vector<size_t> terms;
   };
   struct Pass;
-  void add_view(const Pass& pass, const View& view, const ops::Value& hidden) const;
+  void add_view(const Pass& pass, const View& view, const ops::Value& visual, const ops::Value& hidden) const;
   ops::Value hidden_of(const model::Model& frozen, ops::Operations& ops, const model::Pack& pack) const;
   at::Tensor log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in, size_t term) const;
 

@@ -3,6 +3,7 @@
 #include "recipe/objective_term.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/registered.h"
+#include "recipe/schema/values.h"
 
 #include <vector>
 
@@ -15,9 +16,26 @@ std::vector<Settings>& all_settings();
 
 recipe::Ref<plan::LossOn> loss_on();
 
+// The keys of a LabelSelection, in a struct that has its members.
+template <class T>
+void label_fields(recipe::Record<T>& record) {
+  using namespace recipe;
+  record.field("on", &T::on, loss_on(), "Which labels.")
+      .field("first", &T::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
+      .unit("tokens")
+      .field(
+          "position_weights", &T::position_weights, optional(list(number(at_least(0)), {.min = 1})),
+          "Weights of the first, second, ... label of each span; further labels have the last weight. The term is the "
+          "weighted mean. Default: all labels count alike.")
+      .example("{ 4, 2, 1 }");
+}
+
 template <class T>
 void term_weight(recipe::Record<T>& record) {
-  record.field("weight", &T::weight, recipe::number(recipe::above(0)), "Factor on this term in the sum.");
+  record
+      .field("weight", &T::weight, recipe::curve(recipe::at_least(0)),
+             "Factor on this term in the sum. May be a function of the stage's progress.")
+      .example("function(progress) return math.max(1, 8 - 20 * progress) end");
 }
 
 } // namespace fvlm::objective

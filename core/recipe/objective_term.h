@@ -2,6 +2,7 @@
 // provide for it, and which figures it reports. The objectives themselves are in core/objective/.
 #pragma once
 #include "base/polymorphic.h"
+#include "recipe/curve.h"
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,8 @@ enum class LossOn { all, answer };
 struct LabelSelection {
   LossOn on = LossOn::answer;
   std::optional<int64_t> first;
+  // Of a span's first, second, ... label in the term's weighted mean; further labels have the last weight. Absent: 1.
+  std::optional<std::vector<double>> position_weights = {};
 };
 
 class ObjectiveTerm {
@@ -46,15 +49,20 @@ class ObjectiveTerm {
   virtual LabelSelection labels() const = 0;
   // Data are pairs of a chosen and a rejected text, and the loss is a mean over pairs, not over labels.
   virtual bool needs_pairs() const { return false; }
+  // The loss is a mean over the texts with at least so many visual rows, not over labels; 0: over labels.
+  virtual int64_t min_visual_rows() const { return 0; }
   // The connector's view of a frame that the text is read behind; empty: the connector's own choice.
   virtual std::string view() const { return ""; }
   virtual Reference reference() const { return Reference::none; }
   // A frozen model of its own that reads the same packs: the folder it is loaded from.
   virtual const std::string* teacher() const { return nullptr; }
+  // Whether the teacher reads a text of its own, Mix::teacher_prompt with the same answer, and no frames. Without
+  // teacher(), the model itself is the teacher, as it is in that step and without gradients.
+  virtual bool reads_teacher_prompt() const { return false; }
   // The scale of rewards in evaluations that compare preferences.
   virtual std::optional<double> reward_scale() const { return {}; }
 
-  double weight = 1; // factor on the term in the sum
+  Curve weight; // factor on the term in the sum, in the course of the stage
 };
 
 using Term = Polymorphic<ObjectiveTerm>;

@@ -107,9 +107,15 @@ bool Stage::uses(ObjectiveTerm::Reference reference) const {
                      [&](const Term& term) { return term->reference() == reference; });
 }
 
+bool Stage::reads_teacher_prompt() const {
+  return std::any_of(objective.begin(), objective.end(), [](const Term& term) { return term->reads_teacher_prompt(); });
+}
+
 Stage::SampleSize Stage::largest_sample(int64_t rows_per_frame) const {
   const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
-  return {frames, texts_per_sample() * (frames * rows_per_frame + data.max_text_tokens)};
+  const int64_t longest = frames * rows_per_frame + data.max_text_tokens;
+  const int64_t of_teacher = reads_teacher_prompt() ? data.max_text_tokens : 0;
+  return {frames, texts_per_sample() * (longest + of_teacher), longest};
 }
 
 bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {

@@ -5,6 +5,7 @@
 // in core/recipe/schema/, from which recipes/REFERENCE.md is generated. A `derived` field is computed by resolve().
 #pragma once
 #include "recipe/connector_settings.h"
+#include "recipe/curve.h"
 #include "recipe/objective_term.h"
 
 #include <cstdint>
@@ -17,14 +18,6 @@
 #include <vector>
 
 namespace fvlm::plan {
-
-// A value as a function of a stage's progress, from 0 at its first sample to 1 at its last: evenly spaced points with
-// linear interpolation. One point is a constant. A Lua function is sampled at `sample_count` points.
-struct Curve {
-  static constexpr int sample_count = 257;
-  std::vector<double> points = {1.0};
-  double at(double progress) const;
-};
 
 // A number per parameter group. A resolved Plan has one entry for each group that the stage trains.
 using ByGroup = std::map<std::string, double>;
@@ -92,7 +85,8 @@ struct Mix {
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
-  std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
+  std::optional<std::string> teacher_prompt; // the first user turn that a teacher reads; {field} is one of the sample's
+  std::optional<std::string> preprocessed;   // a folder written by `preprocess`
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
@@ -253,10 +247,13 @@ struct Stage {
   int64_t texts_per_sample() const { return needs_pairs() ? 2 : 1; } // of a sample
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
+  // Whether any term has a teacher with a prompt of its own, whose texts then stand in a pack too.
+  bool reads_teacher_prompt() const;
 
   // The largest sample that the mix can produce, as it is packed: each text of a sample has rows for all of its frames.
   struct SampleSize {
     int64_t frames = 0, tokens = 0;
+    int64_t longest = 0; // rows of one text
   };
   SampleSize largest_sample(int64_t rows_per_frame) const;
 };

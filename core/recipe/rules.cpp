@@ -165,7 +165,8 @@ class Rules {
     const int64_t rows =
         reader_.is_valid("model") ? plan_.model.connector->known_rows_per_frame().value_or(1) : int64_t{1};
     const Packing& packing = stage.packing;
-    const auto [most_frames, most_tokens] = stage.largest_sample(rows);
+    const Stage::SampleSize largest = stage.largest_sample(rows);
+    const int64_t most_frames = largest.frames, most_tokens = largest.tokens;
     if (packing.frames && *packing.frames < most_frames)
       reader_.report_at(".packing.frames",
                         fmt::format("a pack of {} frames cannot hold a sample of {}", *packing.frames, most_frames),
@@ -173,9 +174,10 @@ class Rules {
     if (packing.tokens && *packing.tokens < most_tokens)
       reader_.report_at(
           ".packing.tokens",
-          fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames{} and {} text tokens)",
+          fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames{} and {} text tokens{})",
                       *packing.tokens, most_tokens, stage.texts_per_sample(), most_frames,
-                      rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens),
+                      rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens,
+                      stage.reads_teacher_prompt() ? ", and as many of the teacher's" : ""),
           "raise it, or lower data.max_text_tokens or data.max_frames");
     if (stage.batch.frames && *stage.batch.frames < most_frames)
       reader_.report_at(".batch.frames", fmt::format("a batch of {} frames cannot hold a sample of {}",

@@ -19,6 +19,10 @@ std::vector<at::Tensor*> tensors_beside_pack(objective::PassInputs& in) {
 std::vector<at::Tensor*> small_tensors(objective::PassInputs& in) {
   auto all = in.pack.tensors();
   std::erase(all, &in.pack.frames);
+  if (in.teacher_pack) {
+    const auto of_teacher = in.teacher_pack->tensors();
+    all.insert(all.end(), of_teacher.begin(), of_teacher.end());
+  }
   const auto others = tensors_beside_pack(in);
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -62,6 +66,10 @@ void place_in(const at::Tensor& bytes, objective::PassInputs& in) {
 
 std::vector<int64_t> shape_key(objective::PassInputs& inputs) {
   std::vector<int64_t> key = inputs.pack.shape();
+  if (inputs.teacher_pack) {
+    const auto of_teacher = inputs.teacher_pack->shape();
+    key.insert(key.end(), of_teacher.begin(), of_teacher.end());
+  }
   key.push_back(inputs.pairs);
   for (const at::Tensor* tensor : tensors_beside_pack(inputs)) model::append_shape(key, *tensor);
   return key;

@@ -25,17 +25,50 @@ std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
                                  : objective::labels(text, plan::LabelSelection{plan::LossOn::all, {}});
 }
 
-// Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
+// The weights of the pack's labels in the term: the pack has the labels of all terms, text by text.
 at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size) const {
   std::vector<float> mask;
   for (const PackedSample& packed : host.samples)
     for (const SampleText& text : packed.sample->texts) {
-      const auto all = predicted(text), own = objective::labels(text, stage_.objective[term]->labels());
+      const auto all = predicted(text);
+      const auto own = objective::label_weights(text, stage_.objective[term]->labels());
       for (size_t i = 1; i < all.size(); ++i)
-        if (all[i]) mask.push_back(own[i] ? 1 : 0);
+        if (all[i]) mask.push_back(own[i]);
     }
   mask.resize(static_cast<size_t>(size), 0);
   return at::tensor(mask, at::kFloat);
+}
+
+// The texts of teachers, and for each of the pack's labels the row that predicts the same token there. A label that is
+// none of the answer has no such row; it gets the first one, and no term that reads it.
+void PassBuilder::add_teacher_pack(const HostPack& host, objective::PassInputs& in) const {
+  const plan::LabelSelection answer;
+  std::vector<model::Sample> samples;
+  for (const PackedSample& packed : host.samples)
+    for (const SampleText& text : packed.sample->teacher_texts) {
+      auto& read = samples.emplace_back().texts.emplace_back();
+      read.tokens.assign(text.ids.begin(), text.ids.end());
+      read.is_label = objective::labels(text, answer);
+    }
+  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
+  auto capacity = model::Capacity::of(samples, 0);
+  capacity.rows = model::size_class(capacity.rows, max_.rows, classes);
+  capacity.sequences = model::size_class(capacity.sequences, max_.sequences, classes);
+  capacity.longest_sequence = max_.longest_sequence;
+  model::Pack& pack = in.teacher_pack.emplace(model::make_pack(samples, capacity, reader_, options_.device(at::kCPU)));
+  const int64_t* next = pack.labels.rows.const_data_ptr<int64_t>();
+  std::vector<int64_t> rows;
+  for (const PackedSample& packed : host.samples)
+    for (const SampleText& text : packed.sample->texts) {
+      const auto all = predicted(text), answered = objective::labels(text, answer);
+      for (size_t i = 1; i < all.size(); ++i) {
+        if (all[i]) rows.push_back(answered[i] ? *next : 0);
+        if (answered[i]) ++next;
+      }
+    }
+  rows.resize(static_cast<size_t>(in.pack.labels.rows.size(0)), 0);
+  pack.labels = {};
+  pack.labels.rows = at::tensor(rows, at::kLong);
 }
 
 model::Capacity PassBuilder::padded(const model::Capacity& used) const {
@@ -61,6 +94,7 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
   in.pairs = stage_.needs_pairs() ? std::ssize(host.samples) : 0;
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
+  if (stage_.reads_teacher_prompt()) add_teacher_pack(host, in);
   if (in.pack.frame_slots > 0) {
     built.frames = feed::frames_of(host, image_size_, texts_);
     in.frame_shares = at::zeros({in.pack.frame_slots}, at::kDouble);
@@ -73,10 +107,8 @@ BuiltPass PassBuilder::build(const HostPack& host, const StepCounts& counts, dou
   BuiltPass built = build_to_read(host);
   std::vector<double> weights;
   for (size_t index = 0; index < stage_.objective.size(); ++index) {
-    const plan::ObjectiveTerm& term = *stage_.objective[index];
-    built.counted +=
-        term.needs_pairs() ? static_cast<double>(built.inputs.pairs) : built.inputs.masks[index].sum().item<double>();
-    weights.push_back(counts.of_term[index] > 0 ? scale * term.weight / counts.of_term[index] : 0);
+    for (const PackedSample& packed : host.samples) built.counted += count_of(*stage_.objective[index], *packed.sample);
+    weights.push_back(counts.of_term[index] > 0 ? scale * counts.weights[index] / counts.of_term[index] : 0);
   }
   built.inputs.weights = at::tensor(weights, at::kDouble);
   return built;

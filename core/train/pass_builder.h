@@ -12,7 +12,7 @@ namespace fvlm::train {
 struct BuiltPass {
   objective::PassInputs inputs;        // without frames
   at::Tensor frames;                   // [frames, 3, H, W], in the loader's memory; undefined: none
-  double counted = 0;                  // labels and pairs of all terms
+  double counted = 0;                  // labels, pairs and texts of all terms
   int64_t used_rows = 0, all_rows = 0; // of the decoder: those that hold a token, and all
 };
 
@@ -29,6 +29,7 @@ class PassBuilder {
 
  private:
   std::vector<bool> predicted(const SampleText& text) const;
+  void add_teacher_pack(const HostPack& host, objective::PassInputs& in) const;
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
   model::Capacity padded(const model::Capacity& used) const;
 

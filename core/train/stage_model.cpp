@@ -100,7 +100,7 @@ model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage
   most.rows = capacity.rows;
   most.sequences = texts * (most_samples > 0 ? most_samples : capacity.rows / 16 + 1);
   most.labels = capacity.rows;
-  most.longest_sequence = largest.tokens / texts;
+  most.longest_sequence = largest.longest;
   most.longest_video = largest.frames;
   return most;
 }

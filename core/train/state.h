@@ -39,7 +39,7 @@ struct RunState {
   ScalerState scaler;
   int64_t samples = 0, text_tokens = 0, frames = 0; // of the stage
   std::map<std::string, double> interval;           // sums since the last line of metrics
-  std::map<std::string, double> rates;              // of the last step, "lr.GROUP"
+  std::map<std::string, double> rates;              // of the last step, "lr.GROUP" and "weight.TERM"
   std::string memory = "{}";                        // of `control`, JSON
   uint64_t metrics_bytes = 0, events_bytes = 0;
   std::string reference;       // fingerprint of the weights that DPO's are held against

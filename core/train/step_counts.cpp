@@ -2,7 +2,6 @@
 
 #include "objective/labels.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace fvlm::train {
@@ -11,24 +10,29 @@ double StepCounts::all_terms() const {
   return std::accumulate(of_term.begin(), of_term.end(), 0.0);
 }
 
-StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples) {
+double count_of(const plan::ObjectiveTerm& term, const Sample& sample) {
+  if (term.needs_pairs()) return 1;
+  if (const int64_t rows = term.min_visual_rows(); rows > 0)
+    return sample.visual_rows() >= rows ? static_cast<double>(sample.texts.size()) : 0;
+  double count = 0;
+  for (const SampleText& text : sample.texts) {
+    const auto weights = objective::label_weights(text, term.labels());
+    count = std::accumulate(weights.begin(), weights.end(), count);
+  }
+  return count;
+}
+
+StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples,
+                     double progress) {
   StepCounts counts;
   counts.of_term.resize(stage.objective.size());
+  for (const plan::Term& term : stage.objective) counts.weights.push_back(term->weight.at(progress));
   counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
     counts.frames += sample->frames;
     for (const SampleText& text : sample->texts) counts.text_tokens += text.tokens();
-    for (size_t index = 0; index < stage.objective.size(); ++index) {
-      const plan::ObjectiveTerm& term = *stage.objective[index];
-      if (term.needs_pairs()) {
-        ++counts.of_term[index];
-        continue;
-      }
-      for (const SampleText& text : sample->texts) {
-        const auto selected = objective::labels(text, term.labels());
-        counts.of_term[index] += static_cast<double>(std::count(selected.begin(), selected.end(), true));
-      }
-    }
+    for (size_t index = 0; index < stage.objective.size(); ++index)
+      counts.of_term[index] += count_of(*stage.objective[index], *sample);
   }
   return counts;
 }

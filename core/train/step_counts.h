@@ -1,4 +1,4 @@
-// What the samples of a step hold: the numbers that its losses are means over.
+// What the losses of a step are made of: the numbers that they are means over, and the weights of the terms.
 #pragma once
 #include "data/samples/sample.h"
 #include "recipe/plan.h"
@@ -10,10 +10,16 @@
 namespace fvlm::train {
 
 struct StepCounts {
-  std::vector<double> of_term; // labels, or pairs
+  std::vector<double> of_term; // labels by their weights, pairs, or texts
+  std::vector<double> weights; // of each term in the sum
   int64_t samples = 0, text_tokens = 0, frames = 0;
   double all_terms() const;
 };
-StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples);
+// What the term's loss is a mean over, in one sample.
+double count_of(const plan::ObjectiveTerm& term, const Sample& sample);
+
+// `progress`: of the stage, before the step.
+StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples,
+                     double progress = 0);
 
 } // namespace fvlm::train

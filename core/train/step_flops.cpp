@@ -16,12 +16,19 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
       trained_.decoder = trained_.decoder || name.starts_with("decoder.");
       trained_.connector = trained_.connector || name.starts_with("connector.");
     }
-  if (frozen.reference) frozen_.push_back(frozen.reference);
-  for (const auto& [term, teacher] : frozen.teachers) frozen_.push_back(teacher);
+  if (frozen.reference) frozen_.push_back(frozen.reference.get());
+  for (size_t term = 0; term < stage.objective.size(); ++term) {
+    const auto teacher = frozen.teachers.find(term);
+    const auto* own = teacher == frozen.teachers.end() ? nullptr : teacher->second.get();
+    if (stage.objective[term]->reads_teacher_prompt())
+      teachers_.push_back(own ? own : &policy);
+    else if (own)
+      frozen_.push_back(own);
+  }
 }
 
 double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) const {
-  model::Work work;
+  model::Work work, of_teacher;
   for (const auto& sample : samples) {
     std::vector<int64_t> texts;
     int64_t count = 0;
@@ -31,6 +38,9 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
       count += std::count(labels.begin(), labels.end(), true);
     }
     work.add(sample->frames, sample->visual_rows(), texts, count);
+    std::vector<int64_t> teacher_texts;
+    for (const SampleText& text : sample->teacher_texts) teacher_texts.push_back(text.tokens());
+    of_teacher.add(0, 0, teacher_texts, count);
   }
   const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text
   work.rows *= reads;
@@ -38,7 +48,8 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
   work.labels *= reads;
   const int64_t size = plan_.model.image_size, tokens = policy_.encoder().tokens_per_frame(size, size);
   double all = policy_.flops(tokens, work, trained_, stage_.mode);
-  for (const auto& model : frozen_) all += model->flops(tokens, work, {}, stage_.mode);
+  for (const model::Model* model : frozen_) all += model->flops(tokens, work, {}, stage_.mode);
+  for (const model::Model* model : teachers_) all += model->flops(tokens, of_teacher, {}, stage_.mode);
   return all;
 }
 

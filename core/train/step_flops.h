@@ -14,7 +14,7 @@ namespace fvlm::train {
 
 class StepFlops {
  public:
-  // Plan, stage and policy outlive it.
+  // All but the optimization outlive it.
   StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
             const Optimization& optimization, const objective::FrozenModels& frozen);
   double of(std::span<const std::shared_ptr<const Sample>> samples) const;
@@ -24,7 +24,8 @@ class StepFlops {
   const plan::Stage& stage_;
   const model::Model& policy_;
   model::TrainedParts trained_;
-  std::vector<std::shared_ptr<const model::Model>> frozen_; // models that read every pack and do not train
+  // Models that read every pack and do not train; and those that read the texts of teachers with their own prompts.
+  std::vector<const model::Model*> frozen_, teachers_;
 };
 
 } // namespace fvlm::train

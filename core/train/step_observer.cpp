@@ -21,7 +21,7 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   const double norm = numbers[1].item<double>();
   double loss = 0;
   for (size_t term = 0; term < terms.size(); ++term)
-    if (terms[term].count > 0) loss += stage_.objective[term]->weight * terms[term].loss / terms[term].count;
+    if (terms[term].count > 0) loss += step.counts.weights[term] * terms[term].loss / terms[term].count;
 
   state_.cursor = step.after;
   ++state_.step;
@@ -43,6 +43,9 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   const auto trained = optimization.trained();
   std::map<std::string, double> rates;
   for (size_t group = 0; group < trained.size(); ++group) rates["lr." + trained[group]->name] = step.rates[group].lr;
+  const auto names = objective::term_names(stage_.objective);
+  for (size_t term = 0; term < names.size(); ++term)
+    if (!stage_.objective[term]->weight.is_constant()) rates["weight." + names[term]] = step.counts.weights[term];
   interval_.set_rates(std::move(rates));
   const auto entropy = step.measured_attention ? std::optional(numbers[2].item<double>()) : std::nullopt;
   interval_.add({loss, norm, step.flops, step.counts, terms, step.used_rows, step.all_rows, entropy});

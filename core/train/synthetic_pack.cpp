@@ -19,18 +19,19 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 
 SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
                                      int64_t most_samples, int64_t vocabulary) {
-  const int64_t texts = stage.texts_per_sample(), most_frames = stage.largest_sample(rows_per_frame).frames,
+  const int64_t texts = stage.texts_per_sample(), readers = stage.reads_teacher_prompt() ? 2 : 1,
+                most_frames = stage.largest_sample(rows_per_frame).frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
   const auto with_frames = [&](int64_t frames) { return frames > 0 ? (frames + most_frames - 1) / most_frames : 0; };
   int64_t frames = most_frames > 0 ? size.frames : 0;
   while (frames > 0 && (with_frames(frames) > most ||
-                        size.rows < texts * (frames * rows_per_frame + shortest_text * with_frames(frames))))
+                        size.rows < texts * (frames * rows_per_frame + readers * shortest_text * with_frames(frames))))
     --frames;
 
   SyntheticPack made;
   int64_t waiting = with_frames(frames),
-          rows = size.rows / texts - frames * rows_per_frame; // of text, for each text of a sample
+          rows = (size.rows / texts - frames * rows_per_frame) / readers; // of text, for each text of a sample
   while (rows >= shortest_text && static_cast<int64_t>(made.samples.size()) < most) {
     const int64_t of_sample = std::min(most_frames, frames - made.host.frame_count);
     const int64_t tokens = std::min(most_tokens, rows - shortest_text * std::max<int64_t>(0, waiting - 1));
@@ -38,6 +39,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_
     sample->frames = std::max<int64_t>(0, of_sample);
     sample->rows_per_frame = rows_per_frame;
     for (int64_t i = 0; i < texts; ++i) sample->texts.push_back(made_text(tokens, vocabulary));
+    if (stage.reads_teacher_prompt()) sample->teacher_texts = sample->texts;
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
     made.host.frame_count += sample->frames;
     made.samples.push_back(std::move(sample));

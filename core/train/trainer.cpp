@@ -188,7 +188,7 @@ bool Trainer::is_logged(int64_t step) const {
 
 bool Trainer::forward_backward(LoadedPack& loaded) {
   if (!assembly_) {
-    assembly_.emplace().counts = counts_of(stage_, *loaded.of_step);
+    assembly_.emplace().counts = counts_of(stage_, *loaded.of_step, progress());
     gradients_->begin_step();
   }
   if (!loaded.pack.samples.empty()) assembly_->packing.add(loaded.pack);
@@ -234,6 +234,11 @@ bool Trainer::in_parts(const HostPack& pack, const std::function<void(HostPack& 
   return false;
 }
 
+double Trainer::progress() const {
+  const int64_t done = pending_ ? pending_->after.samples : state_.cursor.samples;
+  return static_cast<double>(done) / static_cast<double>(stage_.samples);
+}
+
 std::vector<Optimization::Rates> Trainer::rates(const StepCounts& counts, const Cursor& after) const {
   const auto share = [&](int64_t samples) {
     return static_cast<double>(samples) / static_cast<double>(stage_.samples);
@@ -262,7 +267,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last) {
   });
   times_.add_elapsed("optimizer");
   return {last.after,
-          std::ssize(step.used) == step.counts.samples ? step.counts : counts_of(stage_, step.used),
+          std::ssize(step.used) == step.counts.samples ? step.counts : counts_of(stage_, step.used, progress()),
           flops_->of(step.used),
           step_rates,
           gradients_->used_rows(),

@@ -89,14 +89,17 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   std::optional<std::string> caption;
   if (txt) caption = plain_text_of(shard, *txt);
 
-  SampleContent parsed = parse_sample_content(Parts(object, source.fields), caption, source, mix_, visual_rows_);
+  const Parts parts(object, source.fields);
+  SampleContent parsed = parse_sample_content(parts, caption, source, mix_, visual_rows_);
   Sample sample{.key = members.key,
                 .source = parsed.source,
                 .rows_per_frame = visual_rows_.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
+  if (mix_.teacher_prompt) sample.teacher_texts = teacher_texts(parts, parsed);
   encode(std::move(parsed), sample);
+  if (sample.dropped.empty()) fit_teacher_texts(sample);
   if (!sample.dropped.empty()) return sample;
   count_frames(shard, members, frame_count, source.text_only(), sample);
   if (visual_rows_.in_place) place_visual_rows(sample);

@@ -35,20 +35,23 @@ struct Media {
 struct Sample {
   std::string key, source;
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
-  int64_t frames = 0;            // shared by all texts
-  int64_t rows_per_frame = 1;    // of the decoder, in each text
+  // What a teacher with a prompt of its own reads in place of each text, with the same answer; empty: there is none.
+  std::vector<SampleText> teacher_texts;
+  int64_t frames = 0;         // shared by all texts
+  int64_t rows_per_frame = 1; // of the decoder, in each text
   Media media;
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
 
-  // Decoder positions: of one text, its visual rows and its tokens; and of all texts.
+  // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included.
   int64_t visual_rows() const { return frames * rows_per_frame; }
   int64_t rows(const SampleText& text) const { return visual_rows() + text.tokens(); }
   int64_t rows() const {
     int64_t all = 0;
     for (const auto& text : texts) all += rows(text);
+    for (const auto& text : teacher_texts) all += text.tokens();
     return all;
   }
 };

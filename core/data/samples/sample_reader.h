@@ -40,6 +40,8 @@ class SampleReader {
  private:
   Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
   void encode(SampleContent telling, Sample& sample) const;
+  std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
+  void fit_teacher_texts(Sample& sample) const;
   void limit(SampleText& text, Sample& sample) const;
   void place_visual_rows(Sample& sample) const;
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,

@@ -15,11 +15,12 @@ uint64_t HostPack::hash() const {
     number(sample.correct_choice.value_or(-1));
     hash.update(std::as_bytes(std::span(sample.key)));
     hash.update(std::as_bytes(std::span(sample.source)));
-    for (const SampleText& text : sample.texts) {
-      number(static_cast<int64_t>(text.ids.size()));
-      hash.update(std::as_bytes(std::span(text.ids)));
-      hash.update(std::as_bytes(std::span(text.answer_mask)));
-    }
+    for (const auto* texts : {&sample.texts, &sample.teacher_texts})
+      for (const SampleText& text : *texts) {
+        number(static_cast<int64_t>(text.ids.size()));
+        hash.update(std::as_bytes(std::span(text.ids)));
+        hash.update(std::as_bytes(std::span(text.answer_mask)));
+      }
   }
   hash.update(std::as_bytes(frames));
   return hash.value();

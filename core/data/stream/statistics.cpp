@@ -85,6 +85,7 @@ void DataStatistics::add(const MeasuredSample& measured, const std::string& sour
     longest_text = std::max(longest_text, text.tokens());
     answers += std::count(text.answer_mask.begin(), text.answer_mask.end(), 1);
   }
+  for (const SampleText& text : sample.teacher_texts) longest_text = std::max(longest_text, text.tokens());
   for (SourceStatistics* of : {&all, &sources[sample.source.empty() ? source : sample.source]}) {
     of->frames.add(sample.frames);
     of->tokens.add(tokens);

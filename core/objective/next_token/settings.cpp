@@ -10,10 +10,8 @@ Settings next_token_settings() {
   using Pass = NextToken::Pass;
   auto type =
       record<NextToken>("NextToken", "next_token", "Cross-entropy of the next token, mean over the labels it selects.");
-  type.field("on", &NextToken::on, loss_on(), "Which labels.")
-      .field("first", &NextToken::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
-      .unit("tokens")
-      .field("pass", &NextToken::pass,
+  label_fields(type);
+  type.field("pass", &NextToken::pass,
              choice<Pass>({{"fine", Pass::fine, "visual tokens from the model's own queries"},
                            {"coarse", Pass::coarse, "visual tokens from the static query"}}),
              "Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x.")

@@ -50,6 +50,9 @@ void check_source(Reader& reader, const Source& source) {
 }
 
 void check_mix(Reader& reader, const Mix& mix) {
+  if (mix.teacher_prompt && mix.preprocessed)
+    reader.report_at(".preprocessed", "a preprocessed mix keeps no fields, which `teacher_prompt` reads",
+                     "remove `preprocessed`");
   bool any_text = false, any_frames = false;
   for (const auto& source : mix.sources) (source.text_only() ? any_text : any_frames) = true;
   if (mix.text_ratio && *mix.text_ratio > 0 && !any_text)
@@ -126,6 +129,10 @@ Ref<Mix> mix_schema() {
           .field("prompts", &Mix::prompts, map("source", text()),
                  "Text of an empty user turn, by the sample's source; `default` for other sources.")
           .example("{ openvid = \"Write a brief caption for this video.\" }")
+          .field("teacher_prompt", &Mix::teacher_prompt, optional(text()),
+                 "What a teacher with a prompt of its own reads in place of the first user turn, without frames; the "
+                 "other turns are the same. `{name}` stands for a field of the sample.")
+          .example("\"Context: {context}\\nQuestion: {question}\"")
           .field("preprocessed", &Mix::preprocessed, optional(path()),
                  "Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches "
                  "them.")

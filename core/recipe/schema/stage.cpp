@@ -125,6 +125,18 @@ void check_pairs(Reader& reader, const Stage& stage) {
   }
 }
 
+void check_teacher_prompt(Reader& reader, const Stage& stage) {
+  for (size_t i = 0; i < stage.objective.size(); ++i)
+    if (stage.objective[i] && stage.objective[i]->reads_teacher_prompt() && !stage.data.teacher_prompt)
+      reader.report_at(".objective" + index_part(i + 1),
+                       fmt::format("fvlm.{} has a teacher with a prompt of its own, and the mix has none",
+                                   stage.objective[i]->name()),
+                       "give the mix a teacher_prompt, such as \"Context: {context}\\nQuestion: {question}\"");
+  if (stage.data.teacher_prompt && !stage.reads_teacher_prompt())
+    reader.report_at(".data.teacher_prompt", "no term of the objective has a teacher that reads a prompt of its own",
+                     "remove it, or add fvlm.kl { reads = \"teacher_prompt\" }");
+}
+
 } // namespace
 
 Ref<Evaluation> evaluation_schema() {
@@ -204,6 +216,7 @@ Ref<Stage> stage_schema() {
           .foreign("gradient_accumulation_steps", micro_batch_advice)
           .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_pairs)
+          .check(check_teacher_prompt)
           .done();
   return type;
 }

@@ -105,7 +105,7 @@ TEST(Freeze, ObjectiveIsOneTermOrASum) {
     auto frozen = with_stage({key("objective", 12, terms(two, constructor))});
     ASSERT_THAT(frozen.stage().objective, SizeIs(2));
     EXPECT_EQ(frozen.stage().objective[0].as<objective::Dpo>()->beta, 0.2);
-    EXPECT_EQ(frozen.stage().objective[1].as<objective::NextToken>()->weight, 0.1);
+    EXPECT_EQ(frozen.stage().objective[1].as<objective::NextToken>()->weight.points, std::vector<double>{0.1});
     EXPECT_TRUE(frozen.stage().needs_pairs());
   }
 }
