@@ -39,12 +39,16 @@ Options& with_media_options(Options& options) {
       .value("chat-template", "NAME", "a chat template of the decoder's folder, usually default; default: ChatML")
       .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
-      .value("image-size", "N", "pixels per side; default 224, or the vision tower's own size where that is less");
+      .value(
+          "image-size", "N",
+          "pixels per side; default: the training's; else 224 or the vision tower's own size, whichever is less, and "
+          "the tower's own where patches become rows (LLaVA, SmolVLM)");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
   InputSettings out{{}, std::string(default_system_prompt), {}};
-  out.media.image_size = std::min(config.vision.image_size, out.media.image_size);
+  const int64_t own_size = config.vision.image_size;
+  out.media.image_size = config.connector->known_rows_per_frame() ? std::min(own_size, out.media.image_size) : own_size;
   read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
   out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);

@@ -344,6 +344,18 @@ class Training(unittest.TestCase):
                 self.assertLessEqual(((ours - right).abs().max() / right.abs().max()).item(), 1e-5)
                 self.check_generated(name, trained)
 
+    def test_generate_takes_images_of_the_encoders_size(self):
+        torch.manual_seed(1)
+        config = SmolVLMConfig(vision_config=VISION | {"image_size": 240, "patch_size": 60}, text_config=LlamaConfig(**TEXT),
+                               image_token_id=IMAGE)
+        AutoModelForImageTextToText.from_config(config).save_pretrained(root / "large")
+        (root / "large" / "tokenizer.json").write_text(TOKENIZER)
+        run(engine, "import", "--model", root / "large", "--out", root / "large.model")
+        Image.new("RGB", (50, 30), (200, 10, 80)).save(root / "image.png")
+        answers = {run(engine, "generate", root / "large.model", "--image", root / "image.png", "--prompt", "<image>Which?", "--limit",
+                       "8", "--ignore-eos", *options) for options in ((), ("--image-size", "240"))}
+        self.assertEqual(len(answers), 1)
+
     def check_generated(self, name, trained):
         """The engine's checkpoint and transformers' model generate the same tokens."""
         answers = json.loads(run(engine, "generate", root / f"{name}.run", "--batch", root / "batch.safetensors", "--limit", "12",
