@@ -19,8 +19,8 @@ TEST(TeacherText, FieldsStandInThePrompt) {
   const Sample sample = measure({{"json", R"({"user":"What?","assistant":"Cats.","context":"{x}","page":12})"}},
                                 taught("{context} on page {page}: {user}"));
   ASSERT_EQ(sample.teacher_texts.size(), 1u);
-  EXPECT_EQ(told(sample.texts[0]), with_system(chat({"What?", "Cats."})));
-  EXPECT_EQ(told(sample.teacher_texts[0]), with_system(chat({"{x} on page 12: What?", "Cats."})));
+  EXPECT_EQ(reported(sample.texts[0]), with_system(chat({"What?", "Cats."})));
+  EXPECT_EQ(reported(sample.teacher_texts[0]), with_system(chat({"{x} on page 12: What?", "Cats."})));
   EXPECT_EQ(sample.rows(), static_cast<int64_t>(sample.texts[0].ids.size() + sample.teacher_texts[0].ids.size()));
 }
 
@@ -28,22 +28,22 @@ TEST(TeacherText, PartsAreThoseThatTheRecipeMaps) {
   Wanted wanted = taught("{user}!");
   wanted.source.fields = {{"user", "question"}};
   const Sample sample = measure({{"json", R"({"question":"What?","assistant":"Cats."})"}}, wanted);
-  EXPECT_EQ(told(sample.teacher_texts[0]), with_system(chat({"What?!", "Cats."})));
+  EXPECT_EQ(reported(sample.teacher_texts[0]), with_system(chat({"What?!", "Cats."})));
 }
 
 TEST(TeacherText, OnlyTheFirstQuestionIsReplaced) {
   const Sample sample = measure({{"json", R"({"messages":[{"role":"user","content":"1"},
       {"role":"assistant","content":"2"},{"role":"user","content":"3"},{"role":"assistant","content":"4"}]})"}},
                                 taught("One"));
-  EXPECT_EQ(told(sample.teacher_texts[0]), with_system(chat({"One", "2", "3", "4"})));
+  EXPECT_EQ(reported(sample.teacher_texts[0]), with_system(chat({"One", "2", "3", "4"})));
 }
 
 TEST(TeacherText, EachAnswerOfAPairHasOne) {
   const Sample sample =
       measure({{"json", R"({"user":"Q","chosen_assistant":"good","rejected_assistant":"bad"})"}}, taught("P"));
   ASSERT_EQ(sample.teacher_texts.size(), 2u);
-  EXPECT_EQ(told(sample.teacher_texts[0]), with_system(chat({"P", "good"})));
-  EXPECT_EQ(told(sample.teacher_texts[1]), with_system(chat({"P", "bad"})));
+  EXPECT_EQ(reported(sample.teacher_texts[0]), with_system(chat({"P", "good"})));
+  EXPECT_EQ(reported(sample.teacher_texts[1]), with_system(chat({"P", "bad"})));
 }
 
 TEST(TeacherText, AnAnswerIsCutAsTheSamplesIs) {
@@ -53,8 +53,8 @@ TEST(TeacherText, AnAnswerIsCutAsTheSamplesIs) {
   const auto whole = static_cast<int64_t>(measure({{"json", json}}, wanted).texts[0].ids.size());
   wanted.mix.max_text_tokens = whole - 6; // the end of the turn is two tokens
   const Sample sample = measure({{"json", json}}, wanted);
-  EXPECT_EQ(told(sample.texts[0]), "<|im_start|>user\nQuestion<|im_end|>\n<|im_start|>assistant\n[A long ans]");
-  EXPECT_EQ(told(sample.teacher_texts[0]), "<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n[A long ans]");
+  EXPECT_EQ(reported(sample.texts[0]), "<|im_start|>user\nQuestion<|im_end|>\n<|im_start|>assistant\n[A long ans]");
+  EXPECT_EQ(reported(sample.teacher_texts[0]), "<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n[A long ans]");
 }
 
 TEST(TeacherText, ATextThatIsTooLongIsSkipped) {
