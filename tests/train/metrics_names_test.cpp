@@ -90,8 +90,9 @@ class MetricsNames : public SmallRun {
     run("whole", {}, {.replicas = ThreadReplicas::Size{2, 2}});
     const StageFolder align(folder("whole") / "align");
     run("taught",
-        {fmt::format(R"(stages.align.objective=[{{"kind":"next_token","weight":[2,1]}},{{"kind":"kl","teacher":"{}"}}])",
-                     align.of(align.steps().back()).string())},
+        {fmt::format(
+            R"(stages.align.objective=[{{"kind":"next_token","weight":[2,1]}},{{"kind":"kl","teacher":"{}"}}])",
+            align.of(align.steps().back()).string())},
         {.stage = "align"});
     run("dropping", {"stages.align.data.max_text_tokens=20", "stages.align.data.overlong=drop"}, {.stage = "align"});
     std::vector<json> lines;
