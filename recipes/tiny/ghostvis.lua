@@ -49,7 +49,7 @@ local function picture_stage(name, part, described)
   described.data = chat { { shards(part) } }
   described.objective = fvlm.next_token { on = "answer" }
   described.batch = 32
-  described.packing = { frames = 32, tokens = 2048, segments = 32 }
+  described.packing = { frames = 32, tokens = 1536, segments = 32 }
   described.evaluation = evaluation()
   return fvlm.stage(name, described)
 end
@@ -78,6 +78,6 @@ return fvlm.recipe {
     freeze = "decoder",
     optimizer = ghostvis.muon(depth, { scale = 0.1, connector_lr = 1e-3 }),
     schedule = fvlm.linear { to_share = 0 },
-    samples = 64000,
+    samples = 48000,
   }),
 }

@@ -167,18 +167,15 @@ Scene cue(Draw& draw, int64_t frames) {
 }
 
 Scene figure(Draw& draw) {
-  static constexpr std::array<const char*, 4> places{"top left", "top right", "bottom left", "bottom right"};
   const Figure figure = any_figure(draw);
   const int place = draw.below(4);
   Scene scene;
   scene.frames = {{grey,
                    {blob(draw, figure, (place % 2 ? 384 : 128) + draw.between(-4, 4),
                          (place / 2 ? 384 : 128) + draw.between(-4, 4), draw.between(244, 256))}}};
-  const char* where = places[static_cast<size_t>(place)];
-  scene.caption = fmt::format("{}, {}", figure.text(), where);
+  scene.caption = figure.text();
   scene.facts = {colour_fact(draw, figure),
-                 {"shape", "Which shape is it?", figure.form_name(), others(draw, forms, {figure.form_name()})},
-                 {"where", "Where is it?", where, others(draw, places, {where})}};
+                 {"shape", "Which shape is it?", figure.form_name(), others(draw, forms, {figure.form_name()})}};
   return scene;
 }
 
