@@ -43,9 +43,8 @@ function fvlm.recipe(table) end
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@class fvlm.Model
----@field directory? string A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "model"`, start from its weights. `model = "DIR"` is short for it.
----@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
----@field decoder? string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
+---@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
+---@field decoder string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM: that of its encoder. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
@@ -111,6 +110,21 @@ function fvlm.siglip(table) end
 ---@param table fvlm.Llama
 ---@return fvlm.Llama
 function fvlm.llama(table) end
+
+---A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: 64 features a layer,
+---heads of 128 features, half as many key and value heads, and an MLP of 2.7 x the width, rounded up to a multiple of
+---64.
+---@class fvlm.GhostVis
+---@field tokenizer string Folder with tokenizer.json, which determines the vocabulary size.
+---@field depth integer Number of layers: 2, or a multiple of 4. In layers.
+---@field max_positions? integer Longest sequence of visual and text tokens. In tokens. Default: `2048`.
+
+---A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: 64 features a layer,
+---heads of 128 features, half as many key and value heads, and an MLP of 2.7 x the width, rounded up to a multiple of
+---64.
+---@param table fvlm.GhostVis
+---@return fvlm.GhostVis
+function fvlm.ghostvis(table) end
 
 ---Turns a frame into one visual token, and a hidden state into the next query.
 ---@class fvlm.Foveated
@@ -265,6 +279,7 @@ function fvlm.stage(name) end
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
 ---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
+---@field documents? "joined"|"isolated" Samples are documents (KEY.txt, or `text` of KEY.json; a conversation is one, too), each from the tokenizer's bos token on. Training reads one stream of them, cut into rows of max_text_tokens: a row counts as a sample. An evaluation cuts each document by itself. Default: samples are conversations.
 
 ---Samples from weighted sources, and what the model sees of a sample.
 ---@param table fvlm.Mix
@@ -277,7 +292,7 @@ function fvlm.mix(table) end
 ---@field text? string|(string)[] In place of shards: tar files of text-only samples.
 ---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
----@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
+---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
 ---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
 
 ---Cross-entropy of the next token, mean over the labels it selects.
@@ -353,6 +368,8 @@ function fvlm.adamw(table) end
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
 ---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field momentum? number Decay of the momentum. Default: `0.95`.
+---@field momentum_warmup? fvlm.MomentumWarmup Start with less momentum. Default: none.
+---@field groups? string|(string)[] Parameter groups whose matrices Muon updates; all of the other groups belongs to `others`. Default: all groups.
 ---@field nesterov? boolean Use Nesterov momentum. Default: `true`.
 ---@field eps? number Added to the norm that a matrix is divided by. Default: `1e-7`.
 ---@field others fvlm.MuonOthers AdamW for all other parameters: embeddings, head and vectors.
@@ -362,9 +379,20 @@ function fvlm.adamw(table) end
 ---@return fvlm.Muon
 function fvlm.muon(table) end
 
+---A linear rise of Muon's momentum to its own value.
+---@class fvlm.MomentumWarmup
+---@field from? number Momentum of the stage's first step. Default: `0.85`.
+---@field steps? integer Steps until the momentum has its own value. In steps. Default: `300`.
+
 ---AdamW for the parameters that Muon does not update: embeddings, head and vectors.
 ---@class fvlm.MuonOthers
 ---@field lr number|table<string, number> Base learning rate, for all groups or by group.
+---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
+---@field eps? number Added to the root of the second moment. Default: `1e-8`.
+---@field groups? table<string, fvlm.MuonOthersGroup> Parameter groups with other betas and eps.
+
+---Settings of AdamW for one parameter group.
+---@class fvlm.MuonOthersGroup
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
 ---@field eps? number Added to the root of the second moment. Default: `1e-8`.
 
@@ -451,7 +479,7 @@ function fvlm.converging(table) end
 ---@class fvlm.EvaluationSet
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
----@field measure? "loss"|"choice"|"preference"|"answer" The main figure. Default: `"loss"`.
+---@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte" The main figure. Default: `"loss"`.
 ---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.

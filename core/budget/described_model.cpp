@@ -36,25 +36,42 @@ Tower vision_of(const plan::Model& model) {
   return fresh_tower(fresh_vision_config(model), "model.vision");
 }
 
+nlohmann::json config_of(const plan::Llama& fresh) {
+  return {{"model_type", "llama"},
+          {"hidden_size", fresh.width},
+          {"intermediate_size", fresh.mlp.value_or(4 * fresh.width)},
+          {"num_hidden_layers", fresh.layers},
+          {"num_attention_heads", fresh.heads},
+          {"num_key_value_heads", fresh.kv_heads.value_or(fresh.heads)},
+          {"max_position_embeddings", fresh.max_positions},
+          {"rope_theta", fresh.rope_theta},
+          {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", fresh.tied_head}};
+}
+
+nlohmann::json config_of(const plan::GhostVis& fresh) {
+  return {{"model_type", "ghostvis"},
+          {"hidden_size", fresh.width()},
+          {"intermediate_size", fresh.mlp()},
+          {"num_hidden_layers", fresh.depth},
+          {"num_attention_heads", fresh.heads()},
+          {"num_key_value_heads", fresh.kv_heads()},
+          {"max_position_embeddings", fresh.max_positions}};
+}
+
 Tower decoder_of(const plan::Model& model) {
   if (const auto* folder = std::get_if<std::string>(&model.decoder)) return tower_of(*folder);
-  const auto& fresh = std::get<plan::Llama>(model.decoder);
-  const auto tokenizer = Tokenizer::from_file(fs::path(fresh.tokenizer) / "tokenizer.json");
-  const auto end = tokenizer.special_id("<|im_end|>");
-  Tower tower = fresh_tower({{"model_type", "llama"},
-                             {"vocab_size", tokenizer.size()},
-                             {"hidden_size", fresh.width},
-                             {"intermediate_size", fresh.mlp.value_or(4 * fresh.width)},
-                             {"num_hidden_layers", fresh.layers},
-                             {"num_attention_heads", fresh.heads},
-                             {"num_key_value_heads", fresh.kv_heads.value_or(fresh.heads)},
-                             {"max_position_embeddings", fresh.max_positions},
-                             {"rope_theta", fresh.rope_theta},
-                             {"rms_norm_eps", 1e-5},
-                             {"tie_word_embeddings", fresh.tied_head}},
-                            "model.decoder");
-  if (end) tower.folder.config["eos_token_id"] = *end;
-  tower.folder.carried = HuggingFaceFolder::carry(fresh.tokenizer);
+  const std::string folder = model.tokenizer_folder();
+  const auto tokenizer = Tokenizer::from_file(fs::path(folder) / "tokenizer.json");
+  const auto* ghostvis = std::get_if<plan::GhostVis>(&model.decoder);
+  Tower tower =
+      fresh_tower(ghostvis ? config_of(*ghostvis) : config_of(std::get<plan::Llama>(model.decoder)), "model.decoder");
+  tower.folder.config["vocab_size"] = tokenizer.size();
+  std::vector<TokenId> ends;
+  for (const char* end : {"<|im_end|>", "<|assistant_end|>", "<|bos|>"})
+    if (const auto id = tokenizer.special_id(end)) ends.push_back(*id);
+  if (!ends.empty()) tower.folder.config["eos_token_id"] = ends;
+  tower.folder.carried = HuggingFaceFolder::carry(folder);
   return tower;
 }
 

@@ -46,8 +46,8 @@ std::optional<int64_t> rows_per_frame(const plan::Model& model) {
 }
 
 std::optional<int64_t> positions_of(const plan::Model& model) {
-  if (const auto* fresh = std::get_if<plan::Llama>(&model.decoder)) return fresh->max_positions;
-  return budget::decoder_positions(model);
+  const auto fresh = model.decoder_positions();
+  return fresh ? fresh : budget::decoder_positions(model);
 }
 
 } // namespace

@@ -73,15 +73,7 @@ Source source_of(const fs::path& folder, const std::string& name) {
 jinja::Variables special_tokens_of(const fs::path& folder) {
   jinja::Variables tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
-    for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
-      const Json object = object_in(folder / file);
-      auto written = object.find(name);
-      if (written == object.end()) continue;
-      const Json content = written->is_object() ? written->value("content", Json()) : *written;
-      if (!content.is_string()) continue;
-      tokens.emplace_back(name, content.get<std::string>());
-      break;
-    }
+    if (auto token = named_special_token(folder, name)) tokens.emplace_back(name, std::move(*token));
   return tokens;
 }
 
@@ -116,6 +108,18 @@ ChatText without_marks(jinja::Rendered rendered) {
 }
 
 } // namespace
+
+std::optional<std::string> named_special_token(const fs::path& folder, const char* name) {
+  if (folder.empty()) return std::nullopt;
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const Json object = object_in(folder / file);
+    auto written = object.find(name);
+    if (written == object.end()) continue;
+    const Json content = written->is_object() ? written->value("content", Json()) : *written;
+    if (content.is_string()) return content.get<std::string>();
+  }
+  return std::nullopt;
+}
 
 OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name)
     : tokenizer_(tokenizer), where_(source_of(tokenizer.folder(), name).where),

@@ -24,6 +24,10 @@ struct ChatText {
   std::vector<std::pair<size_t, size_t>> answers; // what the assistant says: begin and end in bytes
 };
 
+// A special token of a tokenizer's folder by its name in tokenizer_config.json or special_tokens_map.json, such as
+// "bos_token". Nothing where the folder is empty or names none.
+std::optional<std::string> named_special_token(const std::filesystem::path& folder, const char* name);
+
 class OwnTemplate {
  public:
   // Reads the template called `name` of the tokenizer's folder; the usual one is "default". Throws Error(data) where

@@ -122,6 +122,7 @@ Json made_from(const PreprocessInput& input) {
                    {"prompts", mix.prompts}};
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
   if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
+  if (mix.documents) settings["documents"] = true;
   return {{"settings", settings}, {"sources", sources}};
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numbers>
 
 namespace fvlm::evaluation {
 namespace {
@@ -97,7 +98,8 @@ double Result::value(const std::string& name) const {
 }
 
 double Result::quality() const {
-  return measure == plan::Measure::loss ? -value("loss") : value("accuracy");
+  if (measure == plan::Measure::loss || measure == plan::Measure::bits_per_byte) return -value(plan::name_of(measure));
+  return value("accuracy");
 }
 
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores, const Reference* reference) {
@@ -108,16 +110,25 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
                 std::ssize(scores.samples),
                 set.samples() + std::ssize(set.skipped()) - std::ssize(scores.samples),
                 {}};
-  Mean loss, accuracy, margin, reward_accuracy, reward_margin;
+  Mean loss, accuracy, margin, reward_accuracy, reward_margin, bits_per_byte;
   AnswerMeans answers;
   std::map<std::string, Mean> by_source;
   for (const SampleScore& sample : scores.samples) {
-    const TextScore& correct = sample.texts[sample.correct];
-    loss.add(correct.loss, correct.labels);
-    if (measure == plan::Measure::loss) {
-      by_source[sample.source].add(correct.loss, correct.labels);
+    if (measure == plan::Measure::loss || measure == plan::Measure::bits_per_byte) {
+      for (const TextScore& text : sample.texts) { // one, or the parts of a document
+        loss.add(text.loss, text.labels);
+        if (measure == plan::Measure::loss) {
+          by_source[sample.source].add(text.loss, text.labels);
+          continue;
+        }
+        const double bits = text.loss / std::numbers::ln2;
+        bits_per_byte.add(bits, text.bytes);
+        by_source[sample.source].add(bits, text.bytes);
+      }
       continue;
     }
+    const TextScore& correct = sample.texts[sample.correct];
+    loss.add(correct.loss, correct.labels);
     if (measure == plan::Measure::answer) {
       by_source[sample.source].add(answers.add(sample));
       continue;
@@ -136,6 +147,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   const auto add = [&](const char* name, const Mean& mean) {
     if (mean.count > 0) result.values.emplace_back(name, mean.value());
   };
+  add("bits_per_byte", bits_per_byte);
   add("loss", loss);
   add("accuracy", accuracy);
   add("margin", margin);
@@ -144,9 +156,10 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   if (measure == plan::Measure::answer) answers.append_to(result.values);
   result.values.emplace_back("samples", static_cast<double>(result.samples));
   if (scores.attention_entropy) result.values.emplace_back("attention_entropy", *scores.attention_entropy);
+  const bool is_accuracy = measure != plan::Measure::loss && measure != plan::Measure::bits_per_byte;
+  const char* values_name = is_accuracy ? "accuracy" : plan::name_of(measure);
   if (by_source.size() > 1)
-    for (const auto& [source, mean] : by_source)
-      add(fmt::format("{}.{}", measure == plan::Measure::loss ? "loss" : "accuracy", source).c_str(), mean);
+    for (const auto& [source, mean] : by_source) add(fmt::format("{}.{}", values_name, source).c_str(), mean);
   return result;
 }
 

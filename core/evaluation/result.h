@@ -15,7 +15,8 @@ namespace fvlm::evaluation {
 // pair's chosen answer is likelier, on average. reward_accuracy, reward_margin: the same of rewards, beta times what
 // the policy gained on the reference. Of generated answers accuracy is the share of exact matches; f1, contains,
 // relaxed_accuracy, and where a sample expects several answers vqa_accuracy and cider: see answers.h. samples.
-// attention_entropy. loss.SOURCE and accuracy.SOURCE where there are several.
+// attention_entropy. bits_per_byte: the loss of all tokens that are not special, in bits, over the bytes that they
+// stand for. bits_per_byte.SOURCE, loss.SOURCE and accuracy.SOURCE where there are several.
 using Values = std::vector<std::pair<std::string, double>>;
 
 struct Result {

@@ -96,7 +96,8 @@ void SampleSet::check(const MeasuredSample& measured) const {
         .at(fmt::format("{} (evaluation set {})", measured.aside.place, settings_.name))
         .advise(advice);
   };
-  if (std::any_of(sample.texts.begin(), sample.texts.end(),
+  if (wanted_.measure != plan::Measure::bits_per_byte &&
+      std::any_of(sample.texts.begin(), sample.texts.end(),
                   [](const SampleText& text) { return labels_of(text) == 0; }))
     refuse("has a text without a token to measure", "loss_mask says which tokens those are; the first is none");
   if (settings_.measure == plan::Measure::choice && !is_question)

@@ -56,14 +56,33 @@ std::vector<bool> answer_of(const SampleText& text) {
   return {text.answer_mask.begin(), text.answer_mask.end()};
 }
 
+// Every token that stands for bytes of the text, but the first, which nothing predicts.
+std::vector<bool> text_of(const SampleText& text, const Tokenizer& tokenizer) {
+  std::vector<bool> labels(text.ids.size());
+  for (size_t i = 1; i < labels.size(); ++i) labels[i] = text.ids[i] >= 0 && !tokenizer.is_special(text.ids[i]);
+  return labels;
+}
+
+int64_t bytes_of(const model::Text& text, const Tokenizer& tokenizer) {
+  int64_t bytes = 0;
+  for (size_t i = 1; i < text.tokens.size(); ++i)
+    if (text.is_label[i]) bytes += std::ssize(tokenizer.bytes_of(static_cast<TokenId>(text.tokens[i])));
+  return bytes;
+}
+
 } // namespace
 
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
-                      const std::string& mode, model::EncodeOutputs outputs) {
+                 const std::string& mode, model::EncodeOutputs outputs) {
+  const plan::Measure measure = set.settings().measure;
+  const bool of_bytes = measure == plan::Measure::bits_per_byte;
+  // A document's texts are its parts.
   const bool one_text =
-      set.settings().measure == plan::Measure::loss || set.settings().measure == plan::Measure::answer;
+      !set.settings().data.documents && measure != plan::Measure::choice && measure != plan::Measure::preference;
   ScoredPack scored_pack;
-  scored_pack.samples = feed::model_samples(loaded, set.image_size(), answer_of);
+  scored_pack.samples = feed::model_samples(loaded, set.image_size(), [&](const SampleText& text) {
+    return of_bytes ? text_of(text, set.tokenizer()) : answer_of(text);
+  });
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
     auto& texts = scored_pack.samples[i].texts;
@@ -88,6 +107,7 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
       TextScore& scored = scored_pack.scores[i].texts.emplace_back();
       scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
+      if (of_bytes) scored.bytes = bytes_of(scored_pack.samples[i].texts[of_sample], set.tokenizer());
     }
   return scored_pack;
 }

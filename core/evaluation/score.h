@@ -14,6 +14,7 @@ namespace fvlm::evaluation {
 struct TextScore {
   double loss = 0; // sum over its labels, which are its answer's tokens
   int64_t labels = 0;
+  int64_t bytes = 0; // that its labels stand for, where the set measures bits per byte
   double mean() const { return loss / static_cast<double>(labels); }
 };
 

@@ -22,9 +22,10 @@ class FileSearch {
   void model() {
     const auto& model = resolved_.plan.model;
     if (auto* folder = std::get_if<std::string>(&model.vision)) tower("model.vision", *folder);
-    if (auto* folder = std::get_if<std::string>(&model.decoder)) tower("model.decoder", *folder);
-    if (auto* fresh = std::get_if<plan::Llama>(&model.decoder))
-      file("model.decoder.tokenizer", fs::path(fresh->tokenizer) / "tokenizer.json");
+    if (auto* folder = std::get_if<std::string>(&model.decoder))
+      tower("model.decoder", *folder);
+    else
+      file("model.decoder.tokenizer", fs::path(model.tokenizer_folder()) / "tokenizer.json");
   }
 
   void stage(const plan::Stage& stage) {

@@ -6,6 +6,7 @@ namespace fvlm::plan {
 
 std::string Model::tokenizer_folder() const {
   if (const auto* folder = std::get_if<std::string>(&decoder)) return *folder;
+  if (const auto* fresh = std::get_if<GhostVis>(&decoder)) return fresh->tokenizer;
   return std::get<Llama>(decoder).tokenizer;
 }
 
@@ -20,6 +21,34 @@ const FreshVision* Model::fresh_vision() const {
       vision);
 }
 
+std::optional<int64_t> Model::decoder_layers() const {
+  if (const auto* llama = std::get_if<Llama>(&decoder)) return llama->layers;
+  if (const auto* ghostvis = std::get_if<GhostVis>(&decoder)) return ghostvis->depth;
+  return {};
+}
+
+std::optional<int64_t> Model::decoder_positions() const {
+  if (const auto* llama = std::get_if<Llama>(&decoder)) return llama->max_positions;
+  if (const auto* ghostvis = std::get_if<GhostVis>(&decoder)) return ghostvis->max_positions;
+  return {};
+}
+
+const Muon::Adam& Muon::Others::of(const std::string& group) const {
+  if (groups)
+    if (const auto found = groups->find(group); found != groups->end()) return found->second;
+  return *this;
+}
+
+bool Muon::updates(const std::string& group) const {
+  return !groups || std::find(groups->begin(), groups->end(), group) != groups->end();
+}
+
+double Muon::momentum_at(int64_t step) const {
+  if (!momentum_warmup || step >= momentum_warmup->steps) return momentum;
+  const double share = static_cast<double>(step) / static_cast<double>(momentum_warmup->steps);
+  return momentum_warmup->from + (momentum - momentum_warmup->from) * share;
+}
+
 const char* name_of(Measure measure) {
   switch (measure) {
   case Measure::loss:
@@ -29,9 +58,11 @@ const char* name_of(Measure measure) {
   case Measure::preference:
     return "preference";
   case Measure::answer:
+    return "answer";
+  case Measure::bits_per_byte:
     break;
   }
-  return "answer";
+  return "bits_per_byte";
 }
 
 double Curve::at(double progress) const {

@@ -42,8 +42,20 @@ struct Llama {
   int64_t max_positions = 8192;
 };
 
+// All sizes follow from the depth.
+struct GhostVis {
+  std::string tokenizer; // as for Llama
+  int64_t depth = 0;     // layers
+  int64_t max_positions = 2048;
+
+  int64_t width() const { return 64 * depth; }
+  int64_t heads() const { return width() / 128; }
+  int64_t kv_heads() const { return heads() > 1 ? heads() / 2 : 1; }
+  int64_t mlp() const { return (width() * 27 / 10 + 63) / 64 * 64; }
+};
+
 using Vision = std::variant<std::string, Dinov2, Clip, Siglip>; // a string is a Hugging Face folder
-using Decoder = std::variant<std::string, Llama>;
+using Decoder = std::variant<std::string, Llama, GhostVis>;
 
 struct Model {
   std::optional<std::string> directory; // a model directory that vision, decoder, connector and weights come from
@@ -55,6 +67,8 @@ struct Model {
   // The new vision tower; null: it is a folder's.
   const FreshVision* fresh_vision() const;
   FreshVision* fresh_vision() { return const_cast<FreshVision*>(std::as_const(*this).fresh_vision()); }
+  // Of a new decoder; absent for a folder.
+  std::optional<int64_t> decoder_layers() const, decoder_positions() const;
   // Additional parameter groups: name -> patterns of parameter names. Matched parameters leave "connector", "vision"
   // and "decoder".
   std::map<std::string, std::vector<std::string>> groups;
@@ -75,6 +89,9 @@ struct Source {
 
 enum class Overlong { truncate, drop };
 
+// How the documents of a text stream see each other.
+enum class Documents { joined, isolated };
+
 struct Mix {
   std::vector<Source> sources;
   std::optional<double> text_ratio; // fraction of text-only samples; if absent, the weights decide
@@ -86,7 +103,8 @@ struct Mix {
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> teacher_prompt; // the first user turn that a teacher reads; {field} is one of the sample's
-  std::optional<std::string> preprocessed;   // a folder written by `preprocess`
+  std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
+  std::optional<Documents> documents; // the samples are one stream of text, cut into rows of max_text_tokens
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
@@ -113,12 +131,25 @@ struct AdamW : OptimizerCommon {
 
 // Muon for the matrices inside the layers, AdamW for all other parameters (embeddings, head, vectors).
 struct Muon : OptimizerCommon {
-  struct Others {
-    ByGroup lr;
+  struct Adam {
     std::vector<double> betas = {0.9, 0.999};
     double eps = 1e-8;
   };
+  struct Others : Adam {
+    ByGroup lr;
+    std::optional<std::map<std::string, Adam>> groups; // that have settings of their own
+    const Adam& of(const std::string& group) const;
+  };
+  // The momentum rises linearly from here to its own value over these steps.
+  struct Warmup {
+    double from = 0.85;
+    int64_t steps = 300;
+  };
   double momentum = 0.95;
+  std::optional<Warmup> momentum_warmup;
+  std::optional<std::vector<std::string>> groups; // whose matrices Muon updates; absent: all
+  bool updates(const std::string& group) const;
+  double momentum_at(int64_t step) const; // of the stage, from 0
   bool nesterov = true;
   double eps = 1e-7;
   Others others;
@@ -179,7 +210,7 @@ struct ActivationCheckpointing {
   Recompute vision, decoder;
 };
 
-enum class Measure { loss, choice, preference, answer };
+enum class Measure { loss, choice, preference, answer, bits_per_byte };
 
 const char* name_of(Measure measure); // "choice"
 

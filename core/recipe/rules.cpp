@@ -31,13 +31,13 @@ std::vector<std::string> trained_groups(const Plan& plan, const Stage& stage) {
   return groups;
 }
 
-// Calls visit(part of the path, table, whether each trained group needs an entry) for each table by group of an
-// optimizer.
+// Calls visit(part of the path, table, whether a trained group needs an entry) for each table by group of an optimizer.
 template <class O, class Visit>
 void each_group_table(O& optimizer, Visit&& visit) {
-  visit(".lr", common(optimizer).lr, true);
-  visit(".weight_decay", common(optimizer).weight_decay, false);
-  if (auto* muon = std::get_if<Muon>(&optimizer)) visit(".others.lr", muon->others.lr, true);
+  auto* muon = std::get_if<Muon>(&optimizer);
+  visit(".lr", common(optimizer).lr, [&](const std::string& group) { return !muon || muon->updates(group); });
+  visit(".weight_decay", common(optimizer).weight_decay, [](const std::string&) { return false; });
+  if (muon) visit(".others.lr", muon->others.lr, [](const std::string&) { return true; });
 }
 
 class Rules {
@@ -96,21 +96,31 @@ class Rules {
     if (!is_valid(".optimizer")) return;
     auto keys = groups_;
     keys.push_back("default");
-    each_group_table(stage.optimizer, [&](const char* part, const ByGroup& table, bool complete) {
+    each_group_table(stage.optimizer, [&](const char* part, const ByGroup& table, const auto& needs) {
       std::string at = std::string(".optimizer") + part;
       for (const auto& [group, rate] : table) known_group(at + key_part(group), group, keys);
-      if (!complete || table.contains("default")) return;
+      if (table.contains("default")) return;
       for (const auto& group : trained)
-        if (!table.contains(group))
+        if (needs(group) && !table.contains(group))
           reader_.report_at(at, fmt::format("the group '{}' has no learning rate", group),
                             fmt::format("add it (or `default`), or freeze = {{ \"{}\" }}", group));
     });
+    if (const auto* muon = std::get_if<Muon>(&stage.optimizer)) check_muon_groups(*muon);
     if (const auto* plugin = std::get_if<PluginOptimizer>(&stage.optimizer))
       for (const char* name : {"lr", "weight_decay"})
         if (plugin->options.contains(name))
           reader_.report_at(fmt::format(".optimizer.options.{}", name),
                             fmt::format("`{}` is not an option of the algorithm", name),
                             "write it outside of `options`: it may differ by parameter group");
+  }
+
+  void check_muon_groups(const Muon& muon) {
+    if (muon.groups)
+      for (size_t i = 0; i < muon.groups->size(); ++i)
+        known_group(".optimizer.groups" + index_part(i + 1), (*muon.groups)[i], groups_);
+    if (muon.others.groups)
+      for (const auto& [group, settings] : *muon.others.groups)
+        known_group(".optimizer.others.groups" + key_part(group), group, groups_);
   }
 
   void known_group(const std::string& part, const std::string& group, const std::vector<std::string>& known) {
@@ -144,16 +154,16 @@ class Rules {
     };
     if (auto* vision = plan_.model.fresh_vision())
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
-    auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
-    if (decoder) layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
+    if (const auto count = plan_.model.decoder_layers())
+      layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, *count);
   }
 
   void check_positions() {
-    const auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
-    if (!decoder || !reader_.is_valid("model")) return;
+    const auto positions = plan_.model.decoder_positions();
+    if (!positions || !reader_.is_valid("model")) return;
     const auto rows = plan_.model.connector->known_rows_per_frame();
     if (!rows) return; // who reads the encoder's config checks it
-    for (const LongSequences& long_ones : find_long_sequences(plan_, decoder->max_positions, *rows))
+    for (const LongSequences& long_ones : find_long_sequences(plan_, *positions, *rows))
       if (reader_.is_valid(long_ones.mix))
         reader_.report_at(long_ones.mix + ".max_text_tokens", long_ones.what, long_sequences_advice);
   }
@@ -289,7 +299,7 @@ void derive(Reader& reader, Plan& plan) {
     before = stage.name;
     std::string optimizer = "stages" + key_part(stage.name) + ".optimizer";
     auto trained = trained_groups(plan, stage);
-    each_group_table(stage.optimizer, [&](const char* part, ByGroup& table, bool) {
+    each_group_table(stage.optimizer, [&](const char* part, ByGroup& table, const auto&) {
       ByGroup resolved;
       for (const auto& group : trained) {
         auto own = table.find(group), common = table.find("default");

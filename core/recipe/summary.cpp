@@ -246,8 +246,13 @@ class Summary {
       if (source.text_only()) parts.back() += "  (text only)";
       line(i == 0 ? "data" : "", parts);
     }
-    std::vector<std::string> parts{fmt::format("at most {} frames", grouped(mix.max_frames)),
-                                   fmt::format("{} text tokens", grouped(mix.max_text_tokens))};
+    std::vector<std::string> parts;
+    if (mix.documents)
+      parts = {fmt::format("{} documents", *mix.documents == plan::Documents::joined ? "joined" : "isolated"),
+               fmt::format("in rows of {} tokens", grouped(mix.max_text_tokens))};
+    else
+      parts = {fmt::format("at most {} frames", grouped(mix.max_frames)),
+               fmt::format("{} text tokens", grouped(mix.max_text_tokens))};
     if (mix.replicate_image_frames > 1)
       parts.push_back(fmt::format("images repeated to {} frames", mix.replicate_image_frames));
     if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts dropped");

@@ -33,12 +33,14 @@ std::string algorithm_of(const plan::Optimizer& optimizer) {
 }
 
 // What the recipe says besides the rate and the decay, by the algorithm's own names.
-std::map<std::string, double> hyperparameters_of(const plan::Optimizer& optimizer, bool others) {
+std::map<std::string, double> hyperparameters_of(const plan::Optimizer& optimizer, bool others,
+                                                 const std::string& group) {
   if (const auto* adamw = std::get_if<plan::AdamW>(&optimizer))
     return {{"beta1", adamw->betas[0]}, {"beta2", adamw->betas[1]}, {"eps", adamw->eps}};
   if (const auto* muon = std::get_if<plan::Muon>(&optimizer)) {
-    if (others) return {{"beta1", muon->others.betas[0]}, {"beta2", muon->others.betas[1]}, {"eps", muon->others.eps}};
-    return {{"momentum", muon->momentum}, {"nesterov", muon->nesterov ? 1 : 0}, {"eps", muon->eps}};
+    const plan::Muon::Adam& adam = muon->others.of(group);
+    if (others) return {{"beta1", adam.betas[0]}, {"beta2", adam.betas[1]}, {"eps", adam.eps}};
+    return {{"momentum", muon->momentum_at(0)}, {"nesterov", muon->nesterov ? 1 : 0}, {"eps", muon->eps}};
   }
   return std::get<plan::PluginOptimizer>(optimizer).options;
 }
@@ -86,10 +88,15 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
 
   const auto& common = plan::common(stage.optimizer);
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
-  for (const Group* group : trained())
-    base_rates_.push_back({of_group(common.lr, group->name), muon ? of_group(muon->others.lr, group->name) : 0});
+  for (const Group* group : trained()) {
+    const bool has_rate = !muon || muon->updates(group->name);
+    base_rates_.push_back(
+        {has_rate ? of_group(common.lr, group->name) : 0, muon ? of_group(muon->others.lr, group->name) : 0});
+  }
   add_part(plan, stage, registry, algorithm_of(stage.optimizer), false);
-  if (muon) add_part(plan, stage, registry, "adamw", true);
+  if (!muon) return;
+  muon_ = *muon;
+  add_part(plan, stage, registry, "adamw", true);
 }
 
 void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device) {
@@ -121,12 +128,12 @@ std::vector<const Group*> Optimization::trained() const {
 }
 
 std::vector<fvlm_optimizer_segment>
-Optimization::segments(const std::function<bool(const ops::Parameter&)>& takes) const {
+Optimization::segments(const std::function<bool(const Group&, const ops::Parameter&)>& takes) const {
   std::vector<fvlm_optimizer_segment> segments;
   const auto all = trained();
   for (size_t group = 0; group < all.size(); ++group)
     for (const ops::Parameter* parameter : all[group]->parameters) {
-      if (!takes(*parameter)) continue;
+      if (!takes(*all[group], *parameter)) continue;
       const int64_t rows = parameter->value.dim() >= 2 ? parameter->value.size(0) : 1;
       segments.push_back(
           {parameter->gradient.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
@@ -137,9 +144,10 @@ Optimization::segments(const std::function<bool(const ops::Parameter&)>& takes) 
 
 void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                             const std::string& algorithm, bool others) {
-  const bool splits = std::holds_alternative<plan::Muon>(stage.optimizer);
-  const auto chosen =
-      segments([&](const ops::Parameter& parameter) { return !splits || is_matrix_of_a_layer(parameter) != others; });
+  const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
+  const auto chosen = segments([&](const Group& group, const ops::Parameter& parameter) {
+    return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter)) != others;
+  });
   if (chosen.empty()) return;
   const auto& common = plan::common(stage.optimizer);
   const at::Device device = parameters_.trained().device();
@@ -166,7 +174,8 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   part.hyperparameters = part.optimizer->default_hyperparameters();
   const auto all = trained();
   for (size_t group = 0; group < all.size(); ++group) {
-    for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others)) set(part, name, group, value);
+    for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others, all[group]->name))
+      set(part, name, group, value);
     if (const auto decay = find_of_group(common.weight_decay, all[group]->name))
       set(part, "weight_decay", group, *decay);
     set(part, "lr", group, others ? base_rates_[group].others : base_rates_[group].lr);
@@ -190,6 +199,14 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
   throw Error(ErrorKind::recipe, fmt::format("the optimizer {} has no hyperparameter '{}'", part.algorithm, name))
       .at(part.place)
       .advise("it has " + join_or(names));
+}
+
+void Optimization::set_momentum(int64_t step) {
+  if (!muon_ || !muon_->momentum_warmup) return;
+  for (Part& part : parts_)
+    if (!part.others)
+      for (size_t group = 0; group < base_rates_.size(); ++group)
+        set(part, "momentum", group, muon_->momentum_at(step));
 }
 
 void Optimization::step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums,

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ class Optimization {
   struct Rates {
     double lr = 0, others = 0;
   };
+  // Muon's momentum for this step of the stage, counted from 0, where it has a warm-up.
+  void set_momentum(int64_t step);
   // A step with the gradients as they stand, times `scale`, and no longer together than `clip` (0: any length). Where
   // they or `sums` (float64, of one shape) are not finite it changes nothing, and is not counted. Nothing is read back.
   // recorded: false where it is to run operation by operation in any case.
@@ -61,7 +64,8 @@ class Optimization {
   };
   void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const std::string& algorithm,
                 bool others);
-  std::vector<fvlm_optimizer_segment> segments(const std::function<bool(const ops::Parameter&)>& takes) const;
+  std::vector<fvlm_optimizer_segment>
+  segments(const std::function<bool(const Group&, const ops::Parameter&)>& takes) const;
   void apply();
   void set(Part& part, const std::string& name, size_t group, double value);
 
@@ -77,6 +81,7 @@ class Optimization {
   std::map<std::vector<bool>, GraphCache> graphs_; // by the parameters that have a gradient
   int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
+  std::optional<plan::Muon> muon_; // the recipe's, where it is Muon
   std::vector<SelectionReport> choices_;
 };
 

@@ -31,7 +31,9 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
               .window = stage.packing.window,
               .samples = stage.samples,
               .ranks = ranks,
-              .seed = static_cast<uint64_t>(plan.seed)};
+              .seed = static_cast<uint64_t>(plan.seed),
+              .documents = stage.data.documents,
+              .row_tokens = stage.data.max_text_tokens};
   pack_ = feed::choose_packer(registry, plan.kernels["packer"], batches_.capacity, &packer_);
 }
 

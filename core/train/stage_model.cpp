@@ -98,7 +98,9 @@ model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage
   model::Capacity most;
   most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : texts);
   most.rows = capacity.rows;
-  most.sequences = texts * (most_samples > 0 ? most_samples : capacity.rows / 16 + 1);
+  // Each document of a row is a sequence of its own where they are isolated.
+  const bool any_number = most_samples == 0 || stage.data.documents == plan::Documents::isolated;
+  most.sequences = texts * (any_number ? capacity.rows / 16 + 1 : most_samples);
   most.labels = capacity.rows;
   most.longest_sequence = largest.longest;
   most.longest_video = largest.frames;

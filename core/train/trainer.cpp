@@ -261,6 +261,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last) {
   if (model_.quantized) model_.quantized->pass_gradients();
   const auto step_rates = rates(step.counts, last.after);
   const at::Tensor sums = gradients_->sums();
+  model_.optimization->set_momentum(last.step);
   // The device itself finds whether the step may be applied; the host reads that once all is on its way.
   model_.with_original_weights(QuantizedWeights::Which::trained, [&] {
     model_.optimization->step(step_rates, whole / observer_.loss_scale(), plan::common(stage_.optimizer).clip, sums);

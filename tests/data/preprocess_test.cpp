@@ -225,6 +225,7 @@ TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
   EXPECT_THAT(reason([](auto& other) { other.mix.prompts["shapes"] = "Well?"; }), HasSubstr("prompts was"));
   EXPECT_EQ(reason([](auto& other) { other.mix.sources[0].fields.clear(); }),
             "of source 0, fields was {\"user\":\"question\"} and is {}");
+  EXPECT_THAT(reason([](auto& other) { other.mix.documents = plan::Documents::joined; }), HasSubstr("documents"));
   EXPECT_EQ(reason([](auto& other) { other.mix.sources.pop_back(); }), "there were 2 sources and are 1");
   for (const auto& harmless : std::vector<std::function<void(PreprocessInput&)>>{
            [](auto& other) { other.mix.max_text_tokens = 7; },

@@ -97,6 +97,44 @@ TEST(Evaluation, MetricsDoNotDependOnPackSize) {
   }
 }
 
+// Of every token that stands for bytes, whether it is an answer's or not, in every part of a sample.
+TEST(Evaluation, BitsPerByteAreThoseOfTokensThatAreNotSpecial) {
+  class WithSpecialTokens : public MadeQuestions {
+   public:
+    using MadeQuestions::MadeQuestions;
+    Sample measure(const DrawnSample& drawn) const override {
+      Sample sample = MadeQuestions::measure(drawn);
+      sample.frames = 0;
+      sample.texts.push_back(sample.texts[0]);
+      sample.texts[0].ids[1] = 259; // <|im_start|>
+      sample.texts[1].ids[0] = 257; // "abc", which nothing predicts
+      sample.texts[1].ids[1] = 257;
+      return sample;
+    }
+  };
+  Tiny tiny(config());
+  auto set = wanted(Measure::bits_per_byte);
+  set.data.documents = plan::Documents::joined;
+  const auto texts = std::make_shared<WithSpecialTokens>(Measure::loss);
+  double nats = 0;
+  int64_t bytes = 0;
+  const Order order = Order::once(texts->sizes());
+  auto state = order.begin();
+  while (const auto drawn = order.next(state)) {
+    model::Sample sample = texts->of_model(*drawn);
+    for (size_t text = 0; text < 2; ++text) {
+      auto& labels = sample.texts[text].is_label;
+      labels.assign(labels.size(), true);
+      if (text == 0) labels[1] = false;
+      nats += asked_alone(tiny, sample, text, "coarse_fine").loss;
+      bytes += std::ssize(labels) - 1 + (text == 0 ? -1 : 2);
+    }
+  }
+  const Result result = evaluated(tiny, open(set, texts)).at(0);
+  EXPECT_NEAR(result.value("bits_per_byte"), nats / std::log(2.0) / static_cast<double>(bytes), 1e-9);
+  EXPECT_EQ(result.quality(), -result.value("bits_per_byte"));
+}
+
 TEST(Evaluation, LossIsTheMeanOverAllLabels) {
   Tiny tiny(config());
   const auto questions = std::make_shared<SyntheticQuestions>(Measure::loss);

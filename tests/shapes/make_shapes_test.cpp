@@ -126,6 +126,32 @@ TEST(Shapes, CorrectChoiceStandsAnywhere) {
   for (int times : places) EXPECT_NEAR(times, 500, 100);
 }
 
+TEST(Shapes, StillsAreSinglePicturesThatNoOneElseHas) {
+  std::set<std::string> answers;
+  for (std::string_view name : {"stills/captions", "stills/questions", "heldout/stills"})
+    for (uint64_t number = 0; number < 500; ++number) {
+      const Sample sample = make_sample(part(name), 1, number, 4);
+      ASSERT_EQ(sample.frames.size(), 1U);
+      const auto json = nlohmann::json::parse(sample.json);
+      ASSERT_EQ(json["frame_count"], 1);
+      if (name != "stills/questions") continue;
+      const Blob& blob = sample.frames[0].blobs.front();
+      const std::string question = json["user"];
+      const std::string truth = question == "Which shape is it?" ? form_name(blob) : seen(question, sample.frames);
+      ASSERT_EQ(json["assistant"], truth) << sample.json;
+      answers.insert(truth);
+    }
+  EXPECT_EQ(answers.size(), 6U + 4 + 4) << "colours, shapes and numbers";
+}
+
+TEST(Shapes, DocumentsTellAndAskOfPictures) {
+  const std::string text = nlohmann::json::parse(make_sample(part("documents"), 1, 0, 4).json)["text"];
+  EXPECT_EQ(text, nlohmann::json::parse(make_sample(part("documents"), 1, 0, 2).json)["text"].get<std::string>());
+  EXPECT_NE(text,
+            nlohmann::json::parse(make_sample(part("heldout/documents"), 1, 0, 4).json)["text"].get<std::string>());
+  EXPECT_NE(text.find("?"), text.npos);
+}
+
 TEST(Shapes, NoClipIsBothHeldOutAndTrainedOn) {
   auto pixels = [](const Sample& sample) {
     std::string all;

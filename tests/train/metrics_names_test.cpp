@@ -86,7 +86,9 @@ class MetricsNames : public SmallRun {
                        data = mix { { data .. "/captions/*.tar", weight = 0.5 }, { data .. "/questions/*.tar", weight = 0.5 } },
                        samples = 8, measure = "loss", entropy = true, modes = { "coarse_fine", "refined", "coarse_only", "autoregressive" } },
                      fvlm.evaluation "answers" { data = mix { { data .. "/heldout/questions/*.tar", fields = { answers = "choices" } } },
-                       samples = 4, measure = "answer" } },)");
+                       samples = 4, measure = "answer" },
+                     fvlm.evaluation "documents" { data = fvlm.mix { { text = data .. "/text/*.tar" }, documents = "joined", max_text_tokens = 16 },
+                       samples = 16, measure = "bits_per_byte" } },)");
     run("whole", {}, {.replicas = ThreadReplicas::Size{2, 2}});
     const StageFolder align(folder("whole") / "align");
     run("taught",

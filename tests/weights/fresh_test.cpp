@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 using namespace fvlm;
 
@@ -42,6 +43,38 @@ TEST(Fresh, ConnectorIsInitializedLikePytorchLayers) {
       EXPECT_NEAR(squares, bound * bound / 3, 5 * bound * bound * 0.2981 / std::sqrt(count)) << spec.name;
     }
   }
+}
+
+TEST(Fresh, GhostVisStartsWithBranchesAndLogitsOfZero) {
+  const DecoderConfig config = read_decoder_config({{"model_type", "ghostvis"},
+                                                    {"vocab_size", 100},
+                                                    {"hidden_size", 256},
+                                                    {"intermediate_size", 704},
+                                                    {"num_hidden_layers", 1},
+                                                    {"num_attention_heads", 2},
+                                                    {"num_key_value_heads", 1}},
+                                                   "c");
+  const std::map<std::string, double> deviations{{"model.embed_tokens.weight", 1},
+                                                 {"model.layers.0.self_attn.q_proj.weight", 1 / std::sqrt(256.0)},
+                                                 {"model.layers.0.self_attn.k_proj.weight", std::sqrt(0.5 / 256)},
+                                                 {"model.layers.0.self_attn.v_proj.weight", std::sqrt(0.5 / 256)},
+                                                 {"model.layers.0.mlp.gate_proj.weight", 1 / std::sqrt(256.0)},
+                                                 {"model.layers.0.mlp.up_proj.weight", 1 / std::sqrt(256.0)}};
+  size_t drawn = 0;
+  for (const TensorSpec& spec : layout_of(config).tensors) {
+    const auto found = deviations.find(spec.name);
+    const auto values = fresh(spec, 3);
+    double squares = 0;
+    for (const float value : values) squares += value * value;
+    const double deviation = std::sqrt(squares / static_cast<double>(values.size()));
+    if (found == deviations.end()) {
+      EXPECT_EQ(deviation, 0) << spec.name << ": o_proj, down_proj, the head and biases are 0";
+      continue;
+    }
+    ++drawn;
+    EXPECT_NEAR(deviation / found->second, 1, 0.02) << spec.name;
+  }
+  EXPECT_EQ(drawn, deviations.size());
 }
 
 TEST(Fresh, ValuesDependOnSeedAndNameOnly) {

@@ -53,7 +53,7 @@ void read_samples(const std::vector<std::string>& lists, Options& options) {
   std::vector<std::string> names;
   for (const Part& part : parts()) {
     names.emplace_back(part.name);
-    if (lists.empty()) options.samples[names.back()] = part.samples;
+    if (lists.empty() && part.samples > 0) options.samples[names.back()] = part.samples;
   }
   for (const auto& list : lists)
     for (const auto& entry : split(list, ',')) {

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 Scene scene_for(const Part& part, Draw& draw, int64_t frames) {
   for (;;) {
-    Scene scene = make_scene(draw, frames);
+    Scene scene = part.still ? make_still(draw) : make_scene(draw, frames);
     if (is_held_out(scene) == part.held_out) return scene;
   }
 }
@@ -32,9 +32,17 @@ Json choices_of(const Fact& fact, Draw& draw) {
 
 const std::vector<Part>& parts() {
   using enum Part::Says;
-  static const std::vector<Part> all{{"captions", 60000, caption, false},        {"text", 4000, text, false},
-                                     {"questions", 48000, answer, false},        {"pairs", 9600, pair, false},
-                                     {"heldout/questions", 2000, choices, true}, {"heldout/pairs", 1000, pair, true}};
+  static const std::vector<Part> all{{"captions", 60000, caption, false},
+                                     {"text", 4000, text, false},
+                                     {"questions", 48000, answer, false},
+                                     {"pairs", 9600, pair, false},
+                                     {"heldout/questions", 2000, choices, true},
+                                     {"heldout/pairs", 1000, pair, true},
+                                     {"documents", 0, document, false},
+                                     {"heldout/documents", 0, document, true},
+                                     {"stills/captions", 0, caption, false, true},
+                                     {"stills/questions", 0, answer, false, true},
+                                     {"heldout/stills", 0, choices, true, true}};
   return all;
 }
 
@@ -44,6 +52,7 @@ Sample make_sample(const Part& part, uint64_t seed, uint64_t number, int64_t fra
     Fact fact = make_text(draw);
     return {{}, Json{{"user", fact.question}, {"assistant", fact.answer}, {"source", fact.kind}}.dump()};
   }
+  if (part.says == Part::Says::document) return {{}, Json{{"text", make_document(draw)}}.dump()};
   Scene scene = scene_for(part, draw, frames);
   const Fact& fact = draw.of(scene.facts);
   Json json;
@@ -63,7 +72,7 @@ Sample make_sample(const Part& part, uint64_t seed, uint64_t number, int64_t fra
   default:
     json = {{"user", fact.question}, {"assistant", fact.answer}, {"source", fact.kind}};
   }
-  json["frame_count"] = frames;
+  json["frame_count"] = scene.frames.size();
   return {std::move(scene.frames), json.dump()};
 }
 

@@ -10,12 +10,13 @@ namespace fvlm::shapes {
 
 struct Part {
   std::string_view name; // its folder: "heldout/questions"
-  int64_t samples;       // for the quickstart
-  enum class Says { caption, answer, text, pair, choices } says;
+  int64_t samples;       // without --samples; 0: it is made only where --samples names it
+  enum class Says { caption, answer, text, pair, choices, document } says;
   bool held_out;
+  bool still = false; // a single picture in place of a clip
 };
 
-// The parts that recipes/quickstart.lua reads.
+// The parts that recipes/quickstart.lua reads, and those of recipes/tiny/, which are made where they are named.
 const std::vector<Part>& parts();
 
 struct Sample {

@@ -166,7 +166,24 @@ Scene cue(Draw& draw, int64_t frames) {
   return scene;
 }
 
+Scene figure(Draw& draw) {
+  const Figure figure = any_figure(draw);
+  const int place = draw.below(4);
+  Scene scene;
+  scene.frames = {{grey,
+                   {blob(draw, figure, (place % 2 ? 384 : 128) + draw.between(-4, 4),
+                         (place / 2 ? 384 : 128) + draw.between(-4, 4), draw.between(244, 256))}}};
+  scene.caption = figure.text();
+  scene.facts = {colour_fact(draw, figure),
+                 {"shape", "Which shape is it?", figure.form_name(), others(draw, forms, {figure.form_name()})}};
+  return scene;
+}
+
 } // namespace
+
+Scene make_still(Draw& draw) {
+  return draw.below(4) == 0 ? count(draw, 1) : figure(draw);
+}
 
 Scene make_scene(Draw& draw, int64_t frames) {
   int kind = draw.below(16); // the cue rarely: the quickstart's model does not learn it in its few minutes
@@ -217,6 +234,21 @@ Fact make_text(Draw& draw) {
           fmt::format("What is {} {} {}?", a, minus ? "minus" : "plus", b),
           fmt::format("{}", sum),
           {fmt::format("{}", sum + 1)}};
+}
+
+std::string make_document(Draw& draw) {
+  std::string text;
+  const auto add = [&](const Fact& fact) { text += fmt::format("{} {}.\n", fact.question, fact.answer); };
+  for (int paragraph = draw.between(3, 12); paragraph > 0; --paragraph) {
+    if (draw.below(2) == 0) {
+      add(make_text(draw));
+      continue;
+    }
+    const Scene scene = make_still(draw);
+    text += fmt::format("The picture shows: {}.\n", scene.caption);
+    add(draw.of(scene.facts));
+  }
+  return text;
 }
 
 } // namespace fvlm::shapes

@@ -27,10 +27,16 @@ struct Scene {
 //   cue       a ring in the first frame marks the place to look at in the frames behind it, which hold four balls
 Scene make_scene(Draw& draw, int64_t frames);
 
+// A single picture: one figure somewhere, or one to four balls.
+Scene make_still(Draw& draw);
+
 // Selects one scene in eight by a hash of its content. Training data contain none of these, held-out data only these.
 bool is_held_out(const Scene& scene);
 
 // A question without frames: small sums, and facts about shapes and colors.
 Fact make_text(Draw& draw);
+
+// A document: some such questions with their answers, and pictures that are told of and asked about.
+std::string make_document(Draw& draw);
 
 } // namespace fvlm::shapes

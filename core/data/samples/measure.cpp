@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/document.h"
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
 #include "data/samples/npy.h"
@@ -66,7 +67,9 @@ int64_t answers(const SampleText& text) {
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
     : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), image_size_(image_size),
-      video_(video), visual_rows_(visual_rows) {}
+      video_(video), visual_rows_(visual_rows) {
+  if (mix.documents) document_start_ = document_start(tokenizer);
+}
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
   return with_sample_context(shard, members.key, [&] { return measured(shard, members, source); });
@@ -112,6 +115,21 @@ void SampleReader::place_visual_rows(Sample& sample) const {
   for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
 }
 
+// Of a mix of documents: all of a sample, from the token that documents start with.
+void SampleReader::encode_document(const std::optional<std::string>& document, Sample& sample) const {
+  const TokenId start = *document_start_;
+  if (document) {
+    std::vector<TokenId> ids = tokenizer_.encode(*document, SpecialTokens::as_text);
+    sample.texts.push_back({std::move(ids), {}});
+    sample.texts.back().answer_mask.assign(sample.texts.back().ids.size(), 1);
+  }
+  for (SampleText& text : sample.texts) {
+    if (!text.ids.empty() && text.ids.front() == start) continue;
+    text.ids.insert(text.ids.begin(), start);
+    text.answer_mask.insert(text.answer_mask.begin(), 1);
+  }
+}
+
 void SampleReader::encode(SampleContent parsed, Sample& sample) const {
   for (const Conversation& talk : parsed.conversations) {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
@@ -124,6 +142,7 @@ void SampleReader::encode(SampleContent parsed, Sample& sample) const {
     if (answers(text) == 0) broken("'loss_mask' has no 1, and there is nothing to learn");
     sample.texts.push_back(std::move(text));
   }
+  if (document_start_) return encode_document(parsed.document, sample);
   for (SampleText& text : sample.texts) limit(text, sample);
 }
 

@@ -42,6 +42,7 @@ class Reader {
       std::vector<std::string> parts; // any of which tells it
       void (Reader::*read)();
     };
+    if (mix_.documents && parts_.has("text")) return document(parts_.need_text("text"), parts_.name("text"));
     static const std::array<Form, 8> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
                                                {{"choices"}, &Reader::choices},
                                                {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
@@ -58,6 +59,8 @@ class Reader {
     if (form == forms.end()) form = first([&](const std::string& part) { return parts_.has(part); });
     if (form != forms.end())
       (this->*form->read)();
+    else if (caption_file_ && mix_.documents)
+      return document(*caption_file_, "KEY.txt");
     else if (caption_file_)
       add(user(), *caption_file_, "KEY.txt");
     else
@@ -67,6 +70,12 @@ class Reader {
   }
 
  private:
+  SampleContent document(std::string text, const std::string& name) {
+    if (trimmed(text).empty()) broken(fmt::format("{} is empty, and there is nothing to learn", name));
+    telling_.document = std::move(text);
+    return std::move(telling_);
+  }
+
   // Names that other data sets have for the parts.
   Error without_text() const {
     Error error(ErrorKind::data,

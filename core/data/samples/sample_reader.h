@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace fvlm {
@@ -42,6 +43,7 @@ class SampleReader {
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
   void fit_teacher_texts(Sample& sample) const;
+  void encode_document(const std::optional<std::string>& document, Sample& sample) const;
   void limit(SampleText& text, Sample& sample) const;
   void place_visual_rows(Sample& sample) const;
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
@@ -60,6 +62,7 @@ class SampleReader {
   int64_t image_size_;
   const VideoDecoder* video_;
   plan::VisualRows visual_rows_;
+  std::optional<TokenId> document_start_; // of a mix of documents, which are not cut here
 };
 
 } // namespace fvlm

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "data/document.h"
 
 #include <fmt/format.h>
 
@@ -60,13 +61,17 @@ void Composer::check(const Cursor& cursor, const BatchPlan& plan, const Order& o
 }
 
 uint64_t Composer::fingerprint(const BatchPlan& plan, const Order& order) {
-  return xxh64(fmt::format("{:x} {} {} {}", order.fingerprint(), plan.batch.samples.value_or(0),
-                           plan.batch.tokens.value_or(0), plan.batch.frames.value_or(0)));
+  std::string text = fmt::format("{:x} {} {} {}", order.fingerprint(), plan.batch.samples.value_or(0),
+                                 plan.batch.tokens.value_or(0), plan.batch.frames.value_or(0));
+  if (plan.documents) text += fmt::format(" rows {} {}", static_cast<int>(*plan.documents), plan.row_tokens);
+  return xxh64(text);
 }
 
 std::optional<ComposedStep> Composer::next() {
   ComposedStep step;
-  if (by_budget(plan_.batch))
+  if (plan_.documents)
+    compose_rows(step);
+  else if (by_budget(plan_.batch))
     compose_budget(step);
   else
     compose_samples(step);
@@ -111,25 +116,70 @@ bool Composer::wait_for(int64_t samples, ComposedStep& step) {
   const int64_t before = cursor_.samples + step.samples;
   if (plan_.samples > 0) samples = std::min(samples, plan_.samples - before);
   while (static_cast<int64_t>(waiting_.size()) < samples) {
-    auto found = take_();
+    auto found = next_usable(step);
     if (!found) break;
+    waiting_.push_back(std::move(*found));
+  }
+  return !waiting_.empty();
+}
+
+// Reads up to the next sample that is not skipped; nullopt at the end of the order.
+std::optional<MeasuredSample> Composer::next_usable(ComposedStep& step) {
+  while (auto found = take_()) {
     const auto place = static_cast<size_t>(found->drawn.position - cursor_.order.position);
     if (place >= cursor_.done.size()) { // otherwise it was counted before a resume
       cursor_.done.resize(place + 1);
       ++cursor_.read;
     }
     count_unusable(*found);
-    if (found->sample)
-      waiting_.push_back(std::move(*found));
-    else
-      set_aside(std::move(found->aside), step);
+    if (found->sample) return found;
+    set_aside(std::move(found->aside), step);
   }
-  return !waiting_.empty();
+  return {};
+}
+
+// Composes a step of rows of equal length, which need no packer.
+void Composer::compose_rows(ComposedStep& step) {
+  constexpr int64_t any = std::numeric_limits<int64_t>::max();
+  int64_t rows = std::min(plan_.batch.samples.value_or(any), plan_.batch.tokens.value_or(any) / plan_.row_tokens);
+  if (plan_.samples > 0) rows = std::min(rows, plan_.samples - cursor_.samples);
+  int64_t of_pack = std::max<int64_t>(1, plan_.capacity.rows / plan_.row_tokens);
+  if (plan_.most_samples > 0) of_pack = std::min(of_pack, plan_.most_samples);
+  while (step.samples < rows) {
+    auto row = next_row(step);
+    if (!row) return;
+    row->drawn.position = cursor_.samples + step.samples;
+    if (step.samples % of_pack == 0) step.packs.emplace_back();
+    step.packs.back().push_back(std::move(*row));
+    ++step.samples;
+  }
+}
+
+// The next row, named after its first document; nullopt at the end of the order.
+std::optional<MeasuredSample> Composer::next_row(ComposedStep& step) {
+  DocumentRow row(*plan_.documents, plan_.row_tokens);
+  std::optional<MeasuredSample> first;
+  while (!row.is_full()) {
+    if (!document_) document_ = next_usable(step);
+    if (!document_) break;
+    if (!first) first = document_;
+    const SampleText& text = document_->sample->texts.front();
+    cursor_.offset = row.append(text, cursor_.offset);
+    if (cursor_.offset < std::ssize(text.ids)) break; // the row is full
+    done_with(document_->drawn.position);
+    document_.reset();
+    cursor_.offset = 0;
+  }
+  if (row.is_empty()) return {};
+  auto sample = std::make_shared<Sample>(*first->sample);
+  sample->texts = row.take();
+  first->sample = std::move(sample);
+  return first;
 }
 
 // Sources without a limit on epochs never end, so without this check unusable data would loop forever.
 void Composer::count_unusable(const MeasuredSample& found) {
-  if (found.sample && fits(*found.sample, plan_.capacity)) {
+  if (found.sample && (plan_.documents || fits(*found.sample, plan_.capacity))) {
     consecutive_unusable_ = 0;
     return;
   }

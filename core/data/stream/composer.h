@@ -27,6 +27,8 @@ struct BatchPlan {
   int64_t samples = 0;      // of the stage; 0: until the order is exhausted
   int64_t ranks = 1;
   uint64_t seed = 0;
+  std::optional<plan::Documents> documents; // samples are documents, and the packs hold rows of them
+  int64_t row_tokens = 0;                   // of each such row; those are what `batch` and `samples` count
 };
 
 // Returns the bin of each item, or -1 for an item that is larger than a bin; the first item that fits is in bin 0.
@@ -75,6 +77,9 @@ class Composer {
   static uint64_t fingerprint(const BatchPlan& plan, const Order& order);
   void compose_samples(ComposedStep& step);
   void compose_budget(ComposedStep& step);
+  void compose_rows(ComposedStep& step);
+  std::optional<MeasuredSample> next_row(ComposedStep& step);
+  std::optional<MeasuredSample> next_usable(ComposedStep& step);
   bool wait_for(int64_t samples, ComposedStep& step);
   void count_unusable(const MeasuredSample& found);
   std::vector<int32_t> bins(const PackSize& capacity, int64_t most_items) const;
@@ -89,8 +94,9 @@ class Composer {
   const Order& order_;
   std::function<std::optional<MeasuredSample>()> take_;
   PackFunction pack_;
-  std::deque<MeasuredSample> waiting_; // samples that wait for a pack, oldest first
-  int64_t consecutive_unusable_ = 0;   // consecutive samples that cannot be used
+  std::deque<MeasuredSample> waiting_;     // samples that wait for a pack, oldest first
+  std::optional<MeasuredSample> document_; // the one that cursor_.offset is in
+  int64_t consecutive_unusable_ = 0;       // consecutive samples that cannot be used
   Cursor cursor_;
 };
 

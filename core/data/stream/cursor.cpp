@@ -47,6 +47,7 @@ std::string Cursor::text() const {
                       {"drawn", order.drawn}, {"done", bits_text(done)}, {"of", fmt::format("{:016x}", fingerprint)}};
   if (broken + left_out > 0) json["skipped"] = skipped;
   if (cut > 0) json["cut"] = cut;
+  if (offset > 0) json["offset"] = offset;
   return json.dump();
 }
 
@@ -69,6 +70,7 @@ Cursor Cursor::parse(std::string_view text, const std::string& where) {
   cursor.broken = number("broken");
   cursor.left_out = number("left_out");
   cursor.order.position = number("position");
+  if (json.contains("offset")) cursor.offset = number("offset");
   read_skipped(json, cursor, damaged);
   if (!json.contains("drawn") || !json["drawn"].is_array()) throw damaged("'drawn' is no list");
   for (const auto& count : json["drawn"]) {

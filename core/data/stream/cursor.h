@@ -19,6 +19,7 @@ struct Cursor {
   int64_t cut = 0;                             // delivered samples with a truncated text
   Order::State order;                          // at the oldest sample that waits for a pack, or at the next one to read
   std::vector<bool> done;   // for each sample read from there on, whether it was delivered or skipped
+  int64_t offset = 0;       // tokens of the oldest document that earlier rows hold, where samples are documents
   uint64_t fingerprint = 0; // identifies the order and the batch settings
 
   std::string text() const; // one line of JSON

@@ -1,6 +1,7 @@
 #include "data/stream/mix_samples.h"
 
 #include "base/error.h"
+#include "data/document.h"
 
 #include <fmt/format.h>
 
@@ -33,6 +34,7 @@ Sample MixSamples::measure(const DrawnSample& drawn) const {
   const auto shard = shards.shard(place);
   Sample sample = reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
   if (sample.dropped.empty()) check_texts(sample);
+  if (mix_.documents && texts_ == 0) sample.texts = cut(sample.texts.front(), mix_.max_text_tokens);
   return sample;
 }
 

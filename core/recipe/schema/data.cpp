@@ -18,6 +18,7 @@ const std::vector<WordInfo>& sample_parts() {
       {"rejected_assistant", "the other answer of a pair"},
       {"messages", "a conversation as a list of { role, content }"},
       {"conversations", "a conversation as a list of { from, value }"},
+      {"text", "a document, where the mix has `documents`"},
       {"source", "the name that `prompts` goes by"},
       {"frame_count", "how many frames belong to the sample"},
       {"token_ids", "pretokenized text, with loss_mask"},
@@ -49,10 +50,26 @@ void check_source(Reader& reader, const Source& source) {
                        advise_key(part, names));
 }
 
+// How many rows documents give is known only once they are read, so nothing may depend on a number of samples.
+void check_documents(Reader& reader, const Mix& mix) {
+  if (!mix.documents) return;
+  for (size_t i = 0; i < mix.sources.size(); ++i) {
+    const std::string source = ".sources" + index_part(i + 1);
+    if (!mix.sources[i].text_only())
+      reader.report_at(source, "a stream of documents has text-only sources", "write { text = \"chat/*.tar\" }");
+    if (mix.sources[i].epochs > 0)
+      reader.report_at(source + ".epochs", "documents are cut into rows, whose number is not known beforehand",
+                       "leave out `epochs`, and set the stage's `samples` to a number of rows");
+    if (mix.sources[i].weight.points.size() > 1)
+      reader.report_at(source + ".weight", "the weights of documents cannot change over the stage", "use a number");
+  }
+}
+
 void check_mix(Reader& reader, const Mix& mix) {
   if (mix.teacher_prompt && mix.preprocessed)
     reader.report_at(".preprocessed", "a preprocessed mix keeps no fields, which `teacher_prompt` reads",
                      "remove `preprocessed`");
+  check_documents(reader, mix);
   bool any_text = false, any_frames = false;
   for (const auto& source : mix.sources) (source.text_only() ? any_text : any_frames) = true;
   if (mix.text_ratio && *mix.text_ratio > 0 && !any_text)
@@ -137,6 +154,13 @@ Ref<Mix> mix_schema() {
                  "Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches "
                  "them.")
           .excluded_from_hash()
+          .field("documents", &Mix::documents,
+                 optional(choice<Documents>(
+                     {{"joined", Documents::joined, "tokens attend to earlier documents of their row"},
+                      {"isolated", Documents::isolated, "a document attends to itself alone"}})),
+                 "Samples are documents (KEY.txt, or `text` of KEY.json; a conversation is one, too), each from the "
+                 "tokenizer's bos token on. Training reads one stream of them, cut into rows of max_text_tokens: a row "
+                 "counts as a sample. An evaluation cuts each document by itself. Default: samples are conversations.")
           .check(check_mix)
           .done();
   return type;

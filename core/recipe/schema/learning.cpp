@@ -39,15 +39,38 @@ Ref<AdamW> adamw() {
   return type.done();
 }
 
+template <class T>
+void adam_fields(Record<T>& record) {
+  record.field("betas", &T::betas, betas(), "Decay of the first and of the second moment.")
+      .field("eps", &T::eps, number(above(0)), "Added to the root of the second moment.");
+}
+
+Ref<Muon::Adam> muon_others_group() {
+  auto type = record<Muon::Adam>("MuonOthersGroup", "", "Settings of AdamW for one parameter group.");
+  adam_fields(type);
+  return type.done();
+}
+
 Ref<Muon::Others> muon_others() {
-  return record<Muon::Others>("MuonOthers", "",
-                              "AdamW for the parameters that Muon does not update: embeddings, head and vectors.")
-      .field("lr", &Muon::Others::lr, by("parameter group", number(above(0))),
+  auto type = record<Muon::Others>("MuonOthers", "",
+                                   "AdamW for the parameters that Muon does not update: embeddings, head and "
+                                   "vectors.");
+  type.field("lr", &Muon::Others::lr, by("parameter group", number(above(0))),
              "Base learning rate, for all groups or by group.")
       .required()
-      .aliases({"learning_rate"})
-      .field("betas", &Muon::Others::betas, betas(), "Decay of the first and of the second moment.")
-      .field("eps", &Muon::Others::eps, number(above(0)), "Added to the root of the second moment.")
+      .aliases({"learning_rate"});
+  adam_fields(type);
+  type.field("groups", &Muon::Others::groups, optional(map("parameter group", muon_others_group())),
+             "Parameter groups with other betas and eps.")
+      .example("{ connector = { betas = { 0.9, 0.95 } } }");
+  return type.done();
+}
+
+Ref<Muon::Warmup> momentum_warmup() {
+  return record<Muon::Warmup>("MomentumWarmup", "", "A linear rise of Muon's momentum to its own value.")
+      .field("from", &Muon::Warmup::from, number(at_least(0).below(1)), "Momentum of the stage's first step.")
+      .field("steps", &Muon::Warmup::steps, integer(at_least(1)), "Steps until the momentum has its own value.")
+      .unit("steps")
       .done();
 }
 
@@ -56,6 +79,13 @@ Ref<Muon> muon() {
       record<Muon>("Muon", "muon", "Momentum orthogonalized by Newton-Schulz, for the matrices inside the layers.");
   common_fields(type);
   type.field("momentum", &Muon::momentum, number(at_least(0).below(1)), "Decay of the momentum.")
+      .field("momentum_warmup", &Muon::momentum_warmup, optional(momentum_warmup()),
+             "Start with less momentum. Default: none.")
+      .example("{ from = 0.85, steps = 300 }")
+      .field("groups", &Muon::groups, optional(list(text(), {.min = 1, .allow_single = true})),
+             "Parameter groups whose matrices Muon updates; all of the other groups belongs to `others`. Default: "
+             "all groups.")
+      .example("{ \"decoder\" }")
       .field("nesterov", &Muon::nesterov, boolean(), "Use Nesterov momentum.")
       .field("eps", &Muon::eps, number(above(0)), "Added to the norm that a matrix is divided by.")
       .field("others", &Muon::others, muon_others(), "AdamW for all other parameters: embeddings, head and vectors.")

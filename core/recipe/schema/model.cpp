@@ -83,6 +83,29 @@ Ref<Llama> llama() {
       .done();
 }
 
+Ref<GhostVis> ghostvis() {
+  return record<GhostVis>("GhostVis", "ghostvis",
+                          "A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: "
+                          "64 features a layer, heads of 128 features, half as many key and value heads, and an MLP of "
+                          "2.7 x the width, rounded up to a multiple of 64.")
+      .usage("fvlm.ghostvis { depth = 20, tokenizer = \"weights/tokenizer\" }")
+      .field("tokenizer", &GhostVis::tokenizer, path(),
+             "Folder with tokenizer.json, which determines the vocabulary size.")
+      .required()
+      .field("depth", &GhostVis::depth, integer(between(2, 256)), "Number of layers: 2, or a multiple of 4.")
+      .required()
+      .unit("layers")
+      .field("max_positions", &GhostVis::max_positions, integer(at_least(1)),
+             "Longest sequence of visual and text tokens.")
+      .unit("tokens")
+      .check([](Reader& reader, const GhostVis& decoder) {
+        if (decoder.depth != 2 && decoder.depth % 4)
+          reader.report_at(".depth", fmt::format("a depth of {} does not divide into heads", decoder.depth),
+                           "use 2 or a multiple of 4");
+      })
+      .done();
+}
+
 } // namespace
 
 Ref<Model> model_schema() {
@@ -98,7 +121,7 @@ Ref<Model> model_schema() {
           .field("vision", &Model::vision, one_of(path(), dinov2(), clip(), siglip()),
                  "The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.")
           .required_without("directory")
-          .field("decoder", &Model::decoder, one_of(path(), llama()),
+          .field("decoder", &Model::decoder, one_of(path(), llama(), ghostvis()),
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
           .required_without("directory")
           .aliases({"llm", "language_model"})

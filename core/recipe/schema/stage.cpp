@@ -99,7 +99,9 @@ Ref<EvaluationSet> evaluation_set() {
              choice<Measure>({{"loss", Measure::loss, "next-token loss on the answers"},
                               {"choice", Measure::choice, "multiple choice: the option with the lowest loss"},
                               {"preference", Measure::preference, "how often the chosen answer of a pair is likelier"},
-                              {"answer", Measure::answer, "generated answers, compared with the expected ones"}}),
+                              {"answer", Measure::answer, "generated answers, compared with the expected ones"},
+                              {"bits_per_byte", Measure::bits_per_byte,
+                               "loss of every token that is not special, in bits for each byte of text"}}),
              "The main figure.")
       .field("modes", &EvaluationSet::modes, list(mode(&ConnectorMode::doc), {.min = 1, .allow_single = true}),
              "How frames are encoded; the first mode determines the best checkpoint. Default: the first of the "
@@ -109,6 +111,16 @@ Ref<EvaluationSet> evaluation_set() {
       .field("show", &EvaluationSet::show, integer(at_least(0)),
              "Number of samples shown in the report with the model's answer and its attention over frames.")
       .done();
+}
+
+void check_documents(Reader& reader, const Stage& stage) {
+  if (!stage.data.documents) return;
+  if (const ObjectiveTerm* term = stage.needs_pairs())
+    reader.report_at(".data.documents",
+                     fmt::format("fvlm.{} needs pairs of answers, and documents have none", term->name()));
+  if (stage.epochs)
+    reader.report_at(".epochs", "documents are cut into rows, whose number is not known beforehand",
+                     "set `samples` to a number of rows");
 }
 
 // A `fields` map with an answer but without the two answers of a pair means that the source has no pairs.
@@ -217,6 +229,7 @@ Ref<Stage> stage_schema() {
           .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_pairs)
           .check(check_teacher_prompt)
+          .check(check_documents)
           .done();
   return type;
 }

@@ -302,3 +302,49 @@ TEST(SampleReader, FormatsChatsByTheTemplateOfTheTokenizersFolder) {
   wanted.mix.chat_template = "tool_use";
   EXPECT_THROW(SampleReader(wanted.mix, tokenizer, wanted.image_size, nullptr), Error);
 }
+
+namespace {
+
+// The small tokenizer in a folder that names a bos_token.
+const Tokenizer& tokenizer_of_a_folder() {
+  static const Folder folder;
+  static const Tokenizer tokenizer = [] {
+    write_bytes(folder / "tokenizer.json", small_tokenizer().dump());
+    write_bytes(folder / "tokenizer_config.json", R"({"bos_token": {"content": "<|im_start|>"}})");
+    return Tokenizer::from_file(folder / "tokenizer.json");
+  }();
+  return tokenizer;
+}
+
+Sample document(const Files& files, const Tokenizer& tokenizer = tokenizer_of_a_folder()) {
+  Wanted wanted = text_only();
+  wanted.mix.documents = plan::Documents::joined;
+  wanted.mix.max_text_tokens = 4;
+  wanted.mix.system = "";
+  const OneSample one(files);
+  return SampleReader(wanted.mix, tokenizer, 4, nullptr).measure(*one.shard, one.shard->sample(0), wanted.source);
+}
+
+} // namespace
+
+TEST(Documents, StartWithBosAndAreLearntWhole) {
+  for (const Files& files :
+       {Files{{"txt", "a document <|im_end|>"}}, Files{{"json", R"({"text":"a document <|im_end|>"})"}}}) {
+    const Sample sample = document(files);
+    ASSERT_EQ(sample.texts.size(), 1U);
+    EXPECT_EQ(told(sample.texts[0]), "[<|im_start|>a document <|im_end|>]") << "max_text_tokens is the length of rows";
+    EXPECT_EQ(std::count(sample.texts[0].ids.begin(), sample.texts[0].ids.end(), 260), 0) << "text is no special token";
+  }
+  EXPECT_EQ(told(document({{"json", R"({"user":"Q","assistant":"A"})"}}).texts[0]), chat({"Q", "A"}))
+      << "a conversation begins with this bos already";
+}
+
+TEST(Documents, NeedABosTokenAndText) {
+  EXPECT_THROW(document({{"txt", "a"}}, byte_tokenizer()), Error);
+  EXPECT_THROW(document({{"txt", " \n"}}), Error);
+  try {
+    document({{"txt", "a"}}, byte_tokenizer());
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("the tokenizer has no special token '<|bos|>', which documents start with"));
+  }
+}

@@ -139,6 +139,48 @@ TEST(BundledRecipes, QuickstartIsTinyAndStartsFromScratch) {
   EXPECT_TRUE(plan.stages[2].needs_pairs());
 }
 
+TEST(BundledRecipes, GhostVisHasTheSizesAndStepsOfItsDepth) {
+  for (const int64_t depth : {20, 32}) {
+    const auto plan = bundled(fmt::format("ghostvis-d{}.lua", depth)).plan;
+    const auto& decoder = std::get<plan::GhostVis>(plan.model.decoder);
+    EXPECT_EQ(decoder.width(), depth == 20 ? 1280 : 2048);
+    EXPECT_EQ(decoder.heads(), depth == 20 ? 10 : 16);
+    EXPECT_EQ(decoder.kv_heads(), depth == 20 ? 5 : 8);
+    EXPECT_EQ(decoder.mlp(), depth == 20 ? 3456 : 5568);
+    ASSERT_EQ(plan.stages.size(), 3U);
+    const plan::Stage &base = plan.stages[0], &align = plan.stages[1], &sft = plan.stages[2];
+    EXPECT_EQ(base.data.documents, plan::Documents::joined);
+    EXPECT_EQ(*base.batch.samples * base.data.max_text_tokens, 524288);
+    EXPECT_NEAR(static_cast<double>(base.samples) * 2048, 20 * (depth == 20 ? 531.5e6 : 1.766e9), 0.001 * 20e9);
+    const auto& muon = std::get<plan::Muon>(base.optimizer);
+    const double width_scale = depth == 20 ? 0.7746 : 0.6124;
+    EXPECT_NEAR(muon.others.lr.at("embedding"), 0.2 * width_scale, 1e-4);
+    EXPECT_NEAR(muon.others.lr.at("head"), 0.004 * width_scale, 1e-6);
+    EXPECT_EQ(muon.lr.at("decoder"), 0.02);
+    EXPECT_EQ(muon.weight_decay.at("decoder"), 0);
+    EXPECT_DOUBLE_EQ(muon.momentum_at(0), 0.85);
+    EXPECT_DOUBLE_EQ(muon.momentum_at(150), 0.9);
+    EXPECT_DOUBLE_EQ(muon.momentum_at(300), 0.95);
+    EXPECT_EQ(muon.others.of("embedding").betas, (std::vector<double>{0.8, 0.95}));
+    EXPECT_EQ(align.batch.samples, 256);
+    EXPECT_THAT(align.freeze, testing::UnorderedElementsAre("vision", "decoder", "last_layers", "embedding", "head"));
+    EXPECT_THAT(sft.freeze, testing::UnorderedElementsAre("vision", "decoder"));
+    const auto& last = std::get<plan::Muon>(sft.optimizer);
+    EXPECT_DOUBLE_EQ(last.lr.at("last_layers"), 0.0004);
+    EXPECT_EQ(last.others.lr.at("connector"), 3e-5);
+    EXPECT_EQ(last.others.of("connector").betas, (std::vector<double>{0.9, 0.95}));
+    EXPECT_EQ(plan.model.groups.at("last_layers").front(), fmt::format("decoder.model.layers.{}.*", depth - 4));
+  }
+  EXPECT_EQ(bundled("ghostvis-d20.lua", {{"mid", "1e8"}}).plan.stages.at(4).data.max_text_tokens, 16384);
+}
+
+TEST(BundledRecipes, TinyGhostVisIsTrainedFromNothing) {
+  const auto plan = bundled("tiny/ghostvis.lua").plan;
+  ASSERT_EQ(plan.stages.size(), 4U);
+  EXPECT_EQ(std::get<plan::GhostVis>(plan.model.decoder).depth, 2);
+  EXPECT_EQ(plan.stages[0].data.documents, plan::Documents::joined);
+}
+
 TEST(Reference, CommittedPageAndStubsAreCurrent) {
   EXPECT_TRUE(read_file(folder / "REFERENCE.md") == reference_page())
       << "run: fvlm-engine recipe reference > recipes/REFERENCE.md";

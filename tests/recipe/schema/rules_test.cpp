@@ -225,3 +225,39 @@ TEST(Rules, FreshTowersHaveSizesThatFit) {
 TEST(Rules, ApplyOnlyToValuesReadWithoutAMistake) {
   EXPECT_EQ(of_stage({rates({key("connector", 13, "fast")})}).size(), 1u); // not also: no rate for vision, decoder
 }
+
+TEST(Rules, DocumentsAreTextWhoseRowsAreCounted) {
+  const auto stream = [](std::vector<Key> source, std::vector<Key> more = {}) {
+    more.push_back(mix({table(11, "", std::move(source))}, {key("documents", 11, "joined")}));
+    return of_stage(more);
+  };
+  EXPECT_THAT(stream({key("text", 11, "a.tar")}), IsEmpty());
+  EXPECT_THAT(
+      stream({key("shards", 11, "a.tar")}),
+      ElementsAre("r.lua:11: stages.align.data.sources[1]: a stream of documents has text-only sources\n  write "
+                  "{ text = \"chat/*.tar\" }"));
+  EXPECT_THAT(
+      stream({key("text", 11, "a.tar"), key("epochs", 11, 1)}),
+      ElementsAre("r.lua:11: stages.align.data.sources[1].epochs: documents are cut into rows, whose number is "
+                  "not known beforehand\n  leave out `epochs`, and set the stage's `samples` to a number of rows"));
+  EXPECT_THAT(stream({key("text", 11, "a.tar")}, {key("epochs", 14, 1)}),
+              ElementsAre("r.lua:14: stages.align.epochs: documents are cut into rows, whose number is not known "
+                          "beforehand\n  set `samples` to a number of rows"));
+  EXPECT_THAT(stream({key("text", 11, "a.tar")}, {key("objective", 12, table(12, "dpo", {}))}),
+              ElementsAre("r.lua:11: stages.align.data.documents: fvlm.dpo needs pairs of answers, and documents have "
+                          "none"));
+}
+
+TEST(Rules, MuonNamesGroupsOfTheModel) {
+  const auto muon = [](std::vector<Key> keys, std::vector<Key> others = {}) {
+    others.push_back(key("lr", 13, 1e-3));
+    keys.push_back(key("others", 13, table(13, "", std::move(others))));
+    return of_stage({key("optimizer", 13, table(13, "muon", std::move(keys)))});
+  };
+  const auto rate = [](const char* group) { return key("lr", 13, table(13, "", {key(group, 13, 0.02)})); };
+  EXPECT_THAT(muon({rate("decoder"), key("groups", 13, "decoder")}), IsEmpty()) << "the others need no rate of Muon's";
+  EXPECT_THAT(muon({rate("decoder"), key("groups", 13, "decodr")}),
+              testing::Contains(testing::HasSubstr("groups[1]: there is no parameter group 'decodr'")));
+  EXPECT_THAT(muon({rate("default")}, {key("groups", 13, table(13, "", {key("heads", 13, table(13, "", {}))}))}),
+              ElementsAre(testing::HasSubstr("optimizer.others.groups.heads: there is no parameter group 'heads'")));
+}

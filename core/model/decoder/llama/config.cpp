@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace fvlm {
@@ -182,12 +183,28 @@ nlohmann::json write(const DecoderConfig& config) {
   return out;
 }
 
+// Of fresh matrices. Those of GhostVis go by their shape; the last one of each branch and the head begin at 0.
+struct FreshMatrices {
+  bool by_shape;
+  double range;
+
+  explicit FreshMatrices(const DecoderConfig& config)
+      : by_shape(config.model_type == "ghostvis"), range(config.initializer_range) {}
+  Initializer normal(double deviation) const { return {Initializer::Kind::normal, deviation}; }
+  Initializer embedding() const { return normal(by_shape ? 1 : range); }
+  Initializer last() const { return by_shape ? Initializer{Initializer::Kind::constant, 0} : normal(range); }
+  Initializer inner(int64_t rows, int64_t columns) const {
+    const auto out = static_cast<double>(rows), in = static_cast<double>(columns);
+    return normal(by_shape ? std::min(1.0, std::sqrt(out / in)) / std::sqrt(in) : range);
+  }
+};
+
 WeightLayout layout(const DecoderConfig& config) {
   const int64_t width = config.hidden_size, mlp = config.intermediate_size;
   const int64_t query = config.num_attention_heads * config.head_dim,
                 key = config.num_key_value_heads * config.head_dim;
-  const Initializer weight{Initializer::Kind::normal, config.initializer_range}, one{Initializer::Kind::constant, 1},
-      zero{Initializer::Kind::constant, 0};
+  const FreshMatrices fresh(config);
+  const Initializer one{Initializer::Kind::constant, 1}, zero{Initializer::Kind::constant, 0};
   WeightLayout out;
   out.ignored = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}; // buffers of old files
   const auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
@@ -196,12 +213,18 @@ WeightLayout layout(const DecoderConfig& config) {
   const auto add_norm = [&](const std::string& name, int64_t size) {
     if (config.norm_weights) add(name + ".weight", {size}, one);
   };
-  const auto add_linear = [&](const std::string& name, int64_t rows, int64_t columns, bool bias) {
-    add(name + ".weight", {rows, columns}, weight);
+  const auto add_filled = [&](const std::string& name, int64_t rows, int64_t columns, bool bias, Initializer fill) {
+    add(name + ".weight", {rows, columns}, fill);
     if (bias) add(name + ".bias", {rows}, zero);
   };
+  const auto add_linear = [&](const std::string& name, int64_t rows, int64_t columns, bool bias) {
+    add_filled(name, rows, columns, bias, fresh.inner(rows, columns));
+  };
+  const auto add_last = [&](const std::string& name, int64_t rows, int64_t columns, bool bias) {
+    add_filled(name, rows, columns, bias, fresh.last());
+  };
 
-  add("model.embed_tokens.weight", {config.vocab_size, width}, weight);
+  add("model.embed_tokens.weight", {config.vocab_size, width}, fresh.embedding());
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
     add_norm(layer + "input_layernorm", width);
@@ -212,22 +235,22 @@ WeightLayout layout(const DecoderConfig& config) {
       add_norm(layer + "self_attn.q_norm", config.head_dim);
       add_norm(layer + "self_attn.k_norm", config.head_dim);
     }
-    add_linear(layer + "self_attn.o_proj", width, query, config.out_bias);
+    add_last(layer + "self_attn.o_proj", width, query, config.out_bias);
     add_norm(layer + "post_attention_layernorm", width);
     if (config.gated_mlp) {
       add_linear(layer + "mlp.gate_proj", mlp, width, config.mlp_bias);
       add_linear(layer + "mlp.up_proj", mlp, width, config.mlp_bias);
-      add_linear(layer + "mlp.down_proj", width, mlp, config.mlp_bias);
+      add_last(layer + "mlp.down_proj", width, mlp, config.mlp_bias);
     } else {
       add_linear(layer + "mlp.fc1", mlp, width, config.mlp_bias);
-      add_linear(layer + "mlp.fc2", width, mlp, config.mlp_bias);
+      add_last(layer + "mlp.fc2", width, mlp, config.mlp_bias);
     }
   }
   add_norm("model.norm", width);
   if (config.tie_word_embeddings)
     out.tied_copy = "lm_head.weight", out.tied_to = "model.embed_tokens.weight";
   else
-    add("lm_head.weight", {config.vocab_size, width}, weight);
+    add("lm_head.weight", {config.vocab_size, width}, fresh.last());
   return out;
 }
 
