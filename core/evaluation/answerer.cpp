@@ -10,7 +10,8 @@ namespace {
 // The frames whose rows stand in the prompt: all, unless an image follows the last answer.
 at::Tensor frames_before(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames) {
   const auto& texts = sample.texts;
-  if (std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
+  if (frames.dim() == 1 ||
+      std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
     return frames;
   const int64_t rows = std::count(prompt.begin(), prompt.end(), visual_placeholder);
   return frames.narrow(0, 0, rows / sample.rows_per_frame);
@@ -42,8 +43,9 @@ Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Ope
 std::string Answerer::answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
                              int64_t tokens) const {
   if (prompt.empty()) return "";
-  const at::Tensor shown =
-      frames.defined() ? frames_before(prompt, sample, frames).to(ops_.tensor_options()) : at::Tensor();
+  const at::Tensor shown = frames.defined()
+                               ? model::encoder_input(frames_before(prompt, sample, frames), ops_.tensor_options())
+                               : at::Tensor();
   const std::vector<int64_t> asked(prompt.begin(), prompt.end());
   const int64_t room = vlm_.config().decoder.max_position_embeddings - vlm_.prompt_rows(shown, asked);
   if (room < 1) return "";

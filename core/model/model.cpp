@@ -20,12 +20,16 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
 
 FrameReader Model::frame_reader(int64_t height, int64_t width) const {
   const int64_t tokens = encoder_->tokens_per_frame(height, width);
-  return {*connector_, tokens, config_.connector->rows_per_frame([&] { return tokens; })};
+  return {*connector_, tokens, config_.connector->rows_per_frame([&] { return tokens; }), encoder_->reads_bytes()};
+}
+
+FrameReader Model::frame_reader(const at::Tensor& frames) const {
+  return encoder_->reads_bytes() ? frame_reader(0, 0) : frame_reader(frames.size(2), frames.size(3));
 }
 
 VisualTokens Model::encode(Tape& tape, Operations& ops, const Pack& pack, std::string_view mode, EncodeOutputs outputs,
                            const PhaseCallback& on_phase) const {
-  if (!pack.frames.defined()) return {};
+  if (!pack.encoder_input().defined()) return {};
   return connector_->encode(tape, ops, pack, {mode, outputs, on_phase});
 }
 
@@ -37,8 +41,8 @@ double Model::flops(int64_t tokens, const Work& work, const TrainedParts& traine
 }
 
 int64_t Model::prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
-  const int64_t count = frames.defined() ? frames.size(0) : 0, placeholders = placeholders_of(prompt);
-  const int64_t each = count > 0 ? frame_reader(frames.size(2), frames.size(3)).rows_per_frame : 1;
+  const int64_t count = frames_of(frames), placeholders = placeholders_of(prompt);
+  const int64_t each = count > 0 ? frame_reader(frames).rows_per_frame : 1;
   require_placeholders(placeholders, count, each);
   return count * each + static_cast<int64_t>(prompt.size()) - placeholders;
 }
@@ -65,7 +69,7 @@ std::vector<int64_t> Model::generate(Operations& ops, const at::Tensor& frames, 
                                      const TokenCallback& on_token) const {
   const Sampler sampler(sampling);
   Tape no_grad(Tape::Mode::forward_only);
-  const int64_t count = frames.defined() ? frames.size(0) : 0;
+  const int64_t count = frames_of(frames);
   const int64_t length = prompt_rows(frames, prompt) + stop.max_tokens;
   KvCache kv_cache = decoder_->make_kv_cache(ops, (length + kv_cache_step - 1) / kv_cache_step * kv_cache_step);
   if (count > 0 && placeholders_of(prompt) == 0) connector_->prefill(ops, frames, kv_cache);

@@ -37,6 +37,7 @@ class Model {
 
   // For make_pack(), of frames of this size.
   FrameReader frame_reader(int64_t height, int64_t width) const;
+  FrameReader frame_reader(const at::Tensor& frames) const; // of a sample's frames, which are defined
 
   // Encodes the pack's frames to visual tokens, in one of the connector's modes. Returns undefined values if the pack
   // has no frame slots.

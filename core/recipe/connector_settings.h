@@ -55,6 +55,8 @@ class ConnectorSettings {
   virtual int64_t rows_per_frame(const TokensPerFrame&) const { return 1; }
   // See VisualRows::in_place.
   virtual bool rows_in_place() const { return false; }
+  // Whether the encoder reads the bytes of a text, see VisualRows::max_bytes. Other connectors read images.
+  virtual bool reads_bytes() const { return false; }
 
   // The weights between an encoder and a decoder of these widths.
   virtual WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const = 0;
@@ -70,7 +72,7 @@ class ConnectorSettings {
   std::string mode_of_use() const;
   std::vector<std::string> training_mode_names() const;
   VisualRows visual_rows(const TokensPerFrame& tokens_per_frame) const {
-    return {rows_per_frame(tokens_per_frame), rows_in_place()};
+    return {rows_per_frame(tokens_per_frame), rows_in_place(), reads_bytes() ? tokens_per_frame() : 0};
   }
   // Nothing where the number depends on the encoder.
   std::optional<int64_t> known_rows_per_frame() const;

@@ -53,6 +53,11 @@ std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& setting
   const auto found = all_connectors().find(settings.name());
   if (found == all_connectors().end())
     throw Error(ErrorKind::data, fmt::format("no connector '{}' is built in", settings.name()));
+  if (settings.reads_bytes() != parts.encoder.reads_bytes())
+    throw Error(ErrorKind::data, fmt::format("the connector fvlm.{} reads {}, and the encoder {}", settings.name(),
+                                             settings.reads_bytes() ? "texts as bytes" : "images",
+                                             parts.encoder.reads_bytes() ? "texts as bytes" : "images"))
+        .advise("fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder of images");
   return found->second(settings, parts, parameters);
 }
 

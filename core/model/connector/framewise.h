@@ -33,7 +33,7 @@ Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t col
 // shares [outputs, inputs] times the `inputs` rows of every frame.
 Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares);
 
-// The rows of a parameter [1, rows, width], repeated for every frame.
+// The rows of a parameter [rows, width] or [1, rows, width], repeated for every frame.
 Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames);
 
 // Two linears with a GELU between them, and a LayerNorm behind them: the projector of GhostVis.
