@@ -32,6 +32,14 @@ Tower fresh_tower(nlohmann::json config, const char* where) {
 
 Tower vision_of(const plan::Model& model) {
   if (const auto* folder = std::get_if<std::string>(&model.vision)) return tower_of(*folder);
+  if (const auto* bytes = std::get_if<plan::Bytes>(&model.vision))
+    return fresh_tower({{"model_type", "bytes"},
+                        {"hidden_size", bytes->width},
+                        {"num_hidden_layers", bytes->layers},
+                        {"num_attention_heads", bytes->heads},
+                        {"intermediate_size", bytes->mlp.value_or(4 * bytes->width)},
+                        {"max_bytes", bytes->max_bytes}},
+                       "model.vision");
   const auto& fresh = std::get<plan::Dinov2>(model.vision);
   const double mlp = static_cast<double>(fresh.mlp.value_or(4 * fresh.width)) + 0.5; // transformers rounds down
   return fresh_tower({{"model_type", "dinov2"},
@@ -72,7 +80,7 @@ Error at_path(std::string path, std::string what) {
 
 void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
   const int64_t size = plan.model.image_size, patch = description.encoder().patch_size;
-  if (size % patch != 0)
+  if (patch > 0 && size % patch != 0)
     throw at_path("model.image_size", fmt::format("{} pixels are no whole number of patches of {}", size, patch))
         .advise(fmt::format("image_size = {}", std::max<int64_t>(1, (size + patch / 2) / patch) * patch));
   for (const plan::Stage& stage : plan.stages) {

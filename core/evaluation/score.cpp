@@ -26,6 +26,7 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   model::Capacity capacity = model::Capacity::of(samples, rows_per_frame);
   capacity.frames = in_eighths(capacity.frames, set.capacity().frames);
   capacity.rows = in_eighths(capacity.rows, set.capacity().rows);
+  capacity.bytes = rounded_up(capacity.bytes, 256);
   capacity.sequences = rounded_up(capacity.sequences, 16);
   capacity.labels = rounded_up(capacity.labels, 256);
   capacity.longest_sequence = set.longest().sequence;

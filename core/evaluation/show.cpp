@@ -60,11 +60,12 @@ class Showing {
     const auto& texts = packed.sample->texts;
     const PromptAndAnswer right(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
+    const std::string source(packed.sample->bytes.begin(), packed.sample->bytes.end());
     Json sample{{"set", set_.wanted().name},
                 {"stage", request_.stage},
                 {"step", request_.step},
                 {"source", score.source},
-                {"question", question_of(set_.tokenizer(), right.prompt)},
+                {"question", source.empty() ? question_of(set_.tokenizer(), right.prompt) : source},
                 {"expected", decoded(set_.tokenizer(), right.answer)},
                 {"answer", answerer_.answer(right.prompt, *packed.sample, asked.frames, request_.tokens)}};
     if (score.texts.size() > 1)
@@ -73,7 +74,7 @@ class Showing {
                                      {"loss", score.texts[i].mean()},
                                      {"right", i == score.right}});
     sample["frames"] = Json::array();
-    const int64_t frames = packed.sample->frames;
+    const int64_t frames = source.empty() ? packed.sample->frames : 0; // images
     for (int64_t i = 0; i < frames; ++i) {
       const std::string name = fmt::format("{}-{}.png", number, i);
       write_frame(asked.frames[i], folder_ / name);

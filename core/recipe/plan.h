@@ -34,6 +34,12 @@ struct Dinov2 {
   std::optional<int64_t> mlp; // always set once resolved
 };
 
+// The encoder of LatentWire, which reads a text's bytes.
+struct Bytes {
+  int64_t max_bytes = 512, width = 256, layers = 6, heads = 8;
+  std::optional<int64_t> mlp; // always set once resolved
+};
+
 struct Llama {
   std::string tokenizer; // a folder with tokenizer.json, which determines the vocabulary size
   int64_t width = 0, layers = 0, heads = 0;
@@ -43,7 +49,7 @@ struct Llama {
   int64_t max_positions = 8192;
 };
 
-using Vision = std::variant<std::string, Dinov2>; // a string is a Hugging Face folder
+using Vision = std::variant<std::string, Dinov2, Bytes>; // a string is a Hugging Face folder
 using Decoder = std::variant<std::string, Llama>;
 
 struct Model {
@@ -72,6 +78,20 @@ struct Source {
 
 enum class Overlong { truncate, drop };
 
+// What becomes of a sample that has a context, a question and answers.
+struct QuestionForm {
+  std::string source = "Context: {context}\nQuestion: {question}\n"; // that an encoder of bytes reads, or the decoder
+  std::string prompt = "{source}"; // around the source where the decoder reads it as text; may have special tokens
+  std::string anchor = "Answer: "; // behind the source or its rows
+  std::string eos = "<|im_end|>";  // behind the answer
+  std::string bos;                 // empty: none
+  enum class Begin { first, after_prefix };
+  Begin bos_place = Begin::first;
+  int64_t max_answer_tokens = 32;
+  std::optional<int64_t> max_source_tokens; // of a source that the decoder reads as text
+  bool operator==(const QuestionForm&) const = default;
+};
+
 struct Mix {
   std::vector<Source> sources;
   std::optional<double> text_ratio; // fraction of text-only samples; if absent, the weights decide
@@ -83,6 +103,7 @@ struct Mix {
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
+  QuestionForm questions;
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;

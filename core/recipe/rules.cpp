@@ -144,6 +144,8 @@ class Rules {
     };
     if (auto* vision = std::get_if<Dinov2>(&plan_.model.vision))
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
+    if (auto* encoder = std::get_if<Bytes>(&plan_.model.vision))
+      layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, encoder->layers);
     auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
     if (decoder) layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
   }
@@ -262,6 +264,7 @@ void check_plan(Reader& reader, const Plan& plan) {
 
 void derive(Reader& reader, Plan& plan) {
   if (auto* vision = std::get_if<Dinov2>(&plan.model.vision)) vision->mlp = vision->mlp.value_or(4 * vision->width);
+  if (auto* bytes = std::get_if<Bytes>(&plan.model.vision)) bytes->mlp = bytes->mlp.value_or(4 * bytes->width);
   if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
     decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);
@@ -276,6 +279,10 @@ void derive(Reader& reader, Plan& plan) {
     if (stage.mode.empty()) stage.mode = plan.model.connector->training_mode_names().front();
     for (EvaluationSet& set : stage.evaluation.sets)
       if (set.modes.empty()) set.modes = {plan.model.connector->mode_names().front()};
+    if (plan.model.connector->reads_bytes()) { // a sample is one text
+      stage.data.max_frames = stage.data.replicate_image_frames = 1;
+      for (EvaluationSet& set : stage.evaluation.sets) set.data.max_frames = set.data.replicate_image_frames = 1;
+    }
     before = stage.name;
     std::string optimizer = "stages" + key_part(stage.name) + ".optimizer";
     auto trained = trained_groups(plan, stage);

@@ -36,12 +36,14 @@ struct Sample {
   std::string key, source;
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
   int64_t frames = 0;            // shared by all texts
+  std::vector<uint8_t> bytes;    // of the text that is the only frame of an encoder of bytes; others have none
   int64_t rows_per_frame = 1;    // of the decoder, in each text
   Media media;
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
+  bool lacks_answer = false;                                 // dropped because nothing is left to learn
 
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts.
   int64_t visual_rows() const { return frames * rows_per_frame; }

@@ -15,6 +15,7 @@ uint64_t HostPack::hash() const {
     number(sample.correct_choice.value_or(-1));
     hash.update(std::as_bytes(std::span(sample.key)));
     hash.update(std::as_bytes(std::span(sample.source)));
+    hash.update(std::as_bytes(std::span(sample.bytes)));
     for (const SampleText& text : sample.texts) {
       number(static_cast<int64_t>(text.ids.size()));
       hash.update(std::as_bytes(std::span(text.ids)));

@@ -16,6 +16,12 @@ VisionConfig vision_config(const plan::Model& model) {
     config.patch_size = fresh->patch_size;
     return config;
   }
+  if (const auto* fresh = std::get_if<plan::Bytes>(&model.vision)) {
+    VisionConfig config;
+    config.model_type = "bytes";
+    config.max_bytes = fresh->max_bytes;
+    return config;
+  }
   const auto file = std::filesystem::path(std::get<std::string>(model.vision)) / "config.json";
   return read_vision_config(read_json_object(file, max_config_bytes), file.string());
 }

@@ -28,6 +28,25 @@ Ref<Dinov2> dinov2() {
       .done();
 }
 
+Ref<Bytes> bytes() {
+  return record<Bytes>("Bytes", "bytes",
+                       "A new encoder of a text's bytes, initialized from the recipe's seed: LatentWire. It goes with "
+                       "fvlm.byte_latents.")
+      .field("max_bytes", &Bytes::max_bytes, integer(between(1, 1 << 20)),
+             "Longest text; the end of a longer context is cut off.")
+      .unit("bytes")
+      .field("width", &Bytes::width, integer(at_least(2)), "Features of a byte.")
+      .field("layers", &Bytes::layers, integer(at_least(1)), "Number of layers.")
+      .field("heads", &Bytes::heads, integer(at_least(1)), "Attention heads; must divide the width.")
+      .field("mlp", &Bytes::mlp, optional(integer(at_least(1))), "Features inside the MLP. Default: 4 x width.")
+      .check([](Reader& reader, const Bytes& encoder) {
+        if (encoder.width % 2 || encoder.width % encoder.heads)
+          reader.report_at(".heads", fmt::format("a width of {1} is not even, or not divisible by {0} heads",
+                                                 encoder.heads, encoder.width));
+      })
+      .done();
+}
+
 Ref<Llama> llama() {
   return record<Llama>("Llama", "llama", "A new decoder of the Llama family, initialized from the recipe's seed.")
       .field("tokenizer", &Llama::tokenizer, path(),
@@ -67,8 +86,8 @@ Ref<Model> model_schema() {
   static const auto type =
       record<Model>("Model", "model", "The model: a vision tower, a decoder and the connector between them.")
           .usage("fvlm.model { vision = \"weights/dinov2-small\", decoder = \"weights/SmolLM2-135M-Instruct\" }")
-          .field("vision", &Model::vision, one_of(path(), dinov2()),
-                 "The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.")
+          .field("vision", &Model::vision, one_of(path(), dinov2(), bytes()),
+                 "The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.")
           .required()
           .field("decoder", &Model::decoder, one_of(path(), llama()),
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
@@ -93,6 +112,12 @@ Ref<Model> model_schema() {
               if (model.groups.contains(own))
                 reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
             auto* fresh = std::get_if<Dinov2>(&model.vision);
+            if (std::holds_alternative<Bytes>(model.vision) != model.connector->reads_bytes() &&
+                !std::holds_alternative<std::string>(model.vision))
+              reader.report_at(
+                  ".connector", fmt::format("fvlm.{} does not go with this encoder", model.connector->name()),
+                  "fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder "
+                  "of images");
             if (fresh && model.image_size % fresh->patch_size)
               reader.report_at(".image_size", fmt::format("{} pixels are not a multiple of the patch size {}",
                                                           model.image_size, fresh->patch_size));
