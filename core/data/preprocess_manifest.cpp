@@ -122,7 +122,7 @@ Json made_from(const PreprocessInput& input) {
                    {"prompts", mix.prompts}};
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
   if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
-  if (const plan::QuestionForm& form = mix.questions; form != plan::QuestionForm())
+  if (const auto form = mix.questions.value_or(plan::QuestionForm()); form != plan::QuestionForm())
     settings["questions"] = {form.source,
                              form.prompt,
                              form.anchor,

@@ -7,6 +7,7 @@
 #include "ops/torch_threads.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -41,17 +42,67 @@ int64_t parameters_of(const model::Model& vlm) {
 }
 
 // What the model generates for each sample of a pack, and what was expected.
-void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, JudgedPack& judged) {
-  constexpr int64_t most_tokens = 128;
+void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, const std::string& mode,
+                      JudgedPack& judged) {
+  const int64_t most_tokens = set.wanted().max_new_tokens.value_or(128);
   for (size_t i = 0; i < judged.samples.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
     const PromptAndAnswer text(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
     Answers expected = sample.answers;
     if (expected.empty()) expected = {decoded(set.tokenizer(), text.answer)};
-    judged.scores[i].generated = {answerer.answer(text.prompt, sample, judged.samples[i].frames, most_tokens),
+    judged.scores[i].generated = {answerer.answer(text.prompt, sample, judged.samples[i].frames, most_tokens, mode),
                                   std::move(expected)};
   }
 }
+
+// For each text, how many tokens are likelier than that of its first label.
+std::vector<int64_t> first_ranks(const model::Model& vlm, ops::Operations& ops, const model::Pack& pack,
+                                 const ops::Value& hidden) {
+  std::vector<int64_t> firsts;
+  int64_t begin = 0;
+  for (const int64_t labels : pack.labels_per_text) {
+    firsts.push_back(begin);
+    begin += labels;
+  }
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const at::Tensor index = at::tensor(firsts, at::kLong).to(hidden.data.device());
+  const at::Tensor rows = hidden.data.index_select(0, pack.labels.rows.index_select(0, index)),
+                   logits = vlm.decoder().logits(none, ops, ops::Value(rows)).data,
+                   own = logits.gather(1, pack.labels.targets.index_select(0, index).unsqueeze(1));
+  const at::Tensor ranks = logits.gt(own).sum(1).cpu();
+  return {ranks.const_data_ptr<int64_t>(), ranks.const_data_ptr<int64_t>() + ranks.numel()};
+}
+
+// What a sample takes, where an encoder reads bytes.
+class Sizes {
+ public:
+  void add(const HostPack& pack) {
+    for (const PackedSample& packed : pack.samples) {
+      const Sample& sample = *packed.sample;
+      ++samples_;
+      const auto prompt = PromptAndAnswer(sample.texts.front()).prompt;
+      tokens_ += static_cast<double>(
+          std::count_if(prompt.begin(), prompt.end(), [](TokenId id) { return id != visual_placeholder; }));
+      rows_ += static_cast<double>(sample.visual_rows());
+      bytes_ += static_cast<double>(sample.bytes.size());
+    }
+  }
+
+  std::vector<std::pair<std::string, double>> means(const model::ModelConfig& config, const std::string& mode) const {
+    if (!config.connector->reads_bytes() || samples_ == 0) return {};
+    const auto samples = static_cast<double>(samples_);
+    std::vector<std::pair<std::string, double>> all{{"prompt_tokens", tokens_ / samples}, {"latents", rows_ / samples}};
+    if (bytes_ == 0) return all; // the decoder reads the source
+    all.emplace_back("source_bytes", bytes_ / samples);
+    if (const auto sent = config.connector->wire_bytes(mode, config.vision.hidden_size))
+      all.emplace_back("wire_bytes", static_cast<double>(*sent));
+    return all;
+  }
+
+ private:
+  int64_t samples_ = 0;
+  double tokens_ = 0, rows_ = 0, bytes_ = 0;
+};
 
 std::vector<bool> answer_of(const SampleText& text) {
   return {text.answer_mask.begin(), text.answer_mask.end()};
@@ -82,10 +133,13 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Mode
   if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);
   const at::Tensor losses = model::log_probabilities(none, ops, vlm, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();
+  std::vector<int64_t> ranks;
+  if (set.wanted().measure == plan::Measure::answer) ranks = first_ranks(vlm, ops, pack, hidden);
   size_t text = 0;
   for (size_t i = 0; i < judged.samples.size(); ++i)
     for (size_t of_sample = 0; of_sample < judged.samples[i].texts.size(); ++of_sample) {
       TextScore& scored = judged.scores[i].texts.emplace_back();
+      if (!ranks.empty()) scored.first_rank = ranks[text];
       scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
     }
@@ -102,10 +156,12 @@ Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops
   int64_t frames = 0;
   const bool generates = set.wanted().measure == plan::Measure::answer;
   const Answerer answerer(set.tokenizer(), vlm, ops);
+  Sizes sizes;
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
     JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, outputs);
-    if (generates) generate_answers(set, loaded->pack, answerer, judged);
+    if (generates) sizes.add(loaded->pack);
+    if (generates) generate_answers(set, loaded->pack, answerer, mode, judged);
     scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
     if (judged.attention.defined()) {
       entropy += model::attention_entropies(judged.attention).sum().item<double>();
@@ -115,6 +171,7 @@ Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops
   }
   std::sort(scores.samples.begin(), scores.samples.end(),
             [](const SampleScore& a, const SampleScore& b) { return a.position < b.position; });
+  scores.sizes = sizes.means(vlm.config(), mode);
   if (frames > 0) scores.attention_entropy = entropy / static_cast<double>(frames);
   return scores;
 }

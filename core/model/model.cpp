@@ -48,7 +48,8 @@ int64_t Model::prompt_rows(const at::Tensor& frames, const std::vector<int64_t>&
 }
 
 // The prompt's rows, with the visual tokens of the frames in place of its placeholders.
-at::Tensor Model::embed_prompt(Operations& ops, const at::Tensor& frames, std::vector<int64_t> prompt) const {
+at::Tensor Model::embed_prompt(Operations& ops, const at::Tensor& frames, std::vector<int64_t> prompt,
+                               std::string_view mode) const {
   std::vector<int64_t> places;
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] != visual_placeholder) continue;
@@ -60,13 +61,13 @@ at::Tensor Model::embed_prompt(Operations& ops, const at::Tensor& frames, std::v
   };
   at::Tensor rows = decoder_->embedding().value().index_select(0, index(prompt));
   if (!places.empty())
-    rows.index_copy_(0, index(places), connector_->encode_frames(ops, frames).to(rows.scalar_type()));
+    rows.index_copy_(0, index(places), connector_->encode_frames(ops, frames, mode).to(rows.scalar_type()));
   return rows;
 }
 
 std::vector<int64_t> Model::generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
-                                     const StopCondition& stop, const Sampling& sampling,
-                                     const TokenCallback& on_token) const {
+                                     const StopCondition& stop, const Sampling& sampling, const TokenCallback& on_token,
+                                     std::string_view mode) const {
   const Sampler sampler(sampling);
   Tape no_grad(Tape::Mode::forward_only);
   const int64_t count = frames_of(frames);
@@ -76,7 +77,7 @@ std::vector<int64_t> Model::generate(Operations& ops, const at::Tensor& frames, 
   const auto feed = [&](const at::Tensor& rows) { return decoder_->forward(ops, rows, kv_cache); };
   // In power-of-two pieces, so that plans that plugins prepared for one prompt can be reused for others.
   at::Tensor hidden;
-  for (at::Tensor rest = embed_prompt(ops, frames, prompt); rest.size(0) > 0;) {
+  for (at::Tensor rest = embed_prompt(ops, frames, prompt, mode); rest.size(0) > 0;) {
     const auto piece = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rest.size(0))));
     hidden = feed(rest.narrow(0, 0, piece));
     rest = rest.narrow(0, piece, rest.size(0) - piece);
@@ -89,7 +90,7 @@ std::vector<int64_t> Model::generate(Operations& ops, const at::Tensor& frames, 
     if (std::find(stop.end_tokens.begin(), stop.end_tokens.end(), generated.back()) != stop.end_tokens.end()) break;
     if (on_token && !on_token(generated.back())) break;
     if (static_cast<int64_t>(generated.size()) < stop.max_tokens)
-      hidden = feed(embed_prompt(ops, {}, {generated.back()}));
+      hidden = feed(embed_prompt(ops, {}, {generated.back()}, mode));
   }
   return generated;
 }

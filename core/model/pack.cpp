@@ -112,7 +112,7 @@ void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& c
   at::Tensor bytes = at::zeros({capacity.bytes}, at::kLong);
   int64_t begin = 0;
   for (const Sample& sample : samples) {
-    if (!sample.frames.defined()) continue;
+    if (!is_text(sample.frames)) continue;
     lengths.push_back(sample.frames.size(0));
     bytes.narrow(0, begin, lengths.back()).copy_(sample.frames);
     begin += lengths.back();
@@ -122,7 +122,7 @@ void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& c
 }
 
 void check_frames(const at::Tensor& frames, const FrameReader& reader) {
-  if (!frames.defined()) return;
+  if (model::frames_of(frames) == 0) return;
   if (is_text(frames) != reader.reads_bytes)
     throw Error(ErrorKind::data, reader.reads_bytes
                                      ? "it has images, and the encoder reads texts as bytes"

@@ -48,6 +48,7 @@ plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& re
   check_size(recipe, remaining, reader.allowance());
   plan::Plan plan;
   recipe_schema()->read(reader, recipe, plan);
+  derive_frames(plan);
   check_plan(reader, plan);
   if (!reader.mistakes.any()) derive(reader, plan);
   return plan;

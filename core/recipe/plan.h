@@ -103,7 +103,7 @@ struct Mix {
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
-  QuestionForm questions;
+  std::optional<QuestionForm> questions;                          // absent: QuestionForm()
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
@@ -207,7 +207,8 @@ struct EvaluationSet {
   std::vector<std::string> modes; // of the connector; once resolved, at least one
   int64_t samples = 0;            // 0: all
   bool entropy = false;
-  int64_t show = 0; // samples in the report, with the model's answer and its attention over frames
+  std::optional<int64_t> max_new_tokens; // of a generated answer; absent: 128
+  int64_t show = 0;                      // samples in the report, with the model's answer and its attention over frames
 };
 
 struct Evaluation {

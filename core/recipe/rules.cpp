@@ -262,6 +262,15 @@ void check_plan(Reader& reader, const Plan& plan) {
   Rules(reader, plan).check();
 }
 
+void derive_frames(Plan& plan) {
+  if (!plan.model.connector->reads_bytes()) return;
+  const auto one_text = [](Mix& mix) { mix.max_frames = mix.replicate_image_frames = 1; };
+  for (Stage& stage : plan.stages) {
+    one_text(stage.data);
+    for (EvaluationSet& set : stage.evaluation.sets) one_text(set.data);
+  }
+}
+
 void derive(Reader& reader, Plan& plan) {
   if (auto* vision = std::get_if<Dinov2>(&plan.model.vision)) vision->mlp = vision->mlp.value_or(4 * vision->width);
   if (auto* bytes = std::get_if<Bytes>(&plan.model.vision)) bytes->mlp = bytes->mlp.value_or(4 * bytes->width);
@@ -279,10 +288,6 @@ void derive(Reader& reader, Plan& plan) {
     if (stage.mode.empty()) stage.mode = plan.model.connector->training_mode_names().front();
     for (EvaluationSet& set : stage.evaluation.sets)
       if (set.modes.empty()) set.modes = {plan.model.connector->mode_names().front()};
-    if (plan.model.connector->reads_bytes()) { // a sample is one text
-      stage.data.max_frames = stage.data.replicate_image_frames = 1;
-      for (EvaluationSet& set : stage.evaluation.sets) set.data.max_frames = set.data.replicate_image_frames = 1;
-    }
     before = stage.name;
     std::string optimizer = "stages" + key_part(stage.name) + ".optimizer";
     auto trained = trained_groups(plan, stage);

@@ -133,7 +133,7 @@ void SampleReader::encode(SampleContent parsed, Sample& sample) const {
 // The bytes of the source are the sample's only frame, or in a text-only source, and for an encoder of images, the
 // decoder reads them.
 void SampleReader::encode_question(const Question& question, bool text_only, Sample& sample) const {
-  const plan::QuestionForm& form = mix_.questions;
+  const plan::QuestionForm form = mix_.questions.value_or(plan::QuestionForm());
   if (question.answer.empty()) {
     sample.lacks_answer = true;
     sample.dropped = "none of its answers has any text";
@@ -146,6 +146,7 @@ void SampleReader::encode_question(const Question& question, bool text_only, Sam
     sample.dropped = fmt::format("a question that leaves nothing of the encoder's {} bytes", visual_rows_.max_bytes);
     return;
   }
+  sample.has_short_answer = true;
   if (is_read_as_bytes) {
     sample.bytes.assign(source->begin(), source->end());
     sample.frames = 1;

@@ -41,6 +41,7 @@ struct Sample {
   Media media;
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
+  bool has_short_answer = false;    // of a question about a context: the first line of what is generated counts
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
   bool lacks_answer = false;                                 // dropped because nothing is left to learn

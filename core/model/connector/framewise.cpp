@@ -24,7 +24,7 @@ Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
 VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack& pack,
                                         const EncodeRequest& request) const {
   const Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.frame_slots,
-                    pack.patches};
+                    pack.patches, request.mode};
   request.end_phase("vision", "connector");
   VisualTokens out;
   out.tokens =
@@ -33,7 +33,7 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
   return out;
 }
 
-at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& frames) const {
+at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& frames, std::string_view mode) const {
   Tape no_grad(Tape::Mode::forward_only);
   const bool is_text = parts_.encoder.reads_bytes();
   const int64_t count = frames_of(frames),
@@ -41,7 +41,7 @@ at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& 
   const at::TensorOptions ints = at::TensorOptions(frames.device()).dtype(at::kInt);
   const Segments segments{at::arange(count + 1, ints) * tokens, is_text ? at::arange(tokens, ints) : at::Tensor(),
                           tokens};
-  const Input input{parts_.encoder.forward(no_grad, ops, frames, segments), count, segments};
+  const Input input{parts_.encoder.forward(no_grad, ops, frames, segments), count, segments, mode};
   return connect(no_grad, ops, input, nullptr).data;
 }
 

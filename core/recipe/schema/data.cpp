@@ -156,8 +156,9 @@ Ref<Mix> mix_schema() {
           .field("prompts", &Mix::prompts, map("source", text()),
                  "Text of an empty user turn, by the sample's source; `default` for other sources.")
           .example("{ openvid = \"Write a brief caption for this video.\" }")
-          .field("questions", &Mix::questions, questions(),
-                 "How samples with a context, a question and answers are written.")
+          .field("questions", &Mix::questions, optional(questions()),
+                 "How samples with a context, a question and answers are written. Default: with the defaults of its "
+                 "fields.")
           .field("preprocessed", &Mix::preprocessed, optional(path()),
                  "Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches "
                  "them.")

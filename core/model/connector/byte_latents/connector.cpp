@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "model/connector/byte_latents/calibration.h"
 #include "model/connector/byte_latents/settings.h"
+#include "model/connector/byte_latents/wire.h"
 #include "model/connector/framewise.h"
 
 #include <ATen/TensorOperators.h>
@@ -126,7 +127,8 @@ class ByteLatentsConnector : public FramewiseConnector {
   Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor*) const override {
     std::vector<Value> pooled;
     for (const Pooler& pooler : poolers_) pooled.push_back(pooler(tape, ops, input.hidden, input.tokens, input.frames));
-    const Value z = pooled.size() == 1 ? pooled[0] : side_by_side(tape, pooled[0], pooled[1], input.frames);
+    Value z = pooled.size() == 1 ? pooled[0] : side_by_side(tape, pooled[0], pooled[1], input.frames);
+    if (connector::wire_bits(input.mode) > 0) z = Value(over_wire(z.data, input.frames, input.mode)); // inference alone
     return calibrated(tape, adapter_(tape, ops, z), input.frames, rms_.value());
   }
 

@@ -33,7 +33,25 @@ Settings byte_latents_settings() {
 }
 
 std::vector<plan::ConnectorMode> ByteLatents::modes() const {
-  return {{"latents", "one pass", "one pass of the latents over every text"}};
+  const auto sent = [](const char* name) {
+    return plan::ConnectorMode{name, fmt::format("the latents are sent to the decoder as {}", name), "", false};
+  };
+  return {{"latents", "one pass", "one pass of the latents over every text"},
+          sent("fp16"),
+          sent("int8"),
+          sent("int6"),
+          sent("int4")};
+}
+
+int64_t wire_bits(std::string_view mode) {
+  return mode == "fp16" ? 16 : mode == "int8" ? 8 : mode == "int6" ? 6 : mode == "int4" ? 4 : 0;
+}
+
+std::optional<int64_t> ByteLatents::wire_bytes(std::string_view mode, int64_t encoder_width) const {
+  const int64_t values = (latents + private_latents) * encoder_width, bits = wire_bits(mode),
+                scales = bits == 16 ? 0 : (values + wire_group - 1) / wire_group;
+  if (bits == 0) return {};
+  return (values * bits + 7) / 8 + 2 * scales;
 }
 
 nlohmann::json ByteLatents::config_json() const {

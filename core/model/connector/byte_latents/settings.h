@@ -5,9 +5,16 @@
 
 namespace fvlm::connector {
 
+// Bits of a value in a mode that sends the latents over a wire; 0 in others. Values of fewer than 16 bits come in
+// groups, each with a scale in fp16.
+int64_t wire_bits(std::string_view mode);
+inline constexpr int64_t wire_group = 32;
+
 struct ByteLatents : Cloneable<ByteLatents, plan::ConnectorSettings> {
   std::string_view name() const override { return "byte_latents"; }
   std::vector<plan::ConnectorMode> modes() const override;
+  std::string mode_of_use() const override { return "latents"; }
+  std::optional<int64_t> wire_bytes(std::string_view mode, int64_t encoder_width) const override;
   int64_t rows_per_frame(const TokensPerFrame&) const override { return latents + private_latents; }
   bool rows_in_place() const override { return true; }
   bool reads_bytes() const override { return true; }
