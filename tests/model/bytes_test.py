@@ -89,11 +89,11 @@ class Latents(nn.Module):
         self.adapter = nn.ModuleDict({"decoder": Adapter(width, decoder, color)})
         self.rms = embedding.square().mean().sqrt()
 
-    def forward(self, features, padding):
+    def forward(self, features, padding, sent=lambda z: z):
         z = self.shared_pooler(features, padding)
         if hasattr(self, "private_poolers"):
             z = torch.cat([z, self.private_poolers["decoder"](features, padding)], 1)
-        y = self.adapter["decoder"](z)
+        y = self.adapter["decoder"](sent(z))
         return y * self.rms / y.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-6)
 
 
@@ -107,6 +107,16 @@ def padded(rows, lengths):
 def run(*command):
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert result.returncode == 0, f"{command}\n{result.stderr}"
+
+
+def sent(z, mode):
+    if mode == "fp16":
+        return z.half().float()
+    largest = {"int8": 127, "int6": 31, "int4": 7}[mode]
+    groups = z.reshape(-1, 32)
+    scale = (groups.abs().amax(1, keepdim=True) / largest).half().float()
+    scale[scale == 0] = 1
+    return ((groups / scale).round().clamp(-largest, largest) * scale).reshape(z.shape)
 
 
 class Bytes(unittest.TestCase):
@@ -163,6 +173,28 @@ class Bytes(unittest.TestCase):
             floor = 0.01 * max(g.abs().max().item() for g in expected.values())
             expected |= {"rows": rows.detach().reshape(-1, decoder), "d_hidden": hidden.grad}
             self.compare(load_file(folder / "out.safetensors"), expected, floor)
+
+    def test_latents_on_the_wire_are_rounded_in_groups_of_32(self):
+        width, decoder, lengths = 32, 24, [6, 3]
+        torch.manual_seed(9)
+        embedding = torch.randn(50, decoder)
+        module = Latents(width, decoder, 4, 0, 4, False, embedding)
+        hidden = torch.randn(sum(lengths), width)
+        save_file(module.state_dict() | {"adapter.decoder.scale": torch.ones(1)}, folder / "weights.safetensors")
+        save_file({"hidden": hidden, "lengths": torch.tensor(lengths), "embedding": embedding, "d_rows": torch.zeros(8, decoder)},
+                  folder / "in.safetensors")
+        config = {"kind": "byte_latents", "latents": 4, "private_latents": 0, "heads": 4, "color": False}
+        whole = module(*padded(hidden, lengths)).detach()
+        last = 0.0
+        for mode in ("fp16", "int8", "int6", "int4"):
+            run(connector_probe, json.dumps({"connector": config, "decoder_width": decoder, "mode": mode}),
+                folder / "weights.safetensors", folder / "in.safetensors", folder / "out.safetensors")
+            rows = load_file(folder / "out.safetensors")["rows"]
+            right = module(*padded(hidden, lengths), lambda z: sent(z, mode)).detach()
+            self.compare({"rows": rows}, {"rows": right.reshape(-1, decoder)}, 0)
+            off = (right - whole).abs().mean().item()
+            self.assertGreater(off, last)
+            last = off
 
     def test_there_are_as_many_parameters_as_in_the_public_code(self):
         count = lambda module: sum(parameter.numel() for parameter in module.parameters())

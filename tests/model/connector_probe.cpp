@@ -1,7 +1,8 @@
 // connector_probe CONFIG WEIGHTS IN OUT: one connector by itself. CONFIG is its JSON, as in fvlm.json; IN holds
 // `hidden` [frames, tokens, width], what an encoder would return, and `d_rows`, what flows back into the connector's
 // rows. For a connector of bytes, `hidden` is [rows, width], and `lengths` says how many rows each text has;
-// `embedding` is the decoder's. OUT gets `rows`, the gradient of `hidden`, and that of every weight.
+// `embedding` is the decoder's. With a `mode` in CONFIG it is that one, and OUT has the rows alone. Else OUT gets
+// `rows`, the gradient of `hidden`, and that of every weight.
 #include "../ops/tools.h"
 #include "base/config_reader.h"
 #include "model/connector/settings.h"
@@ -100,12 +101,12 @@ void probe(const nlohmann::json& config, const Safetensors& weights, const Safet
   pack.frame_slots = frames;
   pack.patches = segments_of(lengths, frames, rows, *std::max_element(lengths.begin(), lengths.end()), at::kCPU);
   const bool attention = connector->has_attention();
-  const VisualTokens seen =
-      connector->encode(tape, operations, pack,
-                        {settings->modes().front().name,
-                         attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens, nullptr});
+  const std::string mode = config.value("mode", settings->modes().front().name);
+  const VisualTokens seen = connector->encode(
+      tape, operations, pack, {mode, attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens, nullptr});
   std::map<std::string, Tensor> all{{"rows", seen.tokens.data}};
   if (attention) all["attention"] = seen.attention;
+  if (config.contains("mode")) return write_tensors(out, all);
   seen.tokens.gradient->add(tensor_over(in.at("d_rows")).clone());
   tape.backward();
   parameters.zero_missing_gradients();

@@ -29,18 +29,21 @@ constexpr std::array things{"kite", "boat", "drum", "lamp", "coat", "bike"};
 struct Part {
   const char* name;
   int64_t samples;
+  bool is_held_out;
 };
-constexpr std::array parts{Part{"train", 40000}, Part{"heldout", 500}};
+constexpr std::array parts{Part{"train", 40000, false}, Part{"heldout", 500, true}};
 constexpr int64_t shard_size = 2000; // samples
 
-// All people of a context, and all colours, are different.
-nlohmann::ordered_json make_sample(uint64_t seed, const char* part, uint64_t number, int64_t facts) {
-  shapes::Draw draw(seed, part, number);
+// All people of a context, and all colours, are different. Contexts to learn from may be shorter, which teaches a model
+// sooner to look for the one fact that counts.
+nlohmann::ordered_json make_sample(uint64_t seed, const Part& part, uint64_t number, int64_t most_facts) {
+  shapes::Draw draw(seed, part.name, number);
+  const int facts = part.is_held_out ? static_cast<int>(most_facts) : draw.between(1, static_cast<int>(most_facts));
   auto who = names;
   auto colour = colours;
   draw.shuffle(who);
   draw.shuffle(colour);
-  const auto asked = static_cast<size_t>(draw.below(static_cast<int>(facts)));
+  const auto asked = static_cast<size_t>(draw.below(facts));
   std::string context, question;
   for (size_t i = 0; i < static_cast<size_t>(facts); ++i) {
     const char* thing = draw.of(things);
@@ -84,7 +87,7 @@ int run(cli::Arguments arguments) {
     for (int64_t first = 0; first < part.samples; first += shard_size) {
       ShardWriter shard(folder.temporary_path() / part.name / fmt::format("{:05}.tar", first / shard_size));
       for (int64_t number = first; number < std::min(part.samples, first + shard_size); ++number) {
-        const auto sample = make_sample(static_cast<uint64_t>(seed), part.name, static_cast<uint64_t>(number), facts);
+        const auto sample = make_sample(static_cast<uint64_t>(seed), part, static_cast<uint64_t>(number), facts);
         const std::string text = sample.dump();
         if (number < shard_size) trainer.add(text);
         shard.add(fmt::format("{:07}.json", number), text);
