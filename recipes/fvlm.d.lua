@@ -262,7 +262,7 @@ function fvlm.stage(name) end
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
----@field questions? fvlm.Questions How samples with a context, a question and answers are written.
+---@field questions? fvlm.Questions How samples with a context, a question and answers are written. Default: with the defaults of its fields.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 
 ---Samples from weighted sources, and what the model sees of a sample.
@@ -446,8 +446,9 @@ function fvlm.converging(table) end
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
 ---@field measure? "loss"|"choice"|"preference"|"answer" The main figure. Default: `"loss"`.
----@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
+---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
+---@field max_new_tokens? integer Longest answer that is generated for the measure "answer". Default: 128. In tokens.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.
 ---@field show? integer Number of samples shown in the report with the model's answer and its attention over frames. Default: `0`.
 
