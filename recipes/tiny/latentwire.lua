@@ -1,5 +1,6 @@
--- LatentWire on two CPU cores, from scratch: a small decoder learns to answer questions about made facts that it reads as
--- text. Then it is frozen, and an encoder of bytes learns to write the same text as 8 latents that the decoder answers from.
+-- LatentWire on two CPU cores, from scratch: a small decoder is trained on questions about made facts that it reads as
+-- text. Then it is frozen, and an encoder of bytes is trained to write the same text as 8 latents for it. It shows the way
+-- of the data; in these few steps the decoder names one of the context's colours, and not yet the right one.
 --
 --   make-facts --out data/facts
 --   fvlm-engine train recipes/tiny/latentwire.lua
