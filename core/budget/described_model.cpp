@@ -81,7 +81,7 @@ Error at_path(std::string path, std::string what) {
 
 void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
   const int64_t size = plan.model.image_size, patch = description.encoder().patch_size;
-  if (size % patch != 0)
+  if (patch > 0 && size % patch != 0)
     throw at_path("model.image_size", fmt::format("{} pixels are no whole number of patches of {}", size, patch))
         .advise(fmt::format("image_size = {}", std::max<int64_t>(1, (size + patch / 2) / patch) * patch));
   for (const plan::Stage& stage : plan.stages) {

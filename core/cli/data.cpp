@@ -346,7 +346,7 @@ int data_show(Arguments arguments) {
   const Sample& sample = *measured.sample;
 
   std::string picture = parsed->value_or("out", "none");
-  if (sample.frames == 0 || picture == "none") picture.clear();
+  if (sample.frames == 0 || !sample.bytes.empty() || picture == "none") picture.clear();
   if (!picture.empty()) {
     std::vector<float> frames(static_cast<size_t>(sample.frames * data.samples().frame_elements()));
     data.samples().decode(*drawn, sample, frames);
@@ -360,6 +360,10 @@ int data_show(Arguments arguments) {
   fmt::print("{} of {}, {}{}\n", styled(sample.key, Style::bold), measured.aside.place,
              sample.source.empty() ? "" : fmt::format("source {}, ", strip_control_characters(sample.source)),
              counted(sample.frames, "frame"));
+  if (!sample.bytes.empty())
+    fmt::print("\n{}\n{} that the encoder reads\n",
+               strip_control_characters(std::string(sample.bytes.begin(), sample.bytes.end())),
+               counted(std::ssize(sample.bytes), "byte"));
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
     fmt::print("\n{}\n{}, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),
@@ -367,7 +371,7 @@ int data_show(Arguments arguments) {
   }
   if (!picture.empty())
     fmt::print("frames: {}\n", picture);
-  else if (sample.frames > 0)
+  else if (sample.frames > 0 && sample.bytes.empty())
     fmt::print("--out FILE writes its frames as a PNG\n");
   return 0;
 }

@@ -56,6 +56,8 @@ class Preprocess {
       : mix_(input.mix), tokenizer_(Tokenizer::from_file(input.tokenizer)), image_size_(input.image_size),
         options_(options), threads_(threads_or_cores(options.threads)),
         reader_(mix_, tokenizer_, image_size_, video, input.visual_rows) {
+    if (input.visual_rows.max_bytes > 0)
+      throw Error(ErrorKind::usage, "the model reads the bytes of texts, and there is nothing to preprocess");
     mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
     for (const auto& source : mix_.sources)
       sets_.push_back(std::make_unique<ShardSet>(source.patterns(), options.shards));

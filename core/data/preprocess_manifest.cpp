@@ -123,6 +123,15 @@ Json made_from(const PreprocessInput& input) {
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
   if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
   if (mix.documents) settings["documents"] = true;
+  if (const auto form = mix.questions.value_or(plan::QuestionForm()); form != plan::QuestionForm())
+    settings["questions"] = {form.source,
+                             form.prompt,
+                             form.anchor,
+                             form.eos,
+                             form.bos,
+                             form.bos_place == plan::QuestionForm::Begin::first,
+                             form.max_answer_tokens,
+                             form.max_source_tokens.value_or(0)};
   return {{"settings", settings}, {"sources", sources}};
 }
 

@@ -3,6 +3,8 @@
 #include "base/text.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace fvlm::evaluation {
 namespace {
@@ -10,7 +12,8 @@ namespace {
 // The frames whose rows stand in the prompt: all, unless an image follows the last answer.
 at::Tensor frames_before(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames) {
   const auto& texts = sample.texts;
-  if (std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
+  if (frames.dim() == 1 ||
+      std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
     return frames;
   const int64_t rows = std::count(prompt.begin(), prompt.end(), visual_placeholder);
   return frames.narrow(0, 0, rows / sample.rows_per_frame);
@@ -33,6 +36,25 @@ std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids) {
   return trimmed(tokenizer.decode(ids, true));
 }
 
+std::string first_line(const std::string& answer) {
+  constexpr std::array<std::string_view, 12> stripped = {" ", "\t", "\r", ".", ":", ";", ",", "'", "\"", "-", "–", "—"};
+  std::string_view all = answer;
+  while (!all.empty()) {
+    std::string_view line = all.substr(0, all.find('\n'));
+    all.remove_prefix(std::min(all.size(), line.size() + 1));
+    bool again = true;
+    while (again) {
+      again = false;
+      for (const std::string_view mark : stripped) {
+        if (line.starts_with(mark)) line.remove_prefix(mark.size()), again = true;
+        if (line.ends_with(mark)) line.remove_suffix(mark.size()), again = true;
+      }
+    }
+    if (!line.empty()) return std::string(line);
+  }
+  return "";
+}
+
 // An answer ends as the decoder's config says, or with the turn.
 Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops)
     : tokenizer_(tokenizer), vlm_(vlm), ops_(ops), ends_(vlm.config().decoder.eos_token_id) {
@@ -40,15 +62,17 @@ Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Ope
 }
 
 std::string Answerer::answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
-                             int64_t tokens) const {
+                             int64_t tokens, const std::string& mode) const {
   if (prompt.empty()) return "";
-  const at::Tensor shown =
-      frames.defined() ? frames_before(prompt, sample, frames).to(ops_.tensor_options()) : at::Tensor();
+  const at::Tensor shown = frames.defined()
+                               ? model::encoder_input(frames_before(prompt, sample, frames), ops_.tensor_options())
+                               : at::Tensor();
   const std::vector<int64_t> asked(prompt.begin(), prompt.end());
   const int64_t room = vlm_.config().decoder.max_position_embeddings - vlm_.prompt_rows(shown, asked);
   if (room < 1) return "";
-  const auto ids = vlm_.generate(ops_, shown, asked, {std::min(tokens, room), ends_});
-  return decoded(tokenizer_, {ids.begin(), ids.end()});
+  const auto ids = vlm_.generate(ops_, shown, asked, {std::min(tokens, room), ends_}, {}, {}, mode);
+  const std::string text = decoded(tokenizer_, {ids.begin(), ids.end()});
+  return sample.has_short_answer ? first_line(text) : text;
 }
 
 } // namespace fvlm::evaluation

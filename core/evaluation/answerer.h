@@ -18,14 +18,19 @@ struct PromptAndAnswer {
 // Without special tokens, placeholders and the space around it.
 std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids);
 
+// What counts of a short answer: its first line that is not empty, without spaces and . : ; , ' " - and dashes around
+// it.
+std::string first_line(const std::string& answer);
+
 class Answerer {
  public:
   // All three outlive it.
   Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops);
   // The prompt is of the sample, whose frames these are. At most `tokens` tokens, up to the end of the turn, as
   // far as the decoder has positions. Empty for an empty prompt.
-  std::string answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
-                     int64_t tokens) const;
+  // `mode`: of the connector, see Model::generate().
+  std::string answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames, int64_t tokens,
+                     const std::string& mode = {}) const;
 
  private:
   const Tokenizer& tokenizer_;

@@ -37,6 +37,9 @@ class AnswerMeans {
     relaxed_.add(relaxed_accuracy(answer, expected));
     vqa_.add(vqa_accuracy(answer, expected));
     captions_.push_back({answer, expected});
+    const int64_t rank = sample.texts[sample.right].first_rank;
+    first_.add(rank == 0);
+    first_of_five_.add(rank < 5);
     several_ = several_ || expected.size() > 1;
     return exact;
   }
@@ -46,6 +49,8 @@ class AnswerMeans {
     values.emplace_back("f1", f1_.value());
     values.emplace_back("contains", contains_.value());
     values.emplace_back("relaxed_accuracy", relaxed_.value());
+    values.emplace_back("first_token_accuracy", first_.value());
+    values.emplace_back("first_token_top5_accuracy", first_of_five_.value());
     if (!several_) return;
     values.emplace_back("vqa_accuracy", vqa_.value());
     Mean similar;
@@ -54,7 +59,7 @@ class AnswerMeans {
   }
 
  private:
-  Mean exact_, f1_, contains_, relaxed_, vqa_;
+  Mean exact_, f1_, contains_, relaxed_, vqa_, first_, first_of_five_;
   std::vector<Caption> captions_;
   bool several_ = false; // expected answers of a sample
 };
@@ -154,6 +159,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   add("reward_accuracy", reward_accuracy);
   add("reward_margin", reward_margin);
   if (measure == plan::Measure::answer) answers.append_to(result.values);
+  for (const auto& size : scores.sizes) result.values.push_back(size);
   result.values.emplace_back("samples", static_cast<double>(result.samples));
   if (scores.attention_entropy) result.values.emplace_back("attention_entropy", *scores.attention_entropy);
   const bool is_accuracy = measure != plan::Measure::loss && measure != plan::Measure::bits_per_byte;

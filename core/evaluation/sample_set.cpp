@@ -57,7 +57,8 @@ SampleSet::SampleSet(plan::EvaluationSet settings, OpenedSource source, const Pa
 
   PackSize& capacity = batches_.capacity;
   const auto frame_bytes = static_cast<uint64_t>(source_.samples->frame_elements()) * sizeof(float);
-  const auto frames_in_memory = static_cast<int64_t>(source_.loader.memory / (2 * frame_bytes)); // two packs
+  const auto frames_in_memory = // two packs
+      frame_bytes > 0 ? static_cast<int64_t>(source_.loader.memory / (2 * frame_bytes)) : all.frames;
   capacity.rows = std::min(std::max(limit.rows, largest.rows), all.rows);
   capacity.frames = std::max(std::min({limit.frames, frames_in_memory, all.frames}), largest.frames);
   batches_.batch.samples = samples_a_step;

@@ -7,6 +7,7 @@
 #include "ops/torch_threads.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   model::Capacity capacity = model::Capacity::of(samples, rows_per_frame);
   capacity.frames = in_eighths(capacity.frames, set.capacity().frames);
   capacity.rows = in_eighths(capacity.rows, set.capacity().rows);
+  capacity.bytes = rounded_up(capacity.bytes, 256);
   capacity.sequences = rounded_up(capacity.sequences, 16);
   capacity.labels = rounded_up(capacity.labels, 256);
   capacity.longest_sequence = set.longest().sequence;
@@ -40,17 +42,67 @@ int64_t parameters_of(const model::Model& model) {
 }
 
 // What the model generates for each sample of a pack, and what was expected.
-void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, ScoredPack& scored_pack) {
-  constexpr int64_t most_tokens = 128;
+void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, const std::string& mode,
+                      ScoredPack& scored_pack) {
+  const int64_t most_tokens = set.settings().max_new_tokens.value_or(128);
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
     const PromptAndAnswer text(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
     Answers expected = sample.answers;
     if (expected.empty()) expected = {decoded(set.tokenizer(), text.answer)};
-    scored_pack.scores[i].generated = {answerer.answer(text.prompt, sample, scored_pack.samples[i].frames, most_tokens),
-                                       std::move(expected)};
+    scored_pack.scores[i].generated = {
+        answerer.answer(text.prompt, sample, scored_pack.samples[i].frames, most_tokens, mode), std::move(expected)};
   }
 }
+
+// For each text, how many tokens are likelier than that of its first label.
+std::vector<int64_t> first_ranks(const model::Model& model, ops::Operations& ops, const model::Pack& pack,
+                                 const ops::Value& hidden) {
+  std::vector<int64_t> firsts;
+  int64_t begin = 0;
+  for (const int64_t labels : pack.labels_per_text) {
+    firsts.push_back(begin);
+    begin += labels;
+  }
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const at::Tensor index = at::tensor(firsts, at::kLong).to(hidden.data.device());
+  const at::Tensor rows = hidden.data.index_select(0, pack.labels.rows.index_select(0, index)),
+                   logits = model.decoder().logits(none, ops, ops::Value(rows)).data,
+                   own = logits.gather(1, pack.labels.targets.index_select(0, index).unsqueeze(1));
+  const at::Tensor ranks = logits.gt(own).sum(1).cpu();
+  return {ranks.const_data_ptr<int64_t>(), ranks.const_data_ptr<int64_t>() + ranks.numel()};
+}
+
+// What a sample takes, where an encoder reads bytes.
+class Sizes {
+ public:
+  void add(const HostPack& pack) {
+    for (const PackedSample& packed : pack.samples) {
+      const Sample& sample = *packed.sample;
+      ++samples_;
+      const auto prompt = PromptAndAnswer(sample.texts.front()).prompt;
+      tokens_ += static_cast<double>(
+          std::count_if(prompt.begin(), prompt.end(), [](TokenId id) { return id != visual_placeholder; }));
+      rows_ += static_cast<double>(sample.visual_rows());
+      bytes_ += static_cast<double>(sample.bytes.size());
+    }
+  }
+
+  std::vector<std::pair<std::string, double>> means(const model::ModelConfig& config, const std::string& mode) const {
+    if (!config.connector->reads_bytes() || samples_ == 0) return {};
+    const auto samples = static_cast<double>(samples_);
+    std::vector<std::pair<std::string, double>> all{{"prompt_tokens", tokens_ / samples}, {"latents", rows_ / samples}};
+    if (bytes_ == 0) return all; // the decoder reads the source
+    all.emplace_back("source_bytes", bytes_ / samples);
+    if (const auto sent = config.connector->wire_bytes(mode, config.vision.hidden_size))
+      all.emplace_back("wire_bytes", static_cast<double>(*sent));
+    return all;
+  }
+
+ private:
+  int64_t samples_ = 0;
+  double tokens_ = 0, rows_ = 0, bytes_ = 0;
+};
 
 std::vector<bool> answer_of(const SampleText& text) {
   return {text.answer_mask.begin(), text.answer_mask.end()};
@@ -73,7 +125,7 @@ int64_t bytes_of(const model::Text& text, const Tokenizer& tokenizer) {
 } // namespace
 
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
-                 const std::string& mode, model::EncodeOutputs outputs) {
+                      const std::string& mode, model::EncodeOutputs outputs) {
   const plan::Measure measure = set.settings().measure;
   const bool of_bytes = measure == plan::Measure::bits_per_byte;
   // A document's texts are its parts.
@@ -101,10 +153,13 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
   if (seen.attention.defined()) scored_pack.attention = seen.attention.narrow(0, 0, pack.frames_used);
   const at::Tensor losses = model::log_probabilities(none, ops, model, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();
+  std::vector<int64_t> ranks;
+  if (measure == plan::Measure::answer) ranks = first_ranks(model, ops, pack, hidden);
   size_t text = 0;
   for (size_t i = 0; i < scored_pack.samples.size(); ++i)
     for (size_t of_sample = 0; of_sample < scored_pack.samples[i].texts.size(); ++of_sample) {
       TextScore& scored = scored_pack.scores[i].texts.emplace_back();
+      if (!ranks.empty()) scored.first_rank = ranks[text];
       scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
       if (of_bytes) scored.bytes = bytes_of(scored_pack.samples[i].texts[of_sample], set.tokenizer());
@@ -123,10 +178,12 @@ Scores score(const SampleSet& set, const model::Model& model, ops::Operations& o
   int64_t frames = 0;
   const bool generates = set.settings().measure == plan::Measure::answer;
   const Answerer answerer(set.tokenizer(), model, ops);
+  Sizes sizes;
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
     ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs);
-    if (generates) generate_answers(set, loaded->pack, answerer, scored_pack);
+    if (generates) sizes.add(loaded->pack);
+    if (generates) generate_answers(set, loaded->pack, answerer, mode, scored_pack);
     scores.samples.insert(scores.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
     if (scored_pack.attention.defined()) {
       entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();
@@ -136,6 +193,7 @@ Scores score(const SampleSet& set, const model::Model& model, ops::Operations& o
   }
   std::sort(scores.samples.begin(), scores.samples.end(),
             [](const SampleScore& a, const SampleScore& b) { return a.position < b.position; });
+  scores.sizes = sizes.means(model.config(), mode);
   if (frames > 0) scores.attention_entropy = entropy / static_cast<double>(frames);
   return scores;
 }

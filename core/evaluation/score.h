@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fvlm::evaluation {
@@ -14,7 +15,8 @@ namespace fvlm::evaluation {
 struct TextScore {
   double loss = 0; // sum over its labels, which are its answer's tokens
   int64_t labels = 0;
-  int64_t bytes = 0; // that its labels stand for, where the set measures bits per byte
+  int64_t bytes = 0;       // that its labels stand for, where the set measures bits per byte
+  int64_t first_rank = -1; // how many tokens are likelier than the first label's; -1: not measured
   double mean() const { return loss / static_cast<double>(labels); }
 };
 
@@ -34,6 +36,9 @@ struct Scores {
   std::vector<SampleScore> samples; // in the order of their positions
   // Entropy of the attention over a frame: mean over frames, layers and heads, in nats; if the set requests it.
   std::optional<double> attention_entropy;
+  // Of a sample on average, where an encoder reads bytes: tokens of the prompt, decoder rows, bytes of the text and,
+  // where the mode sends them, of its latents.
+  std::vector<std::pair<std::string, double>> sizes;
 };
 
 // One pack of a set, all texts of a sample in one forward pass that shares its frames.

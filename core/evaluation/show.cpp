@@ -61,11 +61,12 @@ class SampleWriter {
     const auto& texts = packed.sample->texts;
     const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
+    const std::string source(packed.sample->bytes.begin(), packed.sample->bytes.end());
     Json sample{{"set", set_.settings().name},
                 {"stage", request_.stage},
                 {"step", request_.step},
                 {"source", score.source},
-                {"question", question_of(set_.tokenizer(), correct.prompt)},
+                {"question", source.empty() ? question_of(set_.tokenizer(), correct.prompt) : source},
                 {"expected", decoded(set_.tokenizer(), correct.answer)},
                 {"answer", answerer_.answer(correct.prompt, *packed.sample, model_sample.frames, request_.tokens)}};
     if (score.texts.size() > 1)
@@ -74,7 +75,7 @@ class SampleWriter {
                                      {"loss", score.texts[i].mean()},
                                      {"right", i == score.correct}});
     sample["frames"] = Json::array();
-    const int64_t frames = packed.sample->frames;
+    const int64_t frames = source.empty() ? packed.sample->frames : 0; // images
     for (int64_t i = 0; i < frames; ++i) {
       const std::string name = fmt::format("{}-{}.png", number, i);
       write_frame(model_sample.frames[i], folder_ / name);

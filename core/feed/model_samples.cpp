@@ -12,6 +12,12 @@ at::Tensor frames_at(const HostPack& pack, int64_t first, int64_t count, int64_t
   return at::from_blob(memory + first * 3 * image_size * image_size, {count, 3, image_size, image_size}, at::kFloat);
 }
 
+// Of an encoder of bytes, the sample's text.
+at::Tensor bytes_of(const Sample& sample) {
+  // Never written to.
+  return at::from_blob(const_cast<uint8_t*>(sample.bytes.data()), {std::ssize(sample.bytes)}, at::kByte);
+}
+
 } // namespace
 
 std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_size, const LabelFunction& labels,
@@ -19,7 +25,9 @@ std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_siz
   std::vector<model::Sample> samples;
   samples.reserve(pack.samples.size());
   for (const PackedSample& packed : pack.samples) {
-    const auto frames = frames_at(pack, packed.first_frame, packed.sample->frames, image_size);
+    const Sample& sample = *packed.sample;
+    const auto frames =
+        sample.bytes.empty() ? frames_at(pack, packed.first_frame, sample.frames, image_size) : bytes_of(sample);
     if (texts == Texts::share_frames) samples.push_back({frames, {}});
     for (const SampleText& text : packed.sample->texts) {
       if (texts == Texts::apart) samples.push_back({frames, {}});

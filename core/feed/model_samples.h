@@ -13,7 +13,8 @@ using LabelFunction = std::function<std::vector<bool>(const SampleText& text)>;
 // Whether the texts of a sample share its frames, or each makes a sample by itself.
 enum class Texts { share_frames, apart };
 
-// In the pack's order. Their frames lie in the pack's memory. `image_size`: pixels a side.
+// In the pack's order. Their frames, or the bytes of their texts, lie in the pack's memory. `image_size`: pixels a
+// side.
 std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_size, const LabelFunction& labels,
                                          Texts texts = Texts::share_frames);
 

@@ -13,10 +13,6 @@
 namespace fvlm::model {
 namespace {
 
-int64_t frames_of(const at::Tensor& frames) {
-  return frames.defined() ? frames.size(0) : 0;
-}
-
 // Refused before any work is done.
 void check(const Generator& generator, const std::vector<Sample>& samples, const std::filesystem::path& file) {
   for (size_t i = 0; i < samples.size(); ++i) try {
@@ -77,7 +73,7 @@ Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& p
   const int64_t room = config().decoder.max_position_embeddings - require_room(frames, prompt);
   const auto begin = std::chrono::steady_clock::now();
   const auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
-  const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
+  const at::Tensor shown = encoder_input(frames, ops_.tensor_options());
   answer.ids = vlm_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   answer.ended = std::find(ends.begin(), ends.end(), answer.ids.back()) != ends.end();

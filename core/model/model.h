@@ -37,6 +37,7 @@ class Model {
 
   // For make_pack(), of frames of this size.
   FrameReader frame_reader(int64_t height, int64_t width) const;
+  FrameReader frame_reader(const at::Tensor& frames) const; // of a sample's frames, which are defined
 
   // Encodes the pack's frames to visual tokens, in one of the connector's modes. Returns undefined values if the pack
   // has no frame slots.
@@ -55,17 +56,19 @@ class Model {
     int64_t max_tokens;
     std::vector<int64_t> end_tokens; // generation stops after any of these, as at EOS
   };
-  // Called with each generated token; returns false to stop.
+  // Called with each generated token; returns false to stop. `mode`: of the connector, for frames in place of
+  // placeholders; empty: that of use.
   // Decoder rows of a prompt: its tokens, and the visual rows of the frames, if they are defined, in place of its
   // placeholders or before it. Throws Error(data) where the placeholders are not those of the frames.
   int64_t prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
   using TokenCallback = std::function<bool(int64_t token)>;
   std::vector<int64_t> generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
                                 const StopCondition& stop, const Sampling& sampling = {},
-                                const TokenCallback& on_token = {}) const;
+                                const TokenCallback& on_token = {}, std::string_view mode = {}) const;
 
  private:
-  at::Tensor embed_prompt(Operations& ops, const at::Tensor& frames, std::vector<int64_t> prompt) const;
+  at::Tensor embed_prompt(Operations& ops, const at::Tensor& frames, std::vector<int64_t> prompt,
+                          std::string_view mode) const;
 
   ModelConfig config_;
   Parameters parameters_;

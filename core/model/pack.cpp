@@ -15,7 +15,11 @@ namespace fvlm::model {
 namespace {
 
 int64_t frames_of(const Sample& sample) {
-  return sample.frames.defined() ? sample.frames.size(0) : 0;
+  return model::frames_of(sample.frames);
+}
+
+bool is_text(const at::Tensor& frames) {
+  return frames.defined() && frames.dim() == 1;
 }
 
 bool is_label(const Text& text, size_t position) {
@@ -101,7 +105,34 @@ at::Tensor frames_in_slots(const std::vector<Sample>& samples, int64_t slots) {
   return at::concat(frames);
 }
 
-void check(const Sample& sample, size_t index, int64_t rows_per_frame) {
+// The bytes of all texts, one after the other, and a segment for each.
+void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& capacity, int64_t longest,
+               at::Device device) {
+  std::vector<int64_t> lengths;
+  at::Tensor bytes = at::zeros({capacity.bytes}, at::kLong);
+  int64_t begin = 0;
+  for (const Sample& sample : samples) {
+    if (!is_text(sample.frames)) continue;
+    lengths.push_back(sample.frames.size(0));
+    bytes.narrow(0, begin, lengths.back()).copy_(sample.frames);
+    begin += lengths.back();
+  }
+  pack.bytes = bytes.to(device);
+  pack.patches = segments_of(lengths, capacity.frames, capacity.bytes, longest, device);
+}
+
+void check_frames(const at::Tensor& frames, const FrameReader& reader) {
+  if (model::frames_of(frames) == 0) return;
+  if (is_text(frames) != reader.reads_bytes)
+    throw Error(ErrorKind::data, reader.reads_bytes
+                                     ? "it has images, and the encoder reads texts as bytes"
+                                     : "it has a text for an encoder of bytes, and the encoder reads images");
+  if (is_text(frames) && (frames.size(0) < 1 || frames.size(0) > reader.tokens_per_frame))
+    throw Error(ErrorKind::data, fmt::format("its text for the encoder has {} bytes, and 1 to {} were expected",
+                                             frames.size(0), reader.tokens_per_frame));
+}
+
+void check(const Sample& sample, size_t index, const FrameReader& reader) {
   const auto where = fmt::format("sample {}", index);
   for (const Text& text : sample.texts)
     if (text.is_label.size() != text.tokens.size())
@@ -109,14 +140,25 @@ void check(const Sample& sample, size_t index, int64_t rows_per_frame) {
                   fmt::format("{} tokens, but a loss mask of {}", text.tokens.size(), text.is_label.size()))
           .at(where);
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
-  for (const Text& text : sample.texts) try {
-      require_placeholders(placeholders_of(text.tokens), frames_of(sample), rows_per_frame);
-    } catch (const Error& error) {
-      throw Error(error.kind(), error.what()).at(where).advise(error.advice());
-    }
+  try {
+    check_frames(sample.frames, reader);
+    for (const Text& text : sample.texts)
+      require_placeholders(placeholders_of(text.tokens), frames_of(sample), reader.rows_per_frame);
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.what()).at(where).advise(error.advice());
+  }
 }
 
 } // namespace
+
+int64_t frames_of(const at::Tensor& frames) {
+  if (!frames.defined()) return 0;
+  return is_text(frames) ? 1 : frames.size(0);
+}
+
+at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options) {
+  return frames.defined() ? frames.to(is_text(frames) ? options.dtype(at::kLong) : options) : at::Tensor();
+}
 
 int64_t placeholders_of(const std::vector<int64_t>& tokens) {
   return std::count(tokens.begin(), tokens.end(), visual_placeholder);
@@ -150,6 +192,7 @@ Capacity Capacity::of(const std::vector<Sample>& samples, int64_t rows_per_frame
     const int64_t frames = frames_of(sample);
     sum.frames += frames;
     sum.longest_video = std::max(sum.longest_video, frames);
+    if (is_text(sample.frames)) sum.bytes += sample.frames.size(0);
     for (const Text& text : sample.texts) {
       const int64_t length =
           frames * rows_per_frame + static_cast<int64_t>(text.tokens.size()) - placeholders_of(text.tokens);
@@ -169,7 +212,7 @@ std::vector<ops::Segments*> Pack::segments() {
 }
 
 std::vector<at::Tensor*> Pack::tensors() {
-  std::vector<at::Tensor*> all{&frames, &visual_source};
+  std::vector<at::Tensor*> all{&frames, &bytes, &visual_source};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
   for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
@@ -191,7 +234,7 @@ void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor) {
 
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,
                at::TensorOptions options, Frames frames) {
-  for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i, reader.rows_per_frame);
+  for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i, reader);
   const Capacity used = Capacity::of(samples, reader.rows_per_frame);
   require_fit("frame slots", used.frames, capacity.frames);
   require_fit("rows", used.rows, capacity.rows);
@@ -199,6 +242,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   require_fit("labels", used.labels, capacity.labels);
   require_fit("rows in one sequence", used.longest_sequence, capacity.longest_sequence);
   require_fit("frames in one sample", used.longest_video, capacity.longest_video);
+  require_fit("bytes of texts", used.bytes, capacity.bytes);
 
   Maps maps(reader.rows_per_frame);
   for (const Sample& sample : samples) maps.add(sample);
@@ -214,10 +258,14 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   pack.text_rows = maps.text_rows;
   pack.labels_per_text = maps.labels_per_text;
   if (capacity.frames > 0) {
-    if (frames == Frames::copied) pack.frames = frames_in_slots(samples, capacity.frames).to(device);
     const int64_t patches = reader.tokens_per_frame;
-    const std::vector<int64_t> many(static_cast<size_t>(used.frames), patches);
-    pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
+    if (reader.reads_bytes) {
+      add_bytes(pack, samples, capacity, patches, device);
+    } else {
+      if (frames == Frames::copied) pack.frames = frames_in_slots(samples, capacity.frames).to(device);
+      const std::vector<int64_t> many(static_cast<size_t>(used.frames), patches);
+      pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
+    }
     reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,
                                           capacity.longest_video, patches, device});
     const bool once_in_order = std::ssize(maps.visual_source) == maps.all_frames * reader.rows_per_frame;

@@ -20,7 +20,8 @@ struct Text {
 
 // What is seen and what is said of it: one text, or for preferences the chosen and the rejected one.
 struct Sample {
-  at::Tensor frames; // [n, 3, H, W] float32, normalised; undefined: none
+  // [n, 3, H, W] float32, normalised; or for an encoder of bytes one text, uint8 [bytes]; undefined: none
+  at::Tensor frames;
   std::vector<Text> texts;
 };
 
@@ -32,6 +33,7 @@ struct Capacity {
   int64_t labels = 0;           // positions with a loss
   int64_t longest_sequence = 0; // rows of one sequence
   int64_t longest_video = 0;    // frames of one sample
+  int64_t bytes = 0;            // of all texts that an encoder of bytes reads
 
   // What these samples fill exactly.
   static Capacity of(const std::vector<Sample>& samples, int64_t rows_per_frame);
@@ -51,7 +53,8 @@ struct PackMaps {
 };
 
 struct Pack {
-  at::Tensor frames;     // [frames, 3, H, W]; undefined where there are no frame slots
+  at::Tensor frames;     // [frames, 3, H, W]; undefined where there are no frame slots, or frames are texts
+  at::Tensor bytes;      // int64 [bytes] of all texts, one after the other, where the encoder reads bytes
   ops::Segments patches; // the encoder's tokens: a segment a frame
   PackMaps maps;         // the connector's
   at::Tensor
@@ -63,6 +66,8 @@ struct Pack {
   std::vector<int64_t> text_rows;       // rows that hold text, in order
   std::vector<int64_t> labels_per_text; // how many each text has
 
+  // The frames or the bytes; undefined where there are no frame slots.
+  const at::Tensor& encoder_input() const { return bytes.defined() ? bytes : frames; }
   std::vector<at::Tensor*> tensors(); // all of them, those that are not defined too
   // All that passes ask of a pack besides what its tensors hold. What was recorded of one does for those that equal it.
   std::vector<int64_t> shape();
@@ -82,9 +87,15 @@ class Connector; // connector/connector.h
 // Who reads the frames of a pack: the tokens that the encoder makes of each, the connector, and the decoder's rows.
 struct FrameReader {
   const Connector& connector;
-  int64_t tokens_per_frame;
+  int64_t tokens_per_frame; // the most, where the encoder reads bytes
   int64_t rows_per_frame;
+  bool reads_bytes = false;
 };
+
+// Of what a sample has as frames, see Sample::frames.
+int64_t frames_of(const at::Tensor& frames);
+// The same on the device and in the type that an encoder reads.
+at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options);
 
 // Of the text's tokens.
 int64_t placeholders_of(const std::vector<int64_t>& tokens);

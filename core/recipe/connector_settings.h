@@ -49,12 +49,19 @@ class ConnectorSettings {
   // Throws Error(usage).
   virtual std::string select_mode(std::string_view word);
 
+  // The mode that generation encodes frames in: the one for inference alone, or else the default.
+  virtual std::string mode_of_use() const;
+  // Bytes of what a decoder elsewhere has to be sent for a frame in this mode. Nothing: frames do not travel.
+  virtual std::optional<int64_t> wire_bytes(std::string_view, int64_t) const { return {}; } // mode, encoder width
+
   // Decoder rows that the connector makes of a frame, at least 1. `tokens_per_frame` returns the encoder's tokens of a
   // frame; it is called only by connectors whose number depends on it.
   using TokensPerFrame = std::function<int64_t()>;
   virtual int64_t rows_per_frame(const TokensPerFrame&) const { return 1; }
   // See VisualRows::in_place.
   virtual bool rows_in_place() const { return false; }
+  // Whether the encoder reads the bytes of a text, see VisualRows::max_bytes. Other connectors read images.
+  virtual bool reads_bytes() const { return false; }
 
   // The weights between an encoder and a decoder of these widths.
   virtual WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const = 0;
@@ -66,11 +73,9 @@ class ConnectorSettings {
   virtual void adopt_shapes(const ShapeOf&) {}
 
   std::vector<std::string> mode_names() const;
-  // The mode that generation encodes frames in: the one for inference alone, or else the default.
-  std::string mode_of_use() const;
   std::vector<std::string> training_mode_names() const;
   VisualRows visual_rows(const TokensPerFrame& tokens_per_frame) const {
-    return {rows_per_frame(tokens_per_frame), rows_in_place()};
+    return {rows_per_frame(tokens_per_frame), rows_in_place(), reads_bytes() ? tokens_per_frame() : 0};
   }
   // Nothing where the number depends on the encoder.
   std::optional<int64_t> known_rows_per_frame() const;

@@ -84,6 +84,7 @@ plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& re
   plan::Plan plan;
   recipe_schema()->read(reader, recipe, plan);
   read_parts(plan.model, reader, read_model_directory);
+  derive_frames(plan);
   check_plan(reader, plan);
   if (!reader.mistakes.any()) derive(reader, plan);
   return plan;

@@ -33,6 +33,12 @@ struct Clip : FreshVision {
 };
 struct Siglip : FreshVision {};
 
+// The encoder of LatentWire, which reads a text's bytes.
+struct Bytes {
+  int64_t max_bytes = 512, width = 256, layers = 6, heads = 8;
+  std::optional<int64_t> mlp; // always set once resolved
+};
+
 struct Llama {
   std::string tokenizer; // a folder with tokenizer.json, which determines the vocabulary size
   int64_t width = 0, layers = 0, heads = 0;
@@ -54,7 +60,7 @@ struct GhostVis {
   int64_t mlp() const { return (width() * 27 / 10 + 63) / 64 * 64; }
 };
 
-using Vision = std::variant<std::string, Dinov2, Clip, Siglip>; // a string is a Hugging Face folder
+using Vision = std::variant<std::string, Dinov2, Clip, Siglip, Bytes>; // a string is a Hugging Face folder
 using Decoder = std::variant<std::string, Llama, GhostVis>;
 
 struct Model {
@@ -92,6 +98,20 @@ enum class Overlong { truncate, drop };
 // How the documents of a text stream see each other.
 enum class Documents { joined, isolated };
 
+// What becomes of a sample that has a context, a question and answers.
+struct QuestionForm {
+  std::string source = "Context: {context}\nQuestion: {question}\n"; // that an encoder of bytes reads, or the decoder
+  std::string prompt = "{source}"; // around the source where the decoder reads it as text; may have special tokens
+  std::string anchor = "Answer: "; // behind the source or its rows
+  std::string eos = "<|im_end|>";  // behind the answer
+  std::string bos;                 // empty: none
+  enum class Begin { first, after_prefix };
+  Begin bos_place = Begin::first;
+  int64_t max_answer_tokens = 32;
+  std::optional<int64_t> max_source_tokens; // of a source that the decoder reads as text
+  bool operator==(const QuestionForm&) const = default;
+};
+
 struct Mix {
   std::vector<Source> sources;
   std::optional<double> text_ratio; // fraction of text-only samples; if absent, the weights decide
@@ -103,8 +123,9 @@ struct Mix {
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> teacher_prompt; // the first user turn that a teacher reads; {field} is one of the sample's
-  std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
-  std::optional<Documents> documents; // the samples are one stream of text, cut into rows of max_text_tokens
+  std::optional<std::string> preprocessed;   // a folder written by `preprocess`
+  std::optional<Documents> documents;        // the samples are one stream of text, cut into rows of max_text_tokens
+  std::optional<QuestionForm> questions;     // absent: QuestionForm()
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
@@ -221,7 +242,8 @@ struct EvaluationSet {
   std::vector<std::string> modes; // of the connector; once resolved, at least one
   int64_t samples = 0;            // 0: all
   bool entropy = false;
-  int64_t show = 0; // samples in the report, with the model's answer and its attention over frames
+  std::optional<int64_t> max_new_tokens; // of a generated answer; absent: 128
+  int64_t show = 0;                      // samples in the report, with the model's answer and its attention over frames
 };
 
 struct Evaluation {

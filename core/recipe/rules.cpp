@@ -154,6 +154,8 @@ class Rules {
     };
     if (auto* vision = plan_.model.fresh_vision())
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
+    if (auto* encoder = std::get_if<Bytes>(&plan_.model.vision))
+      layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, encoder->layers);
     if (const auto count = plan_.model.decoder_layers())
       layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, *count);
   }
@@ -278,8 +280,18 @@ void check_plan(Reader& reader, const Plan& plan) {
   Rules(reader, plan).check();
 }
 
+void derive_frames(Plan& plan) {
+  if (!plan.model.connector->reads_bytes()) return;
+  const auto one_text = [](Mix& mix) { mix.max_frames = mix.replicate_image_frames = 1; };
+  for (Stage& stage : plan.stages) {
+    one_text(stage.data);
+    for (EvaluationSet& set : stage.evaluation.sets) one_text(set.data);
+  }
+}
+
 void derive(Reader& reader, Plan& plan) {
   if (auto* vision = plan.model.fresh_vision()) vision->mlp = vision->mlp.value_or(4 * vision->width);
+  if (auto* bytes = std::get_if<Bytes>(&plan.model.vision)) bytes->mlp = bytes->mlp.value_or(4 * bytes->width);
   if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
     decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);

@@ -140,7 +140,8 @@ class Summary {
     line("model", tower("vision"));
     line("", tower("decoder"));
     line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
-    line("images", {fmt::format("{0} x {0} pixels", plan_.model.image_size)});
+    if (!plan_.model.connector->reads_bytes())
+      line("images", {fmt::format("{0} x {0} pixels", plan_.model.image_size)});
     for (const auto& [name, patterns] : plan_.model.groups)
       line("group", {fmt::format("{}: {}", name, join(patterns, ", "))});
     kernels();

@@ -15,6 +15,8 @@ struct VisualRows {
   int64_t per_frame = 1;
   // Whether <image> and <video> in what a user says become placeholders. Otherwise they are removed.
   bool in_place = false;
+  // Above 0: a frame is not an image but a text, of which the encoder reads this many bytes at most.
+  int64_t max_bytes = 0;
 };
 
 } // namespace plan

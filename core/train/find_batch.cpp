@@ -146,7 +146,7 @@ class Search {
 
   void run_steps(PackTry& now, StageModel& model) {
     const auto operations = make_operations(plan_, registry_, request_.device);
-    const SyntheticPack pack = make_synthetic_pack(stage_, rows_per_frame_, now.size, now.segments,
+    const SyntheticPack pack = make_synthetic_pack(stage_, visual_rows(plan_.model), now.size, now.segments,
                                                    plan_.model.image_size, description_.decoder().vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
     Frozen frozen = model.frozen;

@@ -39,6 +39,8 @@ std::unique_ptr<model::Model> make_model(const ModelDescription& description, ui
     initialize_weights(values, fresh.at(name)->fill, seed, name);
     parameter.value.copy_(at::from_blob(values.data(), parameter.value.sizes(), at::kFloat));
   }
+  for (const auto& [name, value] : vlm->connector().initial_values())
+    if (fresh.contains(directory_name(name))) vlm->parameters().at(name).value.copy_(value);
   return vlm;
 }
 

@@ -76,6 +76,7 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   model::Capacity capacity = max_;
   const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_.frames);
   capacity.frames = model::size_class(std::max(used.frames, min_frames), max_.frames, classes);
+  capacity.bytes = model::size_class(std::max(used.bytes, std::min(min_frames, max_.bytes)), max_.bytes, classes);
   capacity.rows = model::size_class(used.rows, max_.rows, classes);
   capacity.sequences = model::size_class(used.sequences, max_.sequences, classes);
   capacity.labels = model::size_class(used.labels, max_.labels, std::max<int64_t>(classes, 16));
@@ -96,7 +97,7 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
     in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
   if (stage_.reads_teacher_prompt()) add_teacher_pack(host, in);
   if (in.pack.frame_slots > 0) {
-    built.frames = feed::frames_of(host, image_size_, texts_);
+    if (!in.pack.bytes.defined()) built.frames = feed::frames_of(host, image_size_, texts_);
     in.frame_shares = at::zeros({in.pack.frame_slots}, at::kDouble);
     in.frame_shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
   }

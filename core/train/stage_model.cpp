@@ -94,9 +94,11 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
 model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
                                 int64_t most_samples) {
   const int64_t texts = stage.texts_per_sample();
-  const auto largest = stage.largest_sample(visual_rows(plan.model).per_frame);
+  const plan::VisualRows visual = visual_rows(plan.model);
+  const auto largest = stage.largest_sample(visual.per_frame);
   model::Capacity most;
   most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : texts);
+  most.bytes = most.frames * visual.max_bytes;
   most.rows = capacity.rows;
   // Each document of a row is a sequence of its own where they are isolated.
   const bool any_number = most_samples == 0 || stage.data.documents == plan::Documents::isolated;

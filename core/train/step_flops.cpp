@@ -3,6 +3,7 @@
 #include "objective/labels.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm::train {
 
@@ -46,7 +47,11 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
   work.rows *= reads;
   work.pairs *= reads;
   work.labels *= reads;
-  const int64_t size = plan_.model.image_size, tokens = policy_.encoder().tokens_per_frame(size, size);
+  const int64_t size = plan_.model.image_size;
+  int64_t tokens = policy_.encoder().tokens_per_frame(size, size), bytes = 0;
+  for (const auto& sample : samples) bytes += std::ssize(sample->bytes);
+  if (policy_.encoder().reads_bytes() && work.frames > 0) // of a text of mean length
+    tokens = std::llround(static_cast<double>(bytes) / work.frames);
   double all = policy_.flops(tokens, work, trained_, stage_.mode);
   for (const model::Model* model : frozen_) all += model->flops(tokens, work, {}, stage_.mode);
   for (const model::Model* model : teachers_) all += model->flops(tokens, of_teacher, {}, stage_.mode);

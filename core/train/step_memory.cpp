@@ -78,10 +78,11 @@ class StepMemory::Step {
  public:
   Step(const StepMemory& memory, const PackSize& size, int64_t most_samples)
       : plan_(memory.plan_), stage_(memory.stage_), model_(memory.model_) {
-    pack_ = make_synthetic_samples(stage_, visual_rows(plan_.model).per_frame, size, most_samples,
-                                   memory.description_.decoder().vocab_size);
+    const plan::VisualRows visual = visual_rows(plan_.model);
+    pack_ = make_synthetic_samples(stage_, visual, size, most_samples, memory.description_.decoder().vocab_size);
     const int64_t image = plan_.model.image_size;
-    if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image); pixels > 0) {
+    if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image);
+        pixels > 0 && visual.max_bytes == 0) {
       pack_.host.buffer = reserve_frames(pixels * sizeof(float));
       pack_.host.frames = {reinterpret_cast<const float*>(pack_.host.buffer.get()), pixels};
     }
@@ -95,7 +96,7 @@ class StepMemory::Step {
     const model::Capacity most = max_capacity_of(plan_, stage_, size, most_samples);
     computer_.emplace(plan_, stage_, *model_.vlm, *memory.operations_, most, std::move(frozen));
     // On a GPU, the next pack's frames arrive while this one's are read.
-    if (memory.device_ == budget::Device::cuda && plan_.speed.overlap_copies && most.frames > 0)
+    if (memory.device_ == budget::Device::cuda && plan_.speed.overlap_copies && most.frames > 0 && most.bytes == 0)
       incoming_ = at::empty({most.frames, 3, image, image}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
     if (stage_.quantization_aware)
       quantized_ = std::make_unique<QuantizedWeights>(plan_, memory.registry_, model_.vlm->parameters(), at::kMeta);

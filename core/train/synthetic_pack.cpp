@@ -17,9 +17,10 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 
 } // namespace
 
-SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
-                                     int64_t most_samples, int64_t vocabulary) {
-  const int64_t texts = stage.texts_per_sample(), readers = stage.reads_teacher_prompt() ? 2 : 1,
+SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
+                                     const PackSize& size, int64_t most_samples, int64_t vocabulary) {
+  const int64_t rows_per_frame = visual_rows.per_frame, texts = stage.texts_per_sample(),
+                readers = stage.reads_teacher_prompt() ? 2 : 1,
                 most_frames = stage.largest_sample(rows_per_frame).frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
@@ -38,6 +39,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_
     auto sample = std::make_shared<Sample>();
     sample->frames = std::max<int64_t>(0, of_sample);
     sample->rows_per_frame = rows_per_frame;
+    if (sample->frames > 0) sample->bytes.assign(static_cast<size_t>(visual_rows.max_bytes), ' ');
     for (int64_t i = 0; i < texts; ++i) sample->texts.push_back(made_text(tokens, vocabulary));
     if (stage.reads_teacher_prompt()) sample->teacher_texts = sample->texts;
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
@@ -49,12 +51,12 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_
   return made;
 }
 
-SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
+SyntheticPack make_synthetic_pack(const plan::Stage& stage, const plan::VisualRows& visual_rows, const PackSize& size,
                                   int64_t most_samples, int64_t image_size, int64_t vocabulary,
                                   const AllocateHost& allocate) {
-  SyntheticPack made = make_synthetic_samples(stage, rows_per_frame, size, most_samples, vocabulary);
+  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabulary);
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
-  if (pixels == 0) return made;
+  if (pixels == 0 || visual_rows.max_bytes > 0) return made;
   made.host.buffer = allocate(pixels * sizeof(float));
   auto* values = reinterpret_cast<float*>(made.host.buffer.get());
   for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<float>(i % 31) / 15 - 1;

@@ -16,13 +16,14 @@ struct SyntheticPack {
 };
 
 // Every frame and row of `size` is used where samples as large as the stage's mix lets through allow it. All text is
-// learnt. `most_samples` 0: any number. `allocate`: memory for the frames.
-SyntheticPack make_synthetic_pack(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
+// learnt. Texts of an encoder of bytes are as long as it reads. `most_samples` 0: any number. `allocate`: memory for
+// the frames.
+SyntheticPack make_synthetic_pack(const plan::Stage& stage, const plan::VisualRows& visual_rows, const PackSize& size,
                                   int64_t most_samples, int64_t image_size, int64_t vocabulary,
                                   const AllocateHost& allocate = allocate_host);
 
 // The same without memory for the frames.
-SyntheticPack make_synthetic_samples(const plan::Stage& stage, int64_t rows_per_frame, const PackSize& size,
-                                     int64_t most_samples, int64_t vocabulary);
+SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
+                                     const PackSize& size, int64_t most_samples, int64_t vocabulary);
 
 } // namespace fvlm::train

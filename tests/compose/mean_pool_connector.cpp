@@ -23,7 +23,7 @@ class MeanPoolConnector : public Connector {
     return out;
   }
 
-  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames) const override {
+  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames, std::string_view) const override {
     Tape no_grad(Tape::Mode::forward_only);
     const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
     const Segments tokens{at::arange(count + 1, at::kInt).to(frames.device()) * rows, {}, rows};

@@ -1,16 +1,18 @@
-// tower_probe vision|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames` or `ids`
-// with `lengths`, and `d_hidden`, what flows back into the last hidden states; OUT gets `hidden`, and every gradient.
+// tower_probe vision|bytes|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames`, or
+// `ids` with `lengths` (bytes, of which those behind the last text are padding), and `d_hidden`, what flows back into
+// the last hidden states; OUT gets `hidden`, and every gradient.
 #include "../ops/tools.h"
 #include "model/decoder/llama/llama.h"
 #include "model/encoder/encoder.h"
 #include "model/loading.h"
+#include "model/pack.h"
 #include "ops/rows.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/concat.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 using namespace fvlm;
 using namespace fvlm::model;
@@ -56,16 +58,31 @@ void probe_vision(const std::string& path, const Safetensors& in, const std::str
   finish(tower, tape, encoder->forward(tape, *tower.operations, frames, tokens), in, "vision.", out);
 }
 
+Segments segments_of(const Tensor& lengths, int64_t rows) {
+  std::vector<int64_t> each;
+  for (int64_t i = 0; i < lengths.numel(); ++i) each.push_back(lengths[i].item<int64_t>());
+  return model::segments_of(each, std::ssize(each), rows, *std::max_element(each.begin(), each.end()), at::kCPU);
+}
+
+void probe_bytes(const std::string& path, const Safetensors& in, const std::string& out) {
+  const auto source = HuggingFaceFolder::open(path);
+  const VisionConfig config = read_vision_config(source.config, path);
+  Tower tower(layout_of(config), "vision.", fused_weights(config), source);
+  const auto encoder = make_encoder(config, tower.parameters);
+  const Tensor ids = tensor_over(in.at("ids"));
+  Tape tape;
+  finish(tower, tape,
+         encoder->forward(tape, *tower.operations, ids, segments_of(tensor_over(in.at("lengths")), ids.numel())), in,
+         "vision.", out);
+}
+
 void probe_decoder(const std::string& path, const Safetensors& in, const std::string& out) {
   const auto source = HuggingFaceFolder::open(path);
   const DecoderConfig config = read_decoder_config(source.config, path);
   Tower tower(layout_of(config), "decoder.", fused_weights(config), source);
   const Llama llama(config, tower.parameters);
   const Tensor ids = tensor_over(in.at("ids")), lengths = tensor_over(in.at("lengths"));
-  std::vector<Tensor> positions;
-  for (int64_t i = 0; i < lengths.numel(); ++i) positions.push_back(at::arange(lengths[i].item<int64_t>(), at::kInt));
-  const Tensor starts = at::concat({at::zeros({1}, at::kLong), lengths.cumsum(0)}).to(at::kInt);
-  const Segments segments{starts, at::concat(positions), lengths.max().item<int64_t>()};
+  const Segments segments = segments_of(lengths, ids.numel());
   Tape tape;
   const Value x = ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}});
   finish(tower, tape, llama.forward(tape, *tower.operations, x, segments, {}, false), in, "decoder.", out);
@@ -78,7 +95,7 @@ int main(int count, char** words) {
   try {
     const Safetensors in = Safetensors::open(words[3]);
     const std::string_view what = words[1];
-    (what == "vision" ? probe_vision : probe_decoder)(words[2], in, words[4]);
+    (what == "vision" ? probe_vision : what == "bytes" ? probe_bytes : probe_decoder)(words[2], in, words[4]);
     return 0;
   } catch (const Error& error) {
     fmt::print(stderr, "error: {}\n", error.text());

@@ -39,7 +39,8 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
   auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
   const int64_t image = plan.model.image_size;
   const int64_t rows = visual_rows(plan.model).per_frame;
-  const SyntheticPack pack = make_synthetic_pack(stage, rows, size, 0, image, description.decoder().vocab_size);
+  const SyntheticPack pack =
+      make_synthetic_pack(stage, visual_rows(plan.model), size, 0, image, description.decoder().vocab_size);
   const auto used = model::Capacity::of(
       feed::model_samples(pack.host, image,
                           [&](const SampleText& text) { return objective::labels(text, stage.objective); }),

@@ -64,7 +64,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   const int64_t rows_per_frame = visual_rows(job.plan.model).per_frame;
   const auto size = stage.largest_sample(rows_per_frame);
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = train::make_synthetic_pack(stage, rows_per_frame, job.capacity, configuration.samples, shape.frame,
+  job.pack = train::make_synthetic_pack(stage, {rows_per_frame}, job.capacity, configuration.samples, shape.frame,
                                         shape.vocabulary(), feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);

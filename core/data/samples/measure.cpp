@@ -100,10 +100,20 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
-  if (mix_.teacher_prompt) sample.teacher_texts = teacher_texts(parts, parsed);
-  encode(std::move(parsed), sample);
-  if (sample.dropped.empty()) fit_teacher_texts(sample);
-  if (!sample.dropped.empty()) return sample;
+  if (parsed.question) {
+    if (mix_.teacher_prompt)
+      throw Error(ErrorKind::data, "it has a context and a question, for which `teacher_prompt` is not supported")
+          .advise("leave out `teacher_prompt`, or write the question as `user` and the answer as `assistant`");
+    encode_question(*parsed.question, source.text_only(), sample);
+  } else if (visual_rows_.max_bytes > 0 && !source.text_only()) {
+    throw Error(ErrorKind::data, "it has no context and question, of which the encoder reads the bytes")
+        .advise("the source's `fields` says what they are called; text-only samples lie in a source { text = ... }");
+  } else {
+    if (mix_.teacher_prompt) sample.teacher_texts = teacher_texts(parts, parsed);
+    encode(std::move(parsed), sample);
+    if (sample.dropped.empty()) fit_teacher_texts(sample);
+  }
+  if (!sample.dropped.empty() || !sample.bytes.empty()) return sample;
   count_frames(shard, members, frame_count, source.text_only(), sample);
   if (visual_rows_.in_place) place_visual_rows(sample);
   return sample;
@@ -144,6 +154,33 @@ void SampleReader::encode(SampleContent parsed, Sample& sample) const {
   }
   if (document_start_) return encode_document(parsed.document, sample);
   for (SampleText& text : sample.texts) limit(text, sample);
+}
+
+// The bytes of the source are the sample's only frame, or in a text-only source, and for an encoder of images, the
+// decoder reads them.
+void SampleReader::encode_question(const Question& question, bool text_only, Sample& sample) const {
+  const plan::QuestionForm form = mix_.questions.value_or(plan::QuestionForm());
+  if (question.answer.empty()) {
+    sample.lacks_answer = true;
+    sample.dropped = "none of its answers has any text";
+    return;
+  }
+  const QuestionEncoder encoder(tokenizer_, form);
+  const bool is_read_as_bytes = visual_rows_.max_bytes > 0 && !text_only;
+  const auto source = source_of(form, question, is_read_as_bytes ? visual_rows_.max_bytes : max_text_bytes);
+  if (!source) {
+    sample.dropped = fmt::format("a question that leaves nothing of the encoder's {} bytes", visual_rows_.max_bytes);
+    return;
+  }
+  sample.has_short_answer = true;
+  if (is_read_as_bytes) {
+    sample.bytes.assign(source->begin(), source->end());
+    sample.frames = 1;
+    sample.texts.push_back(encoder.behind_rows(visual_rows_.per_frame, question.answer));
+  } else {
+    sample.texts.push_back(encoder.behind_text(*source, question.answer));
+  }
+  limit(sample.texts.back(), sample);
 }
 
 void SampleReader::limit(SampleText& text, Sample& sample) const {

@@ -38,12 +38,15 @@ struct Sample {
   // What a teacher with a prompt of its own reads in place of each text, with the same answer; empty: there is none.
   std::vector<SampleText> teacher_texts;
   int64_t frames = 0;         // shared by all texts
+  std::vector<uint8_t> bytes; // of the text that is the only frame of an encoder of bytes; others have none
   int64_t rows_per_frame = 1; // of the decoder, in each text
   Media media;
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
+  bool has_short_answer = false;    // of a question about a context: the first line of what is generated counts
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
+  bool lacks_answer = false;                                 // dropped because nothing is left to learn
 
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included.
   int64_t visual_rows() const { return frames * rows_per_frame; }

@@ -43,12 +43,13 @@ class Reader {
       void (Reader::*read)();
     };
     if (mix_.documents && parts_.has("text")) return document(parts_.need_text("text"), parts_.name("text"));
-    static const std::array<Form, 8> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
+    static const std::array<Form, 9> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
                                                {{"choices"}, &Reader::choices},
                                                {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
                                                {{"messages"}, &Reader::messages},
                                                {{"conversations"}, &Reader::conversations},
                                                {{"assistant"}, &Reader::assistant},
+                                               {{"context"}, &Reader::question},
                                                {{"answers"}, &Reader::most_frequent_answer},
                                                {{"caption"}, &Reader::caption}}};
     auto first = [&](auto&& told) {
@@ -65,7 +66,7 @@ class Reader {
       add(user(), *caption_file_, "KEY.txt");
     else
       throw without_text();
-    if (parts_.has("answers")) telling_.answers = answers();
+    if (parts_.has("answers") && !telling_.question) telling_.answers = answers();
     return std::move(telling_);
   }
 
@@ -133,13 +134,30 @@ class Reader {
   }
 
   // Of several that are given equally often, the first.
-  void most_frequent_answer() {
-    const std::vector<std::string> all = answers();
+  static std::string most_frequent(const std::vector<std::string>& all) {
     const auto count = [&](const std::string& answer) { return std::count(all.begin(), all.end(), answer); };
-    add(user(),
-        *std::max_element(all.begin(), all.end(),
-                          [&](const std::string& one, const std::string& other) { return count(one) < count(other); }),
-        parts_.name("answers"));
+    return *std::max_element(all.begin(), all.end(), [&](const std::string& one, const std::string& other) {
+      return count(one) < count(other);
+    });
+  }
+
+  void most_frequent_answer() { add(user(), most_frequent(answers()), parts_.name("answers")); }
+
+  // The answers are a list, the { text = [...] } of SQuAD, or a single one.
+  void question() {
+    telling_.question = Question{parts_.need_text("context"), parts_.need_text("question"), ""};
+    const Json& given = parts_.need("answers");
+    const Json* all = given.is_object() && given.contains("text") ? &given["text"] : &given;
+    std::vector<std::string>& kept = telling_.answers;
+    if (all->is_string())
+      kept = {all->get<std::string>()};
+    else if (all->is_array())
+      for (const Json& each : *all)
+        kept.push_back(text_in(each, fmt::format("number {} of {}", kept.size(), parts_.name("answers"))));
+    else
+      wrong_type(parts_.name("answers"), given, "a list");
+    std::erase_if(kept, [](const std::string& answer) { return trimmed(answer).empty(); });
+    if (!kept.empty()) telling_.question->answer = trimmed(most_frequent(kept));
   }
 
   void pair() {

@@ -2,6 +2,7 @@
 #pragma once
 #include "data/chat.h"
 #include "data/samples/parts.h"
+#include "data/samples/question.h"
 #include "data/samples/sample.h"
 #include "recipe/plan.h"
 
@@ -22,6 +23,7 @@ struct SampleContent {
   std::vector<Conversation> conversations; // one; chosen and rejected; or one for each choice
   std::optional<std::string> document;     // set instead of `conversations` in a mix of documents
   std::vector<SampleText> tokens;          // set instead of `conversations` when the sample is tokenized already
+  std::optional<Question> question;        // set instead of both; its answer is empty where the sample has none
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // see Sample
   std::optional<int64_t> frame_count;
@@ -29,9 +31,9 @@ struct SampleContent {
 
 // The format is the first of these whose fields are present, where fields that the source maps take precedence:
 // token_ids and loss_mask (one list, or one for each text), choices, a preference pair, messages, conversations,
-// assistant, answers, caption; otherwise KEY.txt is the caption. In a mix of documents `text` and KEY.txt are one.
-// <image> and <video> in what a user says are kept where visual rows are in place; a list of token_ids may have
-// visual_placeholder then. Throws Error(data) without a location.
+// assistant, context with a question and answers, answers, caption; otherwise KEY.txt is the caption. In a mix of
+// documents `text` and KEY.txt are one. <image> and <video> in what a user says are kept where visual rows are in
+// place; a list of token_ids may have visual_placeholder then. Throws Error(data) without a location.
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
                                    const plan::Source& source, const plan::Mix& mix,
                                    const plan::VisualRows& visual_rows);

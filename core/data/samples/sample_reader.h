@@ -30,7 +30,8 @@ class SampleReader {
   // Sample::dropped. [any thread]
   Sample measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
 
-  // Writes [sample.frames, 3, image_size, image_size] floats, normalised. Errors as above. [any thread]
+  // Writes [sample.frames, 3, image_size, image_size] floats, normalised; not of a sample with bytes. Errors as above.
+  // [any thread]
   void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
 
   // Calls `take` for each frame before normalization, as bytes [image_size, image_size, 3]; only once for a single
@@ -44,6 +45,7 @@ class SampleReader {
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
   void fit_teacher_texts(Sample& sample) const;
   void encode_document(const std::optional<std::string>& document, Sample& sample) const;
+  void encode_question(const Question& question, bool text_only, Sample& sample) const;
   void limit(SampleText& text, Sample& sample) const;
   void place_visual_rows(Sample& sample) const;
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,

@@ -17,7 +17,7 @@ constexpr int64_t samples_at_once = 512; // between two reports of progress
 // As training would: measured, then decoded.
 MeasuredSample tried(const SampleSource& source, const DrawnSample& drawn) {
   MeasuredSample measured = measure(source, drawn);
-  if (!measured.sample || measured.sample->frames == 0) return measured;
+  if (!measured.sample || measured.sample->frames * source.frame_elements() == 0) return measured;
   try {
     std::vector<float> frames(static_cast<size_t>(measured.sample->frames * source.frame_elements()));
     source.decode(drawn, *measured.sample, frames);

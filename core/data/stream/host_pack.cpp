@@ -15,6 +15,7 @@ uint64_t HostPack::hash() const {
     number(sample.correct_choice.value_or(-1));
     hash.update(std::as_bytes(std::span(sample.key)));
     hash.update(std::as_bytes(std::span(sample.source)));
+    hash.update(std::as_bytes(std::span(sample.bytes)));
     for (const auto* texts : {&sample.texts, &sample.teacher_texts})
       for (const SampleText& text : *texts) {
         number(static_cast<int64_t>(text.ids.size()));

@@ -135,7 +135,7 @@ class DataLoader::Pipeline {
       pending->first_frames.push_back(pending->frame_count);
       pending->frame_count += measured.sample->frames;
     }
-    if (pending->frame_count > 0) {
+    if (pending->frame_count > 0 && source_.frame_elements() > 0) {
       pending->buffer = pool_->take();
       if (!pending->buffer) return false;
     }
@@ -157,7 +157,7 @@ class DataLoader::Pipeline {
     std::string reason;
     std::exception_ptr failure;
     try {
-      if (measured.sample->frames > 0)
+      if (measured.sample->frames > 0 && elements > 0)
         source_.decode(measured.drawn, *measured.sample,
                        {reinterpret_cast<float*>(pending.buffer.get()) +
                             static_cast<size_t>(pending.first_frames[index]) * elements,

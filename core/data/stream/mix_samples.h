@@ -25,7 +25,7 @@ class MixSamples : public SampleSource {
              int64_t texts = 0);
 
   std::vector<int64_t> sizes() const override;
-  int64_t frame_elements() const override { return 3 * image_size_ * image_size_; }
+  int64_t frame_elements() const override { return frame_elements_; }
   Sample measure(const DrawnSample& drawn) const override;
   void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
   std::string place(const DrawnSample& drawn) const override;
@@ -36,7 +36,7 @@ class MixSamples : public SampleSource {
   void check_texts(const Sample& sample) const;
 
   const plan::Mix& mix_;
-  int64_t image_size_, texts_;
+  int64_t frame_elements_, texts_;
   SampleReader reader_;
   std::deque<ShardSet> sources_; // a deque, as ShardSet cannot be moved
 };

@@ -15,7 +15,8 @@ MeasuredSample measure(const SampleSource& source, const DrawnSample& drawn) {
     } else {
       measured.aside.reason = sample->dropped;
       measured.aside.broken = false;
-      measured.aside.skip = sample->truncated_tokens > 0 ? SkipReason::no_answer : SkipReason::overlong;
+      measured.aside.skip =
+          sample->truncated_tokens > 0 || sample->lacks_answer ? SkipReason::no_answer : SkipReason::overlong;
     }
   } catch (const ReadError&) {
     throw;

@@ -18,8 +18,9 @@ const char* name_of(SkipReason reason) {
 }
 
 const char* words_of(SkipReason reason) {
-  static constexpr std::array<const char*, skip_reasons> words = {
-      "text or fields", "image or video", "text too long", "no answer left by max_text_tokens", "too large for a pack"};
+  static constexpr std::array<const char*, skip_reasons> words = {"text or fields", "image or video", "text too long",
+                                                                  "no answer, or none left by max_text_tokens",
+                                                                  "too large for a pack"};
   return words.at(static_cast<size_t>(reason));
 }
 

@@ -17,7 +17,7 @@ class SampleSource {
 
   // The number of samples of each source of the mix.
   virtual std::vector<int64_t> sizes() const = 0;
-  virtual int64_t frame_elements() const = 0; // floats of one frame
+  virtual int64_t frame_elements() const = 0; // floats of one frame; 0: frames are texts, which samples have
 
   // Throws ReadError for a failing disk, another Error for a broken sample. [any thread]
   virtual Sample measure(const DrawnSample& drawn) const = 0;

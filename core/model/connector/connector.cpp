@@ -39,13 +39,13 @@ VisualTokens Connector::encode_no_frames(Operations& ops, int64_t) const {
   return none;
 }
 
-at::Tensor Connector::encode_frames(Operations&, const at::Tensor&) const {
+at::Tensor Connector::encode_frames(Operations&, const at::Tensor&, std::string_view) const {
   throw Error(ErrorKind::data, "the prompt has placeholders for visual rows, and this connector's rows stand before it")
       .advise("leave the placeholders out");
 }
 
 void Connector::prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const {
-  (void)parts_.decoder.forward(ops, encode_frames(ops, frames), cache);
+  (void)parts_.decoder.forward(ops, encode_frames(ops, frames, {}), cache);
 }
 
 std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& settings, const Parts& parts,
@@ -53,6 +53,11 @@ std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& setting
   const auto found = all_connectors().find(settings.name());
   if (found == all_connectors().end())
     throw Error(ErrorKind::data, fmt::format("no connector '{}' is built in", settings.name()));
+  if (settings.reads_bytes() != parts.encoder.reads_bytes())
+    throw Error(ErrorKind::data, fmt::format("the connector fvlm.{} reads {}, and the encoder {}", settings.name(),
+                                             settings.reads_bytes() ? "texts as bytes" : "images",
+                                             parts.encoder.reads_bytes() ? "texts as bytes" : "images"))
+        .advise("fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder of images");
   return found->second(settings, parts, parameters);
 }
 

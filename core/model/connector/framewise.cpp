@@ -23,7 +23,8 @@ Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
 
 VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack& pack,
                                         const EncodeRequest& request) const {
-  const Input input{parts_.encoder.forward(tape, ops, pack.frames, pack.patches), pack.frames.size(0), pack.patches};
+  const Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.frame_slots,
+                    pack.patches, request.mode};
   request.end_phase("vision", "connector");
   VisualTokens out;
   out.tokens =
@@ -32,12 +33,15 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
   return out;
 }
 
-at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& frames) const {
+at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& frames, std::string_view mode) const {
   Tape no_grad(Tape::Mode::forward_only);
-  const int64_t count = frames.size(0), tokens = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
+  const bool is_text = parts_.encoder.reads_bytes();
+  const int64_t count = frames_of(frames),
+                tokens = is_text ? frames.size(0) : parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
   const at::TensorOptions ints = at::TensorOptions(frames.device()).dtype(at::kInt);
-  const Segments segments{at::arange(count + 1, ints) * tokens, {}, tokens};
-  const Input input{parts_.encoder.forward(no_grad, ops, frames, segments), count, segments};
+  const Segments segments{at::arange(count + 1, ints) * tokens, is_text ? at::arange(tokens, ints) : at::Tensor(),
+                          tokens};
+  const Input input{parts_.encoder.forward(no_grad, ops, frames, segments), count, segments, mode};
   return connect(no_grad, ops, input, nullptr).data;
 }
 
@@ -69,13 +73,15 @@ Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares) {
 }
 
 Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames) {
-  const int64_t count = rows.value().size(1), width = rows.value().size(2);
+  const int64_t width = rows.value().size(-1), count = rows.value().numel() / width;
   const at::Tensor data = rows.value().view({count, width}).repeat({frames, 1});
   Value y(data, tape.records(rows));
   if (!y.requires_grad()) return y;
   tape.push([rows, frames, count, width, out = y.gradient] {
     const at::Tensor d = out->take();
-    if (d.defined()) rows.add_gradient(d.view({frames, count, width}).sum(0, true, rows.gradient().scalar_type()));
+    if (!d.defined()) return;
+    const at::Tensor sum = d.view({frames, count, width}).sum(0, false, rows.gradient().scalar_type());
+    rows.add_gradient(sum.view_as(rows.value()));
   });
   return y;
 }

@@ -8,7 +8,7 @@ namespace fvlm::model {
 class FramewiseConnector : public Connector {
  public:
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const final;
-  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames) const final;
+  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames, std::string_view mode) const final;
   double flops(const FlopsRequest& request) const final;
 
  protected:
@@ -18,6 +18,7 @@ class FramewiseConnector : public Connector {
     Value hidden; // [frames * tokens of a frame, encoder width]
     int64_t frames;
     Segments tokens; // a segment for each frame
+    std::string_view mode;
   };
   // [frames * rows of a frame, decoder width]. `attention`, if not null, receives the attention maps of a connector
   // that has them: [frames, layers, heads, tokens].
@@ -33,7 +34,7 @@ Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t col
 // shares [outputs, inputs] times the `inputs` rows of every frame.
 Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares);
 
-// The rows of a parameter [1, rows, width], repeated for every frame.
+// The rows of a parameter [rows, width] or [1, rows, width], repeated for every frame.
 Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames);
 
 // Two linears with a GELU between them, and a LayerNorm behind them: the projector of GhostVis.

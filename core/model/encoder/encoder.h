@@ -1,5 +1,6 @@
-// Encoder: frames in, hidden states out. An encoder knows its own parameters and nothing of the other parts. A family
-// of encoders is a folder beside this file and a line in encoders.inc.
+// Encoder: frames in, hidden states out. A frame is an image, or for an encoder of bytes a text. An encoder knows its
+// own parameters and nothing of the other parts. A family of encoders is a folder beside this file and a line in
+// encoders.inc.
 #pragma once
 #include "model/part.h"
 #include "model/weights/model_family.h"
@@ -14,9 +15,13 @@ class Encoder {
  public:
   virtual ~Encoder() = default;
   virtual int64_t width() const = 0;
+  // Of an image of this size; of a text, the most that there can be: one for each byte.
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
+  // Whether frames are texts of bytes, of different lengths.
+  virtual bool reads_bytes() const { return false; }
   // Hidden states of every token, [tokens, width]: transformers' last_hidden_state, or those that the config names.
-  // frames [n, 3, H, W], normalised. `tokens`: one segment of tokens_per_frame rows for each frame.
+  // frames [n, 3, H, W], normalised, or the bytes of all texts, int64 [rows]. `tokens`: one segment for each frame, of
+  // tokens_per_frame rows, or of as many as the text has bytes. Rows behind the last segment are padding.
   virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
   // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
   virtual double flops(int64_t tokens, bool trains) const = 0;

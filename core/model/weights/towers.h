@@ -32,6 +32,7 @@ struct VisionConfig {
   // A patch of a frame of another size takes the position embedding at its fraction of the frame; false: they are
   // interpolated.
   bool position_buckets = false;
+  int64_t max_bytes = 0;        // of a text, whose bytes are read in place of images; 0: images are
   bool vision_use_head = false; // its files have the weights of a pooling head, which is not used
 
   // The output, as a LLaVA's config.json says it. The layer whose hidden states it is: 1 is the first, -1 the last;

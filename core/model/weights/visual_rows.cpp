@@ -10,7 +10,8 @@ namespace {
 constexpr uint64_t max_config_bytes = uint64_t{1} << 20;
 
 VisionConfig vision_config(const plan::Model& model) {
-  if (model.fresh_vision()) return read_vision_config(fresh_vision_config(model), "model.vision");
+  if (!std::holds_alternative<std::string>(model.vision))
+    return read_vision_config(fresh_vision_config(model), "model.vision");
   const auto file = std::filesystem::path(std::get<std::string>(model.vision)) / "config.json";
   return read_vision_config(read_json_object(file, max_config_bytes), file.string());
 }
@@ -18,6 +19,13 @@ VisionConfig vision_config(const plan::Model& model) {
 } // namespace
 
 nlohmann::json fresh_vision_config(const plan::Model& model) {
+  if (const auto* bytes = std::get_if<plan::Bytes>(&model.vision))
+    return {{"model_type", "bytes"},
+            {"hidden_size", bytes->width},
+            {"num_hidden_layers", bytes->layers},
+            {"num_attention_heads", bytes->heads},
+            {"intermediate_size", bytes->mlp.value_or(4 * bytes->width)},
+            {"max_bytes", bytes->max_bytes}};
   const plan::FreshVision& fresh = *model.fresh_vision();
   const int64_t mlp = fresh.mlp.value_or(4 * fresh.width);
   nlohmann::json config = {{"hidden_size", fresh.width},

@@ -50,6 +50,25 @@ Ref<Siglip> siglip() {
       .done();
 }
 
+Ref<Bytes> bytes() {
+  return record<Bytes>("Bytes", "bytes",
+                       "A new encoder of a text's bytes, initialized from the recipe's seed: LatentWire. It goes with "
+                       "fvlm.byte_latents.")
+      .field("max_bytes", &Bytes::max_bytes, integer(between(1, 1 << 20)),
+             "Longest text; the end of a longer context is cut off.")
+      .unit("bytes")
+      .field("width", &Bytes::width, integer(at_least(2)), "Features of a byte.")
+      .field("layers", &Bytes::layers, integer(at_least(1)), "Number of layers.")
+      .field("heads", &Bytes::heads, integer(at_least(1)), "Attention heads; must divide the width.")
+      .field("mlp", &Bytes::mlp, optional(integer(at_least(1))), "Features inside the MLP. Default: 4 x width.")
+      .check([](Reader& reader, const Bytes& encoder) {
+        if (encoder.width % 2 || encoder.width % encoder.heads)
+          reader.report_at(".heads", fmt::format("a width of {1} is not even, or not divisible by {0} heads",
+                                                 encoder.heads, encoder.width));
+      })
+      .done();
+}
+
 Ref<Llama> llama() {
   return record<Llama>("Llama", "llama", "A new decoder of the Llama family, initialized from the recipe's seed.")
       .field("tokenizer", &Llama::tokenizer, path(),
@@ -118,8 +137,8 @@ Ref<Model> model_schema() {
               "A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "
               "\"model\"`, start from its weights. `model = \"DIR\"` is short for it.")
           .example("\"models/smolvlm\"")
-          .field("vision", &Model::vision, one_of(path(), dinov2(), clip(), siglip()),
-                 "The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.")
+          .field("vision", &Model::vision, one_of(path(), dinov2(), clip(), siglip(), bytes()),
+                 "The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.")
           .required_without("directory")
           .field("decoder", &Model::decoder, one_of(path(), llama(), ghostvis()),
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
@@ -145,6 +164,12 @@ Ref<Model> model_schema() {
             for (const char* own : {"connector", "vision", "decoder", "default"})
               if (model.groups.contains(own))
                 reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
+            if (std::holds_alternative<Bytes>(model.vision) != model.connector->reads_bytes() &&
+                !std::holds_alternative<std::string>(model.vision))
+              reader.report_at(
+                  ".connector", fmt::format("fvlm.{} does not go with this encoder", model.connector->name()),
+                  "fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder "
+                  "of images");
             const FreshVision* fresh = model.fresh_vision();
             if (fresh && model.image_size % fresh->patch_size)
               reader.report_at(".image_size", fmt::format("{} pixels are not a multiple of the patch size {}",

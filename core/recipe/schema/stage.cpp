@@ -107,6 +107,9 @@ Ref<EvaluationSet> evaluation_set() {
              "How frames are encoded; the first mode determines the best checkpoint. Default: the first of the "
              "connector's modes.")
       .field("samples", &EvaluationSet::samples, integer(at_least(0)), "How many samples, always the same; 0: all.")
+      .field("max_new_tokens", &EvaluationSet::max_new_tokens, optional(integer(at_least(1))),
+             "Longest answer that is generated for the measure \"answer\". Default: 128.")
+      .unit("tokens")
       .field("entropy", &EvaluationSet::entropy, boolean(), "Also measure the attention entropy over a frame.")
       .field("show", &EvaluationSet::show, integer(at_least(0)),
              "Number of samples shown in the report with the model's answer and its attention over frames.")

@@ -1,0 +1,44 @@
+// A question about a context: the source that an encoder of bytes or the decoder itself reads, and the anchor and the
+// answer that the decoder has behind it.
+#pragma once
+#include "data/samples/sample.h"
+#include "data/tokenizer.h"
+#include "recipe/plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace fvlm {
+
+struct Question {
+  std::string context, question, answer;
+};
+
+// The form's source of a question. If it has more than `max_bytes`, the end of the context is cut off at a whole
+// character. Nothing where it is too long without any context.
+std::optional<std::string> source_of(const plan::QuestionForm& form, const Question& question, int64_t max_bytes);
+
+// The tokens of a text: [BOS][rows][anchor][answer, EOS], or [rows][BOS] as the form says. Spaces at the end of the
+// anchor belong to the answer, as in "Answer:" and " Paris".
+class QuestionEncoder {
+ public:
+  // Both outlive it.
+  QuestionEncoder(const Tokenizer& tokenizer, const plan::QuestionForm& form) : tokenizer_(tokenizer), form_(form) {}
+
+  // Behind visual rows: a placeholder stands for each. Throws Error(data) where the tokenizer has no such BOS or EOS.
+  SampleText behind_rows(int64_t rows, const std::string& answer) const;
+  // Behind the source, which the decoder reads as text.
+  SampleText behind_text(const std::string& source, const std::string& answer) const;
+
+ private:
+  TokenId special(const std::string& token, const char* key) const;
+  void append(const std::vector<TokenId>& ids, bool answer, SampleText& to) const;
+  void append_begin(plan::QuestionForm::Begin place, SampleText& to) const;
+  void append_answer(const std::string& answer, SampleText& to) const;
+
+  const Tokenizer& tokenizer_;
+  const plan::QuestionForm& form_;
+};
+
+} // namespace fvlm

@@ -1,0 +1,69 @@
+-- LatentWire with one frozen decoder: an encoder of bytes writes SQuAD's contexts and questions as 8 latents, of which
+-- Llama 3.2 1B answers. The numbers are those of the public two-model recipe.
+--
+--   fvlm-engine plan recipes/latentwire.lua --arg weights=/models --arg data=/data
+--
+-- The shards hold samples of {"context", "question", "answers"}. The sets "text" and "token_budget" are what the latents
+-- are compared with: the decoder reads the whole source, or as many of its tokens as there are latents.
+local fvlm = require "fvlm"
+
+local weights = fvlm.arg("weights", "weights")
+local data = fvlm.arg("data", "data")
+local latents = 8
+
+local chat = "<|start_header_id|>system<|end_header_id|>\n\nYou are a concise QA assistant. Use the context to answer with "
+  .. "a short phrase only. Answer in English. Respond with the answer phrase only.<|eot_id|>"
+  .. "<|start_header_id|>user<|end_header_id|>\n\n{source}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+
+local function mix(source, max_text_tokens, max_source_tokens)
+  return fvlm.mix {
+    source,
+    system = "",
+    chat_template = "default",
+    max_text_tokens = max_text_tokens,
+    questions = {
+      source = "Context: {context}\nQuestion: {question}\n",
+      prompt = chat,
+      anchor = "Answer: ",
+      bos = "<|begin_of_text|>",
+      eos = "<|eot_id|>",
+      max_answer_tokens = 24,
+      max_source_tokens = max_source_tokens or nil,
+    },
+  }
+end
+
+local function held_out(name, described)
+  return fvlm.evaluation(name) { data = described.data, measure = "answer", max_new_tokens = 12, modes = described.modes, show = 16 }
+end
+
+local squad = { data .. "/squad/validation/*.tar" }
+local squad_as_text = { text = data .. "/squad/validation/*.tar" }
+
+return fvlm.recipe {
+  name = "latentwire",
+  seed = 42,
+  precision = "bf16",
+  model = fvlm.model {
+    vision = fvlm.bytes { max_bytes = 2048, width = 256, layers = 6, heads = 8, mlp = 1024 },
+    decoder = weights .. "/Llama-3.2-1B-Instruct",
+    connector = fvlm.byte_latents { latents = latents, heads = 8, color = true },
+  },
+
+  fvlm.stage "latents" {
+    freeze = "decoder",
+    data = mix({ data .. "/squad/train/*.tar" }, 64),
+    objective = fvlm.next_token { on = "answer" },
+    optimizer = fvlm.adamw { lr = 5e-5, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, clip = 1 },
+    schedule = fvlm.cosine { to_share = 0.02 },
+    batch = 40 * 32,
+    epochs = 24,
+    packing = { frames = 40, tokens = 40 * 64, segments = 40 },
+    evaluation = {
+      every = 500,
+      held_out("latents", { data = mix(squad, 64), modes = { "latents", "fp16", "int8", "int6", "int4" } }),
+      held_out("text", { data = mix(squad_as_text, 1024), modes = "latents" }),
+      held_out("token_budget", { data = mix(squad_as_text, 1024, latents), modes = "latents" }),
+    },
+  },
+}
