@@ -97,7 +97,7 @@ void SampleSet::check(const MeasuredSample& measured) const {
         .at(fmt::format("{} (evaluation set {})", measured.aside.place, settings_.name))
         .advise(advice);
   };
-  if (wanted_.measure != plan::Measure::bits_per_byte &&
+  if (settings_.measure != plan::Measure::bits_per_byte &&
       std::any_of(sample.texts.begin(), sample.texts.end(),
                   [](const SampleText& text) { return labels_of(text) == 0; }))
     refuse("has a text without a token to measure", "loss_mask says which tokens those are; the first is none");
