@@ -37,7 +37,7 @@ class AnswerMeans {
     relaxed_.add(relaxed_accuracy(answer, expected));
     vqa_.add(vqa_accuracy(answer, expected));
     captions_.push_back({answer, expected});
-    const int64_t rank = sample.texts[sample.right].first_rank;
+    const int64_t rank = sample.texts[sample.correct].first_rank;
     first_.add(rank == 0);
     first_of_five_.add(rank < 5);
     several_ = several_ || expected.size() > 1;

@@ -9,6 +9,8 @@
 
 namespace fvlm {
 
+inline constexpr uint64_t max_image_file_bytes = uint64_t{256} << 20;
+
 struct DecodeOptions {
   // The size that the image will be resized to. A JPEG is decoded at 1/8, 1/4 or 1/2 of its size where both sides stay
   // at least this long. 0 decodes at full size.

@@ -10,12 +10,6 @@
 #include <algorithm>
 
 namespace fvlm {
-namespace {
-
-constexpr uint64_t max_image_bytes = uint64_t{256} << 20; // of one file
-
-} // namespace
-
 void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<float> frames) const {
   auto frame = static_cast<size_t>(3 * image_size_ * image_size_), wanted = static_cast<size_t>(sample.frames) * frame;
   if (frames.size() != wanted)
@@ -48,9 +42,9 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   std::vector<uint8_t> pixels(static_cast<size_t>(image_size_ * image_size_ * 3));
   for (const Member& member : sample.media.members) {
-    if (member.size > max_image_bytes)
-      broken(
-          fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size, max_image_bytes));
+    if (member.size > max_image_file_bytes)
+      broken(fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size,
+                         max_image_file_bytes));
     auto bytes = shard.read(member);
     try {
       resize(decode_image(bytes, {.width = image_size_, .height = image_size_}), image_size_, image_size_, pixels);

@@ -19,8 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t max_image_bytes = uint64_t{256} << 20; // of one file
-
 class MappedBytes final : public RandomAccess {
  public:
   explicit MappedBytes(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
@@ -141,7 +139,7 @@ void MediaFile::decode(std::span<float> frames) const {
   std::vector<uint8_t> pixels(frame);
   size_t end = 0;
   for (const fs::path& picture : pictures_) {
-    const std::string bytes = read_file(picture, max_image_bytes);
+    const std::string bytes = read_file(picture, max_image_file_bytes);
     with_path_context(picture, [&] {
       resize(decode_image(std::as_bytes(std::span(bytes)), {.width = side, .height = side}), side, side, pixels);
     });
