@@ -99,11 +99,11 @@ TEST(Evaluation, MetricsDoNotDependOnPackSize) {
 
 // Of every token that stands for bytes, whether it is an answer's or not, in every part of a sample.
 TEST(Evaluation, BitsPerByteAreThoseOfTokensThatAreNotSpecial) {
-  class WithSpecialTokens : public MadeQuestions {
+  class WithSpecialTokens : public SyntheticQuestions {
    public:
-    using MadeQuestions::MadeQuestions;
+    using SyntheticQuestions::SyntheticQuestions;
     Sample measure(const DrawnSample& drawn) const override {
-      Sample sample = MadeQuestions::measure(drawn);
+      Sample sample = SyntheticQuestions::measure(drawn);
       sample.frames = 0;
       sample.texts.push_back(sample.texts[0]);
       sample.texts[0].ids[1] = 259; // <|im_start|>

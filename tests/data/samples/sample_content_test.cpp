@@ -332,10 +332,11 @@ TEST(Documents, StartWithBosAndAreLearntWhole) {
        {Files{{"txt", "a document <|im_end|>"}}, Files{{"json", R"({"text":"a document <|im_end|>"})"}}}) {
     const Sample sample = document(files);
     ASSERT_EQ(sample.texts.size(), 1U);
-    EXPECT_EQ(told(sample.texts[0]), "[<|im_start|>a document <|im_end|>]") << "max_text_tokens is the length of rows";
+    EXPECT_EQ(reported(sample.texts[0]), "[<|im_start|>a document <|im_end|>]")
+        << "max_text_tokens is the length of rows";
     EXPECT_EQ(std::count(sample.texts[0].ids.begin(), sample.texts[0].ids.end(), 260), 0) << "text is no special token";
   }
-  EXPECT_EQ(told(document({{"json", R"({"user":"Q","assistant":"A"})"}}).texts[0]), chat({"Q", "A"}))
+  EXPECT_EQ(reported(document({{"json", R"({"user":"Q","assistant":"A"})"}}).texts[0]), chat({"Q", "A"}))
       << "a conversation begins with this bos already";
 }
 

@@ -2,7 +2,7 @@
 #include "data/document.h"
 #include "data/stream/composer.h"
 #include "data/stream/loader.h"
-#include "made_source.h"
+#include "synthetic_source.h"
 
 #include <gmock/gmock.h>
 
@@ -12,11 +12,11 @@ namespace {
 using plan::Documents;
 
 // Documents of 2 to 60 tokens, each from a token 1000 on.
-class MadeDocuments : public MadeSource {
+class MadeDocuments : public SyntheticSource {
  public:
-  using MadeSource::MadeSource;
+  using SyntheticSource::SyntheticSource;
   Sample measure(const DrawnSample& drawn) const override {
-    Sample sample = MadeSource::measure(drawn);
+    Sample sample = SyntheticSource::measure(drawn);
     sample.frames = 0;
     if (!sample.dropped.empty()) return sample;
     sample.texts[0].ids[0] = 1000;
