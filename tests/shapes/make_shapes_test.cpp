@@ -137,7 +137,7 @@ TEST(Shapes, StillsAreSinglePicturesThatNoOneElseHas) {
       if (name != "stills/questions") continue;
       const Blob& blob = sample.frames[0].blobs.front();
       const std::string question = json["user"];
-      const std::string truth = question == "Which shape is it?" ? form_name(blob) : seen(question, sample.frames);
+      const std::string truth = question == "Which shape is it?" ? form_name(blob) : observed(question, sample.frames);
       ASSERT_EQ(json["assistant"], truth) << sample.json;
       answers.insert(truth);
     }
