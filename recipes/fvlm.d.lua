@@ -43,10 +43,11 @@ function fvlm.recipe(table) end
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@class fvlm.Model
----@field vision string|fvlm.Dinov2|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
----@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
+---@field directory? string A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "model"`, start from its weights. `model = "DIR"` is short for it.
+---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
+---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
----@field image_size? integer Edge of the square that frames are resized to. In pixels. Default: `224`.
+---@field image_size? integer Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM: that of its encoder. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
 ---The model: a vision tower, a decoder and the connector between them.
@@ -66,6 +67,33 @@ function fvlm.model(table) end
 ---@param table fvlm.Dinov2
 ---@return fvlm.Dinov2
 function fvlm.dinov2(table) end
+
+---A new vision tower of CLIP, initialized from the recipe's seed as transformers does it.
+---@class fvlm.Clip
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Attention heads; must divide the width.
+---@field mlp? integer Features inside the MLP. Default: 4 x width.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
+---@field drop_class_token? boolean Leave the class token out of what the connector reads, as LLaVA does. Default: `false`.
+
+---A new vision tower of CLIP, initialized from the recipe's seed as transformers does it.
+---@param table fvlm.Clip
+---@return fvlm.Clip
+function fvlm.clip(table) end
+
+---A new vision tower of SigLIP, initialized from the recipe's seed as transformers does it. It has no class token.
+---@class fvlm.Siglip
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Attention heads; must divide the width.
+---@field mlp? integer Features inside the MLP. Default: 4 x width.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
+
+---A new vision tower of SigLIP, initialized from the recipe's seed as transformers does it. It has no class token.
+---@param table fvlm.Siglip
+---@return fvlm.Siglip
+function fvlm.siglip(table) end
 
 ---A new encoder of a text's bytes, initialized from the recipe's seed: LatentWire. It goes with fvlm.byte_latents.
 ---@class fvlm.Bytes
@@ -248,7 +276,7 @@ function fvlm.byte_latents(table) end
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
 ---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled"|"latents" How the connector encodes frames in training. Default: the first of its modes.
----@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] The loss: a term, or a list of weighted terms that are summed.
+---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
 ---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
@@ -277,6 +305,7 @@ function fvlm.stage(name) end
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
+---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample.
 ---@field questions? fvlm.Questions How samples with a context, a question and answers are written. Default: with the defaults of its fields.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 ---@field documents? "joined"|"isolated" Samples are documents (KEY.txt, or `text` of KEY.json; a conversation is one, too), each from the tokenizer's bos token on. Training reads one stream of them, cut into rows of max_text_tokens: a row counts as a sample. An evaluation cuts each document by itself. Default: samples are conversations.
@@ -292,7 +321,7 @@ function fvlm.mix(table) end
 ---@field text? string|(string)[] In place of shards: tar files of text-only samples.
 ---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
----@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says), `question` (the question about `context`), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
+---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says), `question` (the question about `context`), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
 ---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
 
 ---How samples with a context, a question and answers are written.
@@ -490,7 +519,7 @@ function fvlm.converging(table) end
 ---@class fvlm.EvaluationSet
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
----@field measure? "loss"|"choice"|"preference"|"answer" The main figure. Default: `"loss"`.
+---@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte" The main figure. Default: `"loss"`.
 ---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field max_new_tokens? integer Longest answer that is generated for the measure "answer". Default: 128. In tokens.
