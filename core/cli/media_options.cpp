@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli/recipe_options.h"
 #include "data/chat.h"
+#include "model/weights/model_file.h"
 #include "recipe/resolve.h"
 
 #include <algorithm>
@@ -39,12 +40,16 @@ Options& with_media_options(Options& options) {
       .value("chat-template", "NAME", "a chat template of the decoder's folder, usually default; default: ChatML")
       .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
-      .value("image-size", "N", "pixels per side; default 224, or the vision tower's own size where that is less");
+      .value("image-size", "N",
+             "pixels per side; default that of the vision tower's image processor, else at most 224");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
   InputSettings out{{}, std::string(default_system_prompt), {}};
+  if (const auto encoder = encoder_folder(model)) out.media.processor = find_image_processor(*encoder);
   out.media.image_size = std::min(config.vision.image_size, out.media.image_size);
+  if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
+    out.media.image_size = size->height;
   read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
   out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);

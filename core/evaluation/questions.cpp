@@ -195,6 +195,7 @@ std::unique_ptr<SampleSet> open_questions(const plan::EvaluationSet& set, const 
       request, tokenizer, request.media.empty() ? std::nullopt : choose_video_decoder(registry, {}));
   source.tokenizer = std::move(tokenizer);
   source.image_size = request.media_options.image_size;
+  source.processor = request.media_options.processor;
   source.mix.sources.resize(1);
   source.source_names = {set.name};
   source.packer = [&](const PackSize& capacity) { return feed::choose_packer(registry, {}, capacity); };

@@ -1,5 +1,6 @@
 // SampleSet: held-out samples, opened once and gone through again and again, each sample once.
 #pragma once
+#include "data/media/frame_preparation.h"
 #include "data/stream/loader.h"
 #include "data/tokenizer.h"
 #include "recipe/plan.h"
@@ -19,8 +20,9 @@ struct OpenedSource {
   std::shared_ptr<const SampleSource> samples;
   std::shared_ptr<const Tokenizer> tokenizer; // that their texts went through
   int64_t image_size = 0;
-  plan::Mix mix;                         // an Order goes by its sources
-  std::vector<std::string> source_names; // of samples that name none
+  std::optional<ImageProcessor> processor; // of the encoder
+  plan::Mix mix;                           // an Order goes by its sources
+  std::vector<std::string> source_names;   // of samples that name none
   DataLoaderOptions loader;
   std::function<PackFunction(const PackSize&)> packer;
 };
@@ -34,6 +36,7 @@ class SampleSet {
   const plan::EvaluationSet& wanted() const { return wanted_; }
   const Tokenizer& tokenizer() const { return *source_.tokenizer; }
   int64_t image_size() const { return source_.image_size; }
+  FramePreparation preparation() const { return {source_.image_size, source_.processor}; }
   int64_t samples() const { return samples_; }                       // that can be used
   const std::vector<SkippedSample>& aside() const { return aside_; } // that cannot
 

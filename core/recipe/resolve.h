@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,8 @@ struct Request {
   std::map<std::string, std::string> args; // --arg name=value
   std::filesystem::path library;           // recipes/lib
   Limits limits = {};                      // for everything from the recipe file to the Plan
+  // model.image_size of a recipe that does not mention it, where the model's folders say one.
+  std::function<std::optional<int64_t>(const plan::Model&)> image_size = {};
 };
 
 struct Resolved {

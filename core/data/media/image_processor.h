@@ -5,6 +5,7 @@
 // the whole image at the size of a tile (the global image).
 #pragma once
 #include "data/media/image.h"
+#include "data/media/normalise.h"
 #include "data/media/resize.h"
 
 #include <array>
@@ -59,10 +60,18 @@ ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
 // out: [frames, 3, height, width] as layout_of() says. [any thread]
 void process(const ImageProcessor& processor, const Image& image, std::span<float> out);
+// The same in two steps: pixels [frames, height, width, 3], and the normalized value of each.
+void process_pixels(const ImageProcessor& processor, const Image& image, std::span<uint8_t> out);
+NormalizationTable normalization_of(const ImageProcessor& processor);
+
+// The size of every frame, whatever the image; nothing where it depends on the image.
+std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3 and SmolVLM
 // are supported. Throws Error(data) with every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
+// Nothing where the folder has neither of these.
+std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 
 } // namespace fvlm

@@ -63,9 +63,9 @@ int64_t answers(const SampleText& text) {
 
 } // namespace
 
-SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
+SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
-    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), image_size_(image_size),
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), frames_(frames),
       video_(video), visual_rows_(visual_rows) {}
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
@@ -204,9 +204,9 @@ void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told,
   std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
   shard.read(member.offset, head);
   NpyFrames array = read_npy_head(head, member.size);
-  if (array.width != image_size_ || array.height != image_size_)
+  if (array.width != frames_.image_size() || array.height != frames_.image_size())
     throw Error(ErrorKind::data, fmt::format("KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width,
-                                             array.height, image_size_, image_size_))
+                                             array.height, frames_.image_size(), frames_.image_size()))
         .advise("run preprocess again with this recipe");
   if (array.frames == 1) { // a still image; what becomes of it may have been settled beforehand
     sample.media.picks = {0};

@@ -21,10 +21,20 @@ namespace {
 constexpr uint64_t largest_config = uint64_t{16} << 20;
 
 // What transformers keeps beside weights and belongs to them.
-constexpr const char* carried_files[] = {
-    "LICENSE",     "preprocessor_config.json", "chat_template.json", "added_tokens.json",       "NOTICE",
-    "merges.txt",  "tokenizer.json",           "vocab.json",         "special_tokens_map.json", "tokenizer_config.json",
-    "LICENSE.txt", "generation_config.json",   "chat_template.jinja"};
+constexpr const char* carried_files[] = {"LICENSE",
+                                         "preprocessor_config.json",
+                                         "processor_config.json",
+                                         "chat_template.json",
+                                         "added_tokens.json",
+                                         "NOTICE",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "vocab.json",
+                                         "special_tokens_map.json",
+                                         "tokenizer_config.json",
+                                         "LICENSE.txt",
+                                         "generation_config.json",
+                                         "chat_template.jinja"};
 
 } // namespace
 

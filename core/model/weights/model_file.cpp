@@ -200,10 +200,24 @@ std::string ModelFile::text() const {
   return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; // a folder's name may be no UTF-8
 }
 
-std::filesystem::path decoder_folder(const std::filesystem::path& model) {
+namespace {
+
+std::vector<std::string> folders_of(const std::filesystem::path& model, Role role) {
   std::vector<std::string> folders;
   for (const ModelFile::Part& part : ModelFile::read(model).parts)
-    if (part.role == Role::decoder) folders.push_back(part.location);
+    if (part.role == role) folders.push_back(part.location);
+  return folders;
+}
+
+} // namespace
+
+std::optional<std::filesystem::path> encoder_folder(const std::filesystem::path& model) {
+  const std::vector<std::string> folders = folders_of(model, Role::encoder);
+  return folders.size() == 1 ? std::optional(model / folders.front()) : std::nullopt;
+}
+
+std::filesystem::path decoder_folder(const std::filesystem::path& model) {
+  const std::vector<std::string> folders = folders_of(model, Role::decoder);
   if (folders.size() != 1)
     throw Error(ErrorKind::data, fmt::format("the model has {} decoders where one is expected", folders.size()))
         .at(model.string());

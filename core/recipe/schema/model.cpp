@@ -78,7 +78,8 @@ Ref<Model> model_schema() {
                  "The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` "
                  "provides one.")
           .field("image_size", &Model::image_size, integer(at_least(1)),
-                 "Edge of the square that frames are resized to.")
+                 "Edge of the square frames that the vision tower reads. The default is that of the vision folder's "
+                 "preprocessor_config.json, where there is one.")
           .unit("pixels")
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
