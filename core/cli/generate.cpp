@@ -112,10 +112,11 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
         .at(model)
         .advise("use --batch for prompts as token ids");
   tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
-  const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
+  std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const InputSettings input = input_settings(parsed, model, answerer.config());
   const at::Tensor frames = frames_of(parsed, input.media, registry);
   const auto visual = visual_rows(*answerer.config().connector, answerer.config().vision, input.media.image_size);
+  if (visual.in_place && frames.defined()) mention_frames(turns, parsed.value("image") ? image_mark : video_mark);
   auto prompt = ChatTemplate(*tokenizer, visual, input.chat_template).prompt(turns, input.system);
   std::vector<uint8_t> no_mask;
   if (visual.in_place)

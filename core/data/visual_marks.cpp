@@ -45,6 +45,10 @@ void split_at_marks(std::string_view text, const std::function<void(std::string_
   }
 }
 
+bool has_visual_mark(std::string_view text) {
+  return text.find(image_mark) != std::string_view::npos || text.find(video_mark) != std::string_view::npos;
+}
+
 std::string without_marks(const std::string& text) {
   std::string out;
   bool any = false;

@@ -20,6 +20,7 @@ inline constexpr TokenId image_mark_id = -2, video_mark_id = -3;
 // Calls `text` for each piece between marks that is not empty, and `mark` for each mark, in order.
 void split_at_marks(std::string_view text, const std::function<void(std::string_view)>& on_text,
                     const std::function<void(std::string_view)>& on_mark);
+bool has_visual_mark(std::string_view text);
 // The text without its marks and, if it had any, without the space around it.
 std::string without_marks(const std::string& text);
 

@@ -166,14 +166,15 @@ MediaFile Questions::media_of(const Asked& asked) const {
 
 Sample Questions::measure(const DrawnSample& drawn) const {
   const Asked& asked = at(drawn);
-  const SampleContent parsed =
+  SampleContent parsed =
       parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
   Sample sample{.key = asked.id,
                 .source = parsed.source,
                 .rows_per_frame = request_.visual_rows.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
-  for (const Conversation& talk : parsed.conversations) {
+  for (Conversation& talk : parsed.conversations) {
+    if (request_.visual_rows.in_place && !asked.question.media.empty()) mention_frames(talk.turns, image_mark);
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }

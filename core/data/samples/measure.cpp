@@ -96,6 +96,11 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
+  if (visual_rows_.in_place) {
+    const FoundFrames found = find_frames(members);
+    if (found.media.kind != Media::Kind::none)
+      for (Conversation& talk : parsed.conversations) mention_frames(talk.turns, found.still ? image_mark : video_mark);
+  }
   encode(std::move(parsed), sample);
   if (!sample.dropped.empty()) return sample;
   count_frames(shard, members, frame_count, source.text_only(), sample);

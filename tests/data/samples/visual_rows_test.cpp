@@ -51,10 +51,22 @@ TEST(VisualRows, AreRemovedForAConnectorWhoseRowsStandBeforeTheText) {
   EXPECT_EQ(sample.rows(), 2 * 3 + std::ssize(sample.texts[0].ids));
 }
 
-TEST(VisualRows, StandBeforeATextWithoutMarks) {
-  const Sample sample = measure(images(2, R"({"user":"What?","assistant":"x"})"), in_place(3));
-  EXPECT_EQ(sample.texts[0].placeholders, 0);
-  EXPECT_EQ(sample.rows(), 2 * 3 + std::ssize(sample.texts[0].ids));
+TEST(VisualRows, OfFramesThatNobodyMentionsOpenTheFirstTurnOfTheUser) {
+  const char* json = R"({"conversations":[{"from":"human","value":"What?"},{"from":"gpt","value":"x"},
+    {"from":"human","value":"And?"},{"from":"gpt","value":"y"}]})";
+  const std::string rest = "What?<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n"
+                           "<|im_start|>assistant\ny<|im_end|>\n";
+  EXPECT_EQ(words(measure({{"json", json}, {"png", write_png(plain_image(4, 4, 1, 2, 3))}}, in_place(3))),
+            "<|im_start|>user\n[3 visual rows]\n" + rest);
+  EXPECT_EQ(words(measure(images(2, json), in_place(3))), "<|im_start|>user\n[6 visual rows]\n" + rest);
+}
+
+TEST(VisualRows, OfLlavaConversationsStandWhereTheirMarksAre) {
+  const char* json =
+      R"({"conversations":[{"from":"human","value":"<image>\n<image>\nSame?"},{"from":"gpt","value":"No."}]})";
+  EXPECT_EQ(words(measure(images(2, json), in_place(2))),
+            "<|im_start|>user\n[2 visual rows]\n[2 visual rows]\nSame?<|im_end|>\n"
+            "<|im_start|>assistant\nNo.<|im_end|>\n");
 }
 
 TEST(VisualRows, OfEveryTextAreItsOwn) {
