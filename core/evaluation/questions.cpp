@@ -178,10 +178,16 @@ Sample Questions::measure(const DrawnSample& drawn) const {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
-  if (!asked.question.media.empty()) sample.frames = media_of(asked).frames();
+  if (!asked.question.media.empty()) {
+    const MediaFile media = media_of(asked);
+    sample.frames = media.frames();
+    sample.media.tiles = media.tiles();
+  }
+  MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}};
+  if (request_.media_options.preparation().has_tile_text())
+    frames.images = tile_texts(*tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
   if (request_.visual_rows.in_place)
-    for (SampleText& text : sample.texts)
-      text.placeholders = expand_marks(text.ids, text.answer_mask, {sample.frames, sample.rows_per_frame, true});
+    for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
   return sample;
 }
 

@@ -24,6 +24,8 @@ class FramePreparation {
   int64_t image_size() const { return image_size_; }
   const std::optional<ImageProcessor>& processor() const { return processor_; }
   bool makes_tiles() const { return processor_ && processor_->splits_into_tiles; } // several frames of an image
+  // Whether tile_text() stands for an image.
+  bool has_tile_text() const { return processor_ && processor_->tile; }
 
   // Called with each frame, bytes [image_size, image_size, 3].
   using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;

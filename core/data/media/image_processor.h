@@ -7,6 +7,7 @@
 #include "data/media/image.h"
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
+#include "data/tile_grid.h"
 
 #include <array>
 #include <cstdint>
@@ -51,7 +52,8 @@ struct ImageProcessor {
 struct ImageLayout {
   int64_t rows = 0, columns = 0; // of tiles, which come row by row; 0: the image was not cut
   ImageSize frame;               // the size of each frame
-  int64_t frames() const { return rows * columns + 1; }
+  TileGrid grid() const { return {rows, columns}; }
+  int64_t frames() const { return grid().frames(); }
   bool operator==(const ImageLayout&) const = default;
 };
 

@@ -21,9 +21,11 @@ void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<fl
                 fmt::format("{} floats for the {} of {} frames", frames.size(), wanted, sample.frames));
   size_t end = 0;
   each_frame(shard, sample, [&](std::span<const uint8_t> pixels) {
+    if (end == wanted) broken("its images have more tiles than their headers say");
     frames_.normalise(pixels, frames.subspan(end, frame));
     end += frame;
   });
+  if (end < wanted && !sample.media.tiles.empty()) broken("its images have fewer tiles than their headers say");
   for (; end < wanted; end += frame) // of one image
     std::copy_n(frames.begin(), frame, frames.begin() + static_cast<ptrdiff_t>(end));
 }

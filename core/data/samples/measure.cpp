@@ -104,14 +104,24 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   encode(std::move(parsed), sample);
   if (!sample.dropped.empty()) return sample;
   count_frames(shard, members, frame_count, source.text_only(), sample);
-  if (visual_rows_.in_place) place_visual_rows(sample);
+  if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
   return sample;
 }
 
 void SampleReader::place_visual_rows(Sample& sample) const {
-  const MarkedFrames frames{sample.frames, sample.rows_per_frame,
-                            sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images};
-  for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
+  MarkedFrames frames{sample.frames,
+                      sample.rows_per_frame,
+                      sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images,
+                      {}};
+  if (frames_.has_tile_text())
+    frames.images = tile_texts(tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
+  for (SampleText& text : sample.texts) {
+    text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
+    if (!frames.images.empty() && text.tokens() > mix_.max_text_tokens)
+      sample.dropped = fmt::format("a text of {} tokens with those between the tiles of its images, more than "
+                                   "max_text_tokens = {}",
+                                   text.tokens(), mix_.max_text_tokens);
+  }
 }
 
 void SampleReader::encode(SampleContent parsed, Sample& sample) const {
@@ -176,6 +186,7 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
     break;
   case Media::Kind::images:
     count_images(found.still, found.gap, told, sample);
+    if (frames_.makes_tiles()) count_tiles(shard, found.still, sample);
     break;
   case Media::Kind::video:
     time_video(shard, sample);
@@ -202,6 +213,22 @@ void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::opt
   for (int64_t pick : evenly_spaced(count, mix_.max_frames)) picked.push_back(members[static_cast<size_t>(pick)]);
   members = std::move(picked);
   sample.frames = static_cast<int64_t>(members.size());
+}
+
+void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) const {
+  if (still && mix_.replicate_image_frames > 1)
+    throw Error(ErrorKind::data, fmt::format("the image would be repeated to {} frames, and the encoder's image "
+                                             "processor cuts it into tiles",
+                                             mix_.replicate_image_frames))
+        .advise("leave replicate_image_frames out of the mix");
+  sample.frames = 0;
+  for (const Member& member : sample.media.members) {
+    sample.media.tiles.push_back(frames_.layout(shard.read(member)).grid());
+    sample.frames += sample.media.tiles.back().frames();
+  }
+  if (sample.frames > mix_.max_frames)
+    sample.dropped = fmt::format("{} that the image processor cuts into {} frames, more than max_frames = {}",
+                                 counted(std::ssize(sample.media.members), "image"), sample.frames, mix_.max_frames);
 }
 
 void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const {

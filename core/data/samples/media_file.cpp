@@ -68,12 +68,14 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
     : path_(std::move(path)), options_(options) {
   if (fs::is_directory(path_)) {
     find_pictures(span);
+    count_tiles();
     return;
   }
   const auto file = MappedFile::open(path_);
   if (looks_like_image(file->bytes().first(std::min<size_t>(file->bytes().size(), 64)))) {
     pictures_ = {path_};
     frames_ = options_.image_frames;
+    count_tiles();
     return;
   }
   if (!options_.video)
@@ -109,6 +111,17 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
     picked.push_back(pictures_[static_cast<size_t>(pick)]);
   pictures_ = std::move(picked);
   frames_ = std::ssize(pictures_);
+}
+
+void MediaFile::count_tiles() {
+  const FramePreparation preparation = options_.preparation();
+  if (!preparation.makes_tiles()) return;
+  frames_ = 0;
+  for (const fs::path& picture : pictures_) {
+    const std::string bytes = read_file(picture, max_image_bytes);
+    with_path_context(picture, [&] { tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes))).grid()); });
+    frames_ += tiles_.back().frames();
+  }
 }
 
 void MediaFile::find_times(std::optional<TimeSpan> span) {

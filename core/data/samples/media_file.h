@@ -35,6 +35,7 @@ class MediaFile {
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
 
   int64_t frames() const { return frames_; }
+  const std::vector<TileGrid>& tiles() const { return tiles_; } // see Media
   // [frames, 3, image_size, image_size], normalised. Throws Error(data).
   void decode(std::span<float> frames) const;
 
@@ -43,7 +44,9 @@ class MediaFile {
   void find_times(std::optional<TimeSpan> span);
   std::filesystem::path path_;
   MediaOptions options_;
+  void count_tiles();
   int64_t frames_ = 0;
+  std::vector<TileGrid> tiles_;
   std::vector<std::filesystem::path> pictures_; // one, or one a frame; or
   std::shared_ptr<const RandomAccess> video_;   // a video
   std::vector<double> times_;                   // of its frames

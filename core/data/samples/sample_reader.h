@@ -46,6 +46,7 @@ class SampleReader {
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
                     Sample& sample) const;
   void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
+  void count_tiles(const Shard& shard, bool still, Sample& sample) const;
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
   void time_video(const Shard& shard, Sample& sample) const;
 
