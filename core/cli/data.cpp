@@ -10,8 +10,9 @@
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
-#include "data/media/normalise.h"
+#include "data/media/frame_preparation.h"
 #include "data/media/write_image.h"
+#include "data/preprocess.h"
 #include "data/stream/prefetcher.h"
 #include "data/visual_marks.h"
 #include "model/weights/visual_rows.h"
@@ -255,7 +256,8 @@ int data_stats(Arguments arguments) {
 }
 
 // The frames side by side, eight in a row, at the size that the vision tower gets.
-Image contact_sheet(std::span<const float> frames, int64_t count, int64_t size) {
+Image contact_sheet(std::span<const float> frames, int64_t count, const FramePreparation& preparation) {
+  const int64_t size = preparation.image_size();
   constexpr int64_t max_columns = 8, gap = 2;
   const int64_t columns = std::min(count, max_columns), rows = (count + columns - 1) / columns;
   Image image;
@@ -265,7 +267,7 @@ Image contact_sheet(std::span<const float> frames, int64_t count, int64_t size) 
   std::vector<uint8_t> frame(static_cast<size_t>(size * size * 3));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t left = i % columns * (size + gap), top = i / columns * (size + gap);
-    denormalise(frames.subspan(static_cast<size_t>(i) * frame.size(), frame.size()), frame);
+    preparation.denormalise(frames.subspan(static_cast<size_t>(i) * frame.size(), frame.size()), frame);
     for (int64_t y = 0; y < size; ++y)
       std::copy_n(frame.begin() + y * size * 3, size * 3, image.rgb.begin() + ((top + y) * image.width + left) * 3);
   }
@@ -350,7 +352,8 @@ int data_show(Arguments arguments) {
   if (!picture.empty()) {
     std::vector<float> frames(static_cast<size_t>(sample.frames * data.samples().frame_elements()));
     data.samples().decode(*drawn, sample, frames);
-    write_file_atomic(picture, write_png(contact_sheet(frames, sample.frames, opened.resolved.plan.model.image_size)));
+    write_file_atomic(picture,
+                      write_png(contact_sheet(frames, sample.frames, frame_preparation(opened.resolved.plan.model))));
   }
   if (parsed->flag("json")) {
     fmt::print("{}", dump(sample_json(measured, opened.stage, picture)));

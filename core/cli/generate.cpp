@@ -90,7 +90,12 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
   return 0;
 }
 
-at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
+struct ReadFrames {
+  at::Tensor frames;
+  std::vector<TileGrid> tiles; // of each image, where images are cut
+};
+
+ReadFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
   const auto image = parsed.value("image"), video = parsed.value("video");
   if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
   if (!image && !video) return {};
@@ -101,7 +106,7 @@ at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   const MediaFile media(image ? *image : *video, options);
   at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
   media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
-  return frames;
+  return {frames, media.tiles()};
 }
 
 int answer_question(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
@@ -112,15 +117,19 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
         .at(model)
         .advise("use --batch for prompts as token ids");
   tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
-  const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
+  std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const InputSettings input = input_settings(parsed, model, answerer.config());
-  const at::Tensor frames = frames_of(parsed, input.media, registry);
+  const auto [frames, tiles] = frames_of(parsed, input.media, registry);
   const auto visual = visual_rows(*answerer.config().connector, answerer.config().vision, input.media.image_size);
+  if (visual.in_place && frames.defined()) mention_frames(turns, parsed.value("image") ? image_mark : video_mark);
   auto prompt = ChatTemplate(*tokenizer, visual, input.chat_template).prompt(turns, input.system);
   std::vector<uint8_t> no_mask;
-  if (visual.in_place)
-    expand_marks(prompt, no_mask,
-                 {frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value()});
+  if (visual.in_place) {
+    MarkedFrames marked{frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value(), {}};
+    if (input.media.preparation().has_tile_text())
+      marked.images = tile_texts(*tokenizer, tiles, marked.frames, visual.per_frame);
+    expand_marks(prompt, no_mask, marked);
+  }
 
   const bool json = parsed.flag("json");
   StreamingDetokenizer stream(*tokenizer, parsed.values("stop"));

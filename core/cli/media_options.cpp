@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli/recipe_options.h"
 #include "data/chat.h"
+#include "model/weights/model_file.h"
 #include "recipe/resolve.h"
 
 #include <algorithm>
@@ -39,16 +40,19 @@ Options& with_media_options(Options& options) {
       .value("chat-template", "NAME", "a chat template of the decoder's folder, usually default; default: ChatML")
       .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
-      .value(
-          "image-size", "N",
-          "pixels per side; default: the training's; else 224 or the vision tower's own size, whichever is less, and "
-          "the tower's own where patches become rows (LLaVA, SmolVLM)");
+      .value("image-size", "N",
+             "pixels per side; default: the training's; else that of the encoder's image processor, else 224 or the "
+             "vision "
+             "tower's own size, whichever is less, and the tower's own where patches become rows (LLaVA, SmolVLM)");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
   InputSettings out{{}, std::string(default_system_prompt), {}};
   const int64_t own_size = config.vision.image_size;
   out.media.image_size = config.connector->known_rows_per_frame() ? std::min(own_size, out.media.image_size) : own_size;
+  if (const auto encoder = encoder_folder(model)) out.media.processor = find_image_processor(*encoder);
+  if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
+    out.media.image_size = size->height;
   read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
   out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);

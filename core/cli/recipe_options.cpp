@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "data/preprocess.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/positions.h"
@@ -18,11 +19,27 @@ void add_recipe_options(Options& options) {
       .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)");
 }
 
+namespace {
+
+// A recipe is right on a machine without its models, too: what is wrong with a folder is reported by who needs it.
+std::optional<int64_t> processor_frame_size(const plan::Model& model) {
+  try {
+    const auto processor = image_processor(model);
+    const auto size = processor ? frame_size(*processor) : std::nullopt;
+    return size ? std::optional(size->height) : std::nullopt;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+} // namespace
+
 recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file) {
   recipe::Request request;
   request.file = file.empty() ? *parsed.value("RECIPE") : file;
   request.sets = parsed.values("set");
   request.read_model_directory = read_model_directory;
+  request.image_size = processor_frame_size;
   request.library = program_folder() / ".." / "share" / "fvlm" / "recipes" / "lib";
   for (const auto& word : parsed.values("arg")) {
     size_t equals = word.find('=');

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fvlm {
 namespace {
 
@@ -17,18 +19,32 @@ TokenId required(const Tokenizer& tokenizer, const char* content) {
   return *id;
 }
 
+TokenId id_of(std::string_view mark) {
+  return mark == image_mark ? image_mark_id : video_mark_id;
+}
+
+std::vector<TokenId> marks_in(std::span<const Turn> turns) {
+  std::vector<TokenId> ids;
+  for (const Turn& turn : turns)
+    if (turn.role == "user")
+      split_at_marks(
+          turn.text, [](std::string_view) {}, [&](std::string_view mark) { ids.push_back(id_of(mark)); });
+  return ids;
+}
+
 } // namespace
+
+void mention_frames(std::vector<Turn>& turns, std::string_view mark) {
+  if (!marks_in(turns).empty()) return;
+  const auto first = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.role == "user"; });
+  if (first != turns.end()) first->text = std::string(mark) + "\n" + first->text;
+}
 
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows,
                            const std::optional<std::string>& name)
     : tokenizer_(tokenizer), has_marks_(visual_rows.in_place) {
   if (name) {
-    if (has_marks_)
-      throw Error(ErrorKind::data,
-                  "the connector's rows stand in place of <image>, which the model's own chat template "
-                  "does not support yet")
-          .advise("leave out chat_template: the conversation is then written in ChatML");
-    own_ = std::make_shared<const OwnTemplate>(tokenizer, *name);
+    own_ = std::make_shared<const OwnTemplate>(tokenizer, *name, has_marks_);
     return;
   }
   start_ = required(tokenizer, "<|im_start|>");
@@ -48,13 +64,23 @@ ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_vie
                                     out.ids);
     out.answer_mask.resize(out.ids.size(), answer);
   };
+  const std::vector<TokenId> kinds = marks_in(turns);
+  auto mark = chat.marks.begin();
+  auto append_with_marks = [&](size_t begin, size_t end, bool answer) {
+    for (; mark != chat.marks.end() && mark->second <= end; ++mark) {
+      append(begin, mark->first, answer);
+      append_token(kinds[static_cast<size_t>(mark - chat.marks.begin())], false, out);
+      begin = mark->second;
+    }
+    append(begin, end, answer);
+  };
   size_t at = 0;
   for (const auto& [begin, end] : chat.answers) {
-    append(at, begin, false);
-    append(begin, end, true);
+    append_with_marks(at, begin, false);
+    append_with_marks(begin, end, true);
     at = end;
   }
-  append(at, chat.text.size(), false);
+  append_with_marks(at, chat.text.size(), false);
   return out;
 }
 
@@ -72,7 +98,7 @@ void ChatTemplate::append_text(std::string_view text, bool answer, ChatTokens& o
 void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out) const {
   split_at_marks(
       text, [&](std::string_view piece) { append_text(piece, false, out); },
-      [&](std::string_view mark) { append_token(mark == image_mark ? image_mark_id : video_mark_id, false, out); });
+      [&](std::string_view mark) { append_token(id_of(mark), false, out); });
 }
 
 void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {

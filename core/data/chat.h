@@ -21,14 +21,16 @@ struct ChatTokens {
 
 inline constexpr std::string_view default_system_prompt = "You are a helpful AI assistant.";
 
+// Lets frames that no turn mentions open the first turn of the user: "<image>\n". `mark`: <image> or <video>.
+void mention_frames(std::vector<Turn>& turns, std::string_view mark);
+
 // Writes the system prompt (none where it is empty), then the turns. Text of a turn never becomes a special token, so
 // users cannot inject markup.
 class ChatTemplate {
  public:
   // Without the name of a template in the tokenizer's folder it is ChatML. `visual_rows`: where they are in place,
   // <image> and <video> in a user's turn become their ids in visual_marks.h. Throws Error(data) when the tokenizer
-  // lacks
-  // <|im_start|> or <|im_end|> of ChatML, or when there is no such template.
+  // lacks <|im_start|> or <|im_end|> of ChatML, or when there is no such template.
   explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {},
                         const std::optional<std::string>& name = {});
 

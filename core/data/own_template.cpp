@@ -5,10 +5,12 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/unicode.h"
+#include "data/visual_marks.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace fvlm {
@@ -20,6 +22,9 @@ using Json = nlohmann::json;
 // Stands behind the first character of each special token that a turn spells, while the template is rendered. It is no
 // character, so that no text has it.
 constexpr std::string_view mark = "\uFDD0";
+// The image tokens of public models, which their templates write.
+constexpr std::array<std::string_view, 5> image_tokens{image_mark, "<|image|>", "<|image_pad|>", "<image_soft_token>",
+                                                       "<start_of_image>"};
 constexpr uint64_t max_file_bytes = 16 << 20;
 
 struct Source {
@@ -121,7 +126,7 @@ std::optional<std::string> named_special_token(const fs::path& folder, const cha
   return std::nullopt;
 }
 
-OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name)
+OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks)
     : tokenizer_(tokenizer), where_(source_of(tokenizer.folder(), name).where),
       template_(source_of(tokenizer.folder(), name).text, where_),
       special_tokens_(special_tokens_of(tokenizer.folder())) {
@@ -129,6 +134,73 @@ OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name)
   takes_parts_ = shows_content(true);
   if (!takes_text_ && !takes_parts_)
     throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
+  if (has_marks) find_image_token();
+}
+
+// Renders one image. A template that knows no images leaves them out; the token then stands in the text.
+void OwnTemplate::find_image_token() {
+  if (takes_parts_) {
+    const std::string text = render_plainly(std::vector<Turn>{{"user", "the probe of a chat template", 1}}, true).text;
+    for (const std::string_view token : image_tokens)
+      if (text.find(token) != std::string::npos) {
+        image_token_ = token;
+        takes_image_parts_ = true;
+        return;
+      }
+  }
+  if (!takes_text_)
+    throw Error(ErrorKind::data, "the chat template has no place for images: a user's turn with one is written without "
+                                 "an image token")
+        .at(where_)
+        .advise(fmt::format("write one of {} for a part of the type \"image\", or leave out chat_template for ChatML",
+                            fmt::join(image_tokens, ", ")));
+  image_token_ = image_mark;
+}
+
+void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const {
+  if (image_token_.empty()) return;
+  size_t expected = 0;
+  for (const Turn& turn : turns)
+    if (turn.role == "user")
+      split_at_marks(
+          turn.text, [](std::string_view) {}, [&](std::string_view) { ++expected; });
+  for (size_t at = 0; (at = chat.text.find(image_token_, at)) != std::string::npos; at += image_token_.size())
+    if (!std::binary_search(chat.literal.begin(), chat.literal.end(), at))
+      chat.marks.emplace_back(at, at + image_token_.size());
+  if (chat.marks.size() != expected)
+    throw Error(ErrorKind::data,
+                fmt::format("the chat template writes {} of {}", counted(std::ssize(chat.marks), "image"), expected))
+        .at(where_)
+        .advise("make the template write each part of the type \"image\" once, or leave out chat_template for ChatML");
+}
+
+// Line breaks between an image and a text belong to the form of data sets that write "<image>\n" into a text; in a list
+// of parts, the template decides what stands there.
+jinja::Value OwnTemplate::content_with_marks(const std::string& text) const {
+  std::string whole;
+  std::vector<jinja::Value> parts;
+  const auto part = [&](const char* type) {
+    jinja::Dict made;
+    made.set("type", type);
+    return made;
+  };
+  const char* end = text.data() + text.size();
+  split_at_marks(
+      text,
+      [&](std::string_view piece) {
+        whole += marked(std::string(piece));
+        if (piece.data() != text.data() && piece.starts_with('\n')) piece.remove_prefix(1);
+        if (piece.data() + piece.size() != end && piece.ends_with('\n')) piece.remove_suffix(1);
+        if (piece.empty()) return;
+        jinja::Dict made = part("text");
+        made.set("text", marked(std::string(piece)));
+        parts.push_back(jinja::make_dict(std::move(made)));
+      },
+      [&](std::string_view) {
+        whole += image_token_;
+        parts.push_back(jinja::make_dict(part("image")));
+      });
+  return takes_image_parts_ ? jinja::make_list(std::move(parts)) : jinja::Value(whole);
 }
 
 // Whether the content of a turn appears, given as a string or as a list of parts.
@@ -169,7 +241,8 @@ std::string OwnTemplate::marked(const std::string& text) const {
       append_utf8(made, 0xFFFD);
     else
       made += character;
-    if (tokenizer_.special_at(view, at)) made += mark;
+    if (tokenizer_.special_at(view, at) || (!image_token_.empty() && view.substr(at).starts_with(image_token_)))
+      made += mark;
     at += character.size();
   }
   return made;
@@ -180,6 +253,10 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
     throw Error(ErrorKind::data, "the chat template has no place for images").at(where_);
   jinja::Dict made;
   made.set("role", turn.role);
+  if (!image_token_.empty() && turn.role == "user" && has_visual_mark(turn.text)) {
+    made.set("content", content_with_marks(turn.text));
+    return jinja::make_dict(std::move(made));
+  }
   if (turn.images == 0 && takes_text_) {
     made.set("content", marked(turn.text));
     return jinja::make_dict(std::move(made));
@@ -212,6 +289,7 @@ ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt) c
 ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt) const {
   ChatText made = render_plainly(turns, prompt);
   if (!template_.has_generation()) made.answers = find_answers(turns, made.text);
+  find_marks(turns, made);
   return made;
 }
 

@@ -55,9 +55,13 @@ class Preprocess {
   Preprocess(const PreprocessInput& input, const VideoDecoder* video, const PreprocessOptions& options)
       : mix_(input.mix), tokenizer_(Tokenizer::from_file(input.tokenizer)), image_size_(input.image_size),
         options_(options), threads_(threads_or_cores(options.threads)),
-        reader_(mix_, tokenizer_, image_size_, video, input.visual_rows) {
+        reader_(mix_, tokenizer_, FramePreparation(image_size_, input.processor), video, input.visual_rows) {
     if (input.visual_rows.max_bytes > 0)
       throw Error(ErrorKind::usage, "the model reads the bytes of texts, and there is nothing to preprocess");
+    if (input.processor && input.processor->splits_into_tiles)
+      throw Error(ErrorKind::data,
+                  "the encoder's image processor cuts images into tiles, which preprocess does not store")
+          .advise("take `preprocessed` out of the recipe: the shards are then read as they are");
     mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
     for (const auto& source : mix_.sources)
       sets_.push_back(std::make_unique<ShardSet>(source.patterns(), options.shards));

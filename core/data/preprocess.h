@@ -1,6 +1,7 @@
 // The verb `preprocess`: tokenizes, decodes and resizes the samples of a mix once and writes them to shards that are
 // much faster to read.
 #pragma once
+#include "data/media/frame_preparation.h"
 #include "data/shards/shard_set.h"
 #include "recipe/plan.h"
 
@@ -20,8 +21,13 @@ struct PreprocessInput {
   plan::Mix mix;
   std::filesystem::path tokenizer; // the tokenizer.json of the model's decoder
   int64_t image_size = 0;
-  plan::VisualRows visual_rows; // of the model
+  plan::VisualRows visual_rows;            // of the model
+  std::optional<ImageProcessor> processor; // of its encoder
 };
+
+// What makes frames of images for the model: the image processor of its vision folder, if it has one.
+std::optional<ImageProcessor> image_processor(const plan::Model& model);
+FramePreparation frame_preparation(const plan::Model& model);
 
 // The input for one of the mixes of a plan.
 PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix, const plan::VisualRows& visual_rows);

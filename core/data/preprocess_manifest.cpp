@@ -100,10 +100,32 @@ void check_own_shards(const fs::path& folder, const Json& sources, std::vector<s
     }
 }
 
+// What changes pixels. Mean and std are applied when they are read.
+Json description(const ImageProcessor& processor) {
+  Json out = {{"resize", static_cast<int>(processor.resize)},
+              {"size", {processor.size.height, processor.size.width}},
+              {"edge", processor.edge},
+              {"filter", static_cast<int>(processor.filter)}};
+  if (processor.square_padding) out["square_padding"] = *processor.square_padding;
+  if (processor.center_crop) out["center_crop"] = {processor.center_crop->height, processor.center_crop->width};
+  if (processor.tile) out["tile"] = *processor.tile;
+  return out;
+}
+
 } // namespace
 
+std::optional<ImageProcessor> image_processor(const plan::Model& model) {
+  const auto* folder = std::get_if<std::string>(&model.vision);
+  return folder ? find_image_processor(*folder) : std::nullopt;
+}
+
+FramePreparation frame_preparation(const plan::Model& model) {
+  return {model.image_size, image_processor(model)};
+}
+
 PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix, const plan::VisualRows& visual_rows) {
-  return {mix, fs::path(plan.model.tokenizer_folder()) / "tokenizer.json", plan.model.image_size, visual_rows};
+  return {mix, fs::path(plan.model.tokenizer_folder()) / "tokenizer.json", plan.model.image_size, visual_rows,
+          image_processor(plan.model)};
 }
 
 Json made_from(const PreprocessInput& input) {
@@ -121,6 +143,7 @@ Json made_from(const PreprocessInput& input) {
                    {"system", mix.system},
                    {"prompts", mix.prompts}};
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
+  if (input.processor) settings["image processor"] = description(*input.processor);
   if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
   if (mix.documents) settings["documents"] = true;
   if (const auto form = mix.questions.value_or(plan::QuestionForm()); form != plan::QuestionForm())

@@ -26,7 +26,7 @@ void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
     refuse_count(
         fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));
   if (videos == 1 && all == 0) refuse_count("the text has a <video>, and the sample has no frames");
-  const size_t expected = frames.is_one_image && all > 0 ? 1 : all;
+  const size_t expected = !frames.images.empty() ? frames.images.size() : frames.is_one_image && all > 0 ? 1 : all;
   if (images > 0 && images != expected)
     refuse_count(fmt::format("the text has {} <image>, and the sample has {}", images,
                              counted(static_cast<int64_t>(expected), "image")));
@@ -45,6 +45,10 @@ void split_at_marks(std::string_view text, const std::function<void(std::string_
   }
 }
 
+bool has_visual_mark(std::string_view text) {
+  return text.find(image_mark) != std::string_view::npos || text.find(video_mark) != std::string_view::npos;
+}
+
 std::string without_marks(const std::string& text) {
   std::string out;
   bool any = false;
@@ -53,16 +57,54 @@ std::string without_marks(const std::string& text) {
   return any ? trimmed(out) : text;
 }
 
+std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  std::vector<TokenId> ids;
+  const auto append = [&](const std::string& text) {
+    const std::vector<TokenId> made = tokenizer.encode(text);
+    ids.insert(ids.end(), made.begin(), made.end());
+  };
+  const auto append_rows = [&] { ids.insert(ids.end(), static_cast<size_t>(rows_per_frame), visual_placeholder); };
+  const std::string around = "<fake_token_around_image>";
+  std::string line_break;
+  for (int64_t row = 1; row <= grid.rows; ++row) {
+    for (int64_t column = 1; column <= grid.columns; ++column) {
+      append(line_break + around + fmt::format("<row_{}_col_{}>", row, column));
+      append_rows();
+      line_break.clear();
+    }
+    line_break = "\n";
+  }
+  append(line_break + line_break + around + "<global-img>");
+  append_rows();
+  append(around);
+  return ids;
+}
+
+std::vector<std::vector<TokenId>> tile_texts(const Tokenizer& tokenizer, const std::vector<TileGrid>& grids,
+                                             int64_t frames, int64_t rows_per_frame) {
+  std::vector<std::vector<TokenId>> texts;
+  for (const TileGrid& grid : grids) texts.push_back(tile_text(tokenizer, grid, rows_per_frame));
+  if (grids.empty()) texts.assign(static_cast<size_t>(frames), tile_text(tokenizer, {}, rows_per_frame));
+  return texts;
+}
+
 int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, const MarkedFrames& frames) {
   const size_t images = count_of(ids, image_mark_id), videos = count_of(ids, video_mark_id);
   check_marks(images, videos, frames);
   const int64_t all = frames.frames * frames.rows_per_frame;
   if (images + videos > 0) {
     const auto rows = static_cast<size_t>(images > 1 ? frames.rows_per_frame : all);
+    auto image = frames.images.begin();
     std::vector<TokenId> expanded;
     std::vector<uint8_t> expanded_mask;
     for (size_t i = 0; i < ids.size(); ++i) {
       const bool is_mark = ids[i] == image_mark_id || ids[i] == video_mark_id;
+      if (is_mark && !frames.images.empty()) {
+        const auto end = ids[i] == image_mark_id ? image + 1 : frames.images.end();
+        for (; image != end; ++image) expanded.insert(expanded.end(), image->begin(), image->end());
+        if (!mask.empty()) expanded_mask.resize(expanded.size());
+        continue;
+      }
       expanded.insert(expanded.end(), is_mark ? rows : 1, is_mark ? visual_placeholder : ids[i]);
       if (!mask.empty()) expanded_mask.insert(expanded_mask.end(), is_mark ? rows : 1, is_mark ? 0 : mask[i]);
     }

@@ -1,5 +1,6 @@
 // <image> and <video> in what a user says. They are removed, or become placeholders for the visual rows of the frames.
 #pragma once
+#include "data/tile_grid.h"
 #include "data/tokenizer.h"
 #include "recipe/visual_rows.h"
 
@@ -20,6 +21,7 @@ inline constexpr TokenId image_mark_id = -2, video_mark_id = -3;
 // Calls `text` for each piece between marks that is not empty, and `mark` for each mark, in order.
 void split_at_marks(std::string_view text, const std::function<void(std::string_view)>& on_text,
                     const std::function<void(std::string_view)>& on_mark);
+bool has_visual_mark(std::string_view text);
 // The text without its marks and, if it had any, without the space around it.
 std::string without_marks(const std::string& text);
 
@@ -27,7 +29,17 @@ std::string without_marks(const std::string& text);
 struct MarkedFrames {
   int64_t frames = 0, rows_per_frame = 1;
   bool is_one_image = false; // which is repeated: <image> stands for all frames
+  // What stands for each image, by tile_text(); <video> is all of them. Empty: rows alone.
+  std::vector<std::vector<TokenId>> images;
 };
+// The placeholders of an image that is cut into tiles, between the tokens that Idefics3 and SmolVLM were trained with:
+// <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img> before
+// those of the whole image. The same ids as those of transformers' Idefics3Processor.
+std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame);
+// The same for each image; for `frames` images that were not cut where there are no grids.
+std::vector<std::vector<TokenId>> tile_texts(const Tokenizer& tokenizer, const std::vector<TileGrid>& grids,
+                                             int64_t frames, int64_t rows_per_frame);
+
 // Replaces each mark in the ids by placeholders: <video> by the rows of all frames, <image> by those of the next one.
 // The mask, if it is not empty, stays as long as the ids. Returns the number of placeholders. Throws Error(data) unless
 // it is 0 or that of the visual rows.

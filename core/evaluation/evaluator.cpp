@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/log.h"
+#include "data/preprocess.h"
 #include "feed/packer.h"
 
 #include <fmt/format.h>
@@ -48,6 +49,7 @@ std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSe
   source.samples = {data, &data->samples()};
   source.tokenizer = {data, &data->tokenizer()};
   source.image_size = plan.model.image_size;
+  source.processor = image_processor(plan.model);
   source.mix = set.data;
   source.source_names = data->source_names();
   source.loader = data->loader_options();

@@ -167,21 +167,29 @@ MediaFile Questions::media_of(const LocatedQuestion& located) const {
 
 Sample Questions::measure(const DrawnSample& drawn) const {
   const LocatedQuestion& located = at(drawn);
-  const SampleContent parsed =
+  SampleContent parsed =
       parse_sample_content(Parts(located.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
   Sample sample{.key = located.id,
                 .source = parsed.source,
                 .rows_per_frame = request_.visual_rows.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
-  for (const Conversation& conversation : parsed.conversations) {
+  for (Conversation& conversation : parsed.conversations) {
+    if (request_.visual_rows.in_place && !located.question.media.empty())
+      mention_frames(conversation.turns, image_mark);
     ChatTokens tokens = chat_.encode(conversation.turns, conversation.system);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
-  if (!located.question.media.empty()) sample.frames = media_of(located).frames();
+  if (!located.question.media.empty()) {
+    const MediaFile media = media_of(located);
+    sample.frames = media.frames();
+    sample.media.tiles = media.tiles();
+  }
+  MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}};
+  if (request_.media_options.preparation().has_tile_text())
+    frames.images = tile_texts(*tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
   if (request_.visual_rows.in_place)
-    for (SampleText& text : sample.texts)
-      text.placeholders = expand_marks(text.ids, text.answer_mask, {sample.frames, sample.rows_per_frame, true});
+    for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
   return sample;
 }
 
@@ -196,6 +204,7 @@ std::unique_ptr<SampleSet> open_questions(const plan::EvaluationSet& set, const 
       request, tokenizer, request.media.empty() ? std::nullopt : choose_video_decoder(registry, {}));
   source.tokenizer = std::move(tokenizer);
   source.image_size = request.media_options.image_size;
+  source.processor = request.media_options.processor;
   source.mix.sources.resize(1);
   source.source_names = {set.name};
   source.packer = [&](const PackSize& capacity) { return feed::choose_packer(registry, {}, capacity); };

@@ -1,5 +1,6 @@
 // SampleSet: held-out samples, opened once; each pass over them reads every sample once.
 #pragma once
+#include "data/media/frame_preparation.h"
 #include "data/stream/loader.h"
 #include "data/tokenizer.h"
 #include "recipe/plan.h"
@@ -19,8 +20,9 @@ struct OpenedSource {
   std::shared_ptr<const SampleSource> samples;
   std::shared_ptr<const Tokenizer> tokenizer; // of the texts
   int64_t image_size = 0;
-  plan::Mix mix;                         // its sources define the order
-  std::vector<std::string> source_names; // for samples that name no source
+  std::optional<ImageProcessor> processor; // of the encoder
+  plan::Mix mix;                           // its sources define the order
+  std::vector<std::string> source_names;   // for samples that name no source
   DataLoaderOptions loader;
   std::function<PackFunction(const PackSize&)> packer;
 };
@@ -34,6 +36,7 @@ class SampleSet {
   const plan::EvaluationSet& settings() const { return settings_; }
   const Tokenizer& tokenizer() const { return *source_.tokenizer; }
   int64_t image_size() const { return source_.image_size; }
+  FramePreparation preparation() const { return {source_.image_size, source_.processor}; }
   int64_t samples() const { return samples_; }                           // that can be used
   const std::vector<SkippedSample>& skipped() const { return skipped_; } // that cannot
 

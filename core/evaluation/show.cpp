@@ -3,7 +3,6 @@
 #include "base/file.h"
 #include "base/new_file.h"
 #include "base/text.h"
-#include "data/media/normalise.h"
 #include "data/media/write_image.h"
 #include "data/visual_marks.h"
 #include "evaluation/answerer.h"
@@ -42,9 +41,9 @@ Json map_of(const at::Tensor& attention) {
   return map;
 }
 
-void write_frame(const at::Tensor& frame, const std::filesystem::path& path) {
+void write_frame(const at::Tensor& frame, const FramePreparation& preparation, const std::filesystem::path& path) {
   Image image{frame.size(2), frame.size(1), std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
-  denormalise({frame.const_data_ptr<float>(), static_cast<size_t>(frame.numel())}, image.rgb);
+  preparation.denormalise({frame.const_data_ptr<float>(), static_cast<size_t>(frame.numel())}, image.rgb);
   write_file_atomic(path, write_png(image));
 }
 
@@ -78,7 +77,7 @@ class SampleWriter {
     const int64_t frames = source.empty() ? packed.sample->frames : 0; // images
     for (int64_t i = 0; i < frames; ++i) {
       const std::string name = fmt::format("{}-{}.png", number, i);
-      write_frame(model_sample.frames[i], folder_ / name);
+      write_frame(model_sample.frames[i], set_.preparation(), folder_ / name);
       sample["frames"].push_back(name);
     }
     if (attention.defined()) {

@@ -24,8 +24,8 @@ MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registr
       loader_(loader_options_of(plan.loader, options)),
       tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
       video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
-      samples_(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr, visual_rows_, ShardOptions{},
-               options.progress, options.texts) {
+      samples_(mix_, tokenizer_, frame_preparation(plan.model), video_ ? &*video_ : nullptr, visual_rows_,
+               ShardOptions{}, options.progress, options.texts) {
   for (const plan::Source& source : mix.sources) names_.push_back(name_of(source));
 }
 

@@ -197,6 +197,9 @@ Resolved resolve(const Request& request) {
   require_file(request.file);
   bool is_plan = request.file.extension() == ".json";
   Resolved resolved = is_plan ? resolve_plan_file(request) : resolve_recipe(request);
+  plan::Model& model = resolved.plan.model;
+  if (!is_plan && request.image_size && !resolved.sources.contains("model.image_size"))
+    model.image_size = request.image_size(model).value_or(model.image_size);
   resolved.hash = plan_hash(resolved.plan);
   resolved.recipe = request.file.string();
   return resolved;

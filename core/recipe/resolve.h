@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Request {
   Limits limits = {};                      // for everything from the recipe file to the Plan
   // Fills in what plan::Model::directory says of the model. Throws Error. Not needed for a plan file, which has it.
   std::function<void(plan::Model& model)> read_model_directory = {};
+  // model.image_size of a recipe that does not mention it, where the model's folders say one.
+  std::function<std::optional<int64_t>(const plan::Model&)> image_size = {};
 };
 
 struct Resolved {

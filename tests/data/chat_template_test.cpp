@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/scratch_folder.h"
 #include "data/chat.h"
+#include "data/visual_marks.h"
 #include "small_tokenizer.h"
 
 #include <fmt/format.h>
@@ -166,4 +167,30 @@ TEST(OwnTemplate, PublicFormsShowWhereTheAnswerIs) {
     ++forms;
   }
   EXPECT_GE(forms, 20);
+}
+
+TEST(OwnTemplate, MarksStandWhereTheTemplateWritesImages) {
+  const auto words = [](const Json& config, const std::string& user) {
+    const ChatFolder folder(config);
+    const Tokenizer tokenizer = folder.tokenizer();
+    const ChatTokens tokens = ChatTemplate(tokenizer, {4, true}, "default")
+                                  .encode(std::vector<Turn>{{"user", user}, {"assistant", "<image> it is"}}, "");
+    std::vector<TokenId> ids = tokens.ids;
+    std::vector<uint8_t> mask = tokens.answer_mask;
+    expand_marks(ids, mask, {2, 4, false});
+    return decode_with_placeholders(tokenizer, ids);
+  };
+  const auto form = [](const char* name) {
+    return Json{{"chat_template", read_file(fs::path(FVLM_CHAT_TEMPLATES) / (std::string(name) + ".jinja"))}};
+  };
+  const std::string user = "<image>\nWhat of <image>?";
+  EXPECT_THAT(words(form("smolvlm"), user),
+              testing::HasSubstr("User:[4 visual rows]What of [4 visual rows]?<end_of_utterance>\n"
+                                 "Assistant: <image> it is<end_of_utterance>"));
+  EXPECT_THAT(words(form("llava"), user), testing::HasSubstr("USER: [4 visual rows]\n[4 visual rows]\nWhat of  ? "));
+  EXPECT_EQ(words(Json{{"chat_template", chatml}}, user),
+            "<|im_start|>user\n[4 visual rows]\nWhat of [4 visual rows]?<|im_end|>\n"
+            "<|im_start|>assistant\n<image> it is<|im_end|>\n")
+      << "of a template that takes texts alone";
+  EXPECT_THAT(words(form("qwen2vl"), user), testing::HasSubstr("<|vision_start|>[4 visual rows]<|vision_end|>"));
 }

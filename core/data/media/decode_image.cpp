@@ -52,6 +52,10 @@ Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& option
   if (!looks_like_image(bytes))
     throw Error(ErrorKind::data, bytes.empty() ? "an image file without any bytes" : "neither a JPEG nor a PNG file");
   Decoded decoded = looks_like_jpeg(bytes) ? decode_jpeg(bytes, options) : decode_png(bytes, options);
+  if (options.only_size) {
+    if (decoded.orientation >= 5) std::swap(decoded.image.width, decoded.image.height);
+    return std::move(decoded.image);
+  }
   return upright(std::move(decoded.image), decoded.orientation);
 }
 

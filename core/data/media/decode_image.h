@@ -18,6 +18,7 @@ struct DecodeOptions {
   int64_t most_pixels = 64 << 20; // larger images are rejected before memory is allocated
   // Composites an image with transparency onto white, as the image processors of transformers do. False drops alpha.
   bool white_background = false;
+  bool only_size = false; // from the head of the file, without its pixels
 };
 
 // Detects the format by content. Applies the EXIF orientation; ignores color profiles, and reduces 16 bits to the

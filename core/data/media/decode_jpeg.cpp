@@ -88,6 +88,7 @@ Decoded decode_jpeg(std::span<const std::byte> bytes, const DecodeOptions& optio
     jpeg_read_header(&library, TRUE);
   });
   check_image_size(library.image_width, library.image_height, options);
+  if (options.only_size) return {{library.image_width, library.image_height, {}}, jpeg_orientation(bytes)};
 
   // Huffman's shortest code has one bit, for 64 pixels: what is too short is refused before memory is taken.
   if (const uint64_t pixels = uint64_t{library.image_width} * library.image_height;

@@ -85,6 +85,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
   });
   const png_uint_32 width = png_get_image_width(png, info), height = png_get_image_height(png, info);
   check_image_size(width, height, options);
+  if (options.only_size) return {{width, height, {}}, orientation(png, info)};
 
   // Deflate makes no more than 1,032 bytes of one: what is too short is refused before memory is taken.
   if (uint64_t{height} * png_get_rowbytes(png, info) / 1032 > bytes.size())

@@ -108,28 +108,13 @@ Image resized(const Image& image, ImageSize size, ResizeFilter filter) {
   return out;
 }
 
-// The normalized value of each byte, by channel.
-using Table = std::array<std::array<float, 256>, 3>;
-
-Table table_of(const ImageProcessor& processor) {
-  Table table{};
-  for (size_t channel = 0; channel < 3; ++channel)
-    for (size_t value = 0; value < 256; ++value) {
-      const auto rescaled = static_cast<float>(static_cast<double>(value) * processor.rescale_factor);
-      table[channel][value] = (rescaled - processor.mean[channel]) / processor.deviation[channel];
-    }
-  return table;
-}
-
-// Normalizes the part of the image that begins at (top, left) into out[3, height, width]; black outside of the image.
-void normalize_window(const Image& image, int64_t top, int64_t left, ImageSize window, const Table& table, float* out) {
-  for (size_t channel = 0; channel < 3; ++channel)
-    for (int64_t y = top; y < top + window.height; ++y)
-      for (int64_t x = left; x < left + window.width; ++x) {
-        const bool inside = y >= 0 && y < image.height && x >= 0 && x < image.width;
-        const uint8_t value = inside ? image.rgb[static_cast<size_t>((y * image.width + x) * 3) + channel] : 0;
-        *out++ = table[channel][value];
-      }
+// Copies the part of the image that begins at (top, left) to out[height, width, 3]; black outside of the image.
+void copy_window(const Image& image, int64_t top, int64_t left, ImageSize window, uint8_t* out) {
+  std::fill_n(out, window.height * window.width * 3, uint8_t{0});
+  const int64_t first = std::max<int64_t>(left, 0), end = std::min(left + window.width, image.width);
+  for (int64_t y = std::max<int64_t>(top, 0); y < std::min(top + window.height, image.height) && first < end; ++y)
+    std::copy_n(image.rgb.begin() + (y * image.width + first) * 3, (end - first) * 3,
+                out + ((y - top) * window.width + first - left) * 3);
 }
 
 // Where a window of this length begins in the middle of a line; negative: the line is shorter.
@@ -153,24 +138,50 @@ ImageLayout layout_of(const ImageProcessor& processor, ImageSize image) {
   return layout_of(processor, sizes_of(processor, image));
 }
 
-void process(const ImageProcessor& processor, const Image& image, std::span<float> out) {
+NormalizationTable normalization_of(const ImageProcessor& processor) {
+  NormalizationTable table{};
+  for (size_t channel = 0; channel < 3; ++channel)
+    for (size_t value = 0; value < 256; ++value) {
+      const auto rescaled = static_cast<float>(static_cast<double>(value) * processor.rescale_factor);
+      table[channel][value] = (rescaled - processor.mean[channel]) / processor.deviation[channel];
+    }
+  return table;
+}
+
+void process_pixels(const ImageProcessor& processor, const Image& image, std::span<uint8_t> out) {
   const Sizes sizes = sizes_of(processor, {image.height, image.width});
   const ImageLayout layout = layout_of(processor, sizes);
   const int64_t frame = 3 * layout.frame.height * layout.frame.width;
   if (out.size() != static_cast<size_t>(layout.frames() * frame))
-    throw Error(ErrorKind::internal, fmt::format("process: {} floats for {} frames of {} x {} pixels", out.size(),
+    throw Error(ErrorKind::internal, fmt::format("process: {} values for {} frames of {} x {} pixels", out.size(),
                                                  layout.frames(), layout.frame.width, layout.frame.height));
-  const Table table = table_of(processor);
   Image whole = processor.square_padding ? padded(image, *processor.square_padding) : image;
   for (const ImageSize& size : {sizes.resized, sizes.tiled})
     if (size != ImageSize{whole.height, whole.width}) whole = resized(whole, size, processor.filter);
-  float* end = out.data();
+  uint8_t* end = out.data();
   for (int64_t row = 0; row < layout.rows; ++row)
     for (int64_t column = 0; column < layout.columns; ++column, end += frame)
-      normalize_window(whole, row * layout.frame.height, column * layout.frame.width, layout.frame, table, end);
+      copy_window(whole, row * layout.frame.height, column * layout.frame.width, layout.frame, end);
   if (layout.rows > 0) whole = resized(whole, layout.frame, processor.filter);
-  normalize_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),
-                   layout.frame, table, end);
+  copy_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),
+              layout.frame, end);
+}
+
+void process(const ImageProcessor& processor, const Image& image, std::span<float> out) {
+  const ImageSize size = layout_of(processor, ImageSize{image.height, image.width}).frame;
+  const auto frame = static_cast<size_t>(3 * size.height * size.width);
+  const NormalizationTable table = normalization_of(processor);
+  std::vector<uint8_t> pixels(out.size());
+  process_pixels(processor, image, pixels);
+  for (size_t at = 0; at < out.size(); at += frame)
+    normalise(std::span(pixels).subspan(at, frame), out.subspan(at, frame), table);
+}
+
+std::optional<ImageSize> frame_size(const ImageProcessor& processor) {
+  if (processor.tile) return ImageSize{*processor.tile, *processor.tile};
+  if (processor.center_crop) return processor.center_crop;
+  if (processor.resize == ImageProcessor::Resize::exact) return processor.size;
+  return std::nullopt;
 }
 
 } // namespace fvlm

@@ -5,7 +5,9 @@
 // the whole image at the size of a tile (the global image).
 #pragma once
 #include "data/media/image.h"
+#include "data/media/normalise.h"
 #include "data/media/resize.h"
+#include "data/tile_grid.h"
 
 #include <array>
 #include <cstdint>
@@ -50,7 +52,8 @@ struct ImageProcessor {
 struct ImageLayout {
   int64_t rows = 0, columns = 0; // of tiles, which come row by row; 0: the image was not cut
   ImageSize frame;               // the size of each frame
-  int64_t frames() const { return rows * columns + 1; }
+  TileGrid grid() const { return {rows, columns}; }
+  int64_t frames() const { return grid().frames(); }
   bool operator==(const ImageLayout&) const = default;
 };
 
@@ -59,10 +62,18 @@ ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
 // out: [frames, 3, height, width] as layout_of() says. [any thread]
 void process(const ImageProcessor& processor, const Image& image, std::span<float> out);
+// The same in two steps: pixels [frames, height, width, 3], and the normalized value of each.
+void process_pixels(const ImageProcessor& processor, const Image& image, std::span<uint8_t> out);
+NormalizationTable normalization_of(const ImageProcessor& processor);
+
+// The size of every frame, whatever the image; nothing where it depends on the image.
+std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3 and SmolVLM
 // are supported. Throws Error(data) with every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
+// Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
+std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 
 } // namespace fvlm

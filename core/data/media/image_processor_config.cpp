@@ -20,7 +20,7 @@ constexpr std::array<double, 3> clip_mean{0.48145466, 0.4578275, 0.40821073},
     clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5};
 
 // A class of image processors, with what holds where a config leaves an option out.
-struct Family {
+struct ProcessorClass {
   const char* type;
   Resize resize;
   int64_t edge;
@@ -31,7 +31,7 @@ struct Family {
   const std::array<double, 3>&mean, &deviation;
 };
 
-constexpr Family families[]{
+constexpr ProcessorClass families[]{
     {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, clip_mean,
      clip_deviation},
     {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, half, half},
@@ -79,7 +79,7 @@ class Reader {
   }
 
  private:
-  const Family& find_family() {
+  const ProcessorClass& find_family() {
     std::string type = reader_.text("image_processor_type", "");
     if (type.empty()) { // the name of such classes before transformers 4.26
       type = reader_.text("feature_extractor_type", "");
@@ -89,7 +89,7 @@ class Reader {
     constexpr std::string_view fast = "Fast";
     if (type.ends_with(fast)) type.resize(type.size() - fast.size());
     std::vector<std::string> names;
-    for (const Family& family : families) {
+    for (const ProcessorClass& family : families) {
       if (type == family.type) return family;
       names.emplace_back(family.type);
     }
@@ -226,25 +226,34 @@ class Reader {
 
   const Json config_;
   ConfigReader reader_;
-  const Family* family_ = nullptr;
+  const ProcessorClass* family_ = nullptr;
   ImageProcessor out_;
 };
 
 } // namespace
 
-ImageProcessor read_image_processor(const std::filesystem::path& folder) {
+std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
   constexpr uint64_t max_bytes = 1 << 20;
   const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
+  // fVLM's frames have the size that DINOv2 reads, and are not cropped.
+  if (const auto model = folder / "config.json"; exists(model)) {
+    const Json config = read_json_object(model, max_bytes);
+    if (const auto type = config.find("model_type"); type != config.end() && *type == "dinov2") return std::nullopt;
+  }
   if (exists(nested)) {
     const Json config = read_json_object(nested, max_bytes);
     const auto found = config.find("image_processor");
     if (found != config.end() && found->is_object()) return Reader(*found, nested.string()).read();
   }
-  if (!exists(own))
-    throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
-        .at(folder.string())
-        .advise("copy the file from the folder that the model was downloaded as");
+  if (!exists(own)) return std::nullopt;
   return Reader(read_json_object(own, max_bytes), own.string()).read();
+}
+
+ImageProcessor read_image_processor(const std::filesystem::path& folder) {
+  if (const auto found = find_image_processor(folder)) return *found;
+  throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
+      .at(folder.string())
+      .advise("copy the file from the folder that the model was downloaded as");
 }
 
 } // namespace fvlm

@@ -1,7 +1,4 @@
 #include "base/error.h"
-#include "data/media/decode_image.h"
-#include "data/media/normalise.h"
-#include "data/media/resize.h"
 #include "data/samples/error_context.h"
 #include "data/samples/npy.h"
 #include "data/samples/parts.h"
@@ -11,15 +8,18 @@
 
 namespace fvlm {
 void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<float> frames) const {
-  auto frame = static_cast<size_t>(3 * image_size_ * image_size_), wanted = static_cast<size_t>(sample.frames) * frame;
+  auto frame = static_cast<size_t>(3 * frames_.image_size() * frames_.image_size()),
+       wanted = static_cast<size_t>(sample.frames) * frame;
   if (frames.size() != wanted)
     throw Error(ErrorKind::internal,
                 fmt::format("{} floats for the {} of {} frames", frames.size(), wanted, sample.frames));
   size_t end = 0;
   each_frame(shard, sample, [&](std::span<const uint8_t> pixels) {
-    normalise(pixels, frames.subspan(end, frame));
+    if (end == wanted) broken("its images have more tiles than their headers say");
+    frames_.normalise(pixels, frames.subspan(end, frame));
     end += frame;
   });
+  if (end < wanted && !sample.media.tiles.empty()) broken("its images have fewer tiles than their headers say");
   for (; end < wanted; end += frame) // of one image
     std::copy_n(frames.begin(), frame, frames.begin() + static_cast<ptrdiff_t>(end));
 }
@@ -40,18 +40,16 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 }
 
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
-  std::vector<uint8_t> pixels(static_cast<size_t>(image_size_ * image_size_ * 3));
   for (const Member& member : sample.media.members) {
     if (member.size > max_image_file_bytes)
       broken(fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size,
                          max_image_file_bytes));
     auto bytes = shard.read(member);
     try {
-      resize(decode_image(bytes, {.width = image_size_, .height = image_size_}), image_size_, image_size_, pixels);
+      frames_.prepare_image(bytes, take);
     } catch (const Error& error) {
       throw Error(error.kind(), error.what()).at("KEY." + member.name).advise(error.advice());
     }
-    take(pixels);
   }
 }
 
@@ -60,7 +58,7 @@ void SampleReader::copy_pixels(const Shard& shard, const Sample& sample, const T
   std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
   shard.read(member.offset, head);
   uint64_t data = member.offset + read_npy_head(head, member.size).data;
-  std::vector<uint8_t> pixels(static_cast<size_t>(image_size_ * image_size_ * 3));
+  std::vector<uint8_t> pixels(static_cast<size_t>(frames_.image_size() * frames_.image_size() * 3));
   for (int64_t pick : sample.media.picks) {
     shard.read(data + static_cast<uint64_t>(pick) * pixels.size(), std::as_writable_bytes(std::span(pixels)));
     take(pixels);

@@ -64,9 +64,9 @@ int64_t answers(const SampleText& text) {
 
 } // namespace
 
-SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
+SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
-    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), image_size_(image_size),
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), frames_(frames),
       video_(video), visual_rows_(visual_rows) {
   if (mix.documents) document_start_ = document_start(tokenizer);
 }
@@ -100,6 +100,12 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
+  if (visual_rows_.in_place) {
+    const FoundFrames found = find_frames(members);
+    if (found.media.kind != Media::Kind::none)
+      for (Conversation& conversation : parsed.conversations)
+        mention_frames(conversation.turns, found.still ? image_mark : video_mark);
+  }
   if (parsed.question) {
     if (mix_.teacher_prompt)
       throw Error(ErrorKind::data, "it has a context and a question, for which `teacher_prompt` is not supported")
@@ -115,14 +121,24 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   }
   if (!sample.dropped.empty() || !sample.bytes.empty()) return sample;
   count_frames(shard, members, frame_count, source.text_only(), sample);
-  if (visual_rows_.in_place) place_visual_rows(sample);
+  if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
   return sample;
 }
 
 void SampleReader::place_visual_rows(Sample& sample) const {
-  const MarkedFrames frames{sample.frames, sample.rows_per_frame,
-                            sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images};
-  for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
+  MarkedFrames frames{sample.frames,
+                      sample.rows_per_frame,
+                      sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images,
+                      {}};
+  if (frames_.has_tile_text())
+    frames.images = tile_texts(tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
+  for (SampleText& text : sample.texts) {
+    text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
+    if (!frames.images.empty() && text.tokens() > mix_.max_text_tokens)
+      sample.dropped = fmt::format("a text of {} tokens with those between the tiles of its images, more than "
+                                   "max_text_tokens = {}",
+                                   text.tokens(), mix_.max_text_tokens);
+  }
 }
 
 // Of a mix of documents: all of a sample, from the token that documents start with.
@@ -230,6 +246,7 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
     break;
   case Media::Kind::images:
     count_images(found.still, found.gap, told, sample);
+    if (frames_.makes_tiles()) count_tiles(shard, found.still, sample);
     break;
   case Media::Kind::video:
     time_video(shard, sample);
@@ -258,14 +275,30 @@ void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::opt
   sample.frames = static_cast<int64_t>(members.size());
 }
 
+void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) const {
+  if (still && mix_.replicate_image_frames > 1)
+    throw Error(ErrorKind::data, fmt::format("the image would be repeated to {} frames, and the encoder's image "
+                                             "processor cuts it into tiles",
+                                             mix_.replicate_image_frames))
+        .advise("leave replicate_image_frames out of the mix");
+  sample.frames = 0;
+  for (const Member& member : sample.media.members) {
+    sample.media.tiles.push_back(frames_.layout(shard.read(member)).grid());
+    sample.frames += sample.media.tiles.back().frames();
+  }
+  if (sample.frames > mix_.max_frames)
+    sample.dropped = fmt::format("{} that the image processor cuts into {} frames, more than max_frames = {}",
+                                 counted(std::ssize(sample.media.members), "image"), sample.frames, mix_.max_frames);
+}
+
 void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const {
   const Member& member = sample.media.members[0];
   std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
   shard.read(member.offset, head);
   NpyFrames array = read_npy_head(head, member.size);
-  if (array.width != image_size_ || array.height != image_size_)
+  if (array.width != frames_.image_size() || array.height != frames_.image_size())
     throw Error(ErrorKind::data, fmt::format("KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width,
-                                             array.height, image_size_, image_size_))
+                                             array.height, frames_.image_size(), frames_.image_size()))
         .advise("run preprocess again with this recipe");
   if (array.frames == 1) { // a still image; what becomes of it may have been settled beforehand
     sample.media.picks = {0};

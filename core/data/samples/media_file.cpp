@@ -4,8 +4,6 @@
 #include "base/file.h"
 #include "base/mapped_file.h"
 #include "data/media/decode_image.h"
-#include "data/media/normalise.h"
-#include "data/media/resize.h"
 #include "data/media/video.h"
 #include "data/samples/frames.h"
 
@@ -68,12 +66,14 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
     : path_(std::move(path)), options_(options) {
   if (fs::is_directory(path_)) {
     find_pictures(span);
+    count_tiles();
     return;
   }
   const auto file = MappedFile::open(path_);
   if (looks_like_image(file->bytes().first(std::min<size_t>(file->bytes().size(), 64)))) {
     pictures_ = {path_};
     frames_ = options_.image_frames;
+    count_tiles();
     return;
   }
   if (!options_.video)
@@ -111,6 +111,17 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   frames_ = std::ssize(pictures_);
 }
 
+void MediaFile::count_tiles() {
+  const FramePreparation preparation = options_.preparation();
+  if (!preparation.makes_tiles()) return;
+  frames_ = 0;
+  for (const fs::path& picture : pictures_) {
+    const std::string bytes = read_file(picture, max_image_bytes);
+    with_path_context(picture, [&] { tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes))).grid()); });
+    frames_ += tiles_.back().frames();
+  }
+}
+
 void MediaFile::find_times(std::optional<TimeSpan> span) {
   const double seconds = options_.video->probe(*video_).seconds;
   if (!(seconds > 0)) throw Error(ErrorKind::data, "this video does not say how long it is");
@@ -125,26 +136,22 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
 }
 
 void MediaFile::decode(std::span<float> frames) const {
-  const int64_t side = options_.image_size;
-  const auto frame = static_cast<size_t>(3 * side * side);
+  const FramePreparation preparation = options_.preparation();
+  const auto frame = static_cast<size_t>(3 * preparation.image_size() * preparation.image_size());
   if (frames.size() != static_cast<size_t>(frames_) * frame)
     throw Error(ErrorKind::internal, fmt::format("{} floats for {} frames", frames.size(), frames_));
+  size_t end = 0;
+  const auto take = [&](std::span<const uint8_t> pixels) {
+    preparation.normalise(pixels, frames.subspan(end, frame));
+    end += frame;
+  };
   if (video_) {
-    std::vector<uint8_t> pixels(frames.size());
-    with_path_context(path_, [&] { options_.video->decode(*video_, times_, side, side, pixels); });
-    for (size_t at = 0; at < frames.size(); at += frame)
-      normalise(std::span(pixels).subspan(at, frame), frames.subspan(at, frame));
+    with_path_context(path_, [&] { preparation.prepare_video(*options_.video, *video_, times_, take); });
     return;
   }
-  std::vector<uint8_t> pixels(frame);
-  size_t end = 0;
   for (const fs::path& picture : pictures_) {
     const std::string bytes = read_file(picture, max_image_file_bytes);
-    with_path_context(picture, [&] {
-      resize(decode_image(std::as_bytes(std::span(bytes)), {.width = side, .height = side}), side, side, pixels);
-    });
-    normalise(pixels, frames.subspan(end, frame));
-    end += frame;
+    with_path_context(picture, [&] { preparation.prepare_image(std::as_bytes(std::span(bytes)), take); });
   }
   for (; end < frames.size(); end += frame) // of one picture
     std::copy_n(frames.begin(), frame, frames.begin() + static_cast<std::ptrdiff_t>(end));

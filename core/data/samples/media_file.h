@@ -1,7 +1,7 @@
 // MediaFile: an image, a video or a folder of images on disk, decoded to frames for the model. Samples of shards have
 // SampleReader for that.
 #pragma once
-#include "data/media/random_access.h"
+#include "data/media/frame_preparation.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -15,11 +15,14 @@ namespace fvlm {
 class VideoDecoder;
 
 struct MediaOptions {
-  int64_t image_size = 224;            // pixels a side
-  int64_t max_frames = 64;             // of a video (one frame per second, or spread evenly) or a folder
-  int64_t image_frames = 1;            // how often a still image is repeated
-  double images_per_second = 3;        // frame rate of a folder, for a time span
-  const VideoDecoder* video = nullptr; // null: videos are rejected
+  int64_t image_size = 224;                // pixels a side
+  int64_t max_frames = 64;                 // of a video (one frame per second, or spread evenly) or a folder
+  int64_t image_frames = 1;                // how often a still image is repeated
+  double images_per_second = 3;            // frame rate of a folder, for a time span
+  const VideoDecoder* video = nullptr;     // null: videos are rejected
+  std::optional<ImageProcessor> processor; // of the encoder
+
+  FramePreparation preparation() const { return {image_size, processor}; }
 };
 
 struct TimeSpan {
@@ -32,6 +35,7 @@ class MediaFile {
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
 
   int64_t frames() const { return frames_; }
+  const std::vector<TileGrid>& tiles() const { return tiles_; } // see Media
   // [frames, 3, image_size, image_size], normalised. Throws Error(data).
   void decode(std::span<float> frames) const;
 
@@ -40,7 +44,9 @@ class MediaFile {
   void find_times(std::optional<TimeSpan> span);
   std::filesystem::path path_;
   MediaOptions options_;
+  void count_tiles();
   int64_t frames_ = 0;
+  std::vector<TileGrid> tiles_;
   std::vector<std::filesystem::path> pictures_; // one, or one a frame; or
   std::shared_ptr<const RandomAccess> video_;   // a video
   std::vector<double> times_;                   // of its frames

@@ -1,6 +1,7 @@
 // A sample before its frames are decoded: tokens, the number of frames, and where their data lie.
 #pragma once
 #include "data/shards/grouping.h"
+#include "data/tile_grid.h"
 #include "data/tokenizer.h"
 #include "recipe/visual_rows.h"
 
@@ -28,8 +29,9 @@ struct Media {
   };
   Kind kind = Kind::none;
   std::vector<Member> members;
-  std::vector<double> times;  // seconds, one a frame
-  std::vector<int64_t> picks; // frame indices: one that is repeated, or one for each frame
+  std::vector<TileGrid> tiles; // of each image, where the encoder's image processor cuts images
+  std::vector<double> times;   // seconds, one a frame
+  std::vector<int64_t> picks;  // frame indices: one that is repeated, or one for each frame
 };
 
 struct Sample {

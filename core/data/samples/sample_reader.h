@@ -2,6 +2,7 @@
 // pixels later, when the pack is known.
 #pragma once
 #include "data/chat.h"
+#include "data/media/frame_preparation.h"
 #include "data/samples/sample.h"
 #include "data/samples/sample_content.h"
 #include "data/shards/shard.h"
@@ -22,21 +23,20 @@ inline constexpr const char* broken_key = "fvlm_broken";
 class SampleReader {
  public:
   // Mix, tokenizer and decoder must outlive it. Without a decoder, mp4 files are rejected.
-  SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
-               const plan::VisualRows& visual_rows = {});
+  SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
+               const VideoDecoder* video, const plan::VisualRows& visual_rows = {});
 
   // Tokenizes the text and determines the number of frames. Throws Error(data) with the shard, the sample and the field
   // for a broken sample, ReadError for a failing disk. A sample that max_text_tokens excludes is not an error: see
   // Sample::dropped. [any thread]
   Sample measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
 
-  // Writes [sample.frames, 3, image_size, image_size] floats, normalised; not of a sample with bytes. Errors as above.
-  // [any thread]
+  // Writes [sample.frames, 3, H, W] floats, normalised; not of a sample with bytes. Errors as above. [any thread]
   void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
 
-  // Calls `take` for each frame before normalization, as bytes [image_size, image_size, 3]; only once for a single
+  // Calls `take` for each frame before normalization, as bytes [H, W, 3]; only once for a single
   // image that is repeated. Errors as above. [any thread]
-  using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;
+  using TakeFrame = FramePreparation::TakeFrame;
   void each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
 
  private:
@@ -51,6 +51,7 @@ class SampleReader {
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
                     Sample& sample) const;
   void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
+  void count_tiles(const Shard& shard, bool still, Sample& sample) const;
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
   void time_video(const Shard& shard, Sample& sample) const;
 
@@ -61,7 +62,7 @@ class SampleReader {
   const plan::Mix& mix_;
   const Tokenizer& tokenizer_;
   ChatTemplate chat_;
-  int64_t image_size_;
+  FramePreparation frames_;
   const VideoDecoder* video_;
   plan::VisualRows visual_rows_;
   std::optional<TokenId> document_start_; // of a mix of documents, which are not cut here

@@ -44,12 +44,8 @@ void SampleReader::time_video(const Shard& shard, Sample& sample) const {
 
 void SampleReader::decode_video(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   if (!video_) throw Error(ErrorKind::internal, "a video was measured with a decoder, and there is none to decode it");
-  auto frame = static_cast<size_t>(3 * image_size_ * image_size_);
-  std::vector<uint8_t> pixels(sample.media.times.size() * frame);
-  with_mp4_context([&] {
-    video_->decode(MemberFile(shard, sample.media.members[0]), sample.media.times, image_size_, image_size_, pixels);
-  });
-  for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
+  with_mp4_context(
+      [&] { frames_.prepare_video(*video_, MemberFile(shard, sample.media.members[0]), sample.media.times, take); });
 }
 
 } // namespace fvlm

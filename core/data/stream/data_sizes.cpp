@@ -88,7 +88,7 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
     int64_t shards = 0, all_shards = 0;
     const plan::Mix mix = with_few_shards(resolve_preprocessed_mix(plan, stage.data, visual_rows), shards, all_shards);
     const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix, visual_rows).tokenizer);
-    const MixSamples samples(mix, tokenizer, plan.model.image_size, video, visual_rows,
+    const MixSamples samples(mix, tokenizer, frame_preparation(plan.model), video, visual_rows,
                              ShardOptions{.index_beside = false});
     const Largest largest = largest_of(samples);
     if (largest.samples == 0) return keep("no sample of it can be used");

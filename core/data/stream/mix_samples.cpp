@@ -12,11 +12,11 @@ std::string name_of(const plan::Source& source) {
   return source.patterns().empty() ? "" : source.patterns().front();
 }
 
-MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
-                       const plan::VisualRows& visual_rows, const ShardOptions& options, const Progress& progress,
-                       int64_t texts)
-    : mix_(mix), frame_elements_(visual_rows.max_bytes > 0 ? 0 : 3 * image_size * image_size), texts_(texts),
-      reader_(mix, tokenizer, image_size, video, visual_rows) {
+MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
+                       const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options,
+                       const Progress& progress, int64_t texts)
+    : mix_(mix), frame_elements_(visual_rows.max_bytes > 0 ? 0 : 3 * frames.image_size() * frames.image_size()),
+      texts_(texts), reader_(mix, tokenizer, frames, video, visual_rows) {
   for (const plan::Source& source : mix.sources)
     sources_.emplace_back(source.patterns(), options, [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);

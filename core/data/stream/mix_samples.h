@@ -20,9 +20,9 @@ class MixSamples : public SampleSource {
   // `visual_rows`: of the model that learns from them. `texts`: what an objective learns from, one of a sample or the
   // two of a pair; others are broken. 0: any number. A document is whole where there is one text, for the Composer to
   // make rows of; else it comes cut.
-  MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
-             const plan::VisualRows& visual_rows, const ShardOptions& options = {}, const Progress& progress = {},
-             int64_t texts = 0);
+  MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
+             const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options = {},
+             const Progress& progress = {}, int64_t texts = 0);
 
   std::vector<int64_t> sizes() const override;
   int64_t frame_elements() const override { return frame_elements_; }

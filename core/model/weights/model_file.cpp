@@ -208,6 +208,17 @@ const ModelFile::Part& ModelFile::sole_part(Role role, const std::filesystem::pa
   return *std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.role == role; });
 }
 
+std::optional<std::filesystem::path> encoder_folder(const std::filesystem::path& model) {
+  const ModelFile file = ModelFile::read(model);
+  std::optional<std::filesystem::path> folder;
+  for (const ModelFile::Part& part : file.parts) {
+    if (part.role != Role::encoder) continue;
+    if (folder) return std::nullopt;
+    folder = model / part.location;
+  }
+  return folder;
+}
+
 std::filesystem::path decoder_folder(const std::filesystem::path& model) {
   const ModelFile file = ModelFile::read(model);
   return model / file.sole_part(Role::decoder, model).location;

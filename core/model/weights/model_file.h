@@ -46,5 +46,7 @@ struct ModelFile {
 // The Hugging Face folder of a model directory's decoder, with its tokenizer. Throws Error(data) unless there is one
 // decoder.
 std::filesystem::path decoder_folder(const std::filesystem::path& model);
+// The folder of its encoder; nothing unless it has exactly one.
+std::optional<std::filesystem::path> encoder_folder(const std::filesystem::path& model);
 
 } // namespace fvlm

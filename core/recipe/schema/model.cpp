@@ -149,8 +149,10 @@ Ref<Model> model_schema() {
                  "provides one.")
           .field(
               "image_size", &Model::image_size, integer(at_least(1)),
-              "Edge of the square that frames are resized to. Default with a `directory` whose connector makes rows of "
-              "every patch, as in LLaVA and SmolVLM: that of its encoder.")
+              "Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json "
+              "in "
+              "the encoder's folder, where there is one (not for DINOv2); or, with a `directory` whose connector makes "
+              "rows of every patch, as in LLaVA and SmolVLM, that of its encoder.")
           .unit("pixels")
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "

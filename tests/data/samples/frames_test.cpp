@@ -217,3 +217,32 @@ TEST(Frames, SampleThatLostAMemberIsBroken) {
     EXPECT_THAT(error.text(), HasSubstr("a part of it is lost: 'a.png' is a symbolic link"));
   }
 }
+
+TEST(Frames, AreThoseOfTheEncodersImageProcessor) {
+  ImageProcessor processor;
+  processor.resize = ImageProcessor::Resize::shortest_edge;
+  processor.edge = 8;
+  processor.filter = ResizeFilter::bilinear;
+  processor.center_crop = ImageSize{6, 6};
+  processor.rescale_factor = 1.0 / 255;
+  processor.mean = {0.5, 0.4, 0.3};
+  processor.deviation = {0.2, 0.3, 0.4};
+  Image image{20, 10, std::vector<uint8_t>(600)};
+  for (size_t i = 0; i < image.rgb.size(); ++i) image.rgb[i] = static_cast<uint8_t>(i * 37 % 251);
+  const Files files{{"json", R"({"caption":"x"})"}, {"png", write_png(image)}};
+  const OneSample one(files);
+  const plan::Mix mix;
+  for (const int64_t side : {6, 12}) {
+    const SampleReader reader(mix, byte_tokenizer(), FramePreparation(side, processor), nullptr);
+    const Sample sample = reader.measure(*one.shard, one.shard->sample(0), {});
+    std::vector<float> frames(static_cast<size_t>(3 * side * side)), expected(frames.size());
+    reader.decode(*one.shard, sample, frames);
+    ImageProcessor scaled = processor; // every length in proportion
+    scaled.edge = 8 * side / 6;
+    scaled.center_crop = ImageSize{side, side};
+    process(scaled, image, expected);
+    EXPECT_EQ(frames, expected) << side;
+  }
+  processor.center_crop.reset();
+  EXPECT_THROW(FramePreparation(6, processor), Error) << "frames as long as their images";
+}

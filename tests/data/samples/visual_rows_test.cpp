@@ -51,10 +51,22 @@ TEST(VisualRows, AreRemovedForAConnectorWhoseRowsStandBeforeTheText) {
   EXPECT_EQ(sample.rows(), 2 * 3 + std::ssize(sample.texts[0].ids));
 }
 
-TEST(VisualRows, StandBeforeATextWithoutMarks) {
-  const Sample sample = measure(images(2, R"({"user":"What?","assistant":"x"})"), in_place(3));
-  EXPECT_EQ(sample.texts[0].placeholders, 0);
-  EXPECT_EQ(sample.rows(), 2 * 3 + std::ssize(sample.texts[0].ids));
+TEST(VisualRows, OfFramesThatNobodyMentionsOpenTheFirstTurnOfTheUser) {
+  const char* json = R"({"conversations":[{"from":"human","value":"What?"},{"from":"gpt","value":"x"},
+    {"from":"human","value":"And?"},{"from":"gpt","value":"y"}]})";
+  const std::string rest = "What?<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n"
+                           "<|im_start|>assistant\ny<|im_end|>\n";
+  EXPECT_EQ(words(measure({{"json", json}, {"png", write_png(plain_image(4, 4, 1, 2, 3))}}, in_place(3))),
+            "<|im_start|>user\n[3 visual rows]\n" + rest);
+  EXPECT_EQ(words(measure(images(2, json), in_place(3))), "<|im_start|>user\n[6 visual rows]\n" + rest);
+}
+
+TEST(VisualRows, OfLlavaConversationsStandWhereTheirMarksAre) {
+  const char* json =
+      R"({"conversations":[{"from":"human","value":"<image>\n<image>\nSame?"},{"from":"gpt","value":"No."}]})";
+  EXPECT_EQ(words(measure(images(2, json), in_place(2))),
+            "<|im_start|>user\n[2 visual rows]\n[2 visual rows]\nSame?<|im_end|>\n"
+            "<|im_start|>assistant\nNo.<|im_end|>\n");
 }
 
 TEST(VisualRows, OfEveryTextAreItsOwn) {
@@ -123,4 +135,33 @@ TEST(VisualRows, AreNoTokensForMaxTextTokens) {
   wanted.mix.max_text_tokens = 4;
   EXPECT_THAT(measure(images(1, R"({"user":"What is there? <image>","assistant":"x"})"), wanted).dropped,
               HasSubstr("max_text_tokens = 4 removes places of images"));
+}
+
+TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
+  ImageProcessor processor;
+  processor.resize = ImageProcessor::Resize::longest_edge;
+  processor.edge = 8;
+  processor.tile = 4;
+  processor.splits_into_tiles = true;
+  Wanted wanted = in_place(2);
+  OneSample one({{"json", R"({"user":"What?","assistant":"x"})"}, {"png", write_png(plain_image(16, 8, 1, 2, 3))}});
+  const auto measured = [&] {
+    return SampleReader(wanted.mix, byte_tokenizer(), FramePreparation(4, processor), nullptr, wanted.visual_rows)
+        .measure(*one.shard, one.shard->sample(0), {});
+  };
+  const Sample sample = measured();
+  EXPECT_EQ(sample.frames, 3);
+  EXPECT_EQ(sample.texts[0].placeholders, 6);
+  EXPECT_THAT(words(sample), HasSubstr("user\n<fake_token_around_image><row_1_col_1>[2 visual rows]"
+                                       "<fake_token_around_image><row_1_col_2>[2 visual rows]"
+                                       "\n\n<fake_token_around_image><global-img>[2 visual rows]"
+                                       "<fake_token_around_image>\nWhat?<|im_end|>"));
+  wanted.mix.max_frames = 2;
+  EXPECT_THAT(measured().dropped,
+              HasSubstr("1 image that the image processor cuts into 3 frames, more than max_frames"));
+  wanted.mix.max_frames = 3;
+  wanted.mix.max_text_tokens = 60;
+  EXPECT_THAT(measured().dropped, HasSubstr("with those between the tiles of its images"));
+  wanted.mix.replicate_image_frames = 2;
+  EXPECT_THROW(measured(), Error);
 }

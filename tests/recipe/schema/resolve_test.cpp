@@ -225,3 +225,23 @@ TEST_F(ResolveTest, ControlFunctionsCanBeCalled) {
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(std::get<plan::ScaleRate>(actions[0]).factor, 0.5);
 }
+
+TEST_F(ResolveTest, ImageSizeIsThatOfTheModelsFoldersWhereTheRecipeNamesNone) {
+  const fs::path file = recipe("optimizer = fvlm.adamw { lr = 1e-3 },");
+  const auto of = [&](const fs::path& from, std::vector<std::string> sets, std::optional<int64_t> said) {
+    return resolve({.file = from,
+                    .sets = std::move(sets),
+                    .library = folder,
+                    .image_size =
+                        [said](const plan::Model& model) {
+                          EXPECT_EQ(std::get<std::string>(model.vision), "v");
+                          return said;
+                        }})
+        .plan.model.image_size;
+  };
+  EXPECT_EQ(of(file, {}, 384), 384);
+  EXPECT_EQ(of(file, {}, {}), 224);
+  EXPECT_EQ(of(file, {"model.image_size=96"}, 384), 96);
+  write_file_atomic(folder / "plan.json", plan_document(resolve({.file = file, .library = folder})).dump());
+  EXPECT_EQ(of(folder / "plan.json", {}, 384), 224) << "a plan file says everything";
+}

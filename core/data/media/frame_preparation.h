@@ -1,0 +1,49 @@
+// FramePreparation: how an image becomes the frames that a model reads, squares of one size: as the image processor of
+// its encoder says, or, without one, resized to the square and normalized with ImageNet's mean and std.
+#pragma once
+#include "data/media/image_processor.h"
+#include "data/media/random_access.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace fvlm {
+
+class VideoDecoder;
+
+class FramePreparation {
+ public:
+  // `image_size`: pixels a side. A processor that makes frames of another size is scaled: all its lengths change in
+  // proportion. Throws Error(data) for a processor whose frames are no squares of one size.
+  FramePreparation(int64_t image_size, const std::optional<ImageProcessor>& processor = {});
+
+  int64_t image_size() const { return image_size_; }
+  const std::optional<ImageProcessor>& processor() const { return processor_; }
+  bool makes_tiles() const { return processor_ && processor_->splits_into_tiles; } // several frames of an image
+  // Whether tile_text() stands for an image.
+  bool has_tile_text() const { return processor_ && processor_->tile; }
+
+  // Called with each frame, bytes [image_size, image_size, 3].
+  using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;
+  // Decodes the file of an image, JPEG or PNG. Throws Error(data). [any thread]
+  void prepare_image(std::span<const std::byte> file, const TakeFrame& take) const;
+  // One frame, never cut into tiles, at each of the times in seconds. [any thread]
+  void prepare_video(const VideoDecoder& decoder, const RandomAccess& file, std::span<const double> times,
+                     const TakeFrame& take) const;
+  // The tiles that an image will be cut into, from the head of its file.
+  ImageLayout layout(std::span<const std::byte> file) const;
+
+  void normalise(std::span<const uint8_t> hwc, std::span<float> chw) const { fvlm::normalise(hwc, chw, table_); }
+  void denormalise(std::span<const float> chw, std::span<uint8_t> hwc) const { fvlm::denormalise(chw, hwc, table_); }
+
+ private:
+  int64_t image_size_;
+  std::optional<ImageProcessor> processor_;
+  NormalizationTable table_;
+};
+
+} // namespace fvlm

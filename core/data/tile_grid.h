@@ -1,0 +1,14 @@
+// How an image is cut into square tiles.
+#pragma once
+#include <cstdint>
+
+namespace fvlm {
+
+// The tiles come row by row, and after them the whole image as one more frame; 0: the image was not cut.
+struct TileGrid {
+  int64_t rows = 0, columns = 0;
+  int64_t frames() const { return rows * columns + 1; }
+  bool operator==(const TileGrid&) const = default;
+};
+
+} // namespace fvlm

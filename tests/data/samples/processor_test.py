@@ -1,0 +1,130 @@
+"""Texts and pixels of samples against the processors of transformers: processor_test.py SAMPLE_PROBE. Equal to the bit."""
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+
+probe = sys.argv.pop(1)
+try:
+    import numpy
+    from PIL import Image
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+    from transformers.models.llava.processing_llava import LlavaProcessor
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+except ImportError as error:
+    print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+draw = numpy.random.default_rng(3)
+scratch = tempfile.TemporaryDirectory()
+root = Path(scratch.name)
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<end_of_utterance>", "<fake_token_around_image>", "<global-img>", "<image>"]
+SMOLVLM = ("<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+           "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+           "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+           "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+           "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}")
+LLAVA = ("{% for message in messages %}{{ message['role'].upper() + ': '}}{% for content in message['content'] | "
+         "selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}{% for content in message['content'] | "
+         "selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}{% endfor %}{% endfor %}"
+         "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}")
+
+
+def tokenizer_with(template):
+    """Bytes, a few merges of line breaks and letters, and the special tokens of SmolVLM."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("Ċ", "Ċ"), ("t", "h"), ("Ġ", "a")]
+    vocabulary = {token: i for i, token in enumerate(alphabet + ["".join(merge) for merge in merges])}
+    model = Tokenizer(models.BPE(vocabulary, merges))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    rows = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL + rows])
+    made = PreTrainedTokenizerFast(tokenizer_object=model, image_token="<image>", eos_token="<|im_end|>")
+    made.chat_template = template
+    return made
+
+
+def picture(width, height):
+    return Image.fromarray(draw.integers(0, 256, (height, width, 3), dtype=numpy.uint8))
+
+
+def shard_of(samples):
+    path = root / f"{len(list(root.iterdir()))}.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        def add(name, content):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for number, (messages, images) in enumerate(samples):
+            for place, image in enumerate(images):
+                data = io.BytesIO()
+                image.save(data, "png")
+                add(f"{number:04}.{place:03}.png", data.getvalue())
+            add(f"{number:04}.json", json.dumps({"messages": messages}).encode())
+    return path
+
+
+def said(role, *parts):
+    content = [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
+    return {"role": role, "content": content}
+
+
+class Processors(unittest.TestCase):
+    def expect_equal(self, processor, frame, rows, samples):
+        folder, out = root / f"folder-{len(list(root.iterdir()))}", root / "out.bin"
+        folder.mkdir()
+        processor.tokenizer.save_pretrained(folder)
+        processor.image_processor.save_pretrained(folder)
+        done = subprocess.run([probe, folder, str(frame), str(rows), shard_of(samples), out], capture_output=True,
+                              text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines, pixels = done.stdout.splitlines(), numpy.frombuffer(out.read_bytes(), numpy.float32)
+        self.assertEqual(len(lines), len(samples))
+        image = processor.tokenizer.convert_tokens_to_ids("<image>")
+        at = 0
+        for line, (messages, images) in zip(lines, samples):
+            text = processor.apply_chat_template(messages, tokenize=False)
+            theirs = processor(text=text, images=images, return_tensors="np")
+            ours = json.loads(line)
+            self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
+            values = theirs["pixel_values"].reshape(-1, 3, frame, frame)
+            self.assertEqual(ours["frames"], len(values))
+            self.assertTrue(numpy.array_equal(pixels[at:at + values.size], values.ravel()), line)
+            at += values.size
+        self.assertEqual(at, pixels.size)
+
+    def test_idefics3_and_smolvlm(self):
+        one = [([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
+               for size in ((64, 48), (97, 31), (31, 97), (32, 32), (20, 21))]
+        two = [([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")],
+                [picture(70, 70), picture(70, 70)]),
+               ([said("user", "First ", None, " or this?"), said("assistant", "No."), said("user", "Why?"),
+                 said("assistant", "It is late.")], [picture(40, 90)])]
+        for kind in (Idefics3ImageProcessorPil, SmolVLMImageProcessorPil):
+            for options in ({}, {"do_image_splitting": False}):
+                images = kind(size={"longest_edge": 96}, max_image_size={"longest_edge": 32}, **options)
+                tokenizer = tokenizer_with(SMOLVLM)
+                processor = Idefics3Processor(images, tokenizer, image_seq_len=5, chat_template=SMOLVLM)
+                # Images of one call must have equally many tiles for transformers; two[0] has.
+                self.expect_equal(processor, 32, 5, one + two)
+
+    def test_llava(self):
+        processor = LlavaProcessor(CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size=28),
+                                   tokenizer_with(LLAVA), patch_size=14, vision_feature_select_strategy="default",
+                                   chat_template=LLAVA, num_additional_image_tokens=1)
+        self.expect_equal(processor, 28, 4, [
+            ([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(50, 33)]),
+            ([said("user", None, None, "And these?"), said("assistant", "a\n\nb")], [picture(9, 80), picture(28, 28)])])
+
+
+if __name__ == "__main__":
+    unittest.main()
