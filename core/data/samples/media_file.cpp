@@ -116,7 +116,7 @@ void MediaFile::count_tiles() {
   if (!preparation.makes_tiles()) return;
   frames_ = 0;
   for (const fs::path& picture : pictures_) {
-    const std::string bytes = read_file(picture, max_image_bytes);
+    const std::string bytes = read_file(picture, max_image_file_bytes);
     with_path_context(picture, [&] { tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes))).grid()); });
     frames_ += tiles_.back().frames();
   }
