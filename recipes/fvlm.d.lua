@@ -43,10 +43,11 @@ function fvlm.recipe(table) end
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@class fvlm.Model
----@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
----@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
----@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
----@field image_size? integer Edge of the square frames that the vision tower reads. The default is that of the vision folder's preprocessor_config.json, where there is one. In pixels. Default: `224`.
+---@field directory? string A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "model"`, start from its weights. `model = "DIR"` is short for it.
+---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
+---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM, that of its encoder. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
 ---The model: a vision tower, a decoder and the connector between them.
