@@ -73,7 +73,7 @@ TOKENIZER = json.dumps({
     "added_tokens": [added(IMAGE, "<image>"), added(257, "<|im_start|>"), added(258, "<|im_end|>")],
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
 FILES = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
-         "preprocessor_config.json": '{"size": {"shortest_edge": 28}}', "processor_config.json": '{"patch_size": 7}'}
+         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
 OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
 
 

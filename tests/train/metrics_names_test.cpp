@@ -133,7 +133,7 @@ TEST_F(MetricsNames, WhatIsListedIsWhatRunsWrite) {
   for (const auto& [name, kind] : kinds)
     for (const Row& row : kind.rows) {
       EXPECT_NE(row.lines, "") << row.names.front() << " does not say when it is written";
-      if (row.lines.starts_with("runs on a GPU")) continue;
+      if (row.lines.starts_with("runs on a GPU") || row.lines.starts_with("encoders of bytes")) continue;
       const auto& names = written[name];
       EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const auto& one) { return stands_for(row, one); }))
           << name << ": no line has " << row.names.front();
