@@ -292,9 +292,8 @@ int evaluate_model(Arguments arguments) {
       "  fvlm-engine eval MODEL --questions FILE... --form FORM --media DIR [--mode M]... [--by KEY] [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
-      "list them), preferences, and generated answers (exact match, F1, VQA, ChartQA, CIDEr), in each mode of the set. "
-      "Where there are several sources, accuracy is also\n"
-      "printed by source.",
+      "list them), preferences, and generated answers (exact match, F1, VQA, ChartQA, CIDEr), in each mode of the\n"
+      "set. Where there are several sources, accuracy is also printed by source.",
       "eval recipes/quickstart.lua --model runs/quickstart");
   add_recipe_options(options);
   with_media_options(

@@ -13,11 +13,10 @@ namespace fvlm::cli {
 
 int run_export(Arguments arguments) {
   Options options(
-      "export MODEL --out DIR --dtype bf16|fp16|fp32 [--huggingface] [--json]",
+      "export MODEL --out DIR (--dtype bf16|fp16|fp32 | --huggingface [--dtype T]) [--json]",
       "Convert a model directory or checkpoint to a new model directory, every number rounded to the nearest.\n"
-      "transformers loads its folders vision and decoder. With --huggingface, write what `import --model` read: one "
-      "folder\n"
-      "of a LLaVA, an Idefics3 or a SmolVLM, which transformers loads as a whole.",
+      "transformers loads its folders vision and decoder. With --huggingface, write what `import --model` read:\n"
+      "one folder of a LLaVA, an Idefics3 or a SmolVLM, which transformers loads as a whole.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
   options.positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
       .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")

@@ -177,8 +177,7 @@ int generate_answers(Arguments arguments) {
           .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
           .value(
               "prompt", "TEXT",
-              "the user's turn; the chat template is applied to it. <image> and <video> in it stand for the frames if\n"
-              "the model takes them inside of a text")
+              "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a text")
           .value("image", "FILE", "a JPEG or PNG")
           .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg"))
       .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")

@@ -41,9 +41,8 @@ Options& with_media_options(Options& options) {
       .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
       .value("image-size", "N",
-             "pixels per side; default: the training's; else that of the encoder's image processor, else 224 or the "
-             "vision "
-             "tower's own size, whichever is less, and the tower's own where patches become rows (LLaVA, SmolVLM)");
+             "pixels per side; default: the training's, else the image processor's, else at most 224 (LLaVA, "
+             "SmolVLM: the tower's own)");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {

@@ -43,7 +43,7 @@ at::Tensor filled(const TensorInfo& info, const Initializer& fill, at::Generator
   at::Tensor tensor = at::empty(info.shape, at::kFloat);
   switch (fill.kind) {
   case Initializer::Kind::constant:
-    // GhostVis's branches and head start at 0, through which nothing in front of them would learn.
+    // GhostVis initializes its output projections and head to 0: gradients would not reach the connector.
     if (fill.value == 0 && info.shape.size() == 2 && info.shape[0] > 1)
       return tensor.normal_(0, 1 / std::sqrt(static_cast<double>(info.shape[1])), generator);
     return tensor.fill_(fill.value);

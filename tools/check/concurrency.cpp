@@ -193,7 +193,7 @@ Outcome two_threads(Context& context) {
   std::string failure[2];
   const RepeatBudget budget;
   auto work = [&](size_t which, fvlm_instance* instance) {
-    // A machine that is busy with other things takes a thread that yields for idle: only the first seconds yield.
+    // On a busy machine each yield gives the core away for milliseconds, so threads stop yielding after five seconds.
     std::optional<FrequentYields> yields(std::in_place);
     Variation variation;
     variation.instance = instance;
@@ -206,7 +206,7 @@ Outcome two_threads(Context& context) {
       }
     };
     // One begins with the first shape and the other with the second.
-    // Short calls meet rarely, so they are repeated for a second.
+    // Short calls of two threads rarely overlap, so they are repeated for a second.
     const auto again = [&](size_t turn) {
       return turn < 2 * trials.size() || budget.elapsed() < std::chrono::seconds(1);
     };

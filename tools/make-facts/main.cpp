@@ -3,13 +3,13 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/options.h"
 #include "data/shards/shard_writer.h"
 #include "make-shapes/bpe_trainer.h"
 #include "make-shapes/draw.h"
+#include "make-shapes/program.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -106,16 +106,5 @@ int run(cli::Arguments arguments) {
 } // namespace fvlm::facts
 
 int main(int count, char** words) {
-  std::vector<std::string> arguments(words + 1, words + count);
-  try {
-    return fvlm::facts::run(arguments);
-  } catch (const fvlm::Error& error) {
-    fvlm::log_error("{}", error.text());
-    return error.exit_code();
-  } catch (const fvlm::Interrupted& interrupted) {
-    return fvlm::end_process_by_signal(interrupted);
-  } catch (const std::exception& error) {
-    fvlm::log_error("a defect in make-facts: {}", error.what());
-    return 1;
-  }
+  return fvlm::shapes::run_program("make-facts", count, words, fvlm::facts::run);
 }

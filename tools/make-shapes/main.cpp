@@ -1,11 +1,11 @@
 // make-shapes: a synthetic data set of coloured shapes that move, with captions, questions, preference pairs and text.
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "make-shapes/dataset.h"
+#include "make-shapes/program.h"
 #include "make-shapes/samples.h"
 #ifdef FVLM_WRITES_MP4
 #include "data/media/write_mp4.h"
@@ -150,16 +150,5 @@ int run(cli::Arguments arguments) {
 } // namespace fvlm::shapes
 
 int main(int count, char** words) {
-  std::vector<std::string> arguments(words + 1, words + count);
-  try {
-    return fvlm::shapes::run(arguments);
-  } catch (const fvlm::Error& error) {
-    fvlm::log_error("{}", error.text());
-    return error.exit_code();
-  } catch (const fvlm::Interrupted& interrupted) {
-    return fvlm::end_process_by_signal(interrupted);
-  } catch (const std::exception& error) {
-    fvlm::log_error("a defect in make-shapes: {}", error.what());
-    return 1;
-  }
+  return fvlm::shapes::run_program("make-shapes", count, words, fvlm::shapes::run);
 }
