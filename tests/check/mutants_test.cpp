@@ -100,7 +100,7 @@ const Mutant mutants[] = {
     {"optimizer", "keeps_moments_by_instance", "instances_in_turn"},
     {"optimizer", "keeps_gradients_by_totals", "reads_anew"},
     {"optimizer", "keeps_segments", "reads_anew"},
-    {"optimizer", "keeps_pointers", "in_any_order"},
+    {"optimizer", "keeps_pointers", "states_tell_all"},
     {"optimizer", "counts_calls", "states_tell_all"},
     {"optimizer", "counts_calls_of_all", "deterministic"},
     {"optimizer", "drops_a_tail_of_7", "thread_counts"},
