@@ -164,9 +164,9 @@ Json json_of(const std::string& model, const std::vector<StageResult>& results) 
 // A loaded model and the operations it runs on.
 struct LoadedModel {
   LoadedModel(const std::string& folder, const model::Execution& execution, Registry& registry)
-      : operations(registry, execution.operations()), vlm(model::load_model(folder, execution.arena(false))) {}
+      : operations(registry, execution.operations()), model(model::load_model(folder, execution.arena(false))) {}
   ops::Operations operations;
-  std::unique_ptr<model::Model> vlm;
+  std::unique_ptr<model::Model> model;
 };
 
 // Evaluates one model on several sets, and prints the results at the end.
@@ -177,7 +177,7 @@ class EvaluationRun {
         policy_(model_, execution_, *registry_), progress_("evaluating"), scores_(parsed.value_or("scores", "")) {}
 
   Registry& registry() { return *registry_; }
-  const model::ModelConfig& config() const { return policy_.vlm->config(); }
+  const model::ModelConfig& config() const { return policy_.model->config(); }
 
   // Reports progress while the data is opened.
   feed::MixDataOptions data_options() {
@@ -195,13 +195,13 @@ class EvaluationRun {
     };
     if (const auto folder = parsed_.value("reference")) {
       LoadedModel reference(resolve_model(*folder).string(), execution_, *registry_);
-      evaluator.cache_reference(*reference.vlm, reference.operations, note);
+      evaluator.cache_reference(*reference.model, reference.operations, note);
     }
     const auto take = [this](const auto&... scored) { scores_.add(scored...); };
-    for (auto& result : evaluator.evaluate(*policy_.vlm, policy_.operations, note, take))
+    for (auto& result : evaluator.evaluate(*policy_.model, policy_.operations, note, take))
       results_.push_back({stage, std::move(result)});
     if (const auto folder = parsed_.value("show"))
-      evaluator.show(*policy_.vlm, policy_.operations, {std::filesystem::path(*folder) / stage, stage, 0});
+      evaluator.show(*policy_.model, policy_.operations, {std::filesystem::path(*folder) / stage, stage, 0});
   }
 
   int finish() {

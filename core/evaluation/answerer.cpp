@@ -56,8 +56,8 @@ std::string first_line(const std::string& answer) {
 }
 
 // An answer ends as the decoder's config says, or with the turn.
-Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops)
-    : tokenizer_(tokenizer), vlm_(vlm), ops_(ops), ends_(vlm.config().decoder.eos_token_id) {
+Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops)
+    : tokenizer_(tokenizer), model_(model), ops_(ops), ends_(model.config().decoder.eos_token_id) {
   if (const auto end = tokenizer.special_id("<|im_end|>")) ends_.push_back(*end);
 }
 
@@ -68,9 +68,9 @@ std::string Answerer::answer(const std::vector<TokenId>& prompt, const Sample& s
                                ? model::encoder_input(frames_before(prompt, sample, frames), ops_.tensor_options())
                                : at::Tensor();
   const std::vector<int64_t> asked(prompt.begin(), prompt.end());
-  const int64_t room = vlm_.config().decoder.max_position_embeddings - vlm_.prompt_rows(shown, asked);
+  const int64_t room = model_.config().decoder.max_position_embeddings - model_.prompt_rows(shown, asked);
   if (room < 1) return "";
-  const auto ids = vlm_.generate(ops_, shown, asked, {std::min(tokens, room), ends_}, {}, {}, mode);
+  const auto ids = model_.generate(ops_, shown, asked, {std::min(tokens, room), ends_}, {}, {}, mode);
   const std::string text = decoded(tokenizer_, {ids.begin(), ids.end()});
   return sample.has_short_answer ? first_line(text) : text;
 }

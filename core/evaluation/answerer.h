@@ -25,7 +25,7 @@ std::string first_line(const std::string& answer);
 class Answerer {
  public:
   // All three outlive it.
-  Answerer(const Tokenizer& tokenizer, const model::Model& vlm, ops::Operations& ops);
+  Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops);
   // The prompt is of the sample, whose frames these are. At most `tokens` tokens, up to the end of the turn, as
   // far as the decoder has positions. Empty for an empty prompt.
   // `mode`: of the connector, see Model::generate().
@@ -34,7 +34,7 @@ class Answerer {
 
  private:
   const Tokenizer& tokenizer_;
-  const model::Model& vlm_;
+  const model::Model& model_;
   ops::Operations& ops_;
   std::vector<int64_t> ends_;
 };

@@ -50,11 +50,11 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
     : ops_(registry, execution.operations()) {
   const ModelDirectory directory = ModelDirectory::open(model);
   ends_ = end_tokens(directory.description());
-  vlm_ = load_model(directory, execution.arena(false));
+  model_ = load_model(directory, execution.arena(false));
 }
 
 int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
-  const int64_t rows = vlm_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
+  const int64_t rows = model_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
   if (rows >= positions)
@@ -74,7 +74,7 @@ Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& p
   const auto begin = std::chrono::steady_clock::now();
   const auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
   const at::Tensor shown = encoder_input(frames, ops_.tensor_options());
-  answer.ids = vlm_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
+  answer.ids = model_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   answer.ended = std::find(ends.begin(), ends.end(), answer.ids.back()) != ends.end();
   return answer;

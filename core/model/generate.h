@@ -30,7 +30,7 @@ class Generator {
   // Throws Error for a directory that is no model, or an execution that this machine does not have.
   Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry);
 
-  const ModelConfig& config() const { return vlm_->config(); }
+  const ModelConfig& config() const { return model_->config(); }
   // frames [n, 3, H, W] float32, normalised, or undefined; their rows take the places of the prompt's placeholders, or
   // stand before it. `take`: told of each token, but for the one that ends the
   // answer; false: enough. Throws Error(data) where require_room() does, Error(usage) for options
@@ -44,7 +44,7 @@ class Generator {
  private:
   Operations ops_;
   std::vector<int64_t> ends_;
-  std::unique_ptr<Model> vlm_;
+  std::unique_ptr<Model> model_;
 };
 
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its

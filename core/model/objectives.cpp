@@ -19,16 +19,16 @@ at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperatu
 
 } // namespace
 
-at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
+at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                            const at::Tensor& weights) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  return ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights,
-                                    vlm.decoder().softcap());
+  return ops.weighted_cross_entropy(tape, rows, model.decoder().head(), pack.labels.targets, weights,
+                                    model.decoder().softcap());
 }
 
-Value label_losses(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack) {
+Value label_losses(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  return ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, vlm.decoder().softcap());
+  return ops.cross_entropy(tape, rows, model.decoder().head(), pack.labels.targets, model.decoder().softcap());
 }
 
 LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const at::Tensor& mask) {
@@ -37,9 +37,9 @@ LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const 
   return {losses, mask, sums.index_add_(0, pack.labels.sequences, counted).neg_()};
 }
 
-LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
-                                   const at::Tensor& mask) {
-  return log_probabilities(label_losses(tape, ops, vlm, hidden, pack), pack, mask);
+LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& model, const Value& hidden,
+                                   const Pack& pack, const at::Tensor& mask) {
+  return log_probabilities(label_losses(tape, ops, model, hidden, pack), pack, mask);
 }
 
 DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
@@ -62,17 +62,17 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   return p;
 }
 
-at::Tensor log_softmax_at_temperature(Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
   const Value rows = ops::gather_rows(none, hidden, pack.labels.rows);
-  return log_softmax_at_temperature(vlm.decoder().logits(none, ops, rows).data, temperature);
+  return log_softmax_at_temperature(model.decoder().logits(none, ops, rows).data, temperature);
 }
 
-at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
+at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  const Value logits = vlm.decoder().logits(tape, ops, rows);
+  const Value logits = model.decoder().logits(tape, ops, rows);
   const at::Tensor policy = log_softmax_at_temperature(logits.data, temperature), target = teacher.exp();
   at::Tensor divergences = (target * (teacher - policy)).sum(-1) * (temperature * temperature);
   if (logits.requires_grad())

@@ -7,10 +7,10 @@ namespace fvlm::model {
 
 // Next-token cross-entropy: float32 [labels], padding 0. `weights` are the gradients of the losses, known beforehand
 // (Labels::weights if a step has one pack).
-at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
+at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                            const at::Tensor& weights);
 // The same without known gradients: they are added to the result's gradient later.
-Value label_losses(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack);
+Value label_losses(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack);
 
 // Log-probability of each text: summed over its labels, or those where `mask` (float32 [labels]) is 1.
 struct LogProbabilities {
@@ -19,8 +19,8 @@ struct LogProbabilities {
   at::Tensor sum;  // float64 [sequences]
 };
 LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const at::Tensor& mask = {});
-LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
-                                   const at::Tensor& mask = {});
+LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& model, const Value& hidden,
+                                   const Pack& pack, const at::Tensor& mask = {});
 
 // Direct preference optimisation: texts 2 i and 2 i + 1 are chosen and rejected. `reference`: [2 pairs], the sums of
 // another model. Leaves the gradient of `weight` (float64, a scalar) times the sum of the losses in policy.losses.
@@ -31,11 +31,11 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
                  const at::Tensor& weight);
 
 // log_softmax(logits / temperature) at each label: float32 [labels, vocabulary].
-at::Tensor log_softmax_at_temperature(Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                                       double temperature);
 // Kullback-Leibler divergence from a teacher's distribution, log_softmax_at_temperature() alike, times the squared
 // temperature: float32 [labels]. `weights`: the gradient of each.
-at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
+at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights);
 
 } // namespace fvlm::model

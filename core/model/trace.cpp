@@ -20,7 +20,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 // A model at work on the batch.
 struct TracedModel {
-  std::unique_ptr<Model> vlm;
+  std::unique_ptr<Model> model;
   std::string mode;
   VisualTokens visual;
   Value hidden;
@@ -42,10 +42,10 @@ class Tracer {
   double run() {
     TracedModel policy = load(request_.model, request_.gradients);
     const BatchFile batch(request_.batch); // the samples' frames lie in its mapping
-    const auto& config = policy.vlm->config();
+    const auto& config = policy.model->config();
     const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
                                        config.decoder.vocab_size);
-    const FrameReader reader = policy.vlm->frame_reader(batch.height(), batch.width());
+    const FrameReader reader = policy.model->frame_reader(batch.height(), batch.width());
     pack_ = make_pack(samples, Capacity::of(samples, reader.rows_per_frame), reader, ops_.tensor_options());
     text_lengths_.clear();
     for (const Sample& sample : samples)
@@ -59,8 +59,9 @@ class Tracer {
       trace_next_token(policy);
     if (request_.gradients) {
       tape_.backward();
-      policy.vlm->parameters().zero_missing_gradients();
-      for (const auto& parameter : policy.vlm->parameters().all()) out_["grad." + parameter.name] = parameter.gradient;
+      policy.model->parameters().zero_missing_gradients();
+      for (const auto& parameter : policy.model->parameters().all())
+        out_["grad." + parameter.name] = parameter.gradient;
     }
     const VisualTokens visual = policy.visual.tokens.defined()
                                     ? policy.visual
@@ -86,16 +87,17 @@ class Tracer {
     return {std::move(model), std::move(mode), {}, {}};
   }
 
-  void forward(TracedModel& model, Tape& tape, EncodeOutputs outputs = EncodeOutputs::tokens) {
-    model.visual = model.vlm->encode(tape, ops_, pack_, model.mode, outputs);
-    model.hidden = model.vlm->decode(tape, ops_, model.visual.tokens, pack_, model.visual.next);
+  void forward(TracedModel& traced, Tape& tape, EncodeOutputs outputs = EncodeOutputs::tokens) {
+    traced.visual = traced.model->encode(tape, ops_, pack_, traced.mode, outputs);
+    traced.hidden = traced.model->decode(tape, ops_, traced.visual.tokens, pack_, traced.visual.next);
   }
 
   // [sum of text lengths, vocab], for each of `sides` texts a sample has.
-  std::vector<at::Tensor> logits(const TracedModel& model, size_t sides) {
+  std::vector<at::Tensor> logits(const TracedModel& traced, size_t sides) {
     Tape none(Tape::Mode::forward_only);
     const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(ops_.options().device);
-    const at::Tensor all = model.vlm->decoder().logits(none, ops_, Value(model.hidden.data.index_select(0, rows))).data;
+    const Value text(traced.hidden.data.index_select(0, rows));
+    const at::Tensor all = traced.model->decoder().logits(none, ops_, text).data;
     std::vector<std::vector<at::Tensor>> parts(sides);
     int64_t begin = 0;
     for (size_t text = 0; text < text_lengths_.size(); ++text) {
@@ -112,11 +114,11 @@ class Tracer {
     const Labels& labels = pack_.labels;
     const at::Tensor weights = labels.weights.to(ops_.options().gradient_dtype);
     out_["logits"] = logits(policy, 1)[0];
-    at::Tensor losses = next_token_loss(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
+    at::Tensor losses = next_token_loss(tape_, ops_, *policy.model, policy.hidden, pack_, weights);
     if (request_.lambda_coarse != 0) {
-      const Value hidden = policy.vlm->decode(tape_, ops_, policy.visual.view("coarse"), pack_);
-      losses = losses + request_.lambda_coarse *
-                            next_token_loss(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
+      const Value hidden = policy.model->decode(tape_, ops_, policy.visual.view("coarse"), pack_);
+      losses = losses + request_.lambda_coarse * next_token_loss(tape_, ops_, *policy.model, hidden, pack_,
+                                                                 weights * request_.lambda_coarse);
     }
     out_["loss"] = losses.mul(weights).sum();
     const at::Tensor counts = at::tensor(pack_.labels_per_text, at::kLong).to(ops_.options().device);
@@ -126,12 +128,12 @@ class Tracer {
   }
 
   void trace_dpo(TracedModel& policy) {
-    const LogProbabilities policy_logprobs = log_probabilities(tape_, ops_, *policy.vlm, policy.hidden, pack_);
+    const LogProbabilities policy_logprobs = log_probabilities(tape_, ops_, *policy.model, policy.hidden, pack_);
     const auto both = logits(policy, 2);
     Tape none(Tape::Mode::forward_only);
     TracedModel reference = load(request_.reference, false);
     forward(reference, none);
-    const at::Tensor reference_logprobs = log_probabilities(none, ops_, *reference.vlm, reference.hidden, pack_).sum;
+    const at::Tensor reference_logprobs = log_probabilities(none, ops_, *reference.model, reference.hidden, pack_).sum;
     const auto pairs = static_cast<double>(reference_logprobs.size(0)) / 2;
     const DpoLoss result = dpo_loss(policy_logprobs, reference_logprobs, pack_, request_.beta,
                                     at::full({}, 1 / pairs, policy_logprobs.sum.options()));

@@ -69,13 +69,13 @@ std::string checksums_of(const fs::path& folder) {
 
 } // namespace
 
-Snapshot snapshot(const ModelDescription& description, const model::Model& vlm, const Optimization& optimization,
+Snapshot snapshot(const ModelDescription& description, const model::Model& model, const Optimization& optimization,
                   const RunState& state) {
   Snapshot shot{description, {}, {}, state};
   shot.description.stage = state.stage;
   shot.description.step = state.step;
   shot.description.plan_hash = state.plan_hash;
-  for (const ops::Parameter& parameter : vlm.parameters().all())
+  for (const ops::Parameter& parameter : model.parameters().all())
     shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
   for (const auto& [name, tensor] : optimization.state()) shot.optimizer[name] = copied(tensor);
   return shot;
@@ -130,8 +130,8 @@ RunState read_state(const fs::path& checkpoint) {
   return RunState::parse(read_file(file), file.string());
 }
 
-void load_checkpoint(const fs::path& checkpoint, model::Model& vlm, Optimization& optimization) {
-  model::load_weights(ModelDirectory::open(checkpoint), vlm);
+void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimization& optimization) {
+  model::load_weights(ModelDirectory::open(checkpoint), model);
   optimization.adopt_values();
   const auto file = Safetensors::open(checkpoint / optimizer_file);
   for (auto& [name, tensor] : optimization.state()) {

@@ -21,7 +21,7 @@ struct Snapshot {
   std::map<std::string, at::Tensor> optimizer;  // Optimization::state()
   RunState state;
 };
-Snapshot snapshot(const ModelDescription& description, const model::Model& vlm, const Optimization& optimization,
+Snapshot snapshot(const ModelDescription& description, const model::Model& model, const Optimization& optimization,
                   const RunState& state);
 
 // Throws Error(data) when the disk does not take it; nothing is left behind then.
@@ -32,7 +32,7 @@ void verify_checkpoint(const std::filesystem::path& folder);
 
 RunState read_state(const std::filesystem::path& checkpoint);
 // Into a model and its optimizer as they are made for the same stage. Throws Error(data) where they do not fit.
-void load_checkpoint(const std::filesystem::path& checkpoint, model::Model& vlm, Optimization& optimization);
+void load_checkpoint(const std::filesystem::path& checkpoint, model::Model& model, Optimization& optimization);
 
 // The checkpoints of one stage of a run.
 class StageFolder {

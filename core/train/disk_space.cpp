@@ -16,9 +16,9 @@ namespace fvlm::train {
 
 namespace fs = std::filesystem;
 
-uint64_t checkpoint_bytes(const model::Model& vlm, const Optimization& optimization) {
+uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization) {
   size_t bytes = 0;
-  for (const ops::Parameter& parameter : vlm.parameters().all()) bytes += parameter.value.nbytes();
+  for (const ops::Parameter& parameter : model.parameters().all()) bytes += parameter.value.nbytes();
   for (const auto& [name, tensor] : optimization.state()) bytes += tensor.nbytes();
   return bytes;
 }

@@ -10,7 +10,7 @@
 namespace fvlm::train {
 
 // Bytes of tensors in a checkpoint of the stage.
-uint64_t checkpoint_bytes(const model::Model& vlm, const Optimization& optimization);
+uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization);
 
 // How many checkpoints of the stage the plan keeps at most, the one that is being written not counted.
 int64_t kept_checkpoints(const plan::Checkpoint& plan, const plan::Stage& stage);

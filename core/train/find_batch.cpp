@@ -50,20 +50,20 @@ class Search {
   FoundBatch run() {
     replicas_ = request_.replicas.value_or(choose_replicas(description_, request_.device));
     PeakMemory peak(request_.device, available_);
-    StageModel model = make_model_and_optimizer();
+    StageModel made = make_model_and_optimizer();
     if (stage_.quantization_aware) {
-      quantized_ = std::make_unique<QuantizedWeights>(plan_, registry_, model.vlm->parameters(), request_.device);
+      quantized_ = std::make_unique<QuantizedWeights>(plan_, registry_, made.model->parameters(), request_.device);
       quantized_->quantize();
     }
     int64_t fits = 0, too_large = 0; // 0: none is known
     for (int64_t units = units_; too_large == 0 && units > fits; units = std::min(2 * units, most_units_))
-      (try_pack(units, model, peak) ? fits : too_large) = units;
+      (try_pack(units, made, peak) ? fits : too_large) = units;
     const auto near = [&] {
       return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(fits) * request_.precision));
     };
     while (too_large > 0 && too_large - fits > near()) {
       const int64_t middle = fits + (too_large - fits) / 2;
-      (try_pack(middle, model, peak) ? fits : too_large) = middle;
+      (try_pack(middle, made, peak) ? fits : too_large) = middle;
     }
     found_.holds_step = too_large == 0 && !found_.batch;
     return std::move(found_);
@@ -144,18 +144,18 @@ class Search {
     return true;
   }
 
-  void run_steps(PackTry& now, StageModel& model) {
+  void run_steps(PackTry& now, StageModel& made) {
     const auto operations = make_operations(plan_, registry_, request_.device);
     const SyntheticPack pack = make_synthetic_pack(stage_, visual_rows(plan_.model), now.size, now.segments,
                                                    plan_.model.image_size, description_.decoder().vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
-    Frozen frozen = model.frozen;
+    Frozen frozen = made.frozen;
     const Order order = Order::once({counts.samples});
     if (stage_.uses(plan::ObjectiveTerm::Reference::cached)) {
       frozen.cache = std::make_shared<ReferenceLogProbCache>(order, std::filesystem::path());
       for (const PackedSample& pair : pack.host.samples) frozen.cache->insert(pair, {});
     }
-    ThreadReplicas replicas(plan_, stage_, *model.vlm, *operations, registry_,
+    ThreadReplicas replicas(plan_, stage_, *made.model, *operations, registry_,
                             max_capacity_of(plan_, stage_, now.size, now.segments), frozen, replicas_);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
@@ -166,8 +166,7 @@ class Search {
       replicas.reduce_gradients();
       if (quantized_) quantized_->pass_gradients();
       if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
-      model.optimization->step(model.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
-                               replicas.sums());
+      made.optimization->step(made.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip, replicas.sums());
       if (quantized_) quantized_->quantize();
       (void)GradientComputer::read_sums(replicas.sums(), stage_);
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

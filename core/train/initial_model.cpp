@@ -10,7 +10,7 @@
 namespace fvlm::train {
 std::unique_ptr<model::Model> make_model(const ModelDescription& description, uint64_t seed,
                                          const model::ArenaOptions& options) {
-  auto vlm = std::make_unique<model::Model>(
+  auto model = std::make_unique<model::Model>(
       model::ModelConfig{description.encoder(), description.decoder(), description.connector()}, options);
   std::map<std::string, const TensorSpec*> fresh;
   std::map<std::string, const TensorView*> given;
@@ -29,7 +29,7 @@ std::unique_ptr<model::Model> make_model(const ModelDescription& description, ui
         fresh[name] = &spec;
     }
   }
-  for (ops::Parameter& parameter : vlm->parameters().all()) {
+  for (ops::Parameter& parameter : model->parameters().all()) {
     const std::string name = directory_name(parameter.name);
     if (const auto view = given.find(name); view != given.end()) {
       parameter.value.copy_(model::tensor_over(*view->second));
@@ -39,9 +39,9 @@ std::unique_ptr<model::Model> make_model(const ModelDescription& description, ui
     initialize_weights(values, fresh.at(name)->fill, seed, name);
     parameter.value.copy_(at::from_blob(values.data(), parameter.value.sizes(), at::kFloat));
   }
-  for (const auto& [name, value] : vlm->connector().initial_values())
-    if (fresh.contains(directory_name(name))) vlm->parameters().at(name).value.copy_(value);
-  return vlm;
+  for (const auto& [name, value] : model->connector().initial_values())
+    if (fresh.contains(directory_name(name))) model->parameters().at(name).value.copy_(value);
+  return model;
 }
 
 } // namespace fvlm::train

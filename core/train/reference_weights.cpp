@@ -34,20 +34,20 @@ void ReferenceWeights::keep(const model::Parameters& parameters) const {
   }
 }
 
-bool ReferenceWeights::restore(model::Model& vlm, const std::string& fingerprint) const {
-  return restore_copy(vlm, fingerprint) || restore_checkpoint(vlm, fingerprint);
+bool ReferenceWeights::restore(model::Model& model, const std::string& fingerprint) const {
+  return restore_copy(model, fingerprint) || restore_checkpoint(model, fingerprint);
 }
 
-bool ReferenceWeights::restore_copy(model::Model& vlm, const std::string& wanted) const {
+bool ReferenceWeights::restore_copy(model::Model& model, const std::string& wanted) const {
   if (!fs::exists(file_)) return false; // a run of an earlier version
   try {
     const auto file = Safetensors::open(file_);
-    for (ops::Parameter& parameter : vlm.parameters().all()) {
+    for (ops::Parameter& parameter : model.parameters().all()) {
       const TensorView& view = file.at(directory_name(parameter.name));
       if (view.shape != parameter.value.sizes().vec()) return false;
       parameter.value.copy_(model::tensor_over(view));
     }
-    if (fingerprint(vlm.parameters()) == wanted) return true;
+    if (fingerprint(model.parameters()) == wanted) return true;
     log_warning("{}: these are not the weights that the stage began with", file_.string());
   } catch (const Error& error) {
     log_warning("{}", error.text());
@@ -55,15 +55,15 @@ bool ReferenceWeights::restore_copy(model::Model& vlm, const std::string& wanted
   return false;
 }
 
-bool ReferenceWeights::restore_checkpoint(model::Model& vlm, const std::string& wanted) const {
+bool ReferenceWeights::restore_checkpoint(model::Model& model, const std::string& wanted) const {
   std::vector<fs::path> folders;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(earlier_, ignored))
     if (!entry.is_symlink() && entry.path().filename().string().starts_with("step-")) folders.push_back(entry.path());
   std::sort(folders.begin(), folders.end(), std::greater());
   for (const fs::path& folder : folders) try {
-      model::load_weights(ModelDirectory::open(folder), vlm);
-      if (fingerprint(vlm.parameters()) != wanted) continue;
+      model::load_weights(ModelDirectory::open(folder), model);
+      if (fingerprint(model.parameters()) != wanted) continue;
       log_info("stage {}: its reference is made from {}", stage_, folder.string());
       return true;
     } catch (const Error&) { // another one may have them

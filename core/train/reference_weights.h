@@ -18,15 +18,15 @@ class ReferenceWeights {
 
   // Fills the model with the weights that have this fingerprint: the stage's copy, or what a checkpoint of the stage
   // that it started from holds, be the rest of that damaged. False: neither has them.
-  bool restore(model::Model& vlm, const std::string& fingerprint) const;
+  bool restore(model::Model& model, const std::string& fingerprint) const;
 
   // What to do where restore() found nothing.
   std::string advice() const;
   const std::filesystem::path& file() const { return file_; }
 
  private:
-  bool restore_copy(model::Model& vlm, const std::string& fingerprint) const;
-  bool restore_checkpoint(model::Model& vlm, const std::string& fingerprint) const;
+  bool restore_copy(model::Model& model, const std::string& fingerprint) const;
+  bool restore_checkpoint(model::Model& model, const std::string& fingerprint) const;
   std::string stage_;
   std::filesystem::path file_, earlier_; // the copy; the folder of the stage that this one started from
 };

@@ -249,15 +249,15 @@ class Run {
   std::unique_ptr<model::Model> make(const ModelDescription& description, const std::string& from,
                                      const model::ArenaOptions& options) const {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
-    auto vlm = std::make_unique<model::Model>(
+    auto model = std::make_unique<model::Model>(
         model::ModelConfig{description.encoder(), description.decoder(), description.connector()}, options);
     if (from == previous_) {
-      for (ops::Parameter& parameter : vlm->parameters().all())
+      for (ops::Parameter& parameter : model->parameters().all())
         parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
-      return vlm;
+      return model;
     }
-    model::load_weights(ModelDirectory::open(resolve_model(folder_of(from))), *vlm);
-    return vlm;
+    model::load_weights(ModelDirectory::open(resolve_model(folder_of(from))), *model);
+    return model;
   }
 
   // A stage of this run by its name: what it left; or else a path.
@@ -312,18 +312,18 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     data.tokenizer().check_vocabulary_size(description.decoder().vocab_size, resolved.plan.model.tokenizer_folder());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
-    model::Model vlm({description.encoder(), description.decoder(), description.connector()}, {});
+    model::Model model({description.encoder(), description.decoder(), description.connector()}, {});
     auto from = std::exchange(first_from, std::nullopt);
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
-    if (from) model::load_weights(ModelDirectory::open(resolve_model(*from)), vlm);
+    if (from) model::load_weights(ModelDirectory::open(resolve_model(*from)), model);
     for (const plan::Term& term : stage.objective)
       if (const std::string* teacher = term->teacher())
         check_teacher(*teacher, ModelDirectory::open(resolve_model(*teacher)).description().decoder(),
                       description.decoder());
-    groups_of(resolved.plan.model, stage, vlm.parameters());
+    groups_of(resolved.plan.model, stage, model.parameters());
     require_optimizer(resolved.plan, stage, registry, request.device);
     if (stage.quantization_aware)
-      const QuantizedWeights chosen(resolved.plan, registry, vlm.parameters(), request.device);
+      const QuantizedWeights chosen(resolved.plan, registry, model.parameters(), request.device);
   }
 }
 

@@ -16,12 +16,12 @@ StageCheckpoints::StageCheckpoints(RunContext& context, const plan::Stage& stage
     : context_(context), stage_(stage), state_(state), model_(model), folder_(context.folder / stage.name) {}
 
 void StageCheckpoints::load(const std::filesystem::path& checkpoint) {
-  load_checkpoint(checkpoint, *model_.vlm, *model_.optimization);
+  load_checkpoint(checkpoint, *model_.model, *model_.optimization);
   saved_at_ = state_.step;
 }
 
 void StageCheckpoints::check_room() const {
-  train::check_room(folder_.path(), checkpoint_bytes(*model_.vlm, *model_.optimization),
+  train::check_room(folder_.path(), checkpoint_bytes(*model_.model, *model_.optimization),
                     kept_checkpoints(context_.plan.checkpoint, stage_), std::ssize(folder_.steps()));
 }
 
@@ -36,7 +36,7 @@ void StageCheckpoints::write() {
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
   model_.with_original_weights(QuantizedWeights::Which::all, [&] {
-    context_.writer.write(folder_, snapshot(context_.description, *model_.vlm, *model_.optimization, state_));
+    context_.writer.write(folder_, snapshot(context_.description, *model_.model, *model_.optimization, state_));
   });
 }
 
@@ -82,7 +82,7 @@ int64_t StageCheckpoints::roll_back(const std::string& why) {
                  : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
                    "a longer warmup may help");
   model_.with_original_weights(QuantizedWeights::Which::all,
-                               [&] { load_checkpoint(folder_.of(*last), *model_.vlm, *model_.optimization); });
+                               [&] { load_checkpoint(folder_.of(*last), *model_.model, *model_.optimization); });
   context_.event(
       stage_.name, state_.step, "rollback",
       fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));

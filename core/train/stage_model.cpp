@@ -70,12 +70,12 @@ void check_teacher(const std::string& folder, const DecoderConfig& teacher, cons
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
                             const MakeModel& policy, const MakeModel& begin) {
   StageModel made;
-  made.vlm = policy({device, type_of(plan.precision), gradient_type(plan), [&](const model::ParameterSpec& spec) {
-                       return trains(stage, group_of(plan.model, directory_name(spec.name)));
-                     }});
-  made.vlm->speed = plan.speed;
-  made.vlm->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
-  made.vlm->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
+  made.model = policy({device, type_of(plan.precision), gradient_type(plan), [&](const model::ParameterSpec& spec) {
+                         return trains(stage, group_of(plan.model, directory_name(spec.name)));
+                       }});
+  made.model->speed = plan.speed;
+  made.model->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
+  made.model->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
   if (stage.uses(plan::ObjectiveTerm::Reference::live)) made.frozen.models.reference = make_frozen(plan, device, begin);
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const std::string* folder = stage.objective[term]->teacher();
@@ -84,10 +84,10 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
     teacher = make_frozen(plan, device, [folder = resolve_model(*folder)](const model::ArenaOptions& arena) {
       return model::load_model(folder, arena);
     });
-    check_teacher(*folder, teacher->config().decoder, made.vlm->config().decoder);
+    check_teacher(*folder, teacher->config().decoder, made.model->config().decoder);
   }
-  made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.vlm->parameters(),
-                                                     groups_of(plan.model, stage, made.vlm->parameters()));
+  made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.model->parameters(),
+                                                     groups_of(plan.model, stage, made.model->parameters()));
   return made;
 }
 

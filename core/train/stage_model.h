@@ -31,7 +31,7 @@ void check_teacher(const std::string& folder, const DecoderConfig& teacher, cons
 std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
 
 struct StageModel {
-  std::shared_ptr<model::Model> vlm;
+  std::shared_ptr<model::Model> model;
   Frozen frozen;
   std::unique_ptr<Optimization> optimization;
   std::unique_ptr<QuantizedWeights> quantized; // of a stage that trains through its recipe's quantization

@@ -94,12 +94,12 @@ class StepMemory::Step {
       for (const PackedSample& pair : pack_.host.samples) frozen.cache->insert(pair, {});
     }
     const model::Capacity most = max_capacity_of(plan_, stage_, size, most_samples);
-    computer_.emplace(plan_, stage_, *model_.vlm, *memory.operations_, most, std::move(frozen));
+    computer_.emplace(plan_, stage_, *model_.model, *memory.operations_, most, std::move(frozen));
     // On a GPU, the next pack's frames arrive while this one's are read.
     if (memory.device_ == budget::Device::cuda && plan_.speed.overlap_copies && most.frames > 0 && most.bytes == 0)
       incoming_ = at::empty({most.frames, 3, image, image}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
     if (stage_.quantization_aware)
-      quantized_ = std::make_unique<QuantizedWeights>(plan_, memory.registry_, model_.vlm->parameters(), at::kMeta);
+      quantized_ = std::make_unique<QuantizedWeights>(plan_, memory.registry_, model_.model->parameters(), at::kMeta);
     if (quantized_) quantized_->quantize();
   }
 
@@ -149,8 +149,8 @@ StepMemory::~StepMemory() = default;
 budget::Need StepMemory::of(const PackSize& size, int64_t most_samples,
                             const plan::ActivationCheckpointing& recompute) {
   const c10::InferenceMode without_autograd;
-  model_.vlm->encoder().recompute = model::Recompute::from_plan(recompute.vision);
-  model_.vlm->decoder().recompute = model::Recompute::from_plan(recompute.decoder);
+  model_.model->encoder().recompute = model::Recompute::from_plan(recompute.vision);
+  model_.model->decoder().recompute = model::Recompute::from_plan(recompute.decoder);
   Step step(*this, size, most_samples);
   PartTimes times;
   run(step, times); // afterwards all workspaces have their size
@@ -184,8 +184,8 @@ void StepMemory::run(Step& step, PartTimes& times) const {
 budget::Need StepMemory::need(const Step& step, const std::map<std::string, int64_t>& kept) const {
   budget::Need need;
   const auto amount = [&](Item item) -> int64_t& { return need.amounts[static_cast<size_t>(item)]; };
-  amount(Item::weights) = bytes_of(model_.vlm->parameters());
-  amount(Item::gradients) = static_cast<int64_t>(model_.vlm->parameters().gradients().nbytes());
+  amount(Item::weights) = bytes_of(model_.model->parameters());
+  amount(Item::gradients) = static_cast<int64_t>(model_.model->parameters().gradients().nbytes());
   for (const auto& [name, state] : model_.optimization->state())
     amount(name == "master" ? Item::masters : Item::moments) += static_cast<int64_t>(state.nbytes());
   amount(Item::real_weights) = step.original_bytes();

@@ -60,12 +60,12 @@ ThreadReplicas::ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage,
   for (int64_t i = 1; i < size.parts; ++i) {
     Replica& replica = replicas_.emplace_back();
     replica.operations = make_operations(plan, registry, options.device);
-    replica.vlm = std::make_unique<model::Model>(policy.config(), options);
-    replica.vlm->speed = policy.speed;
-    replica.vlm->encoder().recompute = policy.encoder().recompute;
-    replica.vlm->decoder().recompute = policy.decoder().recompute;
+    replica.model = std::make_unique<model::Model>(policy.config(), options);
+    replica.model->speed = policy.speed;
+    replica.model->encoder().recompute = policy.encoder().recompute;
+    replica.model->decoder().recompute = policy.decoder().recompute;
     computers_.push_back(
-        std::make_unique<GradientComputer>(plan, stage, *replica.vlm, *replica.operations, max_capacity, frozen));
+        std::make_unique<GradientComputer>(plan, stage, *replica.model, *replica.operations, max_capacity, frozen));
   }
   for (int64_t i = 1; i < std::min(size.parts, size.threads); ++i) threads_.push_back(std::make_unique<TaskThread>());
 }
@@ -123,7 +123,7 @@ bool ThreadReplicas::drop(const UnsupportedCall& refused) {
 }
 
 void ThreadReplicas::reduce_gradients() {
-  for (const Replica& replica : replicas_) policy_.parameters().add_gradients(replica.vlm->parameters());
+  for (const Replica& replica : replicas_) policy_.parameters().add_gradients(replica.model->parameters());
 }
 
 at::Tensor ThreadReplicas::sums() const {

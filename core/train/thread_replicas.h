@@ -47,7 +47,7 @@ class ThreadReplicas {
  private:
   struct Replica { // shares the policy's weights, has gradients of its own
     std::unique_ptr<ops::Operations> operations;
-    std::unique_ptr<model::Model> vlm;
+    std::unique_ptr<model::Model> model;
   };
   model::Model& policy_;
   ops::Operations& operations_;

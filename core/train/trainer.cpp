@@ -49,7 +49,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
   if (stage.quantization_aware)
     model_.quantized =
-        std::make_unique<QuantizedWeights>(context.plan, context.registry, model_.vlm->parameters(), context.device);
+        std::make_unique<QuantizedWeights>(context.plan, context.registry, model_.model->parameters(), context.device);
   if (begins) {
     state_.stage = stage.name;
     state_.cursor = data_.start();
@@ -64,9 +64,9 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   if (!state_.stage_done) checkpoints_.check_room();
   if (!stage.evaluation.sets.empty())
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
-  flops_.emplace(context.plan, stage, *model_.vlm, *model_.optimization, model_.frozen.models);
+  flops_.emplace(context.plan, stage, *model_.model, *model_.optimization, model_.frozen.models);
   gradients_ = std::make_unique<ThreadReplicas>(
-      context.plan, stage, *model_.vlm, *operations_, context.registry,
+      context.plan, stage, *model_.model, *operations_, context.registry,
       max_capacity_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples), model_.frozen,
       ThreadReplicas::Size{state_.replicas, context.threads});
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
@@ -94,7 +94,7 @@ void Trainer::provide_reference(const MakeModel& reference, bool begins) {
     while (!in_parts(pack, cache_part)) {
     }
   };
-  reference_.provide({model_.frozen, begins ? model_.vlm : nullptr, reference, evaluator_.get(), *operations_}, data_,
+  reference_.provide({model_.frozen, begins ? model_.model : nullptr, reference, evaluator_.get(), *operations_}, data_,
                      *gradients_, cache_pack);
 }
 
@@ -147,7 +147,7 @@ StageEnd Trainer::finish(bool ended_early) {
   require_used(state_.cursor, stage_.name);
   evaluate();
   if (evaluator_)
-    evaluator_->show(*model_.vlm, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
+    evaluator_->show(*model_.model, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
   state_.stage_done = true;
   const SampleCounts counts = sample_counts(state_.cursor);
   context_.metrics.write({"event",
@@ -255,7 +255,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last) {
   const Assembly step = std::move(*assembly_);
   assembly_.reset();
   gradients_->reduce_gradients();
-  if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), model_.vlm->parameters());
+  if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), model_.model->parameters());
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
   const double counted = gradients_->counted(), whole = counted > 0 ? step.counts.all_terms() / counted : 1;
   if (model_.quantized) model_.quantized->pass_gradients();
@@ -350,7 +350,7 @@ void Trainer::evaluate() {
                                    grouped(state.done), grouped(state.all)));
   };
   const auto results = ops::retry_with_next_plugin(
-      *operations_, [&] { return evaluator_->evaluate(*model_.vlm, *operations_, progress); });
+      *operations_, [&] { return evaluator_->evaluate(*model_.model, *operations_, progress); });
   for (const evaluation::Result& result : results) {
     context_.metrics.write(result.record(stage_.name, state_.step));
     log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());

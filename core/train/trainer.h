@@ -28,7 +28,7 @@ class Trainer {
   ~Trainer();
 
   StageEnd run();
-  std::shared_ptr<model::Model> model() const { return model_.vlm; }
+  std::shared_ptr<model::Model> model() const { return model_.model; }
   const RunState& state() const { return state_; }
 
  private:

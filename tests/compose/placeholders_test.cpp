@@ -134,7 +134,7 @@ at::Tensor plain_hidden(const model::Model& model, ops::Operations& ops, const a
 
 TEST_F(Placeholders, APackIsItsDialoguesOneByOne) {
   run("run", {}, {.stage = "align", .max_steps = 1});
-  const auto vlm = model::load_model(checkpoint("run", "align", 1), {});
+  const auto model = model::load_model(checkpoint("run", "align", 1), {});
   model::Execution execution;
   ops::Operations ops(registry_, execution.operations());
   std::vector<model::Sample> samples(3);
@@ -148,21 +148,21 @@ TEST_F(Placeholders, APackIsItsDialoguesOneByOne) {
   samples[0].texts = {text({5, p, p, p, p, 9, 3, p, p, p, p, 7}), text({p, p, p, p, 8, p, p, p, p})};
   samples[1].texts = {text({11, 12, 13})};
   samples[2].texts = {text({21, 22})};
-  const auto reader = vlm->frame_reader(16, 16);
+  const auto reader = model->frame_reader(16, 16);
   EXPECT_EQ(reader.rows_per_frame, 4);
   auto capacity = model::Capacity::of(samples, 4);
   capacity.rows += 7;
   capacity.frames += 1;
   const auto pack = model::make_pack(samples, capacity, reader, ops.tensor_options());
   ops::Tape tape(ops::Tape::Mode::forward_only);
-  const auto seen = vlm->encode(tape, ops, pack, "patches");
-  const at::Tensor hidden = vlm->decode(tape, ops, seen.tokens, pack).data;
+  const auto seen = model->encode(tape, ops, pack, "patches");
+  const at::Tensor hidden = model->decode(tape, ops, seen.tokens, pack).data;
   int64_t begin = 0;
   for (const model::Sample& sample : samples) {
     const at::Tensor visual =
         sample.frames.defined() ? seen.tokens.data.narrow(0, &sample == &samples[0] ? 0 : 8, 8) : at::Tensor();
     for (const model::Text& one : sample.texts) {
-      const at::Tensor plain = plain_hidden(*vlm, ops, visual.defined() ? visual : at::zeros({0, 16}), one.tokens);
+      const at::Tensor plain = plain_hidden(*model, ops, visual.defined() ? visual : at::zeros({0, 16}), one.tokens);
       const double off = (hidden.narrow(0, begin, plain.size(0)) - plain).abs().max().item<double>();
       EXPECT_LT(off, 1e-5) << "text at row " << begin;
       begin += plain.size(0);

@@ -21,8 +21,8 @@ std::vector<Result> evaluated(Tiny& tiny, std::unique_ptr<SampleSet> set, Tiny* 
   std::vector<std::unique_ptr<SampleSet>> sets;
   sets.push_back(std::move(set));
   Evaluator evaluator(std::move(sets), 0.25);
-  if (reference) evaluator.cache_reference(reference->vlm, *reference->operations);
-  return evaluator.evaluate(tiny.vlm, *tiny.operations);
+  if (reference) evaluator.cache_reference(reference->model, *reference->operations);
+  return evaluator.evaluate(tiny.model, *tiny.operations);
 }
 
 plan::EvaluationSet in_all_modes(Measure measure) {
@@ -36,9 +36,9 @@ TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, cons
   const model::Sample alone{sample.frames, {sample.texts.at(text)}};
   const auto pack = tiny.pack({alone});
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const auto visual = tiny.vlm.encode(none, *tiny.operations, pack, mode);
-  const auto hidden = tiny.vlm.decode(none, *tiny.operations, visual.tokens, pack);
-  const at::Tensor losses = next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack));
+  const auto visual = tiny.model.encode(none, *tiny.operations, pack, mode);
+  const auto hidden = tiny.model.decode(none, *tiny.operations, visual.tokens, pack);
+  const at::Tensor losses = next_token_loss(none, *tiny.operations, tiny.model, hidden, pack, tiny.ones(pack));
   return {losses.sum(at::kDouble).item<double>(), pack.labels_per_text[0]};
 }
 
@@ -69,7 +69,7 @@ TEST(Evaluation, SmallModelRunsOnOneThreadAsInTraining) {
   at::set_num_threads(2);
   const auto set = open(wanted(Measure::loss), std::make_shared<SyntheticQuestions>(Measure::loss));
   std::vector<int> threads;
-  score(*set, tiny.vlm, *tiny.operations, "coarse_fine",
+  score(*set, tiny.model, *tiny.operations, "coarse_fine",
         [&](int64_t, int64_t) { threads.push_back(at::get_num_threads()); });
   EXPECT_THAT(threads, testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(1)));
   EXPECT_EQ(at::get_num_threads(), 2) << "whoever asks next has its own again";
@@ -192,7 +192,7 @@ TEST(Evaluation, TieIsNotCorrect) {
 
 TEST(Evaluation, PreferencesUsePolicyAndReferenceRewards) {
   Tiny policy(config()), reference(config());
-  for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
+  for (auto& parameter : reference.model.parameters().all()) parameter.value.mul_(0.9);
   const auto questions = std::make_shared<SyntheticQuestions>(Measure::preference);
   for (const std::string& mode : all_modes) {
     const auto ours = asked_one_by_one(policy, *questions, mode);
@@ -237,7 +237,7 @@ TEST(Evaluation, EntropyIsThatOfTheAttentionRows) {
       const auto pack = tiny.pack({questions->of_model({i, 0, 0, i})});
       const auto mode = result.mode;
       const at::Tensor map =
-          tiny.vlm.encode(none, *tiny.operations, pack, mode, model::EncodeOutputs::tokens_and_attention).attention;
+          tiny.model.encode(none, *tiny.operations, pack, mode, model::EncodeOutputs::tokens_and_attention).attention;
       sum += -(map * map.log()).sum().item<double>() / static_cast<double>(map.size(1) * map.size(2));
       frames += map.size(0);
     }
@@ -251,8 +251,8 @@ TEST(Evaluation, SubsetSpansTheSetAndIsStable) {
   auto some = wanted(Measure::loss);
   some.samples = 20;
   const auto first = open(some, questions), second = open(some, questions, {3, 100});
-  const auto picked = score(*first, tiny.vlm, *tiny.operations, "coarse_only");
-  const auto again = score(*second, tiny.vlm, *tiny.operations, "coarse_only");
+  const auto picked = score(*first, tiny.model, *tiny.operations, "coarse_only");
+  const auto again = score(*second, tiny.model, *tiny.operations, "coarse_only");
   ASSERT_EQ(picked.samples.size(), 20U);
   std::map<std::string, int> sources;
   for (size_t i = 0; i < 20; ++i) {

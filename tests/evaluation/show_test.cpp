@@ -56,7 +56,7 @@ struct Shown {
     set.show = count;
     std::vector<std::unique_ptr<SampleSet>> sets;
     sets.push_back(open(set, std::make_shared<SyntheticChats>(measure)));
-    Evaluator(std::move(sets)).show(tiny.vlm, *tiny.operations, {folder.path(), "instruct", 70, 6});
+    Evaluator(std::move(sets)).show(tiny.model, *tiny.operations, {folder.path(), "instruct", 70, 6});
   }
   json sample(const char* number) const {
     return json::parse(read_file(folder.path() / "made" / (std::string(number) + ".json")));
@@ -97,7 +97,7 @@ TEST(ShownSamples, HaveFramesAndMeanAttentionMaps) {
       const auto pack = shown.tiny.pack({of_model});
       ops::Tape none(ops::Tape::Mode::forward_only);
       const at::Tensor maps =
-          shown.tiny.vlm.encode(none, *shown.tiny.operations, pack, mode, model::EncodeOutputs::tokens_and_attention)
+          shown.tiny.model.encode(none, *shown.tiny.operations, pack, mode, model::EncodeOutputs::tokens_and_attention)
               .attention;
       ASSERT_EQ(sample["frames"].size(), static_cast<size_t>(of_model.frames.size(0)));
       ASSERT_EQ(sample["attention"].size(), sample["frames"].size());
@@ -120,7 +120,7 @@ TEST(ShownSamples, OfALaterStepReplaceEarlierOnes) {
   auto set = wanted(Measure::choice);
   set.show = 2;
   const auto samples = open(set, std::make_shared<SyntheticChats>(Measure::choice));
-  show(*samples, shown.tiny.vlm, *shown.tiny.operations, {shown.folder.path(), "instruct", 140, 3});
+  show(*samples, shown.tiny.model, *shown.tiny.operations, {shown.folder.path(), "instruct", 140, 3});
   EXPECT_EQ(shown.sample("000")["step"], 140);
   EXPECT_EQ(shown.sample("001")["step"], 140);
 }
@@ -133,10 +133,10 @@ TEST(MeasuredAnswers, AreThoseThatAreShownAndComparedWithTheExpectedOnes) {
   sets.push_back(open(set, std::make_shared<SyntheticChats>(Measure::loss)));
   const Evaluator evaluator(std::move(sets));
   const ScratchFolder folder;
-  evaluator.show(tiny.vlm, *tiny.operations, {folder.path(), "instruct", 70, 128});
+  evaluator.show(tiny.model, *tiny.operations, {folder.path(), "instruct", 70, 128});
   std::vector<SampleScore> scores;
   const auto results =
-      evaluator.evaluate(tiny.vlm, *tiny.operations, {},
+      evaluator.evaluate(tiny.model, *tiny.operations, {},
                          [&](const SampleSet&, const std::string&, const Scores& all) { scores = all.samples; });
   ASSERT_EQ(scores.size(), 7U);
   double exact = 0;

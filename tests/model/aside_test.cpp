@@ -62,21 +62,21 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
                                                  const Objective& objective) {
     ops::Tape tape;
     auto& operations = *tiny.operations;
-    const auto visual = tiny.vlm.encode(tape, operations, pack, "coarse_fine");
-    const auto hidden = tiny.vlm.decode(tape, operations, visual.tokens, pack, visual.next);
+    const auto visual = tiny.model.encode(tape, operations, pack, "coarse_fine");
+    const auto hidden = tiny.model.decode(tape, operations, visual.tokens, pack, visual.next);
     const Tensor weights = tiny.ones(pack) / 10;
     if (objective.prefers) {
-      const auto policy = log_probabilities(tape, operations, tiny.vlm, hidden, pack);
+      const auto policy = log_probabilities(tape, operations, tiny.model, hidden, pack);
       dpo_loss(policy, at::zeros_like(policy.sum), pack, 0.1, at::full({}, 1.0, at::kDouble));
     } else {
-      next_token_loss(tape, operations, tiny.vlm, hidden, pack, weights);
+      next_token_loss(tape, operations, tiny.model, hidden, pack, weights);
     }
     if (objective.follows_teacher) {
       ops::Tape none(ops::Tape::Mode::forward_only);
-      const auto teacher_visual = teacher.vlm.encode(none, operations, pack, "coarse_fine");
+      const auto teacher_visual = teacher.model.encode(none, operations, pack, "coarse_fine");
       const auto theirs = log_softmax_at_temperature(
-          operations, teacher.vlm, teacher.vlm.decode(none, operations, teacher_visual.tokens, pack), pack, 1);
-      kl_divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
+          operations, teacher.model, teacher.model.decode(none, operations, teacher_visual.tokens, pack), pack, 1);
+      kl_divergence(tape, operations, tiny.model, hidden, pack, theirs.to(at::kDouble), 1, weights);
     }
     tape.backward();
     return tiny.take_gradients();
@@ -88,7 +88,7 @@ TEST_P(Aside, GradientsEqualThoseOfOneStream) {
   ModelConfig config = tiny_config();
   config.decoder.tie_word_embeddings = tied;
   Tiny tiny(config), teacher(config);
-  for (auto& parameter : teacher.vlm.parameters().all()) parameter.value.mul_(1.1);
+  for (auto& parameter : teacher.model.parameters().all()) parameter.value.mul_(1.1);
   Dice dice(7);
   const Pack pack = tiny.pack({random_sample(dice, 3, 12, 2), random_sample(dice, 2, 9, 2)});
   const auto expected = gradients(tiny, teacher, pack, objective);

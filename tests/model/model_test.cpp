@@ -36,11 +36,11 @@ TEST_P(Differences, AgreeWithGradientsOfConnectorAndAttend) {
   const auto gradients = tiny.take_gradients();
   const auto loss = [&] {
     ops::Tape none(ops::Tape::Mode::forward_only);
-    const auto visual = tiny.vlm.encode(none, *tiny.operations, pack, "coarse_fine");
-    const auto hidden = tiny.vlm.decode(none, *tiny.operations, visual.tokens, pack);
-    return next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, weights).mul(weights).sum().item<double>();
+    const auto visual = tiny.model.encode(none, *tiny.operations, pack, "coarse_fine");
+    const auto hidden = tiny.model.decode(none, *tiny.operations, visual.tokens, pack);
+    return next_token_loss(none, *tiny.operations, tiny.model, hidden, pack, weights).mul(weights).sum().item<double>();
   };
-  for (auto& parameter : tiny.vlm.parameters().all()) {
+  for (auto& parameter : tiny.model.parameters().all()) {
     const bool is_connector = !parameter.name.starts_with("vision.") && !parameter.name.starts_with("decoder.");
     if (!is_connector && parameter.name.find("layer.2.") == std::string::npos) continue;
     for (const int64_t element : {int64_t{0}, parameter.value.numel() / 2}) {
@@ -76,8 +76,8 @@ TEST(Model, RecomputedLayersGiveTheSameLossAndGradients) {
     SCOPED_TRACE(name);
     const auto& [recompute, expected] = choice;
     for (int64_t layer = 0; layer < 3; ++layer) EXPECT_EQ(recompute.layer(layer), expected[layer]) << "layer " << layer;
-    tiny.vlm.encoder().recompute = recompute;
-    tiny.vlm.decoder().recompute = recompute;
+    tiny.model.encoder().recompute = recompute;
+    tiny.model.decoder().recompute = recompute;
     ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
     expect_same(tiny.take_gradients(), kept);
   }
@@ -115,12 +115,12 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
       EXPECT_TRUE(is_used || !name.starts_with("decoder.")) << name;
     }
     for (const Recompute& recompute : {Recompute::all(), Recompute::only({1}), Recompute::light_only()}) {
-      tiny.vlm.decoder().recompute = recompute;
+      tiny.model.decoder().recompute = recompute;
       ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
       expect_same(tiny.take_gradients(), kept);
     }
-    tiny.vlm.decoder().recompute = Recompute::none();
-    tiny.vlm.speed.joint_weight_gradients = false;
+    tiny.model.decoder().recompute = Recompute::none();
+    tiny.model.speed.joint_weight_gradients = false;
     ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
     expect_same(tiny.take_gradients(), kept);
   }
@@ -129,11 +129,11 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
 // The compensation of residual sums is passed from layer to layer, also into recomputed layers.
 TEST(Model, RecomputedLayersGiveTheSameBitsInBfloat16) {
   Tiny tiny(tiny_config(), at::kBFloat16);
-  tiny.vlm.speed.joint_weight_gradients = false; // recomputed layers do not take part in it
+  tiny.model.speed.joint_weight_gradients = false; // recomputed layers do not take part in it
   const Pack pack = tiny.pack(some_samples());
   const Tensor loss = tiny.losses(pack, tiny.ones(pack));
   const auto kept = tiny.take_gradients();
-  tiny.vlm.decoder().recompute = Recompute::all();
+  tiny.model.decoder().recompute = Recompute::all();
   EXPECT_TRUE(tiny.losses(pack, tiny.ones(pack)).equal(loss));
   for (const auto& [name, gradient] : tiny.take_gradients()) EXPECT_TRUE(gradient.equal(kept.at(name))) << name;
 }
@@ -146,8 +146,9 @@ TEST(Model, TowerOptimizationsGiveTheSameLossAndGradients) {
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
     for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::light_only()})
       for (const std::string mode : {"coarse_fine", "coarse_only"}) {
-        tiny.vlm.encoder().recompute = recompute;
-        tiny.vlm.speed.coarse_in_tower = tiny.vlm.speed.skip_last_patches = tiny.vlm.speed.fold_layer_scale = false;
+        tiny.model.encoder().recompute = recompute;
+        tiny.model.speed.coarse_in_tower = tiny.model.speed.skip_last_patches = tiny.model.speed.fold_layer_scale =
+            false;
         const Tensor loss = tiny.losses(pack, tiny.ones(pack), mode);
         const auto gradients = tiny.take_gradients();
         EXPECT_GT(gradients.at("q_static").abs().max().item<double>(), 0);
@@ -159,9 +160,9 @@ TEST(Model, TowerOptimizationsGiveTheSameLossAndGradients) {
           SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}, {}, {}, {}", pack.frames.size(0),
                                    recompute.layer(0) ? "all" : "no", mode, appended ? "coarse in tower" : "",
                                    skips ? "last patches skipped" : "", folds ? "scales folded" : ""));
-          tiny.vlm.speed.coarse_in_tower = appended;
-          tiny.vlm.speed.skip_last_patches = skips;
-          tiny.vlm.speed.fold_layer_scale = folds;
+          tiny.model.speed.coarse_in_tower = appended;
+          tiny.model.speed.skip_last_patches = skips;
+          tiny.model.speed.fold_layer_scale = folds;
           ops::expect_close(tiny.losses(pack, tiny.ones(pack), mode), loss, 1e-12, "losses");
           expect_same(tiny.take_gradients(), gradients);
         }
@@ -229,7 +230,7 @@ TEST(Model, ReturnsAttentionMapsOnRequest) {
   const auto attention = [&](const Pack& pack, const std::string& mode,
                              EncodeOutputs outputs = EncodeOutputs::tokens_and_attention) {
     Tape none(Tape::Mode::forward_only);
-    return tiny.vlm.encode(none, *tiny.operations, pack, mode, outputs).attention;
+    return tiny.model.encode(none, *tiny.operations, pack, mode, outputs).attention;
   };
   const Pack exact = tiny.pack(samples);
   EXPECT_FALSE(attention(exact, "coarse_fine", EncodeOutputs::tokens).defined());
@@ -254,7 +255,7 @@ TEST(Model, RefinedReadsVideosOfTwoFramesAsInUse) {
       {random_sample(dice, 2, 4), random_sample(dice, 0, 3), random_sample(dice, 1, 3), random_sample(dice, 2, 5)});
   const auto tokens = [&](const std::string& mode) {
     Tape none(Tape::Mode::forward_only);
-    return tiny.vlm.encode(none, *tiny.operations, pack, mode).tokens.data;
+    return tiny.model.encode(none, *tiny.operations, pack, mode).tokens.data;
   };
   const Tensor in_use = tokens("autoregressive");
   ops::expect_close(tokens("refined"), in_use, 1e-12, "visual tokens");
@@ -283,9 +284,9 @@ TEST(Model, PreferenceMatchesItsFormula) {
   const Pack pack = tiny.pack({random_sample(dice, 2, 5, 2), random_sample(dice, 0, 6, 2)});
   const Tensor reference = ops::random({4}, 3).mul(0.1).sub(20);
   ops::Tape tape;
-  const auto visual = tiny.vlm.encode(tape, *tiny.operations, pack, "coarse_fine");
-  const auto hidden = tiny.vlm.decode(tape, *tiny.operations, visual.tokens, pack);
-  const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
+  const auto visual = tiny.model.encode(tape, *tiny.operations, pack, "coarse_fine");
+  const auto hidden = tiny.model.decode(tape, *tiny.operations, visual.tokens, pack);
+  const auto ours = log_probabilities(tape, *tiny.operations, tiny.model, hidden, pack);
   const auto result = dpo_loss(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));
   double loss = 0;
   std::vector<double> weight; // d loss / d (chosen - rejected), a pair

@@ -123,7 +123,7 @@ TEST(Placement, EveryRowIsFilledOnceAsASlowReferenceSays) {
     for (int64_t Capacity::*size : {&Capacity::frames, &Capacity::rows, &Capacity::sequences, &Capacity::labels,
                                     &Capacity::longest_sequence, &Capacity::longest_video})
       capacity.*size += round % 2 * dice.upto(0, 5);
-    Pack pack = make_pack(samples, capacity, {tiny.vlm.connector(), 5, rows_per_frame}, at::kFloat, Frames::apart);
+    Pack pack = make_pack(samples, capacity, {tiny.model.connector(), 5, rows_per_frame}, at::kFloat, Frames::apart);
     const SlowRows slow(samples, rows_per_frame);
     ASSERT_EQ(Capacity::of(samples, rows_per_frame).rows, std::ssize(slow.rows));
     if (capacity.frames > 0) expect_rows(pack, slow, capacity, rows_per_frame);
@@ -134,7 +134,7 @@ TEST(Placement, PlaceholdersAreAsManyAsVisualRowsOrNone) {
   Tiny tiny;
   const Sample sample{at::zeros({2, 3, 8, 8}), {{{5, placeholder, 6, placeholder, 7}, std::vector<bool>(5, true)}}};
   const auto pack = [&](int64_t rows_per_frame) {
-    return make_pack({sample}, Capacity::of({sample}, rows_per_frame), {tiny.vlm.connector(), 5, rows_per_frame},
+    return make_pack({sample}, Capacity::of({sample}, rows_per_frame), {tiny.model.connector(), 5, rows_per_frame},
                      at::kFloat);
   };
   EXPECT_EQ(integers(pack(1).sequence.visual_rows), (std::vector<int64_t>{1, 3}));

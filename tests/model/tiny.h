@@ -42,12 +42,12 @@ struct Tiny {
   explicit Tiny(
       const ModelConfig& config = tiny_config(), at::ScalarType dtype = at::kDouble,
       std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; })
-      : vlm(config, {at::kCPU, dtype, dtype, std::move(trains)}) {
+      : model(config, {at::kCPU, dtype, dtype, std::move(trains)}) {
     at::set_num_threads(1); // its tensors are too small to share
     registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
     operations.emplace(registry, ops::OperationsOptions{.dtype = dtype, .gradient_dtype = dtype});
     uint64_t seed = 1;
-    for (auto& parameter : vlm.parameters().all()) {
+    for (auto& parameter : model.parameters().all()) {
       const at::Tensor noise = ops::random(parameter.value.sizes(), ++seed);
       const bool is_scale = parameter.name.ends_with("norm.weight") || parameter.name.ends_with("norm1.weight") ||
                             parameter.name.ends_with("norm2.weight") || parameter.name.ends_with("lambda1");
@@ -60,16 +60,16 @@ struct Tiny {
   }
 
   Pack pack(const std::vector<Sample>& samples, const Capacity& capacity) {
-    return make_pack(samples, capacity, vlm.frame_reader(8, 8), operations->tensor_options());
+    return make_pack(samples, capacity, model.frame_reader(8, 8), operations->tensor_options());
   }
   Pack pack(const std::vector<Sample>& samples) { return pack(samples, Capacity::of(samples, 1)); }
 
   // Forward and backward of next-token prediction. Gradients add to those of the step.
   at::Tensor losses(const Pack& pack, const at::Tensor& weights, const std::string& mode = "coarse_fine") {
     ops::Tape tape;
-    const auto visual = vlm.encode(tape, *operations, pack, mode);
-    const auto hidden = vlm.decode(tape, *operations, visual.tokens, pack, visual.next);
-    at::Tensor losses = next_token_loss(tape, *operations, vlm, hidden, pack, weights);
+    const auto visual = model.encode(tape, *operations, pack, mode);
+    const auto hidden = model.decode(tape, *operations, visual.tokens, pack, visual.next);
+    at::Tensor losses = next_token_loss(tape, *operations, model, hidden, pack, weights);
     tape.backward();
     return losses;
   }
@@ -79,16 +79,16 @@ struct Tiny {
   // A copy of every gradient; the next step begins anew.
   std::map<std::string, at::Tensor> take_gradients() {
     std::map<std::string, at::Tensor> all;
-    vlm.parameters().zero_missing_gradients();
-    for (const auto& parameter : vlm.parameters().all())
+    model.parameters().zero_missing_gradients();
+    for (const auto& parameter : model.parameters().all())
       if (parameter.gradient.defined()) all[parameter.name] = parameter.gradient.clone();
-    vlm.parameters().reset_gradients();
+    model.parameters().reset_gradients();
     return all;
   }
 
   Registry registry{RegistryOptions{}};
   std::optional<ops::Operations> operations;
-  Model vlm;
+  Model model;
 };
 
 class Dice {

@@ -69,7 +69,7 @@ class Terms : public testing::Test {
   Tensor step(Tiny& tiny, size_t samples_of_a_pack, const objective::FrozenModels& frozen = {}) const {
     const objective::Objective objective(stage_.objective, stage_.mode);
     const PassBuilder builder(
-        plan_, stage_, tiny.vlm, tiny.operations->tensor_options(),
+        plan_, stage_, tiny.model, tiny.operations->tensor_options(),
         {.frames = 16, .rows = 256, .sequences = 8, .labels = 64, .longest_sequence = 64, .longest_video = 4});
     const StepCounts counts = counts_of(stage_, samples_, progress_);
     const Tensor sums = at::zeros({std::ssize(stage_.objective), objective.columns()}, at::kDouble);
@@ -77,19 +77,19 @@ class Terms : public testing::Test {
     for (size_t first = 0; first < samples_.size(); first += samples_of_a_pack) {
       auto in = on_device(builder.build(host(first, samples_of_a_pack), counts, 1), at::kCPU);
       for (Tensor& mask : in.masks) mask = mask.to(at::kDouble);
-      objective.forward_backward(*tiny.operations, tiny.vlm, frozen, in, {sums, {}}, times);
+      objective.forward_backward(*tiny.operations, tiny.model, frozen, in, {sums, {}}, times);
     }
     return sums;
   }
 
   // Logits that predict tokens 1, 2, ... of a text, in a pack of its own.
-  static Tensor logits(Tiny& tiny, const model::Model& vlm, const SampleText& text, const Tensor& frames) {
+  static Tensor logits(Tiny& tiny, const model::Model& model, const SampleText& text, const Tensor& frames) {
     model::Sample sample{frames, {{{text.ids.begin(), text.ids.end()}, std::vector<bool>(text.ids.size(), true)}}};
     const model::Pack pack = tiny.pack({sample});
     ops::Tape none(ops::Tape::Mode::forward_only);
-    const auto seen = vlm.encode(none, *tiny.operations, pack, "coarse_fine");
-    const auto hidden = vlm.decode(none, *tiny.operations, seen.tokens, pack);
-    const Tensor all = vlm.decoder().logits(none, *tiny.operations, hidden).data;
+    const auto seen = model.encode(none, *tiny.operations, pack, "coarse_fine");
+    const auto hidden = model.decode(none, *tiny.operations, seen.tokens, pack);
+    const Tensor all = model.decoder().logits(none, *tiny.operations, hidden).data;
     const int64_t predicting = std::ssize(text.ids) - 1;
     return all.narrow(0, all.size(0) - 1 - predicting, predicting);
   }
@@ -97,7 +97,7 @@ class Terms : public testing::Test {
   // Gradients of the step are those of `loss`, by finite differences.
   static void expect_gradients(Tiny& tiny, const std::function<double()>& loss) {
     const auto gradients = tiny.take_gradients();
-    for (auto& parameter : tiny.vlm.parameters().all())
+    for (auto& parameter : tiny.model.parameters().all())
       for (const int64_t element : {int64_t{0}, parameter.value.numel() / 2, parameter.value.numel() - 1}) {
         if (!gradients.contains(parameter.name)) continue;
         const double expected = ops::difference(parameter.value, element, loss);
@@ -128,7 +128,7 @@ TEST_F(Terms, PositionWeightsMakeAWeightedMeanOverTheStep) {
     double weighted = 0, weights = 0, sum = 0, count = 0;
     for (size_t i = 0; i < samples_.size(); ++i) {
       const SampleText& text = samples_[i]->texts[0];
-      const Tensor log_probs = at::log_softmax(logits(tiny, tiny.vlm, text, frames_of(i)), -1);
+      const Tensor log_probs = at::log_softmax(logits(tiny, tiny.model, text, frames_of(i)), -1);
       int64_t place = 0;
       for (int64_t t = 1; t < std::ssize(text.ids); ++t) {
         const double label = -log_probs[t - 1][text.ids[static_cast<size_t>(t)]].item<double>();
@@ -168,7 +168,7 @@ TEST_F(Terms, KlPairsAnswersWithATeacherOfAnotherPrompt) {
     parameter.value.copy_(ops::random(parameter.value.sizes(), ++seed).mul(0.3));
   for (const bool itself : {true, false}) {
     SCOPED_TRACE(itself ? "itself" : "another model");
-    const model::Model& teacher = itself ? tiny.vlm : *other;
+    const model::Model& teacher = itself ? tiny.model : *other;
     std::vector<Tensor> targets; // as they are now: the teacher does not follow the differences
     for (const auto& sample : samples_)
       targets.push_back(at::log_softmax(logits(tiny, teacher, sample->teacher_texts[0], {}) / 1.5, -1).clone());
@@ -176,7 +176,7 @@ TEST_F(Terms, KlPairsAnswersWithATeacherOfAnotherPrompt) {
       double divergence = 0, compared = 0, cross_entropy = 0, answered = 0;
       for (size_t i = 0; i < samples_.size(); ++i) {
         const SampleText &text = samples_[i]->texts[0], &other_text = samples_[i]->teacher_texts[0];
-        const Tensor own = logits(tiny, tiny.vlm, text, frames_of(i));
+        const Tensor own = logits(tiny, tiny.model, text, frames_of(i));
         const Tensor soft = at::log_softmax(own / 1.5, -1), hard = at::log_softmax(own, -1);
         const auto answer = std::count(text.answer_mask.begin(), text.answer_mask.end(), 1);
         for (int64_t t = 0; t < answer; ++t) {
@@ -213,13 +213,13 @@ TEST_F(Terms, ManifoldComparesColumnsWithTheEmbedding) {
   Tiny tiny(model::tiny_config(), at::kDouble,
             [](const model::ParameterSpec& spec) { return !spec.name.starts_with("decoder."); });
   const auto loss = [&] {
-    const Tensor embedding = tiny.vlm.decoder().embedding().value();
+    const Tensor embedding = tiny.model.decoder().embedding().value();
     double sum = 0;
     for (const size_t i : {0, 3}) { // the others have fewer than two rows
       model::Sample sample{frames_of(i), {{{1, 2}, {false, true}}}};
       const model::Pack pack = tiny.pack({sample});
       ops::Tape none(ops::Tape::Mode::forward_only);
-      const Tensor rows = tiny.vlm.encode(none, *tiny.operations, pack, "coarse_fine").tokens.data;
+      const Tensor rows = tiny.model.encode(none, *tiny.operations, pack, "coarse_fine").tokens.data;
       sum += at::mse_loss(rows.mean(0), embedding.mean(0)).item<double>() +
              at::mse_loss(rows.std(0), embedding.std(0)).item<double>();
     }
@@ -258,8 +258,8 @@ TEST_F(Terms, AFrozenDecoderPassesGradientsAndKeepsNone) {
   }
   EXPECT_GT(of_decoder, 0);
   // Nor is there memory for them.
-  EXPECT_LT(frozen.vlm.parameters().gradients().numel(), whole.vlm.parameters().gradients().numel());
-  EXPECT_GE(frozen.vlm.parameters().gradients().numel(), elements);
+  EXPECT_LT(frozen.model.parameters().gradients().numel(), whole.model.parameters().gradients().numel());
+  EXPECT_GE(frozen.model.parameters().gradients().numel(), elements);
 }
 
 } // namespace

@@ -57,7 +57,7 @@ class Budget : public SmallRun {
     const auto description = describe(plan);
     const auto begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
     const auto made = make_stage_model(plan, plan.stages[0], registry_, at::kCPU, begin, begin);
-    write_checkpoint(folder("teacher"), snapshot(description, *made.vlm, *made.optimization, {}));
+    write_checkpoint(folder("teacher"), snapshot(description, *made.model, *made.optimization, {}));
     return folder("teacher").string();
   }
 };

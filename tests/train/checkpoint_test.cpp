@@ -17,14 +17,14 @@ class Checkpoints : public SmallRun {
     const auto recipe = resolved();
     const plan::Stage& stage = recipe.plan.stages[0];
     const auto description = describe(recipe.plan);
-    const auto vlm = make_model(description, 42, {});
-    const Optimization optimization(recipe.plan, stage, registry_, vlm->parameters(),
-                                    groups_of(recipe.plan.model, stage, vlm->parameters()));
+    const auto model = make_model(description, 42, {});
+    const Optimization optimization(recipe.plan, stage, registry_, model->parameters(),
+                                    groups_of(recipe.plan.model, stage, model->parameters()));
     RunState state;
     state.stage = "align";
     state.plan_hash = recipe.hash;
     state.step = 7;
-    return snapshot(description, *vlm, optimization, state);
+    return snapshot(description, *model, optimization, state);
   }
 };
 

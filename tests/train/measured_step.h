@@ -56,10 +56,10 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
   }
   model::Capacity most = used;
   if (!plan.speed.shared_preference_frames) most.frames *= stage.texts_per_sample();
-  GradientComputer computer(plan, stage, *made.vlm, *operations, most, made.frozen);
+  GradientComputer computer(plan, stage, *made.model, *operations, most, made.frozen);
   std::unique_ptr<QuantizedWeights> quantized;
   if (stage.quantization_aware) {
-    quantized = std::make_unique<QuantizedWeights>(plan, registry, made.vlm->parameters(), at::kCPU);
+    quantized = std::make_unique<QuantizedWeights>(plan, registry, made.model->parameters(), at::kCPU);
     quantized->quantize();
   }
   const StepCounts counts = counts_of(stage, pack.samples);

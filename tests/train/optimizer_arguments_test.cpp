@@ -96,9 +96,9 @@ class OptimizerArguments : public SmallRun {
     given.clear();
     const auto recipe = resolved();
     const plan::Stage& stage = recipe.plan.stages[0];
-    const auto vlm = make_model(describe(recipe.plan), 42, {});
-    Optimization optimization(recipe.plan, stage, registry_, vlm->parameters(),
-                              groups_of(recipe.plan.model, stage, vlm->parameters()));
+    const auto model = make_model(describe(recipe.plan), 42, {});
+    Optimization optimization(recipe.plan, stage, registry_, model->parameters(),
+                              groups_of(recipe.plan.model, stage, model->parameters()));
     for (size_t i = 0; i < sums.size(); ++i) {
       optimization.set_momentum(static_cast<int64_t>(i));
       optimization.step(optimization.base_rates(), 1, 0, at::full({1}, sums[i], at::kDouble));

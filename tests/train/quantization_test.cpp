@@ -95,8 +95,8 @@ TEST_F(Quantization, KeepsFrozenWeightsAndQuantizesTheirUse) {
 TEST_F(Quantization, TakesTheLinearWeightsThatAreNotSkipped) {
   const c10::InferenceMode without_autograd;
   auto plan = resolved().plan;
-  const auto vlm = make_model(describe(plan), 42, {});
-  auto& parameters = vlm->parameters();
+  const auto model = make_model(describe(plan), 42, {});
+  auto& parameters = model->parameters();
   const auto names = [&](std::vector<std::string> skip) {
     plan.quantization->skip = std::move(skip);
     return QuantizedWeights(plan, registry_, parameters, at::kCPU).names();

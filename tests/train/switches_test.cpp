@@ -70,9 +70,9 @@ class Switches : public SmallRun {
     const auto made = [&](uint64_t seed, bool trains) {
       model::ArenaOptions options{at::kCPU, at::kDouble, at::kDouble,
                                   [trains](const model::ParameterSpec&) { return trains; }};
-      auto vlm = make_model(describe(plan), seed, options);
-      vlm->speed = plan.speed;
-      return vlm;
+      auto model = make_model(describe(plan), seed, options);
+      model->speed = plan.speed;
+      return model;
     };
     const auto policy = made(1, true);
     policy->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);

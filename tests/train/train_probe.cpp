@@ -67,11 +67,11 @@ int run(const fs::path& recipe, const std::string& data, const fs::path& out, co
 
   const c10::InferenceMode without_autograd;
   const auto description = train::describe(resolved.plan);
-  const auto vlm = train::make_model(description, static_cast<uint64_t>(resolved.plan.seed), {});
+  const auto model = train::make_model(description, static_cast<uint64_t>(resolved.plan.seed), {});
   const plan::Stage& begins = resolved.plan.stages[0];
-  const train::Optimization optimization(resolved.plan, begins, registry, vlm->parameters(),
-                                         train::groups_of(resolved.plan.model, begins, vlm->parameters()));
-  train::write_checkpoint(out / "start", train::snapshot(description, *vlm, optimization, {}));
+  const train::Optimization optimization(resolved.plan, begins, registry, model->parameters(),
+                                         train::groups_of(resolved.plan.model, begins, model->parameters()));
+  train::write_checkpoint(out / "start", train::snapshot(description, *model, optimization, {}));
 
   fs::create_directories(out / "batches");
   train::TrainRequest request;

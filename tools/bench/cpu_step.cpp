@@ -32,17 +32,17 @@ class EngineStep {
  public:
   EngineStep(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
       : operations_(registry, model::Execution{.kernels = request.kernels}.operations()),
-        vlm_(model::load_model_in_mode(folder, {}, request.mode)) {
-    const auto& config = vlm_.model->config();
+        model_(model::load_model_in_mode(folder, {}, request.mode)) {
+    const auto& config = model_.model->config();
     const int64_t depth = std::max(config.vision.num_hidden_layers, config.decoder.num_hidden_layers);
     const auto recompute = model::Recompute::parse(request.recompute, depth);
-    vlm_.model->encoder().recompute = recompute;
-    vlm_.model->decoder().recompute = recompute;
+    model_.model->encoder().recompute = recompute;
+    model_.model->decoder().recompute = recompute;
   }
 
   void take(const fs::path& file) {
     batch_.emplace(file);
-    samples_ = batch_->samples(model::BatchFile::Texts::labelled, vlm_.model->config().decoder.vocab_size);
+    samples_ = batch_->samples(model::BatchFile::Texts::labelled, model_.model->config().decoder.vocab_size);
   }
   const std::vector<model::Sample>& samples() const { return samples_; }
   model::Capacity size() const { return model::Capacity::of(samples_, reader().rows_per_frame); }
@@ -63,23 +63,23 @@ class EngineStep {
   }
 
  private:
-  model::FrameReader reader() const { return vlm_.model->frame_reader(batch_->height(), batch_->width()); }
+  model::FrameReader reader() const { return model_.model->frame_reader(batch_->height(), batch_->width()); }
 
   at::Tensor step() {
     const c10::InferenceMode without_autograd; // the engine has its own tape
-    model::Model& vlm = *vlm_.model;
+    model::Model& model = *model_.model;
     const auto pack = model::make_pack(samples_, size(), reader(), operations_.tensor_options());
-    vlm.parameters().reset_gradients();
+    model.parameters().reset_gradients();
     ops::Tape tape;
-    const auto visual = vlm.encode(tape, operations_, pack, vlm_.mode);
-    const auto hidden = vlm.decode(tape, operations_, visual.tokens, pack, visual.next);
-    const at::Tensor losses = model::next_token_loss(tape, operations_, vlm, hidden, pack, pack.labels.weights);
+    const auto visual = model.encode(tape, operations_, pack, model_.mode);
+    const auto hidden = model.decode(tape, operations_, visual.tokens, pack, visual.next);
+    const at::Tensor losses = model::next_token_loss(tape, operations_, model, hidden, pack, pack.labels.weights);
     tape.backward();
     return losses.mul(pack.labels.weights).sum();
   }
 
   ops::Operations operations_;
-  model::ModelInMode vlm_;
+  model::ModelInMode model_;
   std::optional<model::BatchFile> batch_; // the samples' frames lie in its mapping
   std::vector<model::Sample> samples_;
 };

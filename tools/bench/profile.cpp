@@ -166,7 +166,7 @@ class Profile {
     side.peak_bytes = peer.peak_bytes();
   }
 
-  static double flops_of(const model::Model& vlm, const Job& job) {
+  static double flops_of(const model::Model& model, const Job& job) {
     model::Work work;
     for (const auto& sample : job.pack.samples) {
       std::vector<int64_t> lengths;
@@ -178,14 +178,14 @@ class Profile {
       }
       work.add(sample->frames, sample->visual_rows(), lengths, learnt);
     }
-    const int64_t size = job.plan.model.image_size, tokens = vlm.encoder().tokens_per_frame(size, size);
+    const int64_t size = job.plan.model.image_size, tokens = model.encoder().tokens_per_frame(size, size);
     const plan::Stage& stage = job.plan.stages.front();
     const auto trains = [&](const char* group) {
       return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
     };
     const std::string& mode = stage.mode;
-    return vlm.flops(tokens, work, {trains("vision"), trains("connector"), trains("decoder")}, mode) +
-           (job.reference == "live" ? vlm.flops(tokens, work, {}, mode) : 0);
+    return model.flops(tokens, work, {trains("vision"), trains("connector"), trains("decoder")}, mode) +
+           (job.reference == "live" ? model.flops(tokens, work, {}, mode) : 0);
   }
 
   const ProfileRequest& request_;

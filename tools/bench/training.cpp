@@ -55,7 +55,7 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
 }
 
 std::unique_ptr<train::GradientComputer> Training::gradient_computer_for(const plan::Plan& plan) {
-  return std::make_unique<train::GradientComputer>(plan, plan.stages.front(), *stage_.vlm, *operations_, capacity_,
+  return std::make_unique<train::GradientComputer>(plan, plan.stages.front(), *stage_.model, *operations_, capacity_,
                                                    stage_.frozen);
 }
 

@@ -50,10 +50,10 @@ class Training {
   train::GradientComputer& gradient_computer() { return *gradient_computer_; }
   // A second GradientComputer on the same model, with another plan.
   std::unique_ptr<train::GradientComputer> gradient_computer_for(const plan::Plan& plan);
-  model::Model& trained_model() { return *stage_.vlm; }
+  model::Model& trained_model() { return *stage_.model; }
   // Caches the log-probabilities of the pack's pairs under the untrained model, which is the reference. Call it before
   // the first step, and finish_caching() after the last pack.
-  void cache_reference(const HostPack& pack) { gradient_computer_->cache_reference(pack, *stage_.vlm); }
+  void cache_reference(const HostPack& pack) { gradient_computer_->cache_reference(pack, *stage_.model); }
   void finish_caching() { gradient_computer_->finish_caching(); }
 
   void optimize(bool captured = true); // clipping and optimizer step on the current gradients
