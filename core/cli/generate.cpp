@@ -23,6 +23,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <cstdio>
 
 namespace fvlm::cli {
@@ -66,11 +67,10 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
   const auto tokenizer = tokenizer_of(model);
   Json samples = Json::array();
   int64_t tokens = 0;
-  double seconds = 0;
+  const auto begin = std::chrono::steady_clock::now();
   model::answer_batch(answerer, *parsed.value("batch"), options, [&](const model::Answer& answer) {
     const auto text = text_of(tokenizer, answer.ids);
     tokens += std::ssize(answer.ids);
-    seconds += answer.seconds;
     if (!parsed.flag("json"))
       fmt::print("{}\n{}\n\n",
                  styled(fmt::format("sample {}: {}, a prompt of {}, {}{}", samples.size(),
@@ -80,6 +80,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
                  text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (parsed.flag("json"))
     fmt::print("{}", dump({{"samples", samples},
                            {"tokens", tokens},

@@ -20,7 +20,7 @@ Sampler::Sampler(const Sampling& sampling)
 }
 
 int64_t Sampler::pick(const at::Tensor& logits, int64_t index) const {
-  if (sampling_.temperature == 0) return logits.argmax().item<int64_t>();
+  if (is_greedy()) return logits.argmax().item<int64_t>();
   const auto [scores, tokens] = logits.to(at::kDouble).cpu().sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   const at::Tensor shares = at::softmax(scores / sampling_.temperature, 0);
   const double* share = shares.const_data_ptr<double>();

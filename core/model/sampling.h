@@ -20,6 +20,7 @@ class Sampler {
   // Throws Error(usage) for values that make no sense.
   explicit Sampler(const Sampling& sampling);
 
+  bool is_greedy() const { return sampling_.temperature == 0; }
   // logits [vocabulary]; `index`: of the token among those made. A pure function of its arguments.
   int64_t pick(const at::Tensor& logits, int64_t index) const;
 
