@@ -21,8 +21,8 @@ double now() {
 } // namespace
 
 GenerationBatch::GenerationBatch(const Model& model, Operations& ops, std::vector<int64_t> end_tokens,
-                                 int64_t cache_rows)
-    : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), cache_rows_(cache_rows) {}
+                                 int64_t cache_rows, int64_t expected)
+    : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), cache_rows_(cache_rows), expected_(expected) {}
 
 int64_t GenerationBatch::Sequence::rows() const {
   return std::ssize(next) + prompt.max_tokens;
@@ -34,7 +34,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
   if (placeholders_of(prompt.tokens) == 0) tokens.assign(static_cast<size_t>(visual), visual_placeholder);
   tokens.insert(tokens.end(), prompt.tokens.begin(), prompt.tokens.end());
   Sampler sampler(prompt.sampling);
-  waiting_.push_back({{prompts_, {}, false, 0}, std::move(prompt), sampler, std::move(tokens)});
+  waiting_.push_back({{prompts_, {}, false, 0}, std::move(prompt), sampler, tokens, std::move(tokens)});
   return prompts_++;
 }
 
@@ -47,7 +47,8 @@ void GenerationBatch::reserve() {
   int64_t longest = 0;
   for (const Sequence& sequence : waiting_) longest = std::max(longest, sequence.rows());
   const int64_t capacity = (longest + capacity_step - 1) / capacity_step * capacity_step,
-                sequences = std::min(row_class(std::ssize(waiting_)), std::max<int64_t>(1, cache_rows_ / capacity));
+                sequences = std::min(row_class(std::max(std::ssize(waiting_), expected_)),
+                                     std::max<int64_t>(1, cache_rows_ / capacity));
   if (capacity <= cache_.capacity && sequences <= std::ssize(active_)) return;
   cache_ = {}; // first, so that its memory serves the new one
   cache_ = model_.decoder().make_kv_cache(ops_, sequences, capacity);
@@ -90,6 +91,7 @@ at::Tensor GenerationBatch::next_rows() {
 bool GenerationBatch::append(Sequence& sequence, int64_t token) {
   GeneratedAnswer& answer = sequence.answer;
   answer.tokens.push_back(token);
+  sequence.context.push_back(token);
   sequence.next = {token};
   answer.ended = std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
   answer.seconds = now() - sequence.begin;
@@ -117,8 +119,9 @@ bool GenerationBatch::step() {
   for (auto& sequence : active_) {
     if (!sequence) continue;
     const Sampler& sampler = sequence->sampler;
-    const int64_t token = sampler.is_greedy() ? likeliest.const_data_ptr<int64_t>()[row]
-                                              : sampler.pick(logits[row], std::ssize(sequence->answer.tokens));
+    const int64_t token = sampler.is_argmax()
+                              ? likeliest.const_data_ptr<int64_t>()[row]
+                              : sampler.pick(logits[row], sequence->context, std::ssize(sequence->answer.tokens));
     ++row;
     if (!append(*sequence, token)) continue;
     finished_.push_back(std::move(sequence->answer));

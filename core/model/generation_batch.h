@@ -37,8 +37,9 @@ class GenerationBatch {
 
   // An answer ends after any of `end_tokens`. The model and the operations outlive the batch. As many prompts are
   // answered at a time as have room in `cache_rows` if each gets as many rows as the longest, but at least one.
+  // `expected`: for so many prompts at a time room is made beforehand, as far as it goes, for those that come later.
   GenerationBatch(const Model& model, Operations& ops, std::vector<int64_t> end_tokens,
-                  int64_t cache_rows = default_cache_rows);
+                  int64_t cache_rows = default_cache_rows, int64_t expected = 1);
 
   // Queues a prompt of at least one row, and returns its number: 0 for the first. It joins as soon as another answer
   // leaves room. Throws Error(usage) for a sampling that makes no sense.
@@ -55,7 +56,8 @@ class GenerationBatch {
     GeneratedAnswer answer;
     Prompt prompt;
     Sampler sampler;
-    std::vector<int64_t> next; // tokens of its next rows
+    std::vector<int64_t> context; // tokens of the prompt and the answer so far
+    std::vector<int64_t> next;    // tokens of its next rows
     double begin = 0;
 
     int64_t rows() const; // at the end of its answer, at most
@@ -71,7 +73,7 @@ class GenerationBatch {
   const Model& model_;
   Operations& ops_;
   std::vector<int64_t> end_tokens_;
-  int64_t cache_rows_, prompts_ = 0;
+  int64_t cache_rows_, expected_, prompts_ = 0;
   KvCache cache_;
   std::vector<std::optional<Sequence>> active_; // by their sequence of the cache
   std::deque<Sequence> waiting_;
