@@ -131,6 +131,16 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   }
 }
 
+GenerationBatch Generator::make_batch(int64_t cache_rows, int64_t expected) {
+  return {*model_, ops_, ends_, cache_rows, expected};
+}
+
+Prompt Generator::encode_prompt(const Sample& sample, const GenerateOptions& options) {
+  const auto& tokens = sample.texts[0].tokens;
+  const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
+  return {tokens, encode({&sample, 1})[0], std::min(options.limit, room), options.sampling, {}};
+}
+
 Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                          const TokenCallback& on_token) {
   Answer answer;

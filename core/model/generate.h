@@ -45,6 +45,11 @@ class Generator {
   void answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
                const TokenCallback& on_token = {});
 
+  // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens, and the
+  // prompt of one sample, with its frames encoded. Both throw as answer() does.
+  GenerationBatch make_batch(int64_t cache_rows, int64_t expected);
+  Prompt encode_prompt(const Sample& sample, const GenerateOptions& options);
+
  private:
   // The visual tokens of each sample's frames.
   std::vector<at::Tensor> encode(std::span<const Sample> samples);
