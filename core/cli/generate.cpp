@@ -23,6 +23,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <cstdio>
 
 namespace fvlm::cli {
@@ -66,11 +67,10 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
   const auto tokenizer = tokenizer_of(model);
   Json samples = Json::array();
   int64_t tokens = 0;
-  double seconds = 0;
+  const auto begin = std::chrono::steady_clock::now();
   model::answer_batch(answerer, *parsed.value("batch"), options, [&](const model::Answer& answer) {
     const auto text = text_of(tokenizer, answer.ids);
     tokens += std::ssize(answer.ids);
-    seconds += answer.seconds;
     if (!parsed.flag("json"))
       fmt::print("{}\n{}\n\n",
                  styled(fmt::format("sample {}: {}, a prompt of {}, {}{}", samples.size(),
@@ -80,6 +80,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
                  text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (parsed.flag("json"))
     fmt::print("{}", dump({{"samples", samples},
                            {"tokens", tokens},
@@ -159,6 +160,19 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
   return 0;
 }
 
+// Sampling settings imply a temperature of 1, since they would have no effect on greedy decoding.
+model::Sampling sampling_of(const ParsedOptions& parsed) {
+  const bool samples = parsed.value("top-k") || parsed.value("top-p") || parsed.value("min-p");
+  model::Sampling sampling;
+  sampling.temperature = parsed.number_or("temperature", samples ? 1 : 0);
+  sampling.top_k = parsed.integer_or("top-k", sampling.top_k);
+  sampling.top_p = parsed.number_or("top-p", sampling.top_p);
+  sampling.min_p = parsed.number_or("min-p", sampling.min_p);
+  sampling.repetition_penalty = parsed.number_or("repetition-penalty", sampling.repetition_penalty);
+  sampling.seed = static_cast<uint64_t>(parsed.integer_or("seed", 0));
+  return sampling;
+}
+
 } // namespace
 
 int generate_answers(Arguments arguments) {
@@ -182,7 +196,10 @@ int generate_answers(Arguments arguments) {
           .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg"))
       .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")
       .value("temperature", "T", "sampling temperature; default 0: greedy")
+      .value("top-k", "N", "sample from the N likeliest tokens; default 0: from all")
       .value("top-p", "P", "nucleus sampling: sample from the likeliest tokens with this total probability; default 1")
+      .value("min-p", "P", "sample from tokens with at least this share of the likeliest one's probability; default 0")
+      .value("repetition-penalty", "R", "make tokens that occurred less likely: 1.1, for example; default 1")
       .value("seed", "N", "random seed of sampling; default 0")
       .value("stop", "TEXT", "stop before this text (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
@@ -206,9 +223,7 @@ int generate_answers(Arguments arguments) {
     throw Error(ErrorKind::usage,
                 fmt::format("--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit));
   answer_options.ignore_eos = parsed->flag("ignore-eos");
-  answer_options.sampling.temperature = parsed->number_or("temperature", parsed->value("top-p") ? 1 : 0);
-  answer_options.sampling.top_p = parsed->number_or("top-p", 1);
-  answer_options.sampling.seed = static_cast<uint64_t>(parsed->integer_or("seed", 0));
+  answer_options.sampling = sampling_of(*parsed);
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();

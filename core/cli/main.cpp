@@ -30,6 +30,7 @@ constexpr Verb verbs[] = {
     {"trace", "run one batch through a model and save every tensor", run_trace},
     {"eval", "evaluate a model on held-out samples or a benchmark", run_eval},
     {"generate", "answer a prompt about an image, a video or text", run_generate},
+    {"serve", "answer requests over HTTP, as OpenAI's API has them", run_serve},
     {"report", "write an HTML report of a run", run_report},
     {"bench", "measure speed on this machine, against PyTorch", run_bench},
     {"doctor", "show which devices and libraries can be used", run_doctor},

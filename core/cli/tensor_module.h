@@ -23,6 +23,7 @@ struct TensorModule {
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);
+  int (*serve)(Arguments);
   int (*eval)(Arguments);
   int (*bench)(Arguments);
   int (*data)(Arguments);
@@ -34,6 +35,7 @@ struct TensorModule {
 int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
+int serve_model(Arguments);
 int evaluate_model(Arguments);
 int bench_subject(Arguments);
 int explore_data(Arguments);

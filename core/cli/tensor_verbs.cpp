@@ -12,6 +12,10 @@ int run_generate(Arguments arguments) {
   return tensor_module().generate(arguments);
 }
 
+int run_serve(Arguments arguments) {
+  return tensor_module().serve(arguments);
+}
+
 int run_eval(Arguments arguments) {
   return tensor_module().eval(arguments);
 }

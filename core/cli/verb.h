@@ -33,6 +33,7 @@ int run_plugin_new(Arguments);
 int run_plugin_trust(Arguments);
 int run_preprocess(Arguments);
 int run_report(Arguments);
+int run_serve(Arguments);
 int run_tokenize(Arguments);
 int run_trace(Arguments);
 int run_train(Arguments);

@@ -1,6 +1,7 @@
 #include "evaluation/answerer.h"
 
 #include "base/text.h"
+#include "model/generation_batch.h"
 
 #include <algorithm>
 #include <array>
@@ -9,14 +10,13 @@
 namespace fvlm::evaluation {
 namespace {
 
-// The frames whose rows stand in the prompt: all, unless an image follows the last answer.
-at::Tensor frames_before(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames) {
-  const auto& texts = sample.texts;
-  if (frames.dim() == 1 ||
-      std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; }))
-    return frames;
-  const int64_t rows = std::count(prompt.begin(), prompt.end(), visual_placeholder);
-  return frames.narrow(0, 0, rows / sample.rows_per_frame);
+// The visual rows that a prompt reads: all that the sample has, unless an image follows the last answer.
+at::Tensor visual_of(const Answerer::Question& question) {
+  const auto& texts = question.sample.texts;
+  const bool before =
+      std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; });
+  if (before || !question.visual.defined()) return question.visual;
+  return question.visual.narrow(0, 0, std::count(question.prompt.begin(), question.prompt.end(), visual_placeholder));
 }
 
 } // namespace
@@ -61,18 +61,25 @@ Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::O
   if (const auto end = tokenizer.special_id("<|im_end|>")) ends_.push_back(*end);
 }
 
-std::string Answerer::answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames,
-                             int64_t tokens, const std::string& mode) const {
-  if (prompt.empty()) return "";
-  const at::Tensor shown = frames.defined()
-                               ? model::encoder_input(frames_before(prompt, sample, frames), ops_.tensor_options())
-                               : at::Tensor();
-  const std::vector<int64_t> asked(prompt.begin(), prompt.end());
-  const int64_t room = model_.config().decoder.max_position_embeddings - model_.prompt_rows(shown, asked);
-  if (room < 1) return "";
-  const auto ids = model_.generate(ops_, shown, asked, {std::min(tokens, room), ends_}, {}, {}, mode);
-  const std::string text = decoded(tokenizer_, {ids.begin(), ids.end()});
-  return sample.has_short_answer ? first_line(text) : text;
+std::vector<std::string> Answerer::answers(const std::vector<Question>& questions, int64_t tokens) const {
+  std::vector<std::string> answers(questions.size());
+  std::vector<size_t> asked;
+  model::GenerationBatch batch(model_, ops_, ends_);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const std::vector<int64_t> prompt(questions[i].prompt.begin(), questions[i].prompt.end());
+    const at::Tensor visual = visual_of(questions[i]);
+    const int64_t before = visual.defined() && model::placeholders_of(prompt) == 0 ? visual.size(0) : 0;
+    const int64_t room = model_.config().decoder.max_position_embeddings - before - std::ssize(prompt);
+    if (prompt.empty() || room < 1) continue;
+    batch.add({prompt, visual, std::min(tokens, room), {}, {}});
+    asked.push_back(i);
+  }
+  for (const model::GeneratedAnswer& answer : batch.finish()) {
+    const size_t i = asked[static_cast<size_t>(answer.number)];
+    const std::string text = decoded(tokenizer_, {answer.tokens.begin(), answer.tokens.end()});
+    answers[i] = questions[i].sample.has_short_answer ? first_line(text) : text;
+  }
+  return answers;
 }
 
 } // namespace fvlm::evaluation

@@ -1,4 +1,4 @@
-// Lets a model answer the prompts of a set's samples, greedily.
+// Lets a model answer the prompts of a set's samples, greedily and many at once.
 #pragma once
 #include "data/samples/sample.h"
 #include "data/tokenizer.h"
@@ -26,11 +26,15 @@ class Answerer {
  public:
   // All three outlive it.
   Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops);
-  // The prompt is of the sample, whose frames these are. At most `tokens` tokens, up to the end of the turn, as
-  // far as the decoder has positions. Empty for an empty prompt.
-  // `mode`: of the connector, see Model::generate().
-  std::string answer(const std::vector<TokenId>& prompt, const Sample& sample, const at::Tensor& frames, int64_t tokens,
-                     const std::string& mode = {}) const;
+
+  struct Question {
+    std::vector<TokenId> prompt;
+    const Sample& sample; // that the prompt is of
+    at::Tensor visual;    // of the sample's frames, [rows, decoder width]; undefined: it has none
+  };
+  // At most `tokens` tokens each, up to the end of the turn, as far as the decoder has positions. Empty for an empty
+  // prompt.
+  std::vector<std::string> answers(const std::vector<Question>& questions, int64_t tokens) const;
 
  private:
   const Tokenizer& tokenizer_;

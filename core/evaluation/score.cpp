@@ -1,6 +1,5 @@
 #include "evaluation/score.h"
 
-#include "evaluation/answerer.h"
 #include "feed/model_samples.h"
 #include "model/attention_entropy.h"
 #include "model/objectives.h"
@@ -41,17 +40,18 @@ int64_t parameters_of(const model::Model& model) {
   return parameters;
 }
 
-// What the model generates for each sample of a pack, and what was expected.
-void generate_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, const std::string& mode,
-                      ScoredPack& scored_pack) {
-  const int64_t most_tokens = set.settings().max_new_tokens.value_or(128);
-  for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
+// The text whose answer is right.
+PromptAndAnswer correct_text(const Sample& sample) {
+  return PromptAndAnswer(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
+}
+
+void add_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, ScoredPack& scored_pack) {
+  auto answers = generate_answers(loaded, scored_pack, answerer, set.settings().max_new_tokens.value_or(128));
+  for (size_t i = 0; i < answers.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
-    const PromptAndAnswer text(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
     Answers expected = sample.answers;
-    if (expected.empty()) expected = {decoded(set.tokenizer(), text.answer)};
-    scored_pack.scores[i].generated = {
-        answerer.answer(text.prompt, sample, scored_pack.samples[i].frames, most_tokens, mode), std::move(expected)};
+    if (expected.empty()) expected = {decoded(set.tokenizer(), correct_text(sample).answer)};
+    scored_pack.scores[i].generated = {std::move(answers[i]), std::move(expected)};
   }
 }
 
@@ -150,6 +150,7 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
                                      reader, ops.tensor_options());
   const auto seen = model.encode(none, ops, pack, mode, outputs);
   const auto hidden = model.decode(none, ops, seen.tokens, pack);
+  scored_pack.visual = model::visual_by_sample(seen.tokens.data, scored_pack.samples, reader.rows_per_frame);
   if (seen.attention.defined()) scored_pack.attention = seen.attention.narrow(0, 0, pack.frames_used);
   const at::Tensor losses = model::log_probabilities(none, ops, model, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();
@@ -165,6 +166,16 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
       if (of_bytes) scored.bytes = bytes_of(scored_pack.samples[i].texts[of_sample], set.tokenizer());
     }
   return scored_pack;
+}
+
+std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack,
+                                          const Answerer& answerer, int64_t tokens) {
+  std::vector<Answerer::Question> questions;
+  for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
+    const Sample& sample = *loaded.samples[i].sample;
+    questions.push_back({correct_text(sample).prompt, sample, scored_pack.visual[i]});
+  }
+  return answerer.answers(questions, tokens);
 }
 
 Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
@@ -183,7 +194,7 @@ Scores score(const SampleSet& set, const model::Model& model, ops::Operations& o
   while (const auto loaded = loader->next()) {
     ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs);
     if (generates) sizes.add(loaded->pack);
-    if (generates) generate_answers(set, loaded->pack, answerer, mode, scored_pack);
+    if (generates) add_answers(set, loaded->pack, answerer, scored_pack);
     scores.samples.insert(scores.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
     if (scored_pack.attention.defined()) {
       entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();

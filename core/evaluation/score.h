@@ -1,5 +1,6 @@
 // Scores of a set's samples: a model's loss on each of their texts.
 #pragma once
+#include "evaluation/answerer.h"
 #include "evaluation/answers.h"
 #include "evaluation/sample_set.h"
 #include "model/model.h"
@@ -45,10 +46,14 @@ struct Scores {
 struct ScoredPack {
   std::vector<SampleScore> scores;
   std::vector<model::Sample> samples; // the model's inputs; their frames lie in the loaded pack's memory
+  std::vector<at::Tensor> visual;     // rows of the decoder of each sample's frames; undefined: it has none
   at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
 };
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
                       const std::string& mode, model::EncodeOutputs outputs);
+// What the model generates for each sample of a pack behind its visual tokens, of at most `tokens` tokens.
+std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack,
+                                          const Answerer& answerer, int64_t tokens);
 
 // Scores every sample, pack by pack, without gradients. The result does not depend on how many samples share a pack.
 // The model and its arenas do not change.

@@ -49,14 +49,13 @@ void write_frame(const at::Tensor& frame, const FramePreparation& preparation, c
 
 class SampleWriter {
  public:
-  SampleWriter(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request)
-      : set_(set), model_(model), request_(request), folder_(request.folder / set.settings().name),
-        answerer_(set.tokenizer(), model, ops) {
+  SampleWriter(const SampleSet& set, const model::Model& model, const ShowRequest& request)
+      : set_(set), model_(model), request_(request), folder_(request.folder / set.settings().name) {
     make_folders(folder_);
   }
 
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& model_sample,
-           const at::Tensor& attention) {
+           const std::string& answer, const at::Tensor& attention) {
     const auto& texts = packed.sample->texts;
     const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
@@ -67,7 +66,7 @@ class SampleWriter {
                 {"source", score.source},
                 {"question", source.empty() ? question_of(set_.tokenizer(), correct.prompt) : source},
                 {"expected", decoded(set_.tokenizer(), correct.answer)},
-                {"answer", answerer_.answer(correct.prompt, *packed.sample, model_sample.frames, request_.tokens)}};
+                {"answer", answer}};
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},
@@ -94,7 +93,6 @@ class SampleWriter {
   const model::Model& model_;
   const ShowRequest& request_;
   std::filesystem::path folder_;
-  Answerer answerer_;
   int shown_ = 0;
 };
 
@@ -104,15 +102,17 @@ void show(const SampleSet& set, const model::Model& model, ops::Operations& ops,
   if (set.settings().show == 0) return;
   const c10::InferenceMode without_gradients;
   const std::string& mode = set.settings().modes.front();
-  SampleWriter showing(set, model, ops, request);
+  SampleWriter showing(set, model, request);
+  const Answerer answerer(set.tokenizer(), model, ops);
   const auto loader = set.loader(set.settings().show);
   while (const auto loaded = loader->next()) {
     const ScoredPack scored_pack =
         score_pack(set, loaded->pack, model, ops, mode, model::EncodeOutputs::tokens_and_attention);
+    const auto answers = generate_answers(loaded->pack, scored_pack, answerer, request.tokens);
     for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
       const PackedSample& packed = loaded->pack.samples[i];
       const bool has_attention = packed.sample->frames > 0 && scored_pack.attention.defined();
-      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i],
+      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i], answers[i],
                   has_attention ? scored_pack.attention.narrow(0, packed.first_frame, packed.sample->frames)
                                 : at::Tensor());
     }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 namespace fvlm::model {
 namespace {
@@ -22,6 +23,20 @@ void check(const Generator& generator, const std::vector<Sample>& samples, const
           .at(file.string())
           .advise(error.advice());
     }
+}
+
+bool has_frames(const Sample& sample) {
+  return frames_of(sample.frames) > 0;
+}
+
+// How many answers from this one on have no more frames together than are encoded at a time; at least one.
+size_t encoded_together(const std::vector<Answer>& answers, size_t begin) {
+  constexpr int64_t max_frames = 128;
+  int64_t frames = 0;
+  size_t end = begin;
+  while (end < answers.size() && (end == begin || frames + answers[end].frames <= max_frames))
+    frames += answers[end++].frames;
+  return end - begin;
 }
 
 } // namespace
@@ -65,32 +80,81 @@ int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int6
   return rows;
 }
 
-Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                         const Model::TokenCallback& take) {
+std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples) {
+  const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
+  if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
+  const FrameReader reader = model_->frame_reader(shown->frames);
+  std::vector<Sample> packed(samples.begin(), samples.end());
+  for (Sample& sample : packed)
+    for (Text& text : sample.texts) text.is_label.assign(text.tokens.size(), false);
+  Tape no_grad(Tape::Mode::forward_only);
+  const Pack pack = make_pack(packed, Capacity::of(packed, reader.rows_per_frame), reader, ops_.tensor_options());
+  const at::Tensor tokens = model_->encode(no_grad, ops_, pack, config().connector->mode_of_use()).tokens.data;
+  return visual_by_sample(tokens, packed, reader.rows_per_frame);
+}
+
+void Generator::answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
+                        const TokenCallback& on_token) {
   if (options.limit < 1)
     throw Error(ErrorKind::usage, fmt::format("an answer has 1 token or more, not {}", options.limit));
-  Answer answer{frames_of(frames), std::ssize(prompt) - placeholders_of(prompt), {}, false, 0};
-  const int64_t room = config().decoder.max_position_embeddings - require_room(frames, prompt);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
-  const at::Tensor shown = encoder_input(frames, ops_.tensor_options());
-  answer.ids = model_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
-  answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  answer.ended = std::find(ends.begin(), ends.end(), answer.ids.back()) != ends.end();
+  std::vector<Answer> answers;
+  std::vector<int64_t> limits;
+  for (const Sample& sample : samples) {
+    const auto& prompt = sample.texts[0].tokens;
+    const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, prompt);
+    answers.push_back({frames_of(sample.frames), std::ssize(prompt) - placeholders_of(prompt), {}, false, 0});
+    limits.push_back(std::min(options.limit, room));
+  }
+  GenerationBatch batch(*model_, ops_, options.ignore_eos ? std::vector<int64_t>() : ends_);
+  for (size_t begin = 0; begin < samples.size();) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto visual = encode(std::span(samples).subspan(begin, encoded_together(answers, begin)));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    for (size_t i = 0; i < visual.size(); ++i, ++begin) {
+      answers[begin].seconds = seconds;
+      Sampling sampling = options.sampling;
+      sampling.answer += begin;
+      batch.add({samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token});
+    }
+  }
+  std::set<int64_t> finished; // but not taken, as one before them goes on
+  int64_t taken = 0;
+  while (batch.step()) {
+    for (GeneratedAnswer& generated : batch.take_finished()) {
+      Answer& answer = answers[static_cast<size_t>(generated.number)];
+      answer.ids = std::move(generated.tokens);
+      answer.ended = generated.ended;
+      answer.seconds += generated.seconds;
+      finished.insert(generated.number);
+    }
+    for (; finished.erase(taken) > 0; ++taken) take(answers[static_cast<size_t>(taken)]);
+  }
+}
+
+GenerationBatch Generator::make_batch(int64_t cache_rows, int64_t expected) {
+  return {*model_, ops_, ends_, cache_rows, expected};
+}
+
+Prompt Generator::encode_prompt(const Sample& sample, const GenerateOptions& options) {
+  const auto& tokens = sample.texts[0].tokens;
+  const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
+  return {tokens, encode({&sample, 1})[0], std::min(options.limit, room), options.sampling, {}};
+}
+
+Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
+                         const TokenCallback& on_token) {
+  Answer answer;
+  answers(
+      {{frames, {{prompt, {}}}}}, options, [&](const Answer& only) { answer = only; }, on_token);
   return answer;
 }
 
 void answer_batch(Generator& answerer, const std::filesystem::path& file, const GenerateOptions& options,
-                  const std::function<void(const Answer&)>& take) {
-  const DecoderConfig& decoder = answerer.config().decoder;
+                  const Generator::TakeAnswer& take) {
   const BatchFile batch(file);
-  const auto samples = batch.samples(BatchFile::Texts::prompts, decoder.vocab_size);
+  const auto samples = batch.samples(BatchFile::Texts::prompts, answerer.config().decoder.vocab_size);
   check(answerer, samples, file);
-  GenerateOptions of_sample = options;
-  for (const Sample& sample : samples) {
-    take(answerer.answer(sample.frames, sample.texts[0].tokens, of_sample));
-    ++of_sample.sampling.answer;
-  }
+  answerer.answers(samples, options, take);
 }
 
 } // namespace fvlm::model

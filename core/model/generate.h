@@ -1,12 +1,13 @@
-// Text generation: frames are encoded autoregressively, then tokens are sampled one by one.
+// Answers of a model directory: frames are encoded as in use, then a GenerationBatch answers the prompts behind them.
 #pragma once
 #include "model/execution.h"
-#include "model/model.h"
+#include "model/generation_batch.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
 
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <vector>
 
 namespace fvlm::model {
@@ -21,7 +22,7 @@ struct Answer {
   int64_t frames = 0, prompt = 0; // how many there were; of the prompt, tokens without placeholders
   std::vector<int64_t> ids;       // new ones, the one that ended it included
   bool ended = false;             // by such a token
-  double seconds = 0;             // frames and prompt included
+  double seconds = 0;             // of its pass, and of encoding its frames and those that are encoded with them
 };
 
 // A model that is loaded once and asked as often as wanted.
@@ -31,17 +32,28 @@ class Generator {
   Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry);
 
   const ModelConfig& config() const { return model_->config(); }
-  // frames [n, 3, H, W] float32, normalised, or undefined; their rows take the places of the prompt's placeholders, or
-  // stand before it. `take`: told of each token, but for the one that ends the
-  // answer; false: enough. Throws Error(data) where require_room() does, Error(usage) for options
-  // that make no sense.
   // Throws Error(data) for an empty prompt, placeholders that are not those of the frames, and where frames and prompt
   // leave no position of the decoder's. Returns the rows that they take.
   int64_t require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
+  // frames [n, 3, H, W] float32, normalised, or undefined; their rows take the places of the prompt's placeholders, or
+  // stand before it. Throws Error(data) where require_room() does, Error(usage) for options that make no sense.
   Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                const Model::TokenCallback& take = {});
+                const TokenCallback& on_token = {});
+  // The same for each sample's only text as a prompt, together, with another sequence of draws for each. `take` gets
+  // them in the order of the samples.
+  using TakeAnswer = std::function<void(const Answer&)>;
+  void answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
+               const TokenCallback& on_token = {});
+
+  // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens, and the
+  // prompt of one sample, with its frames encoded. Both throw as answer() does.
+  GenerationBatch make_batch(int64_t cache_rows, int64_t expected);
+  Prompt encode_prompt(const Sample& sample, const GenerateOptions& options);
 
  private:
+  // The visual tokens of each sample's frames.
+  std::vector<at::Tensor> encode(std::span<const Sample> samples);
+
   Operations ops_;
   std::vector<int64_t> ends_;
   std::unique_ptr<Model> model_;
@@ -51,8 +63,8 @@ class Generator {
 // config.json. Throws Error(data).
 std::vector<int64_t> end_tokens(const ModelDescription& model);
 
-// The prompts of a batch, one after the other, each text being one. Throws Error(data) for a batch that makes no sense.
+// The prompts of a batch file, each text being one. Throws Error(data) for a batch that makes no sense.
 void answer_batch(Generator& answerer, const std::filesystem::path& batch, const GenerateOptions& options,
-                  const std::function<void(const Answer&)>& take);
+                  const Generator::TakeAnswer& take);
 
 } // namespace fvlm::model

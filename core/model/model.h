@@ -2,11 +2,9 @@
 #pragma once
 #include "model/connector/connector.h"
 #include "model/pack.h"
-#include "model/sampling.h"
 #include "model/weights/connector.h"
 #include "recipe/plan.h"
 
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -51,25 +49,11 @@ class Model {
   // Floating-point operations of a step in this mode; `tokens`: of a frame in the encoder.
   double flops(int64_t tokens, const Work& work, const TrainedParts& trained, std::string_view mode) const;
 
-  // Encodes frames as the connector does in use, then generates token by token. An end token is part of the result.
-  struct StopCondition {
-    int64_t max_tokens;
-    std::vector<int64_t> end_tokens; // generation stops after any of these, as at EOS
-  };
-  // Called with each generated token; returns false to stop. `mode`: of the connector, for frames in place of
-  // placeholders; empty: that of use.
   // Decoder rows of a prompt: its tokens, and the visual rows of the frames, if they are defined, in place of its
   // placeholders or before it. Throws Error(data) where the placeholders are not those of the frames.
   int64_t prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
-  using TokenCallback = std::function<bool(int64_t token)>;
-  std::vector<int64_t> generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
-                                const StopCondition& stop, const Sampling& sampling = {},
-                                const TokenCallback& on_token = {}, std::string_view mode = {}) const;
 
  private:
-  at::Tensor embed_prompt(Operations& ops, const at::Tensor& frames, std::vector<int64_t> prompt,
-                          std::string_view mode) const;
-
   ModelConfig config_;
   Parameters parameters_;
   std::unique_ptr<Encoder> encoder_;

@@ -173,6 +173,16 @@ void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per
                           visual_placeholder));
 }
 
+std::vector<at::Tensor> visual_by_sample(const at::Tensor& visual, const std::vector<Sample>& samples,
+                                         int64_t rows_per_frame) {
+  std::vector<at::Tensor> all(samples.size());
+  int64_t begin = 0;
+  for (size_t i = 0; i < samples.size(); ++i)
+    if (const int64_t rows = frames_of(samples[i]) * rows_per_frame; rows > 0)
+      all[i] = visual.narrow(0, std::exchange(begin, begin + rows), rows);
+  return all;
+}
+
 ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity, int64_t rows, int64_t longest,
                           at::Device device) {
   std::vector<int32_t> starts{0}, positions;

@@ -102,6 +102,10 @@ int64_t placeholders_of(const std::vector<int64_t>& tokens);
 // Throws Error(data) unless a text has as many placeholders as visual rows, or none.
 void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame);
 
+// Of the visual tokens of a pack of these samples, each sample's; undefined where it has no frames.
+std::vector<at::Tensor> visual_by_sample(const at::Tensor& visual, const std::vector<Sample>& samples,
+                                         int64_t rows_per_frame);
+
 // Throws Error(data) for what does not fit the capacity or makes no sense.
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,
                at::TensorOptions options, Frames frames = Frames::copied);

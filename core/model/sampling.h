@@ -1,29 +1,47 @@
-// Which token follows: the likeliest, or one drawn at random in a way that a seed repeats.
+// Which token follows: the likeliest one, or one drawn from the distribution of the settings, repeatable by a seed.
 #pragma once
 #include "base/random.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace fvlm::model {
 
+// With the meanings, and in the order, of transformers' logits processors.
 struct Sampling {
-  double temperature = 0; // 0: always the likeliest token
-  double top_p = 1;       // draw among the likeliest tokens that have this share of the probability together
+  double repetition_penalty = 1; // above 1, logits of tokens that occurred are divided by it, negative ones multiplied
+  double temperature = 0;        // 0: always the likeliest token
+  int64_t top_k = 0;             // draw among so many likeliest tokens; 0: all
+  double top_p = 1;              // draw among the likeliest tokens that have this share of the probability together
+  double min_p = 0;              // draw among tokens that have at least this share of the likeliest one's probability
   uint64_t seed = 0;
   uint64_t answer = 0; // another sequence of draws for another number
 };
 
+// The tokens that can be drawn and their probabilities, the likeliest first.
+struct TokenDistribution {
+  std::vector<int64_t> tokens;
+  std::vector<double> probabilities; // their sum is 1
+};
+
 class Sampler {
  public:
-  // Throws Error(usage) for values that make no sense.
+  // Throws Error(usage) for settings out of range.
   explicit Sampler(const Sampling& sampling);
 
-  // logits [vocabulary]; `index`: of the token among those made. A pure function of its arguments.
-  int64_t pick(const at::Tensor& logits, int64_t index) const;
+  // Whether pick() is the likeliest token of the logits as they are.
+  bool is_argmax() const { return sampling_.temperature == 0 && sampling_.repetition_penalty == 1; }
+  // logits [vocabulary]; `context`: the ids of the text so far, which only the repetition penalty reads; `index`: of
+  // the token in the answer. Pure functions of their arguments.
+  int64_t pick(const at::Tensor& logits, std::span<const int64_t> context, int64_t index) const;
+  TokenDistribution distribution(const at::Tensor& logits, std::span<const int64_t> context) const;
 
  private:
+  at::Tensor penalized(const at::Tensor& logits, std::span<const int64_t> context) const;
+
   Sampling sampling_;
   RandomStream random_;
 };

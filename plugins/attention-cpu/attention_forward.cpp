@@ -105,6 +105,7 @@ int64_t forward_scratch(const AttentionProblem& problem) {
 }
 
 void forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
+  if (task.q_count == 0) return;
   if (has_few_queries(problem, task))
     few_queries_forward(problem, task, scratch);
   else if (problem.is_bfloat16)

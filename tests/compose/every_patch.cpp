@@ -5,7 +5,6 @@
 #include "ops/rows.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
@@ -54,13 +53,6 @@ class EveryPatchConnector : public Connector {
     out.tokens = to_tokens(tape, ops, hidden, pack.frames.size(0));
     request.end_phase("connector", nullptr);
     return out;
-  }
-
-  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames, std::string_view) const override {
-    Tape no_grad(Tape::Mode::forward_only);
-    const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
-    const Segments tokens{at::arange(count + 1, at::kInt).to(frames.device()) * rows, {}, rows};
-    return to_tokens(no_grad, ops, parts_.encoder.forward(no_grad, ops, frames, tokens), count).data;
   }
 
   double flops(const FlopsRequest& request) const override {

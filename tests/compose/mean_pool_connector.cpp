@@ -3,7 +3,6 @@
 #include "ops/rows.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 
 namespace fvlm::model {
 namespace {
@@ -21,14 +20,6 @@ class MeanPoolConnector : public Connector {
     out.tokens = to_tokens(tape, ops, hidden, pack.frames.size(0));
     request.end_phase("pool", nullptr);
     return out;
-  }
-
-  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames, std::string_view) const override {
-    Tape no_grad(Tape::Mode::forward_only);
-    const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
-    const Segments tokens{at::arange(count + 1, at::kInt).to(frames.device()) * rows, {}, rows};
-    const Value hidden = parts_.encoder.forward(no_grad, ops, frames, tokens);
-    return to_tokens(no_grad, ops, hidden, count).data;
   }
 
   double flops(const FlopsRequest& request) const override {

@@ -127,8 +127,9 @@ at::Tensor plain_hidden(const model::Model& model, ops::Operations& ops, const a
     while (next < visual.size(0)) rows.push_back(visual[next++]);
   for (const int64_t token : tokens)
     rows.push_back(token == placeholder ? visual[next++] : model.decoder().embedding().value()[token]);
-  auto cache = model.decoder().make_kv_cache(ops, std::ssize(rows));
-  for (const at::Tensor& row : rows) hidden.push_back(model.decoder().forward(ops, row.unsqueeze(0), cache)[0].clone());
+  auto cache = model.decoder().make_kv_cache(ops, 1, std::ssize(rows));
+  for (const at::Tensor& row : rows)
+    hidden.push_back(model.decoder().forward(ops, row.unsqueeze(0), cache, {1})[0].clone());
   return at::stack(hidden);
 }
 

@@ -1,4 +1,5 @@
-// Sampling of tokens: frequencies match probabilities, only the nucleus is drawn from, and a seed is reproducible.
+// Sampling of tokens: frequencies match probabilities, only the tokens that the settings leave are drawn, and a seed is
+// reproducible.
 #include "base/error.h"
 #include "model/sampling.h"
 
@@ -23,7 +24,7 @@ at::Tensor logits() {
 std::vector<double> drawn(const Sampling& sampling, int64_t draws) {
   const Sampler sampler(sampling);
   std::vector<double> counts(shares.size());
-  for (int64_t i = 0; i < draws; ++i) ++counts[static_cast<size_t>(sampler.pick(logits(), i))];
+  for (int64_t i = 0; i < draws; ++i) ++counts[static_cast<size_t>(sampler.pick(logits(), {}, i))];
   return counts;
 }
 
@@ -66,11 +67,30 @@ TEST(Sampling, TopPDrawsFromTheSmallestSufficientSet) {
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 1e-9}, 10), (std::vector<double>{0, 10, 0, 0, 0}));
 }
 
+TEST(Sampling, TopKDrawsFromTheLikeliestTokens) {
+  expect_like({.temperature = 1, .top_k = 2, .seed = 7}, {0, 0.4 / 0.7, 0, 0.3 / 0.7, 0});
+  EXPECT_EQ(drawn({.temperature = 1, .top_k = 1}, 10), (std::vector<double>{0, 10, 0, 0, 0}));
+  expect_like({.temperature = 1, .top_k = 99, .seed = 7}, shares);
+}
+
+TEST(Sampling, MinPLeavesOutWhatIsFarLessLikelyThanTheLikeliest) {
+  expect_like({.temperature = 1, .min_p = 0.3, .seed = 8}, {0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85});
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 1}, 10), (std::vector<double>{0, 10, 0, 0, 0}));
+}
+
+TEST(Sampling, TheRepetitionPenaltyActsOnTokensOfTheContextOnce) {
+  const Sampler greedy({.repetition_penalty = 2});
+  const std::vector<int64_t> once = {1, -1}, twice = {1, 1, 1, 3}, strangers = {99, -5};
+  EXPECT_EQ(greedy.pick(logits(), once, 0), 3) << "half of the highest logit is below the next one";
+  EXPECT_EQ(greedy.pick(logits(), twice, 0), 4);
+  EXPECT_EQ(greedy.pick(logits(), strangers, 0), 1) << "ids outside of the vocabulary are placeholders";
+}
+
 TEST(Sampling, SeedAndAnswerDetermineDraws) {
   const auto tokens = [](uint64_t seed, uint64_t answer) {
     const Sampler sampler({.temperature = 1, .seed = seed, .answer = answer});
     std::vector<int64_t> all;
-    for (int64_t i = 0; i < 100; ++i) all.push_back(sampler.pick(logits(), i));
+    for (int64_t i = 0; i < 100; ++i) all.push_back(sampler.pick(logits(), {}, i));
     return all;
   };
   EXPECT_EQ(tokens(1, 0), tokens(1, 0));
@@ -79,9 +99,12 @@ TEST(Sampling, SeedAndAnswerDetermineDraws) {
 }
 
 TEST(Sampling, RefusesInvalidValues) {
-  for (const Sampling& bad : {Sampling{.temperature = -1}, Sampling{.temperature = std::nan("")},
-                              Sampling{.temperature = INFINITY}, Sampling{.top_p = 0}, Sampling{.top_p = 1.5}})
-    EXPECT_THROW(Sampler{bad}, Error) << bad.temperature << ", " << bad.top_p;
+  for (const Sampling& bad :
+       {Sampling{.temperature = -1}, Sampling{.temperature = std::nan("")}, Sampling{.temperature = INFINITY},
+        Sampling{.top_p = 0}, Sampling{.top_p = 1.5}, Sampling{.top_k = -1}, Sampling{.min_p = -0.1},
+        Sampling{.min_p = 1.1}, Sampling{.repetition_penalty = 0}, Sampling{.repetition_penalty = INFINITY}})
+    EXPECT_THROW(Sampler{bad}, Error) << bad.temperature << ", " << bad.top_k << ", " << bad.top_p << ", " << bad.min_p
+                                      << ", " << bad.repetition_penalty;
 }
 
 } // namespace

@@ -39,15 +39,6 @@ VisualTokens Connector::encode_no_frames(Operations& ops, int64_t) const {
   return none;
 }
 
-at::Tensor Connector::encode_frames(Operations&, const at::Tensor&, std::string_view) const {
-  throw Error(ErrorKind::data, "the prompt has placeholders for visual rows, and this connector's rows stand before it")
-      .advise("leave the placeholders out");
-}
-
-void Connector::prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const {
-  (void)parts_.decoder.forward(ops, encode_frames(ops, frames, {}), cache);
-}
-
 std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& settings, const Parts& parts,
                                           Parameters& parameters) {
   const auto found = all_connectors().find(settings.name());

@@ -62,13 +62,6 @@ class Connector {
   virtual VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const = 0;
   // The same for a pack without frames: tensors of no rows, for those who want to see their shapes.
   virtual VisualTokens encode_no_frames(Operations& ops, int64_t tokens_per_frame) const;
-  // Generation: the visual tokens of one sample, [frames * rows per frame, decoder width]. frames [n, 3, H, W], or the
-  // int64 bytes of one text. mode: one of the connector's, or empty for that of use. By
-  // default refused with Error(data): a connector without it only takes texts whose visual rows stand before them.
-  virtual at::Tensor encode_frames(Operations& ops, const at::Tensor& frames, std::string_view mode) const;
-  // Generation: appends the frames of one sample, before its text, to the decoder's cache. By default their
-  // encode_frames(), in one pass.
-  virtual void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const;
 
   // Initial values, by the parameter's name, of fresh weights that depend on the decoder's, which it has by now.
   virtual std::map<std::string, at::Tensor> initial_values() const { return {}; }

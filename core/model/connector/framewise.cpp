@@ -1,7 +1,6 @@
 #include "model/connector/framewise.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
 
 namespace fvlm::model {
@@ -31,18 +30,6 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
       connect(tape, ops, input, request.outputs == EncodeOutputs::tokens_and_attention ? &out.attention : nullptr);
   request.end_phase("connector", nullptr);
   return out;
-}
-
-at::Tensor FramewiseConnector::encode_frames(Operations& ops, const at::Tensor& frames, std::string_view mode) const {
-  Tape no_grad(Tape::Mode::forward_only);
-  const bool is_text = parts_.encoder.reads_bytes();
-  const int64_t count = frames_of(frames),
-                tokens = is_text ? frames.size(0) : parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
-  const at::TensorOptions ints = at::TensorOptions(frames.device()).dtype(at::kInt);
-  const Segments segments{at::arange(count + 1, ints) * tokens, is_text ? at::arange(tokens, ints) : at::Tensor(),
-                          tokens};
-  const Input input{parts_.encoder.forward(no_grad, ops, frames, segments), count, segments, mode};
-  return connect(no_grad, ops, input, nullptr).data;
 }
 
 double FramewiseConnector::flops(const FlopsRequest& request) const {

@@ -8,7 +8,6 @@ namespace fvlm::model {
 class FramewiseConnector : public Connector {
  public:
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const final;
-  at::Tensor encode_frames(Operations& ops, const at::Tensor& frames, std::string_view mode) const final;
   double flops(const FlopsRequest& request) const final;
 
  protected:

@@ -1,6 +1,7 @@
 // Decoder: rows in, hidden states out. A decoder knows its own parameters and nothing of the other parts. A family of
 // decoders is a folder beside this file and a line in decoders.inc.
 #pragma once
+#include "model/decoder/kv_cache.h"
 #include "model/part.h"
 #include "model/weights/model_family.h"
 
@@ -8,12 +9,6 @@
 #include <vector>
 
 namespace fvlm::model {
-
-// Keys and values of one sequence, appended to as it is generated.
-struct KvCache {
-  std::vector<at::Tensor> layers; // [capacity, 2 * kv_heads * head_dim]: keys, then values
-  int64_t length = 0;
-};
 
 class Decoder {
  public:
@@ -30,9 +25,12 @@ class Decoder {
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                         const ops::SharedGradientPass& pass = {}, bool compensated = false) const = 0;
 
-  virtual KvCache make_kv_cache(Operations& ops, int64_t capacity) const = 0;
-  // The same for the next rows of one sequence, which are appended to `cache`.
-  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache) const = 0;
+  // For so many sequences, of `capacity` rows at most.
+  virtual KvCache make_kv_cache(Operations& ops, int64_t sequences, int64_t capacity) const = 0;
+  // The same for the next rows of the cache's sequences, to which they are appended: rows[i] of sequence i, one
+  // sequence after the other, then padding.
+  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache,
+                             const std::vector<int64_t>& rows) const = 0;
 
   // Whether two passes, one over `rows` rows of `element` bytes a number, can share one product for each weight
   // gradient: see shared_weight_gradients.h.

@@ -13,6 +13,7 @@
 #include "model/connector/foveated/settings.h"
 #include "model/encoder/attention_maps.h"
 #include "model/encoder/layerwise.h"
+#include "model/size_class.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -31,6 +32,43 @@ const LayerwiseEncoder& layerwise_of(const Encoder& encoder) {
       .advise("use a DINOv2 vision tower, or another connector");
 }
 
+// The frames of each sample that has any: the first, and the one past the last.
+struct Video {
+  int64_t begin, end;
+};
+using Videos = std::vector<Video>;
+
+Videos videos_of(const Segments& segments) {
+  Videos videos;
+  const at::Tensor starts = segments.cu_seqlens.cpu();
+  for (int64_t i = 0; i + 1 < starts.size(0); ++i)
+    if (const Video video{starts[i].item<int64_t>(), starts[i + 1].item<int64_t>()}; video.begin < video.end)
+      videos.push_back(video);
+  return videos;
+}
+
+// The keys and values of some frames, and one query for each; of repeated ones behind them, where they are copied, so
+// that numbers of frames are few.
+VisualCache frames_of(const VisualCache& cache, std::vector<int64_t> frames) {
+  const int64_t rows = cache.tokens.max_length, first = frames.front();
+  const bool adjacent = frames.back() - first + 1 == std::ssize(frames);
+  if (!adjacent) frames.resize(static_cast<size_t>(row_class(std::ssize(frames))), first);
+  const auto count = std::ssize(frames);
+  const at::Device device = cache.tokens.cu_seqlens.device();
+  const at::Tensor index = at::tensor(frames, at::kLong).to(device), each = at::arange(count + 1, at::kInt).to(device);
+  VisualCache chosen{{}, {each * rows, {}, rows}, {each, {}, 1}, cache.folded};
+  const auto of_frames = [&](const at::Tensor& all) {
+    return adjacent ? all.narrow(0, first * rows, count * rows)
+                    : all.unflatten(0, {-1, rows}).index_select(0, index).flatten(0, 1);
+  };
+  for (const auto& [keys, values] : cache.layers) {
+    const Value of_keys(of_frames(keys.value.data)),
+        of_values = values.value.data.is_same(keys.value.data) ? of_keys : Value(of_frames(values.value.data));
+    chosen.layers.push_back({{of_keys, keys.column, keys.count}, {of_values, values.column, values.count}});
+  }
+  return chosen;
+}
+
 class FoveatedConnector : public Connector {
  public:
   FoveatedConnector(const connector::Foveated& settings, const Parts& parts, Parameters& parameters)
@@ -41,7 +79,6 @@ class FoveatedConnector : public Connector {
   bool has_attention() const override { return true; }
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const override;
   VisualTokens encode_no_frames(Operations& ops, int64_t tokens_per_frame) const override;
-  void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const override;
   double flops(const FlopsRequest& request) const override;
 
  private:
@@ -58,7 +95,7 @@ class FoveatedConnector : public Connector {
   LayerwiseEncoder::EncodeOptions encode_options() const {
     return {parts_.speed.skip_last_patches, parts_.speed.fold_layer_scale};
   }
-  void decode_frames_autoregressive(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end,
+  void decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const Videos& videos, int64_t index,
                                     KvCache& kv_cache, VisualTokens& seen, EncodeOutputs outputs) const;
   VisualTokens allocate_visual_tokens(const Operations& ops, int64_t frames) const;
 
@@ -133,12 +170,10 @@ VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& 
   const VisualCache cache = encoder_.encode(tape, ops, pack.frames, pack.patches, own.queries, encode_options());
   request.end_phase("vision", nullptr);
   VisualTokens seen = allocate_visual_tokens(ops, pack.frames.size(0));
-  const at::Tensor starts = own.videos.cu_seqlens.cpu();
-  for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
-    const int64_t begin = starts[video].item<int64_t>(), end = starts[video + 1].item<int64_t>();
-    KvCache kv_cache = parts_.decoder.make_kv_cache(ops, end - begin);
-    decode_frames_autoregressive(ops, cache, begin, end, kv_cache, seen, request.outputs);
-  }
+  const Videos videos = videos_of(own.videos);
+  KvCache kv_cache = parts_.decoder.make_kv_cache(ops, std::ssize(videos), own.videos.max_length);
+  for (int64_t index = 0; index < own.videos.max_length; ++index)
+    decode_frames_autoregressive(ops, cache, videos, index, kv_cache, seen, request.outputs);
   return seen;
 }
 
@@ -149,40 +184,51 @@ Value FoveatedConnector::next_queries(Tape& tape, Operations& ops, const Value& 
   return projections_.shift_right(tape, own_queries, maps.query_source);
 }
 
-// One video's frames in order, each with the query that the decoder made of the previous ones.
-void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, int64_t begin,
-                                                     int64_t end, KvCache& kv_cache, VisualTokens& seen,
+// Frame `index` of every video that has so many. Its query is in `seen` already, unless it is a first one; that of the
+// next frame, which the decoder makes, is added.
+void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const Videos& videos,
+                                                     int64_t index, KvCache& kv_cache, VisualTokens& seen,
                                                      EncodeOutputs outputs) const {
   Tape no_grad(Tape::Mode::forward_only);
-  const int64_t rows = cache.tokens.max_length;
-  const at::Device device = seen.tokens.data.device();
-  const auto segment = [&](int64_t length) {
-    return Segments{at::tensor({int64_t{0}, length}, at::kInt).to(device), {}, length};
-  };
-  const Segments one_query = segment(1), one_frame = segment(rows);
-  Value query = projections_.first_query(no_grad);
-  for (int64_t frame = begin; frame < end; ++frame) {
-    const auto of_frame = [&](const Heads& heads) {
-      return Heads{Value(heads.value.data.narrow(0, frame * rows, rows)), heads.column, heads.count};
-    };
-    VisualCache frame_cache{{}, one_frame, one_query, cache.folded};
-    for (const auto& layer : cache.layers) frame_cache.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
-    AttentionMaps maps;
-    const bool maps_too = outputs == EncodeOutputs::tokens_and_attention;
-    const Value token = attend_frames(no_grad, ops, query, frame_cache, maps_too ? &maps : nullptr);
-    if (maps_too) {
-      const at::Tensor map = maps.stacked();
-      if (!seen.attention.defined()) {
-        auto shape = map.sizes().vec();
-        shape[0] = seen.tokens.data.size(0);
-        seen.attention = at::zeros(shape, map.options());
-      }
-      seen.attention.narrow(0, frame, 1).copy_(map);
+  std::vector<int64_t> frames, next, has_next, rows(videos.size());
+  for (size_t i = 0; i < videos.size(); ++i) {
+    const int64_t frame = videos[i].begin + index;
+    if (frame >= videos[i].end) continue;
+    if (frame + 1 < videos[i].end) {
+      has_next.push_back(std::ssize(frames));
+      next.push_back(frame + 1);
     }
-    seen.queries.data.narrow(0, frame, 1).copy_(query.data);
-    seen.tokens.data.narrow(0, frame, 1).copy_(token.data);
-    query = projections_.query_from_hidden(no_grad, ops, Value(parts_.decoder.forward(ops, token.data, kv_cache)));
+    frames.push_back(frame);
+    rows[i] = 1;
   }
+  if (frames.empty()) return;
+  const auto on_device = [&](const std::vector<int64_t>& values) {
+    return at::tensor(values, at::kLong).to(seen.tokens.data.device());
+  };
+  const int64_t count = std::ssize(frames);
+  const at::Tensor places = on_device(frames);
+  if (index == 0) seen.queries.data.index_copy_(0, places, projections_.first_query(no_grad).data.expand({count, -1}));
+  const VisualCache chosen = frames_of(cache, frames);
+  const int64_t padded = chosen.queries.cu_seqlens.size(0) - 1;
+  frames.resize(static_cast<size_t>(padded), frames.front());
+  AttentionMaps maps;
+  const bool maps_too = outputs == EncodeOutputs::tokens_and_attention;
+  const Value queries(seen.queries.data.index_select(0, on_device(frames)));
+  const Value tokens = attend_frames(no_grad, ops, queries, chosen, maps_too ? &maps : nullptr);
+  seen.tokens.data.index_copy_(0, places, tokens.data.narrow(0, 0, count));
+  if (maps_too) {
+    const at::Tensor of_frames = maps.stacked().narrow(0, 0, count);
+    if (!seen.attention.defined()) {
+      auto shape = of_frames.sizes().vec();
+      shape[0] = seen.tokens.data.size(0);
+      seen.attention = at::zeros(shape, of_frames.options());
+    }
+    seen.attention.index_copy_(0, places, of_frames);
+  }
+  if (next.empty()) return;
+  const Value hidden(parts_.decoder.forward(ops, tokens.data, kv_cache, rows));
+  const at::Tensor made = projections_.query_from_hidden(no_grad, ops, hidden).data;
+  seen.queries.data.index_copy_(0, on_device(next), made.index_select(0, on_device(has_next)));
 }
 
 VisualTokens FoveatedConnector::allocate_visual_tokens(const Operations& ops, int64_t frames) const {
@@ -198,16 +244,6 @@ VisualTokens FoveatedConnector::encode_no_frames(Operations& ops, int64_t tokens
   const int64_t layers = settings_.shallow() ? 1 : encoder_.layers();
   none.attention = at::zeros({0, layers, encoder_.heads(), tokens_per_frame}, ops.tensor_options());
   return none;
-}
-
-void FoveatedConnector::prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const {
-  Tape no_grad(Tape::Mode::forward_only);
-  const int64_t count = frames.size(0), rows = parts_.encoder.tokens_per_frame(frames.size(2), frames.size(3));
-  const at::Tensor each = at::arange(count + 1, at::TensorOptions(frames.device()).dtype(at::kInt));
-  const Segments tokens{each * rows, {}, rows}, queries{each, {}, 1};
-  VisualTokens seen = allocate_visual_tokens(ops, count);
-  decode_frames_autoregressive(ops, encoder_.encode(no_grad, ops, frames, tokens, queries, encode_options()), 0, count,
-                               cache, seen, EncodeOutputs::tokens);
 }
 
 double FoveatedConnector::flops(const FlopsRequest& request) const {

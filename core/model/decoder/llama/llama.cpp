@@ -4,7 +4,6 @@
 #include "model/shared_weight_gradients.h"
 #include "ops/pointwise.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -137,43 +136,43 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   return normed(tape, ops, stream, norm_);
 }
 
-KvCache Llama::make_kv_cache(Operations& ops, int64_t capacity) const {
-  KvCache cache;
+KvCache Llama::make_kv_cache(Operations& ops, int64_t sequences, int64_t capacity) const {
+  KvCache cache{{}, capacity, std::vector<int64_t>(static_cast<size_t>(sequences))};
   for (size_t i = 0; i < layers_.size(); ++i)
     cache.layers.push_back(
-        at::zeros({capacity, 2 * config_.num_key_value_heads * config_.head_dim}, ops.tensor_options()));
+        at::zeros({sequences * capacity, 2 * config_.num_key_value_heads * config_.head_dim}, ops.tensor_options()));
   return cache;
 }
 
-at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache) const {
-  const int64_t kv = config_.num_key_value_heads, dim = config_.head_dim, rows = x.size(0);
-  const int64_t capacity = cache.layers.front().size(0), length = cache.length + rows;
-  const auto index = at::TensorOptions().dtype(at::kInt);
-  const auto segment = [&](int64_t end, int64_t longest) {
-    return Segments{at::tensor({int64_t{0}, end}, index).to(x.device()), {}, longest};
-  };
-  const Segments of_q = segment(rows, rows), of_kv = segment(length, capacity);
-  const at::Tensor positions = at::arange(cache.length, length, index.device(x.device()));
+at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache,
+                          const std::vector<int64_t>& rows) const {
+  const int64_t kv = config_.num_key_value_heads, dim = config_.head_dim;
+  const AppendedRows appended = appended_rows(cache, rows, x.size(0), x.device());
+  const int64_t count = appended.places.size(0);
   const ops::AttentionShape rotated{dim, true, {}, shape_.score_factor};
   Tape no_grad(Tape::Mode::forward_only);
   Stream stream({entry(no_grad, ops, Value(x))}, false);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto attend = [&](QueryKeyValue heads, const at::Tensor&) {
-      ops.rotate(no_grad, heads.q, heads.k, heads.v, positions, positions, dim, shape_.rotary);
-      const at::Tensor appended = cache.layers[i].narrow(0, cache.length, rows);
-      const at::Tensor &k = heads.k.value.data, &v = heads.v.value.data;
-      if (k.is_same(v)) { // adjacent columns
-        appended.copy_(k.narrow(1, heads.k.column, 2 * kv * dim));
+      ops.rotate(no_grad, heads.q, heads.k, heads.v, appended.positions, appended.positions, dim, shape_.rotary);
+      const auto append = [&](const Heads& from, int64_t column, int64_t columns) {
+        cache.layers[i]
+            .narrow(1, column, columns)
+            .index_copy_(0, appended.places, from.value.data.narrow(0, 0, count).narrow(1, from.column, columns));
+      };
+      if (heads.k.value.data.is_same(heads.v.value.data)) { // adjacent columns
+        append(heads.k, 0, 2 * kv * dim);
       } else {
-        appended.narrow(1, 0, kv * dim).copy_(k.narrow(1, heads.k.column, kv * dim));
-        appended.narrow(1, kv * dim, kv * dim).copy_(v.narrow(1, heads.v.column, kv * dim));
+        append(heads.k, 0, kv * dim);
+        append(heads.v, kv * dim, kv * dim);
       }
       const Value keys_values(cache.layers[i]);
-      return ops.attention(no_grad, heads.q, {keys_values, 0, kv}, {keys_values, kv * dim, kv}, of_q, of_kv, rotated);
+      return ops.attention(no_grad, heads.q, {keys_values, 0, kv}, {keys_values, kv * dim, kv}, appended.of_q,
+                           appended.of_kv, rotated);
     };
     run_layer(no_grad, ops, layers_[i], stream, attend);
   }
-  cache.length = length;
+  for (size_t i = 0; i < rows.size(); ++i) cache.lengths[i] += rows[i];
   return normed(no_grad, ops, stream, norm_).data;
 }
 

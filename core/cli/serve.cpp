@@ -1,0 +1,121 @@
+// fvlm-engine serve: answers requests over HTTP, in the form of OpenAI's API.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/execution_options.h"
+#include "cli/media_options.h"
+#include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
+#include "model/weights/model_file.h"
+#include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
+#include "serve/api_server.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdlib>
+
+namespace fvlm::cli {
+namespace {
+
+Options serve_options() {
+  Options options("serve MODEL [--port N] [--host ADDRESS] [--token-file FILE] [--device cpu|cuda] [--dtype TYPE]",
+                  "Answer requests over HTTP as OpenAI's API has them: POST /v1/chat/completions and /v1/completions, "
+                  "whole or as a\n"
+                  "stream; GET /v1/models, /health, /metrics (Prometheus). Images are JPEG or PNG in data URLs; "
+                  "nothing is fetched\n"
+                  "from a network or read from a file that a request names. All requests are answered together, a "
+                  "token of each in\n"
+                  "every step. Without a token every program that reaches the address can ask: keep it on 127.0.0.1, "
+                  "or set one and\n"
+                  "put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the requests that have begun.",
+                  "serve runs/quickstart --port 8000");
+  with_media_options(with_execution_options(options).positional(
+                         "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
+      .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
+      .value("port", "N", "listen on this port; 0: any free one; default 8000")
+      .value("name", "NAME", "the model's name for clients; default: that of its folder")
+      .value("token-file", "FILE", "clients must present the token in this file; default: that in FVLM_SERVE_TOKEN")
+      .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
+      .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
+      .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
+      .value("body-limit", "MIB", "the largest request; default 32")
+      .value("connections", "N", "connections at a time; default 1024")
+      .value("grace", "SECONDS", "how long the end waits for answers that have begun; default 30");
+  return options;
+}
+
+int64_t positive(const ParsedOptions& parsed, const char* name, int64_t usual) {
+  const int64_t value = parsed.integer_or(name, usual);
+  if (value < 1) throw Error(ErrorKind::usage, fmt::format("--{}: expected 1 or more, got {}", name, value));
+  return value;
+}
+
+std::string token_of(const ParsedOptions& parsed) {
+  const auto file = parsed.value("token-file");
+  const char* variable = std::getenv("FVLM_SERVE_TOKEN");
+  std::string token = file ? trimmed(read_file(*file, 4096)) : variable ? variable : "";
+  if (file && token.empty()) throw Error(ErrorKind::usage, "the file of --token-file is empty").at(*file);
+  return token;
+}
+
+serve::HttpServer* serving = nullptr;
+
+// Stops the server at the first signal; the second one ends the process.
+void stop_at_signals(serve::HttpServer& server) {
+  serving = &server;
+  struct sigaction stops {};
+  stops.sa_handler = [](int) { serving->stop(); };
+  stops.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &stops, nullptr);
+}
+
+} // namespace
+
+int serve_model(Arguments arguments) {
+  const auto parsed = serve_options().parse(arguments);
+  if (!parsed) return 0;
+  serve::HttpLimits http;
+  http.body_bytes = static_cast<uint64_t>(positive(*parsed, "body-limit", 32)) << 20;
+  http.connections = positive(*parsed, "connections", http.connections);
+  serve::ServiceLimits limits;
+  limits.requests = positive(*parsed, "queue", limits.requests);
+  limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
+  limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
+  const int64_t port = parsed->integer_or("port", 8000);
+  if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));
+  const std::string token = token_of(*parsed), host = parsed->value_or("host", "127.0.0.1");
+
+  const auto execution = execution_of(*parsed);
+  const auto registry = open_registry(*parsed);
+  const std::filesystem::path model = resolve_model(*parsed->value("MODEL"));
+  const auto tokenizer_file = decoder_folder(model) / "tokenizer.json";
+  if (!std::filesystem::exists(tokenizer_file))
+    throw Error(ErrorKind::data, "serving needs a tokenizer, and there is no decoder/tokenizer.json")
+        .at(model.string());
+  const Tokenizer tokenizer = Tokenizer::from_file(tokenizer_file);
+  model::Generator generator(model, execution, *registry);
+  tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, model.string());
+  const InputSettings input = input_settings(*parsed, model, generator.config());
+  const serve::PromptWriter prompts(
+      tokenizer, visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size),
+      {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
+
+  serve::AnswerService service(generator, tokenizer, prompts, limits);
+  const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
+  const std::string name = parsed->value_or("name", usual_name);
+  serve::ApiServer api(service, {name, token, {}});
+  serve::HttpServer server(host, static_cast<uint16_t>(port), http,
+                           [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
+  stop_at_signals(server);
+  log_info("'{}' is served at http://{}:{}/v1{}; Ctrl-C ends it", name,
+           host.find(':') == std::string::npos ? host : "[" + host + "]", server.port(),
+           token.empty() ? "" : ", for clients with the token");
+  server.run(std::chrono::seconds(positive(*parsed, "grace", 30)));
+  log_info("{} answered", counted(service.counts().answered, "request"));
+  return 0;
+}
+
+} // namespace fvlm::cli

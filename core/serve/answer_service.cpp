@@ -1,0 +1,158 @@
+#include "serve/answer_service.h"
+
+#include "base/log.h"
+#include "base/task_thread.h"
+#include "data/streaming_detokenizer.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+namespace fvlm::serve {
+
+struct AnswerService::Job {
+  ChatRequest request;
+  std::shared_ptr<AnswerListener> listener;
+  Usage usage;
+  int64_t open = 0; // answers that have not ended
+  bool abandoned = false;
+};
+
+struct AnswerService::RunningAnswer {
+  std::shared_ptr<Job> job;
+  int64_t number; // among those of its request
+  StreamingDetokenizer text;
+};
+
+AnswerService::AnswerService(model::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
+                             const ServiceLimits& limits)
+    : generator_(generator), tokenizer_(tokenizer), prompts_(prompts), limits_(limits),
+      thread_(start_thread([this] { work(); })) {}
+
+AnswerService::~AnswerService() {
+  {
+    std::lock_guard lock(lock_);
+    stops_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+bool AnswerService::submit(ChatRequest request, std::shared_ptr<AnswerListener> listener) {
+  std::lock_guard lock(lock_);
+  if (stops_ || counts_.waiting + counts_.answering >= limits_.requests) return false;
+  waiting_.push_back(std::make_shared<Job>(Job{std::move(request), std::move(listener), {}, 0, false}));
+  ++counts_.waiting;
+  changed_.notify_one();
+  return true;
+}
+
+ServiceCounts AnswerService::counts() const {
+  std::lock_guard lock(lock_);
+  return counts_;
+}
+
+void AnswerService::work() {
+  const c10::InferenceMode no_autograd;
+  for (;;) {
+    std::shared_ptr<Job> next; // one a step, so that the images of many do not hold up the others
+    {
+      std::unique_lock lock(lock_);
+      if (running_.empty()) changed_.wait(lock, [this] { return stops_ || !waiting_.empty(); });
+      if (stops_) break;
+      if (!waiting_.empty()) {
+        next = std::move(waiting_.front());
+        waiting_.pop_front();
+        --counts_.waiting, ++counts_.answering;
+      }
+    }
+    try {
+      if (next) begin(std::move(next));
+      if (running_.empty()) continue;
+      batch_->step();
+      for (const model::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
+      std::lock_guard lock(lock_);
+      ++counts_.steps;
+    } catch (const std::exception& error) { // out of memory, for example
+      log_error("a step failed, and with it all its requests: {}", error.what());
+      fail_all(Error(ErrorKind::internal, "the model failed while it answered; the server's log says why"));
+    }
+  }
+  fail_all(Error(ErrorKind::stopped, "the server stops"));
+}
+
+void AnswerService::begin(std::shared_ptr<Job> job) {
+  if (job->listener->is_abandoned()) {
+    job->abandoned = true;
+    finish(*job, nullptr);
+    return;
+  }
+  try {
+    if (!batch_) batch_.emplace(generator_.make_batch(limits_.cache_rows, limits_.requests));
+    const ChatRequest& request = job->request;
+    model::GenerateOptions options{request.max_tokens.value_or(limits_.max_tokens), false, request.sampling};
+    const model::Sample sample = prompts_.write(request);
+    model::Prompt prompt = generator_.encode_prompt(sample, options);
+    job->usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
+    for (int64_t answer = 0; answer < request.answers; ++answer) {
+      auto running =
+          std::make_shared<RunningAnswer>(RunningAnswer{job, answer, StreamingDetokenizer(tokenizer_, request.stops)});
+      prompt.sampling.answer = static_cast<uint64_t>(answer);
+      prompt.on_token = [this, running](int64_t token) { return take_token(*running, token); };
+      running_.emplace(batch_->add(prompt), running);
+      ++job->open;
+    }
+  } catch (const Error& error) {
+    finish(*job, &error);
+  }
+}
+
+bool AnswerService::take_token(RunningAnswer& answer, int64_t token) {
+  Job& job = *answer.job;
+  if (job.listener->is_abandoned()) {
+    job.abandoned = true;
+    return false;
+  }
+  const std::string piece = answer.text.add(static_cast<TokenId>(token));
+  if (!piece.empty()) job.listener->add_text(answer.number, piece);
+  return !answer.text.stopped();
+}
+
+void AnswerService::end(const model::GeneratedAnswer& generated) {
+  const auto running = running_.extract(generated.number).mapped();
+  Job& job = *running->job;
+  job.usage.completion += std::ssize(generated.tokens);
+  const std::string rest = running->text.finish();
+  if (!rest.empty()) job.listener->add_text(running->number, rest);
+  job.listener->end_answer(running->number, generated.ended || running->text.stopped() ? "stop" : "length");
+  if (--job.open == 0) finish(job, nullptr);
+}
+
+void AnswerService::finish(Job& job, const Error* error) {
+  {
+    std::lock_guard lock(lock_);
+    --counts_.answering;
+    ++(error ? counts_.failed : job.abandoned ? counts_.abandoned : counts_.answered);
+    counts_.prompt_tokens += job.usage.prompt;
+    counts_.generated_tokens += job.usage.completion;
+  }
+  if (error)
+    job.listener->fail(*error);
+  else
+    job.listener->complete(job.usage);
+}
+
+void AnswerService::fail_all(const Error& error) {
+  batch_.reset();
+  std::deque<std::shared_ptr<Job>> jobs;
+  {
+    std::lock_guard lock(lock_);
+    jobs = std::exchange(waiting_, {});
+    counts_.answering += std::exchange(counts_.waiting, 0);
+  }
+  for (auto& [number, answer] : std::exchange(running_, {}))
+    if (std::exchange(answer->job->open, 0) > 0) jobs.push_back(answer->job);
+  for (const auto& job : jobs) finish(*job, &error);
+}
+
+} // namespace fvlm::serve

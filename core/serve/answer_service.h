@@ -1,0 +1,84 @@
+// AnswerService: a model on a thread of its own, which answers the requests of all clients together, a token of each in
+// every step. Requests join and leave between two steps.
+#pragma once
+#include "base/error.h"
+#include "model/generate.h"
+#include "serve/prompt_writer.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace fvlm::serve {
+
+// Whom the answers of one request are told, on the model's thread, which it does not hold up.
+class AnswerListener {
+ public:
+  virtual ~AnswerListener() = default;
+  virtual void add_text(int64_t answer, const std::string& piece) = 0;
+  virtual void end_answer(int64_t answer, const char* finish) = 0;
+  // One of these is the last call.
+  virtual void complete(const Usage& usage) = 0;
+  virtual void fail(const Error& error) = 0;
+  // Whether nobody waits for the answers any more. [any thread]
+  virtual bool is_abandoned() const = 0;
+
+ protected:
+  AnswerListener() = default;
+  AnswerListener(const AnswerListener&) = default;
+  AnswerListener& operator=(const AnswerListener&) = default;
+};
+
+struct ServiceLimits {
+  int64_t requests = 256;    // that wait or are answered; further ones are turned away
+  int64_t cache_rows = 8192; // of keys and values, for all answers together
+  int64_t max_tokens = 512;  // of an answer whose request sets none
+};
+
+struct ServiceCounts {
+  int64_t waiting = 0, answering = 0; // requests
+  int64_t answered = 0, failed = 0, abandoned = 0;
+  int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
+};
+
+class AnswerService {
+ public:
+  // All of these must outlive it.
+  AnswerService(model::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
+                const ServiceLimits& limits);
+  ~AnswerService(); // stops at once: what is not answered by then fails
+
+  // Returns false where as many requests as the limits allow wait or are answered. [any thread]
+  bool submit(ChatRequest request, std::shared_ptr<AnswerListener> listener);
+  ServiceCounts counts() const; // [any thread]
+
+ private:
+  struct Job;
+  struct RunningAnswer;
+  void work();
+  void begin(std::shared_ptr<Job> job);
+  bool take_token(RunningAnswer& answer, int64_t token);
+  void end(const model::GeneratedAnswer& generated);
+  void finish(Job& job, const Error* error);
+  void fail_all(const Error& error);
+
+  model::Generator& generator_;
+  const Tokenizer& tokenizer_;
+  const PromptWriter& prompts_;
+  ServiceLimits limits_;
+  std::optional<model::GenerationBatch> batch_;
+  std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch
+
+  mutable std::mutex lock_; // of what follows
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> waiting_;
+  ServiceCounts counts_;
+  bool stops_ = false;
+  std::thread thread_;
+};
+
+} // namespace fvlm::serve

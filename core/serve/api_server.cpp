@@ -1,0 +1,159 @@
+#include "serve/api_server.h"
+
+#include "base/log.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <random>
+#include <utility>
+
+namespace fvlm::serve {
+namespace {
+
+constexpr const char* json_type = "application/json";
+
+int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// In a time that does not depend on how many letters are right.
+bool same_secret(std::string_view given, std::string_view expected) {
+  uint8_t differs = given.size() != expected.size();
+  for (size_t i = 0; i < given.size(); ++i)
+    differs |= static_cast<uint8_t>(given[i] ^ expected[expected.empty() ? 0 : i % expected.size()]);
+  return differs == 0;
+}
+
+int status_of(const Error& error) {
+  return error.kind() == ErrorKind::usage || error.kind() == ErrorKind::data ? 400
+         : error.kind() == ErrorKind::stopped                                ? 503
+                                                                             : 500;
+}
+
+std::string document_of(const Error& error) {
+  const std::string message =
+      error.advice().empty() ? error.what() : fmt::format("{}: {}", error.what(), error.advice());
+  return error_json(message, status_of(error) == 400 ? "invalid_request_error" : "server_error", error.where());
+}
+
+// Sends the answers of one request, whole or as a stream of events.
+class Conversation final : public AnswerListener {
+ public:
+  Conversation(const ChatRequest& request, AnswerJson json, std::shared_ptr<HttpResponse> response)
+      : json_(std::move(json)), response_(std::move(response)), answers_(static_cast<size_t>(request.answers)),
+        first_(answers_.size(), 1), streams_(request.stream), streams_usage_(request.stream_usage) {}
+
+  void add_text(int64_t answer, const std::string& piece) override {
+    if (streams_)
+      write(json_.piece(answer, piece, std::exchange(first_[static_cast<size_t>(answer)], 0) != 0));
+    else
+      answers_[static_cast<size_t>(answer)].text += piece;
+  }
+  void end_answer(int64_t answer, const char* finish) override {
+    if (streams_)
+      write(json_.last_piece(answer, finish));
+    else
+      answers_[static_cast<size_t>(answer)].finish = finish;
+  }
+  void complete(const Usage& usage) override {
+    if (!streams_) return response_->send(200, json_type, json_.whole(answers_, usage));
+    write((streams_usage_ ? json_.usage(usage) : "") + AnswerJson::end_of_stream());
+    response_->end();
+  }
+  void fail(const Error& error) override {
+    if (!begun_) return response_->send(status_of(error), json_type, document_of(error));
+    response_->write("data: " + document_of(error) + "\n\n");
+    response_->end();
+  }
+  bool is_abandoned() const override { return response_->is_abandoned(); }
+
+ private:
+  void write(std::string event) {
+    if (!std::exchange(begun_, true)) response_->begin("text/event-stream; charset=utf-8");
+    response_->write(std::move(event));
+  }
+
+  AnswerJson json_;
+  std::shared_ptr<HttpResponse> response_;
+  std::vector<AnswerText> answers_;
+  std::vector<uint8_t> first_; // whether nothing of an answer was sent yet
+  bool streams_, streams_usage_, begun_ = false;
+};
+
+} // namespace
+
+ApiServer::ApiServer(AnswerService& service, ApiSettings settings)
+    : service_(service), settings_(std::move(settings)), started_(seconds_now()) {
+  std::random_device device;
+  run_id_ = fmt::format("{:08x}", device());
+}
+
+void ApiServer::handle(HttpRequest request, std::shared_ptr<HttpResponse> response) {
+  const auto refuse = [&](int status, const std::string& why, const char* type = "invalid_request_error") {
+    response->send(status, json_type, error_json(why, type));
+  };
+  try {
+    const bool gets = request.method == "GET", posts = request.method == "POST";
+    const std::string& path = request.path;
+    if (path == "/health") return response->send(200, json_type, "{\"status\":\"ok\"}");
+    if (!settings_.token.empty() && !same_secret(request.authorization, "Bearer " + settings_.token))
+      return refuse(401, "this server wants the header 'Authorization: Bearer TOKEN' with its token",
+                    "authentication_error");
+    const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
+    if ((chat || completion) && posts) return answer(request, response, chat);
+    if (path == "/v1/models" && gets) return response->send(200, json_type, models());
+    if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
+    if (chat || completion || path == "/v1/models" || path == "/metrics")
+      return refuse(405, fmt::format("{} takes {}", path, chat || completion ? "POST" : "GET"));
+    refuse(404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
+  } catch (const std::exception& error) {
+    log_error("a request failed: {}", error.what());
+    refuse(500, "a defect of the server; its log says more", "server_error");
+  }
+}
+
+void ApiServer::answer(const HttpRequest& http, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
+  try {
+    ChatRequest request =
+        is_chat ? parse_chat(http.body, settings_.requests) : parse_completion(http.body, settings_.requests);
+    if (!request.model.empty() && request.model != settings_.model_name)
+      return response->send(404, json_type,
+                            error_json(fmt::format("this server has the model '{}'", settings_.model_name),
+                                       "invalid_request_error", "model"));
+    request.model = settings_.model_name;
+    const std::string id = fmt::format("{}-{}-{}", is_chat ? "chatcmpl" : "cmpl", run_id_, requests_++);
+    auto listener = std::make_shared<Conversation>(request, AnswerJson(request, id, seconds_now()), response);
+    if (!service_.submit(std::move(request), std::move(listener)))
+      response->send(429, json_type, error_json("too many requests wait; try again later", "rate_limit_error"), 1);
+  } catch (const Error& error) {
+    response->send(status_of(error), json_type, document_of(error));
+  }
+}
+
+std::string ApiServer::models() const {
+  return nlohmann::json{
+      {"object", "list"},
+      {"data",
+       {{{"id", settings_.model_name}, {"object", "model"}, {"created", started_}, {"owned_by", "fvlm-engine"}}}}}
+      .dump();
+}
+
+std::string ApiServer::metrics() const {
+  const ServiceCounts counts = service_.counts();
+  std::string text;
+  const auto add = [&](const char* name, const char* type, const char* help, int64_t value) {
+    text += fmt::format("# HELP fvlm_{0} {2}\n# TYPE fvlm_{0} {1}\nfvlm_{0} {3}\n", name, type, help, value);
+  };
+  add("requests_waiting", "gauge", "Requests whose answers have not begun.", counts.waiting);
+  add("requests_running", "gauge", "Requests that are being answered.", counts.answering);
+  add("requests_answered_total", "counter", "Requests that were answered.", counts.answered);
+  add("requests_failed_total", "counter", "Requests that failed.", counts.failed);
+  add("requests_abandoned_total", "counter", "Requests whose clients left.", counts.abandoned);
+  add("prompt_tokens_total", "counter", "Rows of prompts, visual ones included.", counts.prompt_tokens);
+  add("generated_tokens_total", "counter", "Tokens of answers.", counts.generated_tokens);
+  add("steps_total", "counter", "Passes of the decoder.", counts.steps);
+  return text;
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,314 @@
+#include "serve/chat_request.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "data/media/decode_image.h"
+#include "data/visual_marks.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace fvlm::serve {
+namespace {
+
+using Json = nlohmann::json;
+
+Error wrong(const std::string& field, const std::string& what) {
+  return Error(ErrorKind::usage, field.empty() ? what : fmt::format("{}: {}", field, what)).at(field);
+}
+
+// The fields of a request, each with its type and range.
+class Fields {
+ public:
+  explicit Fields(const Json& object) : object_(object) {}
+
+  const Json* find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  double number(const char* name, double usual, double least, double most) const {
+    const Json* value = find(name);
+    if (!value) return usual;
+    if (!value->is_number() || value->get<double>() < least || value->get<double>() > most)
+      throw wrong(name, fmt::format("expected a number from {} to {}, got {}", least, most, shortened(*value)));
+    return value->get<double>();
+  }
+  std::optional<int64_t> integer(const char* name, int64_t least, int64_t most) const {
+    const Json* value = find(name);
+    if (!value) return {};
+    if (!value->is_number_integer() || value->get<int64_t>() < least || value->get<int64_t>() > most)
+      throw wrong(name, fmt::format("expected a whole number from {} to {}, got {}", least, most, shortened(*value)));
+    return value->get<int64_t>();
+  }
+  bool flag(const char* name) const {
+    const Json* value = find(name);
+    if (value && !value->is_boolean()) throw wrong(name, "expected true or false, got " + shortened(*value));
+    return value && value->get<bool>();
+  }
+  std::string text(const char* name) const {
+    const Json* value = find(name);
+    if (!value) return "";
+    if (!value->is_string()) throw wrong(name, "expected a string, got " + shortened(*value));
+    return value->get<std::string>();
+  }
+
+  static std::string shortened(const Json& value) {
+    const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+  }
+
+ private:
+  const Json& object_;
+};
+
+Json object_of(std::string_view body) {
+  Json document;
+  try {
+    document = parse_json(body, "the request's body");
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, error.text());
+  }
+  if (!document.is_object()) throw wrong("", "the request's body is no JSON object");
+  return document;
+}
+
+std::vector<std::string> stops_of(const Fields& fields) {
+  const Json* value = fields.find("stop");
+  if (!value) return {};
+  std::vector<std::string> stops;
+  for (const Json& one : value->is_array() ? *value : Json::array({*value})) {
+    if (!one.is_string() || one.get_ref<const std::string&>().empty())
+      throw wrong("stop", "expected a text that is not empty, or a list of such, got " + Fields::shortened(*value));
+    stops.push_back(one.get<std::string>());
+  }
+  if (stops.size() > 16) throw wrong("stop", fmt::format("at most 16 texts are looked for, not {}", stops.size()));
+  return stops;
+}
+
+// What both forms have.
+ChatRequest common(const Fields& fields, const RequestLimits& limits) {
+  ChatRequest request;
+  request.model = fields.text("model");
+  request.stream = fields.flag("stream");
+  if (const Json* options = fields.find("stream_options")) {
+    if (!options->is_object()) throw wrong("stream_options", "expected an object");
+    request.stream_usage = Fields(*options).flag("include_usage");
+  }
+  request.answers = fields.integer("n", 1, limits.most_answers).value_or(1);
+  request.max_tokens = fields.integer("max_tokens", 1, limits.most_tokens);
+  if (!request.max_tokens) request.max_tokens = fields.integer("max_completion_tokens", 1, limits.most_tokens);
+  request.stops = stops_of(fields);
+  request.sampling.temperature = fields.number("temperature", 1, 0, 100);
+  request.sampling.top_p = fields.number("top_p", 1, 1e-9, 1);
+  request.sampling.min_p = fields.number("min_p", 0, 0, 1);
+  request.sampling.top_k = fields.integer("top_k", 0, std::numeric_limits<int32_t>::max()).value_or(0);
+  request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
+  const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
+  for (const char* unsupported : {"tools", "functions", "logprobs", "logit_bias", "response_format", "echo", "suffix"})
+    if (const Json* value = fields.find(unsupported);
+        value && *value != Json(false) && !(value->is_structured() && value->empty()))
+      throw wrong(unsupported, "this server does not support it");
+  for (const char* penalty : {"frequency_penalty", "presence_penalty"})
+    if (fields.number(penalty, 0, -2, 2) != 0) throw wrong(penalty, "this server has repetition_penalty instead");
+  return request;
+}
+
+std::string image_of(const Json& part, const std::string& where) {
+  const auto url = part.find("image_url");
+  const Json* address = url == part.end() ? nullptr : url->is_object() && url->contains("url") ? &(*url)["url"] : &*url;
+  if (!address || !address->is_string()) throw wrong(where, "expected {\"image_url\": {\"url\": \"data:image/...\"}}");
+  const std::string_view text = address->get_ref<const std::string&>();
+  if (!text.starts_with("data:"))
+    throw wrong(where, "images are taken as data URLs only; this server fetches nothing")
+        .advise("send \"data:image/jpeg;base64,...\"");
+  const size_t comma = text.find(',');
+  if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(";base64"))
+    throw wrong(where, "expected a data URL with base64: \"data:image/png;base64,...\"");
+  std::string file = decode_base64(text.substr(comma + 1));
+  if (!looks_like_image(std::as_bytes(std::span(file)))) throw wrong(where, "this is no JPEG or PNG");
+  return file;
+}
+
+// A user's own words never become marks of images.
+std::string without_own_marks(const std::string& text, const std::string& where) {
+  if (has_visual_mark(text)) throw wrong(where, "the text holds <image> or <video>, which stand for pictures here");
+  return text;
+}
+
+std::string content_of(const Json& content, const std::string& where, bool may_have_images, ChatRequest& request,
+                       const RequestLimits& limits) {
+  if (content.is_string()) return without_own_marks(content.get<std::string>(), where);
+  if (!content.is_array()) throw wrong(where, "expected a text or a list of parts, got " + Fields::shortened(content));
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", where, i);
+    const Json& part = content[i];
+    if (!part.is_object()) throw wrong(place, "expected an object with a type");
+    const std::string type = Fields(part).text("type");
+    if (type == "text") {
+      text += without_own_marks(Fields(part).text("text"), place);
+    } else if (type == "image_url") {
+      if (!may_have_images) throw wrong(place, "only a user's messages may have images");
+      request.images.push_back(image_of(part, place));
+      if (std::ssize(request.images) > limits.most_images)
+        throw wrong(place, fmt::format("at most {} images are taken", limits.most_images));
+      text += image_mark;
+    } else {
+      throw wrong(place, fmt::format("parts are of type text or image_url, not '{}'", type));
+    }
+  }
+  return text;
+}
+
+} // namespace
+
+ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
+  const Json document = object_of(body);
+  const Fields fields(document);
+  ChatRequest request = common(fields, limits);
+  const Json* messages = fields.find("messages");
+  if (!messages || !messages->is_array() || messages->empty()) throw wrong("messages", "expected a list of messages");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const std::string where = fmt::format("messages[{}]", i);
+    const Json& message = (*messages)[i];
+    if (!message.is_object()) throw wrong(where, "expected an object with role and content");
+    const std::string role = Fields(message).text("role");
+    const Json* content = Fields(message).find("content");
+    if (!content) throw wrong(where, "it has no content");
+    const std::string text = content_of(*content, where + ".content", role == "user", request, limits);
+    if (role == "system" || role == "developer") {
+      if (i > 0) throw wrong(where, "the system's message comes first");
+      request.system = text;
+    } else if (role == "user" || role == "assistant") {
+      request.turns.push_back({role, text});
+    } else {
+      throw wrong(where, fmt::format("a role is system, user or assistant, not '{}'", role));
+    }
+  }
+  if (request.turns.empty() || request.turns.back().role != "user")
+    throw wrong("messages", "the last message has to be the user's");
+  return request;
+}
+
+ChatRequest parse_completion(std::string_view body, const RequestLimits& limits) {
+  const Json document = object_of(body);
+  const Fields fields(document);
+  ChatRequest request = common(fields, limits);
+  request.is_chat = false;
+  const Json* prompt = fields.find("prompt");
+  if (!prompt || !prompt->is_string()) throw wrong("prompt", "expected a text");
+  request.turns.push_back({"user", without_own_marks(prompt->get<std::string>(), "prompt")});
+  return request;
+}
+
+std::string decode_base64(std::string_view text) {
+  static const auto values = [] {
+    std::array<int8_t, 256> table;
+    table.fill(-1);
+    constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < alphabet.size(); ++i) table[static_cast<uint8_t>(alphabet[i])] = static_cast<int8_t>(i);
+    return table;
+  }();
+  while (text.ends_with('=')) text.remove_suffix(1);
+  std::string bytes;
+  bytes.reserve(text.size() / 4 * 3 + 3);
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char letter : text) {
+    const int8_t value = values[static_cast<uint8_t>(letter)];
+    if (value < 0) throw Error(ErrorKind::usage, "the data URL is not valid base64");
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    if ((held += 6) < 8) continue;
+    held -= 8;
+    bytes.push_back(static_cast<char>(bits >> held & 0xFF));
+  }
+  if (held >= 6) throw Error(ErrorKind::usage, "the data URL's base64 is cut off");
+  return bytes;
+}
+
+nlohmann::json AnswerJson::document(const char* chat_kind, Json choices) const {
+  return {{"id", id_},
+          {"object", is_chat_ ? chat_kind : "text_completion"},
+          {"created", created_},
+          {"model", model_},
+          {"choices", std::move(choices)}};
+}
+
+namespace {
+
+Json json_of(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"completion_tokens", usage.completion},
+          {"total_tokens", usage.prompt + usage.completion}};
+}
+
+// Generated text may end in the middle of a character.
+std::string dumped(const Json& document) {
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string event(const Json& document) {
+  return "data: " + dumped(document) + "\n\n";
+}
+
+} // namespace
+
+std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usage& usage) const {
+  Json choices = Json::array();
+  for (const AnswerText& answer : answers) {
+    Json choice = {{"index", choices.size()}, {"finish_reason", answer.finish}};
+    if (is_chat_)
+      choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
+    else
+      choice["text"] = answer.text;
+    choices.push_back(std::move(choice));
+  }
+  Json all = document("chat.completion", std::move(choices));
+  all["usage"] = json_of(usage);
+  return dumped(all);
+}
+
+std::string AnswerJson::piece(int64_t answer, const std::string& text, bool first) const {
+  Json choice = {{"index", answer}, {"finish_reason", nullptr}};
+  if (is_chat_) {
+    choice["delta"] = {{"content", text}};
+    if (first) choice["delta"]["role"] = "assistant";
+  } else {
+    choice["text"] = text;
+  }
+  return event(document("chat.completion.chunk", Json::array({choice})));
+}
+
+std::string AnswerJson::last_piece(int64_t answer, const char* finish) const {
+  Json choice = {{"index", answer}, {"finish_reason", finish}};
+  if (is_chat_)
+    choice["delta"] = Json::object();
+  else
+    choice["text"] = "";
+  return event(document("chat.completion.chunk", Json::array({choice})));
+}
+
+std::string AnswerJson::usage(const Usage& usage) const {
+  Json all = document("chat.completion.chunk", Json::array());
+  all["usage"] = json_of(usage);
+  return event(all);
+}
+
+std::string AnswerJson::end_of_stream() {
+  return "data: [DONE]\n\n";
+}
+
+std::string error_json(const std::string& message, const char* type, const std::string& parameter) {
+  return dumped({{"error",
+                  {{"message", message},
+                   {"type", type},
+                   {"param", parameter.empty() ? Json() : Json(parameter)},
+                   {"code", nullptr}}}});
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,290 @@
+#include "serve/http_server.h"
+
+#include "base/error.h"
+#include "serve/pending_response.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+
+#include <array>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+namespace fvlm::serve {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using namespace asio::experimental::awaitable_operators;
+
+using RequestParser = http::request_parser<http::string_body>;
+constexpr auto outcome = asio::as_tuple(asio::use_awaitable); // errors are returned instead of thrown
+
+HttpRequest without_network(http::request<http::string_body>&& request) {
+  const std::string_view target(request.target().data(), request.target().size());
+  return {std::string(request.method_string()), std::string(target.substr(0, target.find('?'))),
+          std::string(request[http::field::authorization]), std::move(request.body())};
+}
+
+} // namespace
+
+struct HttpServer::State {
+  asio::io_context io{1};
+  tcp::acceptor acceptor{io};
+  asio::steady_timer patience{io};
+  HttpLimits limits;
+  HttpHandler handler;
+  int64_t connections = 0, answering = 0;
+  uint64_t body_bytes = 0; // of requests that are read or answered; as long as they may be where they do not say
+  bool stopping = false;
+  int wake = -1; // an eventfd, since a signal handler may write to one
+
+  ~State() {
+    if (wake >= 0) close(wake);
+  }
+
+  asio::awaitable<void> accept() {
+    for (;;) {
+      auto [error, socket] = co_await acceptor.async_accept(outcome);
+      if (stopping || error == asio::error::operation_aborted) co_return;
+      if (error) { // out of descriptors, for example
+        asio::steady_timer pause(io, std::chrono::milliseconds(100));
+        co_await pause.async_wait(outcome);
+        continue;
+      }
+      asio::co_spawn(io, connection(beast::tcp_stream(std::move(socket))), asio::detached);
+    }
+  }
+
+  asio::awaitable<void> connection(beast::tcp_stream stream) {
+    ++connections;
+    beast::flat_buffer buffer;
+    bool open = connections <= limits.connections;
+    if (!open) co_await refuse(stream, http::status::service_unavailable, "too many connections");
+    while (open && !stopping) open = co_await exchange(stream, buffer);
+    --connections;
+    error_code ignored;
+    stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    finish_if_idle();
+  }
+
+  // Reads one request and sends its answer. Returns whether the connection can carry another one.
+  asio::awaitable<bool> exchange(beast::tcp_stream& stream, beast::flat_buffer& buffer) {
+    RequestParser parser;
+    parser.body_limit(limits.body_bytes);
+    parser.header_limit(limits.header_bytes);
+    stream.expires_after(limits.idle);
+    auto [head_error, head_bytes] = co_await http::async_read_header(stream, buffer, parser, outcome);
+    if (head_error) co_return co_await refuse_unreadable(stream, head_error);
+    const uint64_t length = parser.content_length().value_or(parser.chunked() ? limits.body_bytes : 0);
+    if (body_bytes + length > limits.all_body_bytes) {
+      co_await refuse(stream, http::status::service_unavailable, "too many large requests at a time; try again later");
+      co_return false;
+    }
+    body_bytes += length;
+    const bool reusable = co_await read_and_answer(stream, buffer, parser);
+    body_bytes -= length;
+    co_return reusable;
+  }
+
+  asio::awaitable<bool> read_and_answer(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser) {
+    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      http::response<http::empty_body> go_on{http::status::continue_, 11};
+      co_await http::async_write(stream, go_on, outcome);
+    }
+    auto [error, bytes] = co_await http::async_read(stream, buffer, parser, outcome);
+    if (error) co_return co_await refuse_unreadable(stream, error);
+
+    const bool keep_alive = parser.get().keep_alive();
+    const unsigned version = parser.get().version();
+    auto response = std::make_shared<PendingResponse>(io);
+    ++answering;
+    handler(without_network(parser.release()), std::make_shared<PendingResponse::Handle>(response));
+    const bool sent = co_await send(stream, *response, version, keep_alive);
+    --answering;
+    if (!sent) response->abandon();
+    co_return sent&& keep_alive;
+  }
+
+  // Waits for the handler's next words. Returns false where the client has left meanwhile.
+  asio::awaitable<bool> wait(beast::tcp_stream& stream, PendingResponse& response, bool& watches) {
+    if (!watches) {
+      co_await response.changed();
+      co_return true;
+    }
+    const auto first = co_await (response.changed() || stream.socket().async_wait(tcp::socket::wait_read, outcome));
+    if (first.index() == 0) co_return true;
+    error_code error;
+    const size_t waiting = stream.socket().available(error);
+    watches = false; // more bytes are the next request
+    co_return !error && waiting > 0;
+  }
+
+  asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, unsigned version, bool keep_alive) {
+    bool watches = true;
+    stream.expires_never();
+    co_await asio::post(
+        io, asio::use_awaitable); // what the handler has answered at once arrives, also to a half-closed end
+    while (!response.head_)
+      if (!co_await wait(stream, response, watches)) co_return false;
+    const PendingResponse::Head head = std::move(*response.head_);
+    if (!head.in_pieces) co_return co_await send_whole(stream, head, version, keep_alive);
+
+    http::response<http::empty_body> begin{http::status::ok, version};
+    begin.set(http::field::content_type, head.content_type);
+    begin.set(http::field::cache_control, "no-cache");
+    begin.keep_alive(keep_alive);
+    const bool chunked = version >= 11;
+    begin.chunked(chunked);
+    http::response_serializer<http::empty_body> serializer(begin);
+    stream.expires_after(limits.idle);
+    if (auto [error, bytes] = co_await http::async_write_header(stream, serializer, outcome); error) co_return false;
+    for (;;) {
+      while (response.pieces_.empty() && !response.ended_) {
+        stream.expires_never();
+        if (!co_await wait(stream, response, watches)) co_return false;
+      }
+      std::string text;
+      for (std::string& piece : response.pieces_) text += piece;
+      response.pieces_.clear();
+      stream.expires_after(limits.idle);
+      if (!text.empty() && !co_await send_piece(stream, text, chunked)) co_return false;
+      if (!response.ended_ || !response.pieces_.empty()) continue;
+      if (!chunked) co_return false;
+      auto [error, bytes] = co_await asio::async_write(stream, http::make_chunk_last(), outcome);
+      co_return !error;
+    }
+  }
+
+  static asio::awaitable<bool> send_piece(beast::tcp_stream& stream, const std::string& text, bool chunked) {
+    if (chunked) {
+      auto [error, bytes] = co_await asio::async_write(stream, http::make_chunk(asio::buffer(text)), outcome);
+      co_return !error;
+    }
+    auto [error, bytes] = co_await asio::async_write(stream, asio::buffer(text), outcome);
+    co_return !error;
+  }
+
+  asio::awaitable<bool> send_whole(beast::tcp_stream& stream, const PendingResponse::Head& head, unsigned version,
+                                   bool keep_alive) {
+    http::response<http::string_body> whole{http::int_to_status(static_cast<unsigned>(head.status)), version};
+    whole.set(http::field::content_type, head.content_type);
+    if (head.retry_after > 0) whole.set(http::field::retry_after, std::to_string(head.retry_after));
+    if (head.status == 401) whole.set(http::field::www_authenticate, "Bearer");
+    whole.set("X-Content-Type-Options", "nosniff");
+    whole.body() = head.body;
+    whole.keep_alive(keep_alive && !stopping);
+    whole.prepare_payload();
+    stream.expires_after(limits.idle);
+    auto [error, bytes] = co_await http::async_write(stream, whole, outcome);
+    co_return !error;
+  }
+
+  asio::awaitable<bool> refuse_unreadable(beast::tcp_stream& stream, error_code error) {
+    if (error == http::error::body_limit)
+      co_await refuse(stream, http::status::payload_too_large,
+                      fmt::format("a request has at most {} bytes", limits.body_bytes));
+    else if (error == http::error::header_limit)
+      co_await refuse(stream, http::status::request_header_fields_too_large, "the header is too long");
+    else if (error.category() == http::make_error_code(http::error::end_of_stream).category() &&
+             error != http::error::end_of_stream && error != http::error::partial_message)
+      co_await refuse(stream, http::status::bad_request, "this is no HTTP request: " + error.message());
+    co_return false;
+  }
+
+  asio::awaitable<void> refuse(beast::tcp_stream& stream, http::status status, std::string why) {
+    http::response<http::string_body> answer{status, 11};
+    answer.set(http::field::content_type, "text/plain");
+    answer.body() = std::move(why) + "\n";
+    answer.keep_alive(false);
+    answer.prepare_payload();
+    stream.expires_after(std::chrono::seconds(5));
+    co_await http::async_write(stream, answer, outcome);
+    // What the client still sends is read, since closing at once would let it lose the answer.
+    error_code ignored;
+    stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    std::array<char, 65536> rest;
+    for (uint64_t seen = 0; seen < 2 * limits.body_bytes;) {
+      auto [error, bytes] = co_await stream.async_read_some(asio::buffer(rest), outcome);
+      if (error) break;
+      seen += bytes;
+    }
+  }
+
+  void finish_if_idle() {
+    if (stopping && answering == 0) io.stop();
+  }
+
+  asio::awaitable<void> await_stop(std::chrono::seconds grace) {
+    asio::posix::stream_descriptor waker(io, wake);
+    uint64_t count = 0;
+    co_await waker.async_read_some(asio::buffer(&count, sizeof count), outcome);
+    (void)waker.release();
+    stopping = true;
+    error_code ignored;
+    acceptor.close(ignored);
+    patience.expires_after(grace);
+    patience.async_wait([this](error_code error) {
+      if (!error) io.stop();
+    });
+    finish_if_idle();
+  }
+};
+
+HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler)
+    : state_(std::make_unique<State>()) {
+  state_->limits = limits;
+  state_->handler = std::move(handler);
+  error_code error;
+  const auto host = asio::ip::make_address(address, error);
+  if (error)
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no IP address", address))
+        .advise("127.0.0.1: only for programs on this machine; 0.0.0.0: for all that reach it");
+  const tcp::endpoint endpoint(host, port);
+  state_->acceptor.open(endpoint.protocol(), error);
+  if (!error) state_->acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) state_->acceptor.bind(endpoint, error);
+  if (!error) state_->acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error)
+    throw Error(error == asio::error::address_in_use ? ErrorKind::output : ErrorKind::usage,
+                fmt::format("cannot listen on {} port {}: {}", address, port, error.message()))
+        .advise("choose another --port, or --port 0 for any free one");
+  state_->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (state_->wake < 0) throw Error(ErrorKind::device, "no file descriptor is left");
+}
+
+HttpServer::~HttpServer() = default;
+
+uint16_t HttpServer::port() const {
+  return state_->acceptor.local_endpoint().port();
+}
+
+void HttpServer::run(std::chrono::seconds grace) {
+  asio::co_spawn(state_->io, state_->accept(), asio::detached);
+  asio::co_spawn(state_->io, state_->await_stop(grace), asio::detached);
+  state_->io.run();
+}
+
+void HttpServer::stop() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(state_->wake, &one, sizeof one);
+}
+
+} // namespace fvlm::serve

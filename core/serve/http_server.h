@@ -1,0 +1,69 @@
+// HttpServer: HTTP/1.1 on one thread. Each request goes to a handler, which answers it at any time from any thread, at
+// once or piece by piece.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace fvlm::serve {
+
+struct HttpRequest {
+  std::string method, path; // the path without the query
+  std::string authorization, body;
+};
+
+struct HttpLimits {
+  uint64_t body_bytes = uint64_t{32} << 20;
+  uint64_t all_body_bytes = uint64_t{512} << 20; // of requests that are read or answered, together
+  uint32_t header_bytes = 16 << 10;
+  int64_t connections = 1024;
+  std::chrono::seconds idle{60}; // to send a request, to wait between two, and to read what was sent
+};
+
+// The answer to one request. [any thread]
+class HttpResponse {
+ public:
+  virtual ~HttpResponse() = default;
+
+  // The whole answer. `retry_after` above 0 is sent as Retry-After, in seconds.
+  virtual void send(int status, std::string content_type, std::string body, int retry_after = 0) = 0;
+  // The beginning of an answer of status 200 that is written in pieces, and ended by end().
+  virtual void begin(std::string content_type) = 0;
+  virtual void write(std::string piece) = 0;
+  virtual void end() = 0;
+
+  // Whether the client has closed its connection, so that nothing needs to be sent any more.
+  virtual bool is_abandoned() const = 0;
+
+ protected:
+  HttpResponse() = default;
+  HttpResponse(const HttpResponse&) = default;
+  HttpResponse& operator=(const HttpResponse&) = default;
+};
+
+// Called on the server's thread: returns soon, and throws nothing. A response that is dropped before it was sent is
+// answered with status 500.
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponse>)>;
+
+class HttpServer {
+ public:
+  // Listens at once. `port` 0: any free one. Throws Error(usage) for what is no address of this machine, and
+  // Error(output) where the port is in use.
+  HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  uint16_t port() const;
+  // Serves until stop(), then until the requests that have begun are answered, but at most for `grace`.
+  void run(std::chrono::seconds grace);
+  void stop(); // [any thread, also a signal handler's]
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace fvlm::serve

@@ -1,0 +1,104 @@
+// PendingResponse: what a handler has answered, on its way to the connection that sends it.
+#pragma once
+#include "serve/http_server.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace fvlm::serve {
+
+// Its calls of HttpResponse take effect on the server's thread, where the rest is called too.
+class PendingResponse final : public HttpResponse, public std::enable_shared_from_this<PendingResponse> {
+ public:
+  explicit PendingResponse(boost::asio::io_context& io)
+      : io_(io), changed_(io, boost::asio::steady_timer::time_point::max()) {}
+
+  struct Head {
+    int status = 500, retry_after = 0;
+    std::string content_type, body;
+    bool in_pieces = false;
+  };
+
+  void send(int status, std::string content_type, std::string body, int retry_after) override {
+    finished_ = true;
+    hand_over([head = Head{status, retry_after, std::move(content_type), std::move(body), false}](auto& to) mutable {
+      to.head_ = std::move(head);
+    });
+  }
+  void begin(std::string content_type) override {
+    hand_over(
+        [head = Head{200, 0, std::move(content_type), "", true}](auto& to) mutable { to.head_ = std::move(head); });
+  }
+  void write(std::string piece) override {
+    hand_over([piece = std::move(piece)](auto& to) mutable { to.pieces_.push_back(std::move(piece)); });
+  }
+  void end() override {
+    finished_ = true;
+    hand_over([](auto& to) { to.ended_ = true; });
+  }
+  bool is_abandoned() const override { return abandoned_; }
+
+  void abandon() { abandoned_ = true; }
+  bool finished() const { return finished_; }
+  boost::asio::awaitable<void> changed() {
+    changed_.expires_at(boost::asio::steady_timer::time_point::max());
+    co_await changed_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+  }
+  std::optional<Head> head_;
+  std::deque<std::string> pieces_;
+  bool ended_ = false;
+
+  // The handler's end. When the last copy is dropped without an answer, that is the answer.
+  class Handle final : public HttpResponse {
+   public:
+    explicit Handle(std::shared_ptr<PendingResponse> to) : to_(std::move(to)) {}
+    Handle(const Handle&) = delete;
+    Handle& operator=(const Handle&) = delete;
+    ~Handle() override {
+      if (to_->finished()) return;
+      if (to_->begun_)
+        to_->end();
+      else
+        to_->send(500, "text/plain", "the server dropped this request\n", 0);
+    }
+    void send(int status, std::string type, std::string body, int retry_after) override {
+      to_->send(status, std::move(type), std::move(body), retry_after);
+    }
+    void begin(std::string type) override {
+      to_->begun_ = true;
+      to_->begin(std::move(type));
+    }
+    void write(std::string piece) override { to_->write(std::move(piece)); }
+    void end() override { to_->end(); }
+    bool is_abandoned() const override { return to_->is_abandoned(); }
+
+   private:
+    std::shared_ptr<PendingResponse> to_;
+  };
+
+ private:
+  template <class Change>
+  void hand_over(Change change) {
+    boost::asio::post(io_, [self = shared_from_this(), change = std::move(change)]() mutable {
+      change(*self);
+      self->changed_.cancel();
+    });
+  }
+
+  boost::asio::io_context& io_;
+  boost::asio::steady_timer changed_;
+  std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false};
+};
+
+} // namespace fvlm::serve

@@ -1,0 +1,32 @@
+// PromptWriter: what a model reads for a request: tokens with places for visual rows, and frames.
+#pragma once
+#include "data/chat.h"
+#include "data/media/frame_preparation.h"
+#include "model/pack.h"
+#include "serve/chat_request.h"
+
+namespace fvlm::serve {
+
+struct PromptSettings {
+  FramePreparation preparation;
+  int64_t image_frames = 1; // how often a request's only image is repeated
+  std::string system;       // the system turn of requests that have none
+  std::optional<std::string> chat_template;
+};
+
+class PromptWriter {
+ public:
+  // The tokenizer must outlive it. Throws Error(data) where it does not have what the chat template needs.
+  PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings);
+
+  // A sample with one text. Throws Error for images that cannot be decoded and conversations that the template refuses.
+  model::Sample write(const ChatRequest& request) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  plan::VisualRows visual_rows_;
+  PromptSettings settings_;
+  ChatTemplate chat_;
+};
+
+} // namespace fvlm::serve

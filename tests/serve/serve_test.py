@@ -1,0 +1,332 @@
+"""`fvlm-engine serve` as clients see it: answers beside those of `generate`, streams, many at once, clients that leave,
+and requests that are wrong.
+
+usage: serve_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import base64
+import concurrent.futures
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+import unittest
+import zlib
+
+from against_oracle import engine, folder, tool
+
+TOKEN = "correct horse"
+
+
+def picture(size=28, step=9):
+    """A PNG of grey steps."""
+    def chunk(kind, data):
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+    head = size.to_bytes(4, "big") * 2 + b"\x08\x00\x00\x00\x00"
+    rows = b"".join(b"\x00" + bytes((x * step + y) % 256 for x in range(size)) for y in range(size))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def data_url(file, kind="image/png"):
+    return f"data:{kind};base64,{base64.b64encode(file).decode()}"
+
+
+def with_image(text, file):
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": data_url(file)}}, {"type": "text", "text": text}]}
+
+
+class Server:
+    def __init__(self, *options, model="gqa", environment=None):
+        command = [engine, "serve", folder / model, "--port", 0, *options]
+        self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+        self.log = ""
+        while not (found := re.search(r"http://[^ ]*:(\d+)/v1", self.log)):
+            line = self.process.stderr.readline()
+            assert line, f"it ended: {self.log}"
+            self.log += line
+        self.port = int(found[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.stop()
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        self.log += self.process.communicate(timeout=60)[1]
+        return self.process.returncode
+
+    def connection(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def send(self, path, body=None, method=None, headers=None, raw=False):
+        connection = self.connection()
+        data = body if raw or body is None else json.dumps(body)
+        connection.request(method or ("GET" if body is None else "POST"), path, data, headers or {})
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, text, response
+
+    def ask(self, *messages, **fields):
+        """The text of a chat's first answer. Greedy unless the fields say otherwise."""
+        request = {"messages": list(messages), "temperature": 0, "max_tokens": 8} | fields
+        status, text, _ = self.send("/v1/chat/completions", request)
+        assert status == 200, text
+        return json.loads(text)["choices"][0]["message"]["content"]
+
+    def metrics(self):
+        lines = [line.split() for line in self.send("/metrics")[1].splitlines() if not line.startswith("#")]
+        return {name.removeprefix("fvlm_"): int(value) for name, value in lines}
+
+    def wait_for(self, **metrics):
+        for _ in range(600):
+            now = self.metrics()
+            if all(now[name] == value for name, value in metrics.items()):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"expected {metrics}, the metrics are {now}")
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def generated(*options):
+    command = [engine, "generate", folder / "gqa", "--json", *options]
+    printed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout
+    return json.loads(printed)
+
+
+def events(body):
+    """The documents of a stream of events, and whether it ended properly."""
+    parts = [part.removeprefix("data: ") for part in body.split("\n\n") if part]
+    return [json.loads(part) for part in parts if part != "[DONE]"], parts[-1] == "[DONE]"
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    (folder / "picture.png").write_bytes(picture())
+
+
+class Answers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+    def test_are_those_of_generate(self):
+        options = ["--max-tokens", 8, "--image-size", 28]
+        self.assertEqual(self.server.ask(user("What is this?")), generated("--prompt", "What is this?", *options)["text"])
+        asked = generated("--prompt", "And this?", "--image", folder / "picture.png", *options)["text"]
+        self.assertEqual(self.server.ask(with_image("And this?", picture())), asked)
+        self.assertNotEqual(asked, self.server.ask(user("And this?")), "the picture made no difference")
+        system = [{"role": "system", "content": "Be brief."}, user("What is this?")]
+        self.assertEqual(self.server.ask(*system), generated("--prompt", "What is this?", "--system", "Be brief.", *options)["text"])
+        drawn = generated("--prompt", "What is this?", "--temperature", 1, "--seed", 7, *options)["text"]
+        self.assertEqual(self.server.ask(user("What is this?"), temperature=1, seed=7), drawn)
+
+    def test_of_many_clients_are_those_of_each_alone(self):
+        questions = [user("cat " * (i % 7 + 1)) if i % 3 else with_image("mat " * (i % 5 + 1), picture(step=i + 2)) for i in range(24)]
+        limits = [i % 11 + 1 for i in range(24)]
+        alone = [self.server.ask(question, max_tokens=limit) for question, limit in zip(questions, limits)]
+        with concurrent.futures.ThreadPoolExecutor(24) as clients:
+            together = list(clients.map(lambda i: self.server.ask(questions[i], max_tokens=limits[i]), range(24)))
+        self.assertEqual(together, alone)
+
+    def test_stream_piece_by_piece(self):
+        request = {"messages": [user("What is this?")], "temperature": 0, "max_tokens": 12}
+        whole = json.loads(self.server.send("/v1/chat/completions", request)[1])
+        status, body, response = self.server.send("/v1/chat/completions",
+                                                  request | {"stream": True, "stream_options": {"include_usage": True}})
+        self.assertEqual((status, response.getheader("Content-Type")), (200, "text/event-stream; charset=utf-8"))
+        documents, ended = events(body)
+        self.assertTrue(ended)
+        choices = [document["choices"][0] for document in documents if document["choices"]]
+        self.assertEqual("".join(choice["delta"].get("content", "") for choice in choices), whole["choices"][0]["message"]["content"])
+        self.assertEqual([choice["delta"].get("role") for choice in choices], ["assistant"] + [None] * (len(choices) - 1))
+        self.assertEqual(choices[-1]["finish_reason"], whole["choices"][0]["finish_reason"])
+        self.assertEqual(documents[-1]["usage"], whole["usage"])
+        self.assertEqual(whole["usage"]["total_tokens"], sum(whole["usage"][name] for name in ("prompt_tokens", "completion_tokens")))
+
+    def test_of_one_request_differ_where_they_are_drawn(self):
+        request = {"messages": [user("What is this?")], "n": 3, "max_tokens": 10, "seed": 3, "temperature": 1.5}
+        answers = [choice["message"]["content"] for choice in json.loads(self.server.send("/v1/chat/completions", request)[1])["choices"]]
+        self.assertEqual(len(set(answers)), 3, answers)
+        again = [choice["message"]["content"] for choice in json.loads(self.server.send("/v1/chat/completions", request)[1])["choices"]]
+        self.assertEqual(answers, again)
+        unseeded = {"temperature": 1.5, "max_tokens": 20}
+        self.assertNotEqual(self.server.ask(user("Hi"), **unseeded), self.server.ask(user("Hi"), **unseeded))
+
+    def test_end_at_a_stop_text(self):
+        whole = self.server.ask(user("Describe this."), max_tokens=20, temperature=1, seed=1)
+        stop = next(letter for letter in whole[len(whole) // 2:] if letter.isascii() and letter.isprintable())
+        cut = self.server.ask(user("Describe this."), max_tokens=20, temperature=1, seed=1, stop=[stop, "nobody says this"])
+        self.assertEqual(cut, whole[: whole.index(stop)])
+
+    def test_continue_a_text(self):
+        status, text, _ = self.server.send("/v1/completions", {"prompt": "The cat sat", "max_tokens": 6, "temperature": 0})
+        self.assertEqual(status, 200, text)
+        document = json.loads(text)
+        self.assertEqual(document["object"], "text_completion")
+        self.assertEqual(document["usage"]["completion_tokens"], 6)
+
+    def test_other_routes(self):
+        self.assertEqual(self.server.send("/health")[:2], (200, '{"status":"ok"}'))
+        models = json.loads(self.server.send("/v1/models")[1])
+        self.assertEqual([model["id"] for model in models["data"]], ["gqa"])
+        before = self.server.metrics()
+        self.server.ask(user("Count this."), max_tokens=5)
+        after = self.server.metrics()
+        self.assertEqual(after["requests_answered_total"] - before["requests_answered_total"], 1)
+        self.assertLessEqual(after["generated_tokens_total"] - before["generated_tokens_total"], 5)
+        self.assertEqual((after["requests_waiting"], after["requests_running"]), (0, 0))
+
+    def test_one_connection_carries_many_requests(self):
+        connection = self.server.connection()
+        for _ in range(3):
+            connection.request("POST", "/v1/chat/completions", json.dumps({"messages": [user("Hi")], "max_tokens": 2}))
+            response = connection.getresponse()
+            self.assertEqual(response.status, 200)
+            response.read()
+        connection.close()
+
+
+class Trouble(unittest.TestCase):
+    def test_wrong_requests_are_refused_with_their_reason(self):
+        chat = "/v1/chat/completions"
+        asked = {"messages": [user("Hi")]}
+        def part(url):
+            return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
+        cases = [
+            (400, "parse error", chat, "{"), (400, "no JSON object", chat, "[]"), (400, "parse error", chat, b"\xff\xfe"),
+            (400, "expected a list of messages", chat, {}), (400, "expected a list of messages", chat, {"messages": []}),
+            (400, "role is system, user or assistant, not 'wizard'", chat, {"messages": [{"role": "wizard", "content": "x"}]}),
+            (400, "messages[0]: it has no content", chat, {"messages": [{"role": "user"}]}),
+            (400, "last message has to be the user's", chat, {"messages": [{"role": "assistant", "content": "x"}]}),
+            (400, "temperature: expected a number", chat, asked | {"temperature": "hot"}),
+            (400, "temperature: expected a number", chat, asked | {"temperature": -1}),
+            (400, "max_tokens: expected a whole number", chat, asked | {"max_tokens": 0}),
+            (400, "max_tokens", chat, asked | {"max_tokens": 1 << 62}), (400, "n: expected", chat, asked | {"n": 1000}),
+            (400, "top_p", chat, asked | {"top_p": 0}), (400, "stop", chat, asked | {"stop": [""]}),
+            (400, "stream: expected true or false", chat, asked | {"stream": "yes"}),
+            (400, "tools: this server does not support it", chat, asked | {"tools": [{}]}),
+            (400, "fetches nothing", chat, part("http://127.0.0.1/x.png")), (400, "fetches nothing", chat, part("file:///etc/passwd")),
+            (400, "fetches nothing", chat, part("/etc/passwd")), (400, "with base64", chat, part("data:image/png,abc")),
+            (400, "not valid base64", chat, part("data:image/png;base64,$$$")),
+            (400, "no JPEG or PNG", chat, part(data_url(b"<svg onload=alert(1)>", "image/svg+xml"))),
+            (400, "image 0", chat, part(data_url(picture()[:60]))),
+            (400, "stand for pictures", chat, {"messages": [user("<image> what?")]}),
+            (400, "leave nothing of the decoder's", chat, {"messages": [user("cat " * 5000)]}),
+            (404, "has the model 'gqa'", chat, asked | {"model": "gpt"}),
+            (404, "no such path", "/v1/../etc/passwd", None), (404, "no such path", "/", None),
+            (405, "takes POST", chat, None), (405, "takes GET", "/v1/models", {}), (400, "prompt: expected", "/v1/completions", {"prompt": 3}),
+        ]
+        with Server() as server:
+            for status, words, path, body in cases:
+                with self.subTest(words=words, path=path):
+                    got, text, _ = server.send(path, body, raw=not isinstance(body, dict))
+                    self.assertEqual(got, status, text)
+                    self.assertIn(words, json.loads(text)["error"]["message"])
+            self.assertTrue(server.ask(user("Still there?")) is not None)
+            self.assertEqual(server.stop(), 0)
+
+    def test_what_is_no_request_is_refused_and_holds_nothing_up(self):
+        with Server("--body-limit", 1) as server:
+            for sent, status in ((b"garbage\r\n\r\n", b" 400 "), (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b" 431 "),
+                                 (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b" 413 "),
+                                 (b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b" 400 "),
+                                 (b"GET /health HTTP/1.0\r\n\r\n", b" 200 ")):
+                with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+                    client.sendall(sent)
+                    client.shutdown(socket.SHUT_WR)
+                    answer = b""
+                    while piece := client.recv(65536):
+                        answer += piece
+                    self.assertIn(status, answer[:20], sent[:60])
+            large = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1048576\r\n\r\n"
+            held = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(513)]
+            for client in held:
+                client.sendall(large)
+            held[-1].settimeout(60)
+            self.assertIn(b" 503 ", held[-1].recv(100)[:20], "all bodies together have a limit")
+            for client in held:
+                client.close()
+            idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+            for client in idle:
+                client.sendall(b"POST /v1/chat/comp")
+            server.ask(user("Hello?"))
+            for client in idle:
+                client.close()
+
+    def test_clients_that_leave_free_their_place(self):
+        with Server("--queue", 3) as server:
+            request = json.dumps({"messages": [user("Tell a story.")], "max_tokens": 200, "stream": True, "seed": 1})
+            left = [server.connection() for _ in range(3)]
+            for connection in left:
+                connection.request("POST", "/v1/chat/completions", request)
+                connection.getresponse().read(10)
+            for connection in left:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+                connection.close()
+            server.wait_for(requests_running=0, requests_waiting=0)
+            self.assertTrue(server.ask(user("Next!")) is not None)
+
+    def test_too_many_requests_are_turned_away(self):
+        with Server("--queue", 2) as server:
+            request = {"messages": [user("Tell a story.")], "max_tokens": 150}
+            with concurrent.futures.ThreadPoolExecutor(16) as clients:
+                statuses = list(clients.map(lambda _: server.send("/v1/chat/completions", request)[0], range(16)))
+            self.assertGreaterEqual(statuses.count(200), 2)
+            self.assertGreater(statuses.count(429), 0)
+            self.assertEqual(set(statuses), {200, 429})
+
+    def test_a_token_is_asked_for(self):
+        (folder / "token").write_text(TOKEN + "\n")
+        with Server("--token-file", folder / "token") as server:
+            request = {"messages": [user("Hi")], "max_tokens": 2}
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}, {"Authorization": TOKEN},
+                            {"Authorization": f"Bearer {TOKEN}x"}):
+                status, text, response = server.send("/v1/chat/completions", request, headers=headers)
+                self.assertEqual((status, response.getheader("WWW-Authenticate")), (401, "Bearer"), text)
+            self.assertEqual(server.send("/metrics")[0], 401)
+            self.assertEqual(server.send("/health")[0], 200)
+            self.assertEqual(server.send("/v1/chat/completions", request, headers={"Authorization": f"Bearer {TOKEN}"})[0], 200)
+
+    def test_the_end_waits_for_answers_that_have_begun(self):
+        with Server() as server:
+            connection = server.connection()
+            connection.request("POST", "/v1/chat/completions",
+                               json.dumps({"messages": [user("Tell a story.")], "max_tokens": 120, "stream": True, "seed": 1}))
+            response = connection.getresponse()
+            first = response.read(10)
+            server.process.send_signal(signal.SIGTERM)
+            documents, ended = events((first + response.read()).decode())
+            self.assertTrue(ended)
+            self.assertIn(documents[-1]["choices"][0]["finish_reason"], ("stop", "length"))
+            self.assertEqual(server.process.wait(timeout=60), 0)
+            with self.assertRaises(OSError):
+                server.send("/health")
+
+    def test_wrong_options_are_refused(self):
+        for code, words, options in ((2, "is no IP address", ["--host", "everywhere"]), (2, "is no port", ["--port", 70000]),
+                                     (2, "--queue: expected 1 or more", ["--queue", 0]), (4, "nothing", ["--token-file", folder / "nothing"])):
+            command = [engine, "serve", folder / "gqa", *options]
+            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(words, result.stderr)
+        with Server() as server:
+            second = subprocess.run([str(word) for word in (engine, "serve", folder / "gqa", "--port", server.port)],
+                                    capture_output=True, text=True, timeout=60)
+            self.assertEqual(second.returncode, 7, second.stderr)
+            self.assertIn("--port 0 for any free one", second.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
