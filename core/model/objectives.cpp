@@ -14,7 +14,8 @@ namespace fvlm::model {
 namespace {
 
 at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperature) {
-  return at::log_softmax(logits.to(at::kFloat) / temperature, -1);
+  constexpr bool copies = true;
+  return at::log_softmax(logits.to(at::kFloat, false, copies).div_(temperature), -1);
 }
 
 } // namespace
@@ -62,22 +63,23 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   return p;
 }
 
-at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
-  const Value rows = ops::gather_rows(none, hidden, pack.labels.rows);
-  return log_softmax_at_temperature(model.decoder().logits(none, ops, rows).data, temperature);
+  const Value read = ops::gather_rows(none, hidden, rows);
+  return log_softmax_at_temperature(model.decoder().logits(none, ops, read).data, temperature);
 }
 
-at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
+at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
-  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  const Value logits = model.decoder().logits(tape, ops, rows);
-  const at::Tensor policy = log_softmax_at_temperature(logits.data, temperature), target = teacher.exp();
-  at::Tensor divergences = (target * (teacher - policy)).sum(-1) * (temperature * temperature);
+  const Value logits = model.decoder().logits(tape, ops, ops::gather_rows(tape, hidden, rows));
+  // In place: with a large vocabulary, such tensors are most of the pass's memory.
+  at::Tensor policy = log_softmax_at_temperature(logits.data, temperature);
+  const at::Tensor target = teacher.exp();
+  at::Tensor divergences = (teacher - policy).mul_(target).sum(-1) * (temperature * temperature);
   if (logits.requires_grad())
     logits.gradient->add(
-        ((policy.exp() - target) * (weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
+        policy.exp_().sub_(target).mul_((weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
   return divergences;
 }
 

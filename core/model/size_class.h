@@ -7,9 +7,11 @@
 
 namespace fvlm::model {
 
-// `classes`: from 0 to `max_size`, so the padding is about half of one over that.
+// `classes`: from 0 to `max_size`, were they equally wide. Below a half of `max_size` they are half as wide, below a
+// quarter a quarter, and so on, so that the padding of a small pack is small as well.
 inline int64_t size_class(int64_t size, int64_t max_size, int64_t classes = 32) {
-  const int64_t step = std::max<int64_t>(1, max_size / classes);
+  int64_t step = std::max<int64_t>(1, max_size / classes);
+  for (int64_t limit = max_size / 2; size <= limit && step > 1; limit /= 2) step = (step + 1) / 2;
   return std::max(size, std::min(max_size, (size + step - 1) / step * step));
 }
 

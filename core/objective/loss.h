@@ -24,7 +24,7 @@ struct LossInputs {
   int64_t pairs = 0;
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
-  // The term's teacher, what it reads, and what it makes of that. Row i of its labels belongs to label i of `pack`.
+  // The term's teacher, what it reads (`pack`, or PassInputs::teacher_pack), and what it makes of that.
   const model::Model* teacher = nullptr;
   const model::Pack* teacher_pack = nullptr;
   std::function<ops::Value()> teacher_hidden;

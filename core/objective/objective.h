@@ -24,11 +24,13 @@ struct FrozenModels {
 // All that a pass reads of a pack and nothing else: a captured pass serves every pack of the same shapes.
 struct PassInputs {
   model::Pack pack;
-  std::optional<model::Pack> teacher_pack; // texts of teachers with prompts of their own, and rows for pack's labels
-  std::vector<at::Tensor> masks;           // one a term: float32 [labels], weights of labels, 0 where it does not learn
-  at::Tensor weights;                      // float64 [terms]: of the loss of each label, pair or text in the step's
-  at::Tensor frame_shares;                 // float64 [frame slots]: of each used frame in the mean over the used ones
-  at::Tensor reference_log_probs;          // float64 [2 pairs], cached; undefined: the reference itself reads the pack
+  // Texts of teachers with prompts of their own. Its labels are those that they are asked for: the rows that predict
+  // them, which labels of `pack` they are (targets), and weights of 1, for padding 0.
+  std::optional<model::Pack> teacher_pack;
+  std::vector<at::Tensor> masks;  // one a term: float32 [labels], weights of labels, 0 where it does not learn
+  at::Tensor weights;             // float64 [terms]: of the loss of each label, pair or text in the step's
+  at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
+  at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack
   int64_t pairs = 0;
 };
 

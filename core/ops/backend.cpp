@@ -50,17 +50,30 @@ Instance::~Instance() {
 
 void Instance::reserve(uint64_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes == 0 ? 0 : bytes + alignment);
-  at::Tensor& workspace = workspaces_[current_stream(device)];
+  auto& [workspace, is_captured] = workspaces_[current_stream(device)];
   if (workspace.defined() && workspace.numel() >= wanted) return;
-  if (real_device(device).is_cpu())
-    workspace.reset(); // before the new one is allocated: there may not be memory for both
-  else if (workspace.defined())
-    outgrown_.push_back(workspace);
+  if (is_captured) outgrown_.push_back(workspace);
+  is_captured = false;
+  workspace.reset(); // before the new one is allocated: there may not be memory for both
   try {
     workspace = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
   } catch (const c10::Error&) { // LibTorch's message names neither the plugin nor the size
     throw defect(*this, kind, fmt::format("out of memory for its workspace of {}", human_bytes(bytes)));
   }
+}
+
+at::Tensor Instance::temporary_workspace(uint64_t bytes) const {
+  try {
+    return at::empty({static_cast<int64_t>(bytes + alignment)}, at::TensorOptions().dtype(at::kByte).device(device));
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
+void Instance::use(fvlm_call& call, const at::Tensor& workspace, uint64_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(workspace.data_ptr());
+  call.workspace = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
+  call.workspace_size = bytes;
 }
 
 fvlm_call Instance::call(uint64_t workspace_bytes) {
@@ -71,9 +84,9 @@ fvlm_call Instance::call(uint64_t workspace_bytes) {
   call.stream = current_stream(device);
   if (workspace_bytes > 0) {
     reserve(workspace_bytes); // a stream other than that of the setup has no workspace yet
-    const auto begin = reinterpret_cast<uintptr_t>(workspaces_.at(call.stream).data_ptr());
-    call.workspace = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
-    call.workspace_size = workspace_bytes;
+    auto& [workspace, is_captured] = workspaces_.at(call.stream);
+    is_captured = is_captured || device::is_capturing();
+    use(call, workspace, workspace_bytes);
   }
   call.random_seed = state.random_seed;
   call.random_offset = state.random_offset;
@@ -104,10 +117,11 @@ void require_support(const Instance& instance, std::string_view operation, const
 }
 
 void require_sane(const Instance& instance, std::string_view operation, const fvlm_requirements& requirements) {
-  if (requirements.forward_workspace > max_bytes || requirements.backward_workspace > max_bytes)
+  if (std::max({requirements.forward_workspace, requirements.backward_workspace, requirements.prepare_workspace}) >
+      max_bytes)
     throw defect(instance, operation,
-                 fmt::format("requests workspaces of {} and {} bytes", requirements.forward_workspace,
-                             requirements.backward_workspace));
+                 fmt::format("requests workspaces of {}, {} and {} bytes", requirements.forward_workspace,
+                             requirements.backward_workspace, requirements.prepare_workspace));
   if (requirements.saved_count > FVLM_MAX_SAVED)
     throw defect(instance, operation,
                  fmt::format("requests {} saved tensors; the limit is {}", requirements.saved_count, FVLM_MAX_SAVED));

@@ -50,6 +50,9 @@ class Instance {
 
   // Grows the workspace of the current stream, so that calls need not allocate. [setup]
   void reserve(uint64_t bytes);
+  // Memory for one call of prepare(). Undefined where there is none. [setup]
+  at::Tensor temporary_workspace(uint64_t bytes) const;
+  static void use(fvlm_call& call, const at::Tensor& workspace, uint64_t bytes);
   // The fvlm_call of the next call on the current stream.
   fvlm_call call(uint64_t workspace_bytes);
 
@@ -66,8 +69,12 @@ class Instance {
   const fvlm_table& table_;
   const fvlm_host* host_;
   fvlm_instance* instance_ = nullptr;
-  std::map<void*, at::Tensor> workspaces_; // by stream
-  std::vector<at::Tensor> outgrown_;       // kept alive, because captured graphs still use them
+  struct Workspace {
+    at::Tensor memory;
+    bool is_captured = false; // a captured graph uses it
+  };
+  std::map<void*, Workspace> workspaces_; // by stream
+  std::vector<at::Tensor> outgrown_;      // kept alive for captured graphs
 };
 
 // A table and its instance. Copies share it.
@@ -159,10 +166,15 @@ class Prepared {
     call_setup("requirements",
                [&](fvlm_error* error) { return table.requirements(instance.get(), &query_, &requirements_, error); });
     detail::require_sane(instance, subject(), requirements_);
-    instance.reserve(std::max(requirements_.forward_workspace, requirements_.backward_workspace));
+    const uint64_t of_calls = std::max(requirements_.forward_workspace, requirements_.backward_workspace);
+    instance.reserve(of_calls);
     if (!table.prepare || is_dry_run(backend_.device())) return;
+    const at::Tensor temporary = requirements_.prepare_workspace > of_calls
+                                     ? instance.temporary_workspace(requirements_.prepare_workspace)
+                                     : at::Tensor();
     call_setup("prepare", [&](fvlm_error* error) {
-      fvlm_call call = instance.call(std::max(requirements_.forward_workspace, requirements_.backward_workspace));
+      fvlm_call call = instance.call(of_calls);
+      if (temporary.defined()) Instance::use(call, temporary, requirements_.prepare_workspace);
       call.error = error;
       return table.prepare(instance.get(), &call, &query_);
     });

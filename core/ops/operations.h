@@ -61,6 +61,11 @@ struct AttentionShape {
 // Hugging Face configs.
 enum class Gelu { exact, quick, tanh };
 
+// The bit of a kernels query that names the form.
+constexpr uint32_t form_option(Gelu form) {
+  return option_if(FVLM_QUICK_GELU, form == Gelu::quick) | option_if(FVLM_GELU_TANH, form == Gelu::tanh);
+}
+
 struct OperationsOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;          // of activations and parameters
@@ -92,7 +97,7 @@ class Operations {
   // linear(x) + residual, where there is a residual.
   Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                Compensation* compensation = nullptr);
-  // down(gelu(up(x))) + residual, where there is a residual. Only the exact GELU is fused into the linears.
+  // down(gelu(up(x))) + residual, where there is a residual. GELU is part of the linears.
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
                  Compensation* compensation = nullptr, Gelu form = Gelu::exact);
 

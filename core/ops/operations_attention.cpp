@@ -15,26 +15,47 @@ at::Tensor heads_of(const at::Tensor& rows, const Heads& heads, int64_t head_dim
   return rows.narrow(1, heads.column, heads.count * head_dim).unflatten(1, {heads.count, head_dim});
 }
 
+Gradient::Columns columns_of(const Heads& heads, int64_t head_dim) {
+  return {heads.column, heads.count * head_dim};
+}
+
+// Whether v lies behind k in one value.
+bool are_adjacent(const Heads& k, const Heads& v, int64_t head_dim) {
+  return k.value.gradient == v.value.gradient && v.column == k.column + k.count * head_dim;
+}
+
+// The columns of k, and of v where it is adjacent.
+Gradient::Columns keys_of(const Heads& k, const Heads& v, int64_t head_dim) {
+  return {k.column, (k.count + (are_adjacent(k, v, head_dim) ? v.count : 0)) * head_dim};
+}
+
+void announce(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim) {
+  if (q.value.requires_grad()) q.value.gradient->announce(columns_of(q, head_dim));
+  if (k.value.requires_grad()) k.value.gradient->announce(keys_of(k, v, head_dim));
+  if (v.value.requires_grad() && !are_adjacent(k, v, head_dim)) v.value.gradient->announce(columns_of(v, head_dim));
+}
+
 // Memory for the gradients of q, k and v, which are columns of two or three values. Where nothing was added to a
 // value's gradient yet, the kernel writes into its columns directly; else into temporary memory, which is added
 // afterwards.
 class GradientDestinations {
  public:
   GradientDestinations(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim) : heads_{&q, &k, &v} {
+    std::array<bool, 3> direct{};
     for (size_t i = 0; i < 3; ++i) {
       const Value& value = heads_[i]->value;
-      const auto shape = std::vector<int64_t>{value.data.size(0), heads_[i]->count, head_dim};
-      bool direct = false;
-      if (i == 2 && value.requires_grad() && value.gradient == heads_[1]->value.gradient) {
-        totals_[2] = totals_[1];
-        direct = !is_temporary_[1];
-      } else if (value.requires_grad()) {
-        direct = value.gradient->empty();
-        if (direct) value.gradient->add(allocate_total(i, head_dim));
-        totals_[i] = value.gradient->accumulator(value.data.sizes(), value.data.options());
-      }
-      memory_[i] = direct ? heads_of(totals_[i], *heads_[i], head_dim) : at::empty(shape, value.data.options());
-      is_temporary_[i] = !direct && value.requires_grad();
+      if (!value.requires_grad()) continue;
+      const auto columns = i == 1 ? keys_of(k, v, head_dim) : columns_of(*heads_[i], head_dim);
+      direct[i] = i == 2 && are_adjacent(k, v, head_dim)
+                      ? direct[1]
+                      : value.gradient->destination(columns, value.data.sizes(), value.data.options()).second;
+      is_temporary_[i] = !direct[i];
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      const Value& value = heads_[i]->value;
+      if (value.requires_grad()) totals_[i] = value.gradient->sum();
+      memory_[i] = direct[i] ? heads_of(totals_[i], *heads_[i], head_dim)
+                             : at::empty({value.data.size(0), heads_[i]->count, head_dim}, value.data.options());
     }
     if (!is_temporary_[2] || !totals_[2].is_same(totals_[1]) || k.column != 0 || v.column != k.count * head_dim ||
         totals_[1].size(1) != (k.count + v.count) * head_dim)
@@ -51,19 +72,6 @@ class GradientDestinations {
   }
 
  private:
-  // For the gradient of a whole value: zeros in the columns that the kernel will not write.
-  at::Tensor allocate_total(size_t i, int64_t head_dim) const {
-    at::Tensor memory = at::empty_like(heads_[i]->value.data);
-    const bool both = i == 1 && heads_[2]->value.gradient == heads_[1]->value.gradient;
-    const int64_t width = memory.size(1), begin = heads_[i]->column;
-    int64_t end = begin + heads_[i]->count * head_dim;
-    if (both && heads_[2]->column == end) end += heads_[2]->count * head_dim;
-    if (both && heads_[2]->column + heads_[2]->count * head_dim > end) return memory.zero_();
-    memory.narrow(1, 0, begin).zero_();
-    memory.narrow(1, end, width - end).zero_();
-    return memory;
-  }
-
   std::array<const Heads*, 3> heads_;
   std::array<at::Tensor, 3> totals_, memory_;
   std::array<bool, 3> is_temporary_{};
@@ -126,6 +134,7 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
                                         into.defined() ? into.unflatten(1, {q.count, shape.head_dim}) : into);
   Value y(output.out.flatten(1), records);
   if (!records) return y;
+  if (!is_packed_qkv(q, k, v, shape.head_dim) && !op.query().queries_alone) announce(q, k, v, shape.head_dim);
   tape.push(
       [&op, q, k, v, packing, output, head_dim = shape.head_dim, out = y.gradient, shared_kv = shared_kv.gradient] {
         at::Tensor gradient = out->take();

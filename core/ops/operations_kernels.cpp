@@ -72,25 +72,35 @@ Operations::NormOutput Operations::rmsnorm(Tape& tape, const Value& x, const Val
 Value Operations::rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight,
                                 double epsilon) {
   const Value& of = heads.value;
-  const int64_t width = heads.count * head_dim;
-  const auto one_a_row = [head_dim](const at::Tensor& rows) { return rows.contiguous().view({-1, head_dim}); };
-  const auto as_rows = [width](const at::Tensor& each) { return each.view({-1, width}); };
-  const Value before(one_a_row(of.data.narrow(1, heads.column, width)), tape.records(of));
-  if (before.requires_grad()) {
+  const Gradient::Columns columns{heads.column, heads.count * head_dim};
+  const bool records = tape.records(of, weight);
+  auto query = kernels_query(FVLM_OP_RMSNORM, FVLM_PER_HEAD | option_if(FVLM_WITH_BACKWARD, records), of.data.size(0),
+                             columns.count);
+  query.heads = static_cast<int32_t>(heads.count);
+  query.head_dim = static_cast<int32_t>(head_dim);
+  query.epsilon = static_cast<float>(epsilon);
+  const Norm& op = kernel<Norm>(query);
+  const at::Tensor x = of.data.narrow(1, columns.first, columns.count),
+                   values = weight.defined() ? weight.value() : ones(head_dim);
+  Norm::Output output = op.forward(x, {}, values, {});
+  Value y(output.y, records);
+  if (!records) return y;
+  output.y.reset();
+  if (of.requires_grad()) {
     of.gradient->withdraw_bias_gradient();
-    tape.push([this, as_rows, width, column = heads.column, shape = of.data.sizes().vec(), options = of.data.options(),
-               in = of.gradient, out = before.gradient] {
-      const at::Tensor d = out->take();
-      if (d.defined()) add_strided(as_rows(d), in->accumulator(shape, options).narrow(1, column, width));
-    });
+    of.gradient->announce(columns);
   }
-  const Value after = rmsnorm(tape, before, {}, weight, epsilon).y;
-  Value y(as_rows(after.data), after.requires_grad());
-  if (y.requires_grad())
-    tape.push([one_a_row, in = after.gradient, out = y.gradient] {
-      const at::Tensor d_y = out->take();
-      if (d_y.defined()) in->add(one_a_row(d_y));
-    });
+  tape.push([this, &op, x, values, output, columns, weight, shape = of.data.sizes().vec(), in = of.gradient,
+             out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    const bool accumulate = Weight::begin_write(weight);
+    const auto [total, overwrites] = in ? in->destination(columns, shape, x.options()) : std::pair(at::Tensor(), false);
+    const at::Tensor d_x = op.backward(x, values, output, d_y, {}, {weight.requires_grad(), false},
+                                       {overwrites ? total : at::Tensor(), weight.gradient(), {}, {}}, accumulate)
+                               .x;
+    if (in && !overwrites) add_strided(d_x, total);
+  });
   return y;
 }
 
@@ -153,8 +163,7 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& int
 
 Value Operations::gelu(Tape& tape, const Value& x, Gelu form) {
   const bool records = tape.records(x);
-  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_QUICK_GELU, form == Gelu::quick) |
-                           option_if(FVLM_GELU_TANH, form == Gelu::tanh);
+  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | form_option(form);
   const BiasGelu& op = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, options, x.data.size(0), x.data.size(1)));
   Value y(op.forward(x.data, {}), records);
   if (!records) return y;

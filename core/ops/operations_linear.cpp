@@ -134,9 +134,8 @@ void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
                            Compensation* compensation, Gelu form) {
-  if (form != Gelu::exact) return linear(tape, gelu(tape, linear(tape, x, up, {}), form), down, residual, compensation);
   const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
-  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records),
+  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | form_option(form),
                  down_options = options | option_if(FVLM_WITH_RESIDUAL, residual.defined());
   const Linear& op_up = linear_for(x.data, up, options | FVLM_WITH_GELU, gradient_type(up));
   const Linear::Output hidden = op_up.forward(x.data, up.weight.value(), up.bias.value());
@@ -146,7 +145,8 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
   Value inner(hidden.y), y(compensated_linear(op_down, hidden.y, down, residual.data, compensation), records);
   if (!records) return y;
   if (tape.recomputes_cheap_outputs()) {
-    const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), hidden.y.size(1)));
+    const auto& gelu =
+        kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, form_option(form), x.data.size(0), hidden.y.size(1)));
     tape.set_recompute(inner,
                        [&gelu, pre_activation = hidden.pre_activation] { return gelu.forward(pre_activation, {}); });
   }

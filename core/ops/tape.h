@@ -25,10 +25,30 @@ class Gradient {
   // The accumulated gradient for in-place addition to a part of it; zeros of this shape where nothing was added yet.
   at::Tensor& accumulator(at::IntArrayRef shape, const at::TensorOptions& options);
   // Moves the accumulated gradient out. Undefined where nothing was added.
-  at::Tensor take() { return std::exchange(sum_, {}); }
+  at::Tensor take() {
+    zero_unwritten();
+    return std::exchange(sum_, {});
+  }
   // As take(), but in memory that nothing else refers to, so that the caller may overwrite it.
   at::Tensor take_exclusive();
   bool empty() const { return !sum_.defined(); }
+  const at::Tensor& sum() const { return sum_; } // its columns that were announced may be without content
+
+  // Gradients of operations that read some columns of the value. An operation announces in the forward pass that its
+  // backward will be the first to write these columns, so that others need not zero them; announcements of columns that
+  // overlap with earlier ones have no effect.
+  struct Columns {
+    int64_t first, count;
+    bool overlaps(const Columns& other) const {
+      return first < other.first + other.count && other.first < first + count;
+    }
+    bool operator==(const Columns&) const = default;
+  };
+  void announce(const Columns& columns);
+  // These columns of the accumulated gradient of this shape, to be written by the caller: overwritten where the second
+  // value is true, otherwise added to.
+  std::pair<at::Tensor, bool> destination(const Columns& columns, at::IntArrayRef shape,
+                                          const at::TensorOptions& options);
 
   // Fused bias gradient. The gradient of a linear's bias is the column sum of its output's gradient, and whichever
   // kernel writes that gradient can sum it on the way. So the linear requests it here, and a later operation that can
@@ -53,7 +73,13 @@ class Gradient {
   DeferredQueries take_deferred_queries() { return std::exchange(deferred_queries_, {}); }
 
  private:
+  void zero_unwritten() {
+    if (!unwritten_.empty()) zero(std::exchange(unwritten_, {}));
+  }
+  void zero(const std::vector<Columns>& columns);
+
   at::Tensor sum_;
+  std::vector<Columns> announced_, unwritten_; // unwritten_: columns of sum_ without content
   std::shared_ptr<const Weight> requested_bias_;
   bool has_bias_gradient_ = false, accepts_deferred_queries_ = false;
   DeferredQueries deferred_queries_;

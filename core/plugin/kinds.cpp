@@ -196,11 +196,12 @@ Family with_variants(Family made) {
 std::vector<TableOperation> kernels() {
   using Table = fvlm_kernels_v1;
   constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU,
-                     sums = FVLM_WITH_COLUMN_SUMS, compensation = FVLM_COMPENSATED;
+                     sums = FVLM_WITH_COLUMN_SUMS, compensation = FVLM_COMPENSATED,
+                     gelu_forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
   return {{.name = "rmsnorm",
            .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
            .op = FVLM_OP_RMSNORM,
-           .options = residual | compensation,
+           .options = residual | compensation | FVLM_PER_HEAD,
            .sizes = "ROWSxWIDTH",
            .has_epsilon = true,
            .has_parameters = true,
@@ -232,7 +233,7 @@ std::vector<TableOperation> kernels() {
           {.name = "bias_gelu",
            .slots = {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)},
            .op = FVLM_OP_BIAS_GELU,
-           .options = bias | FVLM_QUICK_GELU | FVLM_GELU_TANH,
+           .options = bias | gelu_forms,
            .sizes = "ROWSxWIDTH",
            .has_parameters = true,
            .rows_forward = 2,
@@ -249,7 +250,7 @@ std::vector<TableOperation> kernels() {
            .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
-           .options = residual | bias | gelu | sums | compensation,
+           .options = residual | bias | gelu | sums | compensation | gelu_forms,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -401,7 +402,7 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
   constexpr std::pair<uint32_t, const char*> options[] = {
       {FVLM_WITH_RESIDUAL, "residual"},       {FVLM_WITH_BIAS, "bias"},        {FVLM_WITH_GELU, "gelu"},
       {FVLM_COMPENSATED, "compensation"},     {FVLM_QUICK_GELU, "quick_gelu"}, {FVLM_GELU_TANH, "gelu_tanh"},
-      {FVLM_WITH_FREQUENCIES, "frequencies"}, {FVLM_WITH_BACKWARD, "backward"}};
+      {FVLM_WITH_FREQUENCIES, "frequencies"}, {FVLM_PER_HEAD, "heads apart"},  {FVLM_WITH_BACKWARD, "backward"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace fvlm::train {
 
@@ -17,7 +18,10 @@ PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const
     : stage_(stage), speed_(plan.speed),
       texts_(plan.speed.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
       image_size_(plan.model.image_size), reader_(policy.frame_reader(image_size_, image_size_)), options_(options),
-      max_(max) {}
+      max_(max) {
+  std::copy_if(stage.objective.begin(), stage.objective.end(), std::back_inserter(teacher_terms_),
+               [](const plan::Term& term) { return term->reads_teacher_prompt(); });
+}
 
 // The tokens that the output head predicts: the labels of any term, or all tokens.
 std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
@@ -39,36 +43,38 @@ at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size)
   return at::tensor(mask, at::kFloat);
 }
 
-// The texts of teachers, and for each of the pack's labels the row that predicts the same token there. A label that is
-// none of the answer has no such row; it gets the first one, and no term that reads it.
+// The texts of teachers, up to the last label that a term asks them for.
 void PassBuilder::add_teacher_pack(const HostPack& host, objective::PassInputs& in) const {
-  const plan::LabelSelection answer;
   std::vector<model::Sample> samples;
-  for (const PackedSample& packed : host.samples)
+  std::vector<int64_t> labels; // of in.pack
+  int64_t label = 0;
+  for (const PackedSample& packed : host.samples) {
     for (const SampleText& text : packed.sample->teacher_texts) {
+      auto asked = objective::labels(text, teacher_terms_);
+      while (asked.size() > 1 && !asked.back()) asked.pop_back();
       auto& read = samples.emplace_back().texts.emplace_back();
-      read.tokens.assign(text.ids.begin(), text.ids.end());
-      read.is_label = objective::labels(text, answer);
+      read.tokens.assign(text.ids.begin(), text.ids.begin() + std::ssize(asked));
+      read.is_label = std::move(asked);
     }
-  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
+    for (const SampleText& text : packed.sample->texts) {
+      const auto all = predicted(text), asked = objective::labels(text, teacher_terms_);
+      for (size_t i = 1; i < all.size(); ++i) {
+        if (asked[i]) labels.push_back(label);
+        if (all[i]) ++label;
+      }
+    }
+  }
+  const int64_t classes = std::max<int64_t>(classes_of(ops::real_device(options_.device()).is_cuda()), 16);
   auto capacity = model::Capacity::of(samples, 0);
   capacity.rows = model::size_class(capacity.rows, max_.rows, classes);
   capacity.sequences = model::size_class(capacity.sequences, max_.sequences, classes);
+  capacity.labels = model::size_class(capacity.labels, max_.labels, classes);
   capacity.longest_sequence = max_.longest_sequence;
   model::Pack& pack = in.teacher_pack.emplace(model::make_pack(samples, capacity, reader_, options_.device(at::kCPU)));
-  const int64_t* next = pack.labels.rows.const_data_ptr<int64_t>();
-  std::vector<int64_t> rows;
-  for (const PackedSample& packed : host.samples)
-    for (const SampleText& text : packed.sample->texts) {
-      const auto all = predicted(text), answered = objective::labels(text, answer);
-      for (size_t i = 1; i < all.size(); ++i) {
-        if (all[i]) rows.push_back(answered[i] ? *next : 0);
-        if (answered[i]) ++next;
-      }
-    }
-  rows.resize(static_cast<size_t>(in.pack.labels.rows.size(0)), 0);
-  pack.labels = {};
-  pack.labels.rows = at::tensor(rows, at::kLong);
+  std::vector<float> weights(labels.size(), 1);
+  labels.resize(static_cast<size_t>(capacity.labels), 0);
+  weights.resize(labels.size(), 0);
+  pack.labels = {pack.labels.rows, at::tensor(labels, at::kLong), {}, at::tensor(weights, at::kFloat)};
 }
 
 model::Capacity PassBuilder::padded(const model::Capacity& used) const {

@@ -35,6 +35,7 @@ class PassBuilder {
 
   const plan::Stage& stage_;
   plan::Speed speed_;
+  std::vector<plan::Term> teacher_terms_; // those whose teachers read a prompt of their own
   feed::Texts texts_;
   int64_t image_size_;
   model::FrameReader reader_;

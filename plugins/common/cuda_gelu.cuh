@@ -2,6 +2,8 @@
 // float32.
 #pragma once
 
+#include "common/gelu_form.h"
+
 #include <fvlm/cuda.hpp>
 
 #include <cmath>
@@ -142,5 +144,13 @@ struct SigmoidGelu {
     return x > far ? far : x < -far ? -far : x;
   }
 };
+
+template <class Form>
+__device__ Form kernel_form(const GeluForm& form) {
+  if constexpr (std::is_same_v<Form, SigmoidGelu>)
+    return {form.linear, form.cubic};
+  else
+    return {};
+}
 
 } // namespace fvlm::plugins

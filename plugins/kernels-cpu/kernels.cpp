@@ -1,4 +1,5 @@
 // kernels.cpp: the plugin: checks the tensors of each call and distributes its rows over threads.
+#include "common/gelu_form.h"
 #include "row_kernels.h"
 
 #include <fvlm/fvlm.hpp>
@@ -70,8 +71,16 @@ HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, co
 
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
-constexpr std::uint32_t gelu_forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
+                                        FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_PER_HEAD;
+
+// The norms of a query: of its rows, or with FVLM_PER_HEAD of their heads.
+fvlm_kernels_query norms_of(fvlm_kernels_query query) {
+  if (!(query.options & FVLM_PER_HEAD)) return query;
+  query.rows *= query.heads;
+  query.width = query.head_dim;
+  query.options &= ~std::uint32_t{FVLM_PER_HEAD};
+  return query;
+}
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, max_parts);
@@ -91,6 +100,11 @@ class KernelsCpu : public Kernels {
       return refuse("options %#x not supported", query.options);
     if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
       return refuse("frequencies are rope's; options %#x not supported", query.options);
+    if ((query.options & FVLM_PER_HEAD) &&
+        (query.op != FVLM_OP_RMSNORM || (query.options & (FVLM_WITH_RESIDUAL | FVLM_COMPENSATED)) ||
+         query.head_dim < 1 || int64_t{query.heads} * query.head_dim != query.width))
+      return refuse("%d heads of %d in %lld columns not supported", query.heads, query.head_dim,
+                    static_cast<long long>(query.width));
     if (query.op == FVLM_OP_ROPE) {
       if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
         return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
@@ -98,8 +112,9 @@ class KernelsCpu : public Kernels {
     return accept(300, "one pass, %s", name_of(cpu_level()));
   }
 
-  void requirements(const Query& query, Requirements& requirements) const {
-    require(supports(query));
+  void requirements(const Query& all, Requirements& requirements) const {
+    require(supports(all));
+    const Query query = norms_of(all);
     const bool backward = query.options & FVLM_WITH_BACKWARD;
     Workspace workspace;
     switch (query.op) {
@@ -294,6 +309,7 @@ class KernelsCpu : public Kernels {
 
   void norm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& a, bool centered) const {
     NormProblem p = norm_problem(query, centered);
+    const Query norms = norms_of(query);
     p.x = rows_of(a.x, query, "x");
     if (a.residual) {
       p.residual = rows_of(a.residual, query, "residual");
@@ -301,27 +317,28 @@ class KernelsCpu : public Kernels {
     }
     p.compensation = optional_rows(a.rest, query, "rest");
     p.sum_compensation = optional_rows(a.sum_rest, query, "sum_rest");
-    p.weight = parameter_of(a.weight, query, query.dtype, "weight");
+    p.weight = parameter_of(a.weight, norms, query.dtype, "weight");
     if (centered && a.bias) p.bias = parameter_of(a.bias, query, query.dtype, "bias");
     p.y = rows_of(a.y, query, "y");
-    if (a.saved[0]) p.rstd = statistic_of(a.saved[0], query, "saved[0]");
+    if (a.saved[0]) p.rstd = statistic_of(a.saved[0], norms, "saved[0]");
     if (centered && a.saved[1]) p.mean = statistic_of(a.saved[1], query, "saved[1]");
-    for_rows(query, [&](int64_t first, int64_t last) { kernels_.norm_forward(p, first, last); });
+    for_rows(norms, [&](int64_t first, int64_t last) { kernels_.norm_forward(p, first, last); });
   }
 
   void norm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a, bool centered) const {
     NormProblem p = norm_problem(query, centered);
+    const Query norms = norms_of(query);
     p.d_y = rows_of(a.d_y, query, "d_y");
     p.d_sum = optional_rows(a.d_sum, query, "d_sum");
     p.s = rows_of(a.s, query, "s");
-    p.weight = parameter_of(a.weight, query, query.dtype, "weight");
+    p.weight = parameter_of(a.weight, norms, query.dtype, "weight");
     p.d_x = rows_of(a.d_x, query, "d_x");
-    p.rstd = statistic_of(a.saved[0], query, "saved[0]");
+    p.rstd = statistic_of(a.saved[0], norms, "saved[0]");
     if (centered) p.mean = statistic_of(a.saved[1], query, "saved[1]");
     Workspace workspace(call);
-    const ParameterGradient d_weight(*this, workspace, query, a.d_weight, a.accumulate, "d_weight");
-    const ParameterGradient d_bias(*this, workspace, query, centered ? a.d_bias : nullptr, a.accumulate, "d_bias");
-    for_parts(query, d_weight.required() || d_bias.required(), [&](int64_t part, int64_t first, int64_t last) {
+    const ParameterGradient d_weight(*this, workspace, norms, a.d_weight, a.accumulate, "d_weight");
+    const ParameterGradient d_bias(*this, workspace, norms, centered ? a.d_bias : nullptr, a.accumulate, "d_bias");
+    for_parts(norms, d_weight.required() || d_bias.required(), [&](int64_t part, int64_t first, int64_t last) {
       kernels_.norm_backward(p, first, last, d_weight.part(part), d_bias.part(part));
     });
     d_weight.finish();
@@ -340,16 +357,18 @@ class KernelsCpu : public Kernels {
 
   static GeluProblem gelu_problem_of(const Query& query) {
     auto p = problem_of<GeluProblem>(query);
-    p.is_exact = !(query.options & gelu_forms);
-    const bool quick = query.options & FVLM_QUICK_GELU;
-    p.linear = quick ? 1.702f : 1.5957691216057308f; // 2 sqrt(2 / pi)
-    p.cubic = quick ? 0.0f : 0.0713548162726f;       // 0.044715 times that
+    const GeluForm form = gelu_form_of(query.options);
+    p.is_exact = form.exact;
+    p.linear = form.linear;
+    p.cubic = form.cubic;
     return p;
   }
 
   static NormProblem norm_problem(const Query& query, bool centered) {
     auto p = problem_of<NormProblem>(query);
     p.centered = centered;
+    p.width = norms_of(query).width;
+    p.heads = query.options & FVLM_PER_HEAD ? query.heads : 1;
     p.epsilon = query.epsilon;
     return p;
   }

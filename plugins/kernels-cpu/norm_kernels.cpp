@@ -5,6 +5,13 @@ namespace fvlm::plugins::FVLM_LEVEL {
 
 namespace {
 
+// Row r of a norm, which may be one of several heads in a row of the operand.
+template <class Element>
+FVLM_INLINE Element* norm_row(const NormProblem& p, const Rows& rows, int64_t r) {
+  if (p.heads == 1) return row_of<Element>(rows, r);
+  return rows.data ? static_cast<Element*>(rows.data) + r / p.heads * rows.row + r % p.heads * p.width : nullptr;
+}
+
 template <class Element, bool Centered>
 void forward_rows(const NormProblem& p, int64_t first, int64_t last) {
   const int64_t width = p.width;
@@ -12,10 +19,10 @@ void forward_rows(const NormProblem& p, int64_t first, int64_t last) {
   const auto* bias = static_cast<const Element*>(p.bias);
   const float inverse_width = 1.0f / static_cast<float>(width);
   for (int64_t r = first; r < last; ++r) {
-    const Element *x = row_of<const Element>(p.x, r), *residual = row_of<const Element>(p.residual, r);
-    const Element* compensation = row_of<const Element>(p.compensation, r);
-    Element *s = row_of<Element>(p.sum, r), *y = row_of<Element>(p.y, r),
-            *sum_compensation = row_of<Element>(p.sum_compensation, r);
+    const Element *x = norm_row<const Element>(p, p.x, r), *residual = norm_row<const Element>(p, p.residual, r);
+    const Element* compensation = norm_row<const Element>(p, p.compensation, r);
+    Element *s = norm_row<Element>(p, p.sum, r), *y = norm_row<Element>(p, p.y, r),
+            *sum_compensation = norm_row<Element>(p, p.sum_compensation, r);
     Vector squares = zero(), total = zero();
     for (int64_t c = 0; c < width; c += lanes) {
       Vector v = load_at(x, c, width);
@@ -62,9 +69,9 @@ void backward_rows(const NormProblem& p, int64_t first, int64_t last, float* d_w
   clear(d_weight, width);
   clear(d_bias, width);
   for (int64_t r = first; r < last; ++r) {
-    const Element *s = row_of<const Element>(p.s, r), *d_y = row_of<const Element>(p.d_y, r),
-                  *d_sum = row_of<const Element>(p.d_sum, r);
-    Element* d_x = row_of<Element>(p.d_x, r);
+    const Element *s = norm_row<const Element>(p, p.s, r), *d_y = norm_row<const Element>(p, p.d_y, r),
+                  *d_sum = norm_row<const Element>(p, p.d_sum, r);
+    Element* d_x = norm_row<Element>(p, p.d_x, r);
     const float rstd = p.rstd[r], mean = Centered ? p.mean[r] : 0.0f;
     // Sums over the row of g * normalized and of g, where g = d_y * weight.
     Vector g_normalized = zero(), total = zero();

@@ -18,7 +18,7 @@ struct Rows {
 // or skip them where the pointer is NULL.
 struct NormProblem {
   bool is_bfloat16, centered; // centered: layernorm, else rmsnorm
-  int64_t width;
+  int64_t width, heads;       // heads: norms in a row of the operands
   float epsilon;
   Rows x, residual, sum, y, compensation, sum_compensation;
   const void *weight, *bias;

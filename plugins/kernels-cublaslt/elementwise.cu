@@ -7,7 +7,7 @@
 namespace fvlm::plugins {
 namespace {
 
-template <class Type, int pack>
+template <class Type, int pack, class Form>
 struct BiasGeluRows : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
@@ -43,15 +43,21 @@ struct BiasGeluRows : ColumnOperation<Type, pack> {
       }
     }
     if (p.gelu) {
+      const Form form = kernel_form<Form>(p.form);
 #pragma unroll
-      for (int i = 0; i < pack; ++i) x[i] = gelu<Type>(x[i]);
+      for (int i = 0; i < pack; ++i) x[i] = form.template value<Type>(x[i]);
     }
     write(at<Type>(p.y, row, first), x);
   }
 };
 
+template <class Type, int pack>
+using ExactBiasGeluRows = BiasGeluRows<Type, pack, ExactGelu>;
+template <class Type, int pack>
+using SigmoidBiasGeluRows = BiasGeluRows<Type, pack, SigmoidGelu>;
+
 // sum_count: number of column sums, 0 or 1.
-template <class Type, int pack, int sum_count>
+template <class Type, int pack, int sum_count, class Form>
 struct GeluGradientRows : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = sum_count, rows_in_flight = sum_count == 0 ? 4 : 2;
@@ -70,21 +76,26 @@ struct GeluGradientRows : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column&, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&sum)[1][pack]) const {
+    const Form form = kernel_form<Form>(p.form);
     float x[pack], d[pack];
     loaded.x.widen(x);
     loaded.d.widen(d);
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
-      d[i] *= gelu_derivative<Type>(x[i]);
+      d[i] *= form.template derivative<Type>(x[i]);
       if constexpr (sum_count == 1) sum[0][i] += d[i];
     }
     write(at<Type>(p.d, row, first), d);
   }
 };
 template <class Type, int pack>
-using GeluGradientAlone = GeluGradientRows<Type, pack, 0>;
+using ExactGradient = GeluGradientRows<Type, pack, 0, ExactGelu>;
 template <class Type, int pack>
-using GeluGradientSummed = GeluGradientRows<Type, pack, 1>;
+using ExactGradientSummed = GeluGradientRows<Type, pack, 1, ExactGelu>;
+template <class Type, int pack>
+using SigmoidGradient = GeluGradientRows<Type, pack, 0, SigmoidGelu>;
+template <class Type, int pack>
+using SigmoidGradientSummed = GeluGradientRows<Type, pack, 1, SigmoidGelu>;
 
 template <class Element>
 __global__ void fill_kernel(Element* numbers, std::int64_t count) {
@@ -109,13 +120,16 @@ __global__ void delay_kernel(unsigned long long nanoseconds) {
 } // namespace
 
 void add_bias_gelu(const Device& device, const Shape& shape, const BiasGelu& add_bias_gelu) {
-  launch_columns<BiasGeluRows>(device, shape, add_bias_gelu);
+  add_bias_gelu.form.exact ? launch_columns<ExactBiasGeluRows>(device, shape, add_bias_gelu)
+                           : launch_columns<SigmoidBiasGeluRows>(device, shape, add_bias_gelu);
 }
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient) {
-  launch_columns<GeluGradientAlone>(device, shape, gradient);
+  gradient.form.exact ? launch_columns<ExactGradient>(device, shape, gradient)
+                      : launch_columns<SigmoidGradient>(device, shape, gradient);
 }
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient, const GradientSums& sums) {
-  launch_columns<GeluGradientSummed>(device, shape, gradient, sums);
+  gradient.form.exact ? launch_columns<ExactGradientSummed>(device, shape, gradient, sums)
+                      : launch_columns<SigmoidGradientSummed>(device, shape, gradient, sums);
 }
 void column_sums(const Device& device, const Shape& shape, const Rows& rows, const GradientSums& sums) {
   launch_columns<ColumnSums>(device, shape, rows, sums);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/cuda_rows.h"
+#include "common/gelu_form.h"
 
 namespace fvlm::plugins {
 
@@ -11,12 +12,14 @@ struct BiasGelu {
   Rows sum, y;            // y may overwrite the sum
   const void* bias;       // NULL: already added
   bool gelu, writes_back; // writes_back: also stores sum + bias where the sum was
+  GeluForm form;
 };
 void add_bias_gelu(const Device& device, const Shape& shape, const BiasGelu& add_bias_gelu);
 
 // d *= the derivative of GELU at x.
 struct GeluGradient {
   Rows x, d;
+  GeluForm form;
 };
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient);
 // The same, with the column sums of d.

@@ -1,13 +1,16 @@
 // linear.cpp: the plugin's entry points: a linear layer's forward, input gradient and weight gradient, and the
 // selection of a kernel for each shape before it runs: cuBLASLt's algorithms, or fused products of this plugin.
 #include "common/cuda_device.h"
+#include "common/gelu_form.h"
 #include "elementwise.h"
 #include "gemm_gelu.h"
 #include "gemm_skinny.h"
 #include "gemm_weight_gradient.h"
 #include "linear_operands.h"
+#include "linear_shapes.h"
 #include "matmul.h"
 #include "timing.h"
+#include "timing_operands.h"
 
 #include <algorithm>
 #include <map>
@@ -20,13 +23,9 @@ using namespace fvlm::sdk;
 using std::int64_t;
 
 constexpr int64_t max_cublas_bytes = 32 << 20, min_cublas_bytes = 1 << 20;
-// Operands for timing: the most that one set of them takes, and the size of all sets together, which has to be well
-// above the L2.
-constexpr int64_t max_set_bytes = 64 << 20, max_scratch_bytes = 96 << 20, max_sets = 24;
-constexpr int64_t row_unit = 128; // granularity when rows are cut to fit
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED;
+                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | gelu_forms;
 
 void clear(const fvlm_call& call, void* data, int64_t size) {
   check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), stream_of(call)), "cudaMemsetAsync");
@@ -51,6 +50,7 @@ class KernelsCublasLt : public Kernels {
     if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
     if ((query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
       return refuse("GELU together with a residual is not supported");
+    if ((query.options & gelu_forms) == gelu_forms) return refuse("quick_gelu and gelu_tanh are mutually exclusive");
     if (keeps_compensation(query) && (query.dtype == float32 || !has_residual(query)))
       return refuse("compensation is supported for 16-bit dtypes with a residual only");
     if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
@@ -65,6 +65,8 @@ class KernelsCublasLt : public Kernels {
     Workspace workspace;
     (void)allocate(workspace, query);
     requirements.forward_workspace = requirements.backward_workspace = workspace.used();
+    if (has_plan(query) && query.rows > 0)
+      requirements.prepare_workspace = workspace.used() + static_cast<std::size_t>(TimingOperands(query).bytes());
   }
 
   void prepare(const fvlm_call& call, const Query& query) {
@@ -75,8 +77,13 @@ class KernelsCublasLt : public Kernels {
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
     Plan plan = heuristic_plan(query, scratch.cublas.size());
+    TimingOperands operands(query);
+    const std::size_t needed = workspace.used() + static_cast<std::size_t>(operands.bytes());
     // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
-    if (!deterministic && !(call.flags & FVLM_CAPTURING)) measure(call, query, scratch, plan);
+    if (!deterministic && !(call.flags & FVLM_CAPTURING) && operands.rows > 0 && call.workspace_size >= needed) {
+      operands.memory = workspace.take<char>(operands.bytes()).data();
+      measure(call, query, scratch, operands, plan);
+    }
     plans_[key] = std::move(plan);
   }
 
@@ -152,6 +159,8 @@ class KernelsCublasLt : public Kernels {
 
   struct Plan {
     Matmul forward, input, weight;
+    Matmul gelu_forward, gelu_input; // with cuBLASLt's epilogues of the approximation with tanh
+    bool gelu_is_epilogue = false, gelu_derivative_is_epilogue = false;
     bool adds_bias = false; // whether the forward's epilogue adds the bias
     // Whether skinny GEMMs (gemm_skinny.h) run, which also compute everything around the product.
     bool forward_is_skinny = false, input_is_skinny = false;
@@ -165,35 +174,16 @@ class KernelsCublasLt : public Kernels {
     Span<char> cublas; // cuBLASLt's workspace, or that of a custom weight gradient
     GradientSums sums;
     Span<float> gelu_derivative_sums; // partial column sums of a fused product
-    Span<char> operands;
   };
-
-  // Sets of operands to time products on, with as many rows as fit.
-  struct TimingSets {
-    int64_t rows = 0;                                      // 0: too few to measure anything
-    int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each operand, and the number of sets
-
-    int64_t bytes() const { return x + y + weight + bias; }
-  };
-  struct TimingSet {
-    Matrix x, y, weight;
-    void* bias;
-  };
-
-  static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
-  static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
-  static bool has_residual(const Query& query) { return query.options & FVLM_WITH_RESIDUAL; }
-  static bool keeps_compensation(const Query& query) { return query.options & FVLM_COMPENSATED; }
-  // With compensation the forward is always a skinny GEMM.
-  static bool has_plan(const Query& query) { return !keeps_compensation(query) || has_backward(query); }
 
   static Key key_of(const Query& q, bool deterministic) {
+    const std::uint32_t forms = is_exact(q) ? 0 : gelu_forms | FVLM_WITH_GELU;
     return {q.rows,
             q.width,
             q.inner,
             q.dtype.code * 256 + q.dtype.bits,
             has_backward(q) ? q.gradient_dtype.bits : 0,
-            q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL),
+            q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | forms),
             deterministic};
   }
 
@@ -211,21 +201,6 @@ class KernelsCublasLt : public Kernels {
     return plan_of(call, query);
   }
 
-  static MatmulShape forward_shape(const Query& q, int64_t rows, bool bias) {
-    return {{q.dtype, q.dtype, rows, q.width, q.inner, false, true}, bias};
-  }
-  static MatmulShape input_shape(const Query& q, int64_t rows) { return {{q.dtype, q.dtype, rows, q.inner, q.width}}; }
-  static MatmulShape weight_shape(const Query& q, int64_t rows) {
-    return {{q.dtype, q.gradient_dtype, q.width, q.inner, rows, true}};
-  }
-
-  static SkinnyGemmShape skinny_forward_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
-  static SkinnyGemmShape skinny_input_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner, true}; }
-  static FusedGemmShape fused_forward_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
-  static FusedGemmShape fused_input_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
-  static WeightGradientShape weight_gradient_shape(const Query& q) {
-    return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width};
-  }
   bool may_be_custom(const Query& query) const {
     return is_hopper_ && has_backward(query) &&
            weight_gradient_supports(multiprocessors_, weight_gradient_shape(query));
@@ -247,7 +222,11 @@ class KernelsCublasLt : public Kernels {
       plan.forward = require_algorithm(Matmul(library_, forward_shape(query, query.rows, false), cublas_bytes));
     plan.forward_is_skinny = may_be_skinny(skinny_forward_shape(query));
     plan.forward_is_fused = plan.gelu_is_fused = may_fuse(fused_forward_shape(query));
+    using enum MatmulShape::Gelu;
+    const bool tanh = query.options & FVLM_GELU_TANH, gelu = query.options & FVLM_WITH_GELU;
+    if (tanh && gelu) plan.gelu_forward = Matmul(library_, gelu_shape(query, value, query.rows), cublas_bytes);
     if (!has_backward(query)) return plan;
+    if (tanh && !gelu) plan.gelu_input = Matmul(library_, gelu_shape(query, derivative, query.rows), cublas_bytes);
     plan.input_is_skinny = may_be_skinny(skinny_input_shape(query));
     plan.input_is_fused = plan.gelu_derivative_is_fused = may_fuse(fused_input_shape(query));
     plan.input = require_algorithm(Matmul(library_, input_shape(query, query.rows), cublas_bytes));
@@ -261,9 +240,13 @@ class KernelsCublasLt : public Kernels {
     SkinnyGemm skinny{rows_of(o.x), rows_of(o.weight), rows_of(o.y), o.bias, rows_of(residual)};
     skinny.gelu = gelu;
     if (o.sum.data != o.y.data) skinny.sum = rows_of(o.sum);
-    if (plan.forward_is_skinny && skinny_gemm_takes(on(call), skinny_forward_shape(query), skinny))
+    const bool exact = is_exact(query), keeps_sum = o.sum.data != o.y.data;
+    const MatmulOperands with_gelu{o.x, o.weight, o.y, o.bias, false, {}, keeps_sum ? o.sum : Matrix{}};
+    if (plan.forward_is_skinny && (!gelu || exact) && skinny_gemm_takes(on(call), skinny_forward_shape(query), skinny))
       return skinny_gemm(on(call), skinny_forward_shape(query), skinny);
-    if (gelu && plan.gelu_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.sum, o.y}))
+    if (gelu && plan.gelu_is_epilogue && keeps_sum == has_backward(query) && plan.gelu_forward.takes(with_gelu))
+      return plan.gelu_forward.run(library_, call, with_gelu, scratch.cublas);
+    if (gelu && exact && plan.gelu_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.sum, o.y}))
       return fused_gelu_forward(on(call), fused_forward_shape(query), o);
     if (!gelu && plan.forward_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.y}) &&
         (!residual.data || tma_compatible(query.dtype, {residual})))
@@ -274,7 +257,7 @@ class KernelsCublasLt : public Kernels {
     if (plan.adds_bias) bias.data = nullptr;
     if (gelu || bias.data)
       add_bias_gelu(on(call), shape_of(query.dtype, query.rows, query.width, {o.sum, o.y, bias}),
-                    {rows_of(o.sum), rows_of(o.y), bias.data, gelu, o.sum.data != o.y.data});
+                    {rows_of(o.sum), rows_of(o.y), bias.data, gelu, keeps_sum, gelu_form_of(query.options)});
   }
 
   void input_gradient(const fvlm_call& call, const Query& query, const Plan& plan, FusedGeluBackward o,
@@ -282,9 +265,17 @@ class KernelsCublasLt : public Kernels {
     const bool gelu = o.x.data != nullptr;
     SkinnyGemm skinny{rows_of(o.d_y), rows_of(o.weight), rows_of(o.d_x)};
     skinny.gelu_input = rows_of(o.x), skinny.sums = sums;
-    if (plan.input_is_skinny && skinny_gemm_takes(on(call), skinny_input_shape(query), skinny))
+    const bool exact = is_exact(query);
+    if (plan.input_is_skinny && (!gelu || exact) && skinny_gemm_takes(on(call), skinny_input_shape(query), skinny))
       return skinny_gemm(on(call), skinny_input_shape(query), skinny);
-    if (gelu && plan.gelu_derivative_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
+    const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
+    const MatmulOperands with_gelu{o.d_y, o.weight, o.d_x, nullptr, false, {}, o.x};
+    if (gelu && plan.gelu_derivative_is_epilogue && plan.gelu_input.takes(with_gelu)) {
+      plan.gelu_input.run(library_, call, with_gelu, scratch.cublas);
+      if (sums.required()) column_sums(on(call), shape, rows_of(o.d_x), sums);
+      return;
+    }
+    if (gelu && exact && plan.gelu_derivative_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
       if (sums.required()) o.sums = scratch.gelu_derivative_sums.data();
       fused_gelu_backward(on(call), fused_input_shape(query), o);
       const Matrix parts{o.sums, query.inner};
@@ -299,11 +290,11 @@ class KernelsCublasLt : public Kernels {
       fused_linear(on(call), fused_input_shape(query), {o.d_y, o.weight, o.d_x, nullptr, {}, true});
     else
       plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, scratch.cublas);
-    const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
+    const GeluGradient gradient{rows_of(o.x), rows_of(o.d_x), gelu_form_of(query.options)};
     if (gelu && sums.required())
-      gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)}, sums);
+      gelu_gradient(on(call), shape, gradient, sums);
     else if (gelu)
-      gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)});
+      gelu_gradient(on(call), shape, gradient);
     else if (sums.required())
       column_sums(on(call), shape, rows_of(o.d_x), sums);
   }
@@ -321,11 +312,10 @@ class KernelsCublasLt : public Kernels {
   }
 
   // Replaces the heuristics' first choices by the fastest candidates.
-  void measure(const fvlm_call& call, const Query& query, const Scratch& scratch, Plan& plan) const {
-    const TimingSets sets = timing_sets(query);
-    if (sets.rows == 0) return;
-    fill_random(stream_of(call), query.dtype, scratch.operands.data(), sets.count * sets.bytes() / bytes(query.dtype));
-    const auto set = [&](int repeat) { return timing_set(query, sets, scratch, repeat); };
+  void measure(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingOperands& sets,
+               Plan& plan) const {
+    fill_random(stream_of(call), query.dtype, sets.memory, sets.bytes() / bytes(query.dtype));
+    const auto set = [&](int repeat) { return sets.set(repeat); };
     const auto timed = [&](Matmul& product, const MatmulShape& shape,
                            const std::function<MatmulOperands(int)>& operands, const char* what) {
       product.measure(library_, call, shape, operands, scratch.cublas);
@@ -336,7 +326,7 @@ class KernelsCublasLt : public Kernels {
     timed(
         plan.forward, forward_shape(query, sets.rows, plan.adds_bias),
         [&](int repeat) {
-          const TimingSet s = set(repeat);
+          const TimingOperands::Set s = set(repeat);
           return MatmulOperands{
               s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr, false, has_residual(query) ? s.y : Matrix{}};
         },
@@ -345,7 +335,7 @@ class KernelsCublasLt : public Kernels {
       timed(
           plan.input, input_shape(query, sets.rows),
           [&](int repeat) {
-            const TimingSet s = set(repeat);
+            const TimingOperands::Set s = set(repeat);
             return MatmulOperands{s.y, s.weight, s.x};
           },
           "input gradient");
@@ -356,7 +346,7 @@ class KernelsCublasLt : public Kernels {
     timed(
         plan.weight, weight_shape(query, sets.rows),
         [&](int repeat) {
-          const TimingSet s = set(repeat);
+          const TimingOperands::Set s = set(repeat);
           return MatmulOperands{s.y, s.x, s.weight};
         },
         "weight gradient");
@@ -364,27 +354,25 @@ class KernelsCublasLt : public Kernels {
   }
 
   // Decides whether plain products run as custom kernels.
-  void measure_linear(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingSets& sets,
+  void measure_linear(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingOperands& sets,
                       Plan& plan) const {
     Query timed = query;
     timed.rows = sets.rows;
-    const auto choose = [&](bool Plan::*custom, const std::function<void(const Plan&, const TimingSet&)>& run,
+    const auto choose = [&](bool Plan::*custom, const std::function<void(const Plan&, const TimingOperands::Set&)>& run,
                             const char* what) {
       Plan base_plan;
       base_plan.forward = plan.forward.with_rows(timed.rows);
       base_plan.input = plan.input.with_rows(timed.rows);
       base_plan.adds_bias = plan.adds_bias;
       base_plan.*custom = plan.*custom;
-      plan.*custom =
-          is_faster(call, query, timed.rows, base_plan, custom, what, [&](const Plan& plan_candidate, int repeat) {
-            run(plan_candidate, timing_set(query, sets, scratch, repeat));
-          });
+      plan.*custom = is_faster(call, query, timed.rows, base_plan, custom, what,
+                               [&](const Plan& plan_candidate, int repeat) { run(plan_candidate, sets.set(repeat)); });
     };
-    const auto run_forward = [&](const Plan& plan_candidate, const TimingSet& s) {
+    const auto run_forward = [&](const Plan& plan_candidate, const TimingOperands::Set& s) {
       forward(call, timed, plan_candidate, {s.x, s.weight, s.y, s.y, s.bias}, has_residual(query) ? s.y : Matrix{},
               false, scratch);
     };
-    const auto run_input = [&](const Plan& plan_candidate, const TimingSet& s) {
+    const auto run_input = [&](const Plan& plan_candidate, const TimingOperands::Set& s) {
       input_gradient(call, timed, plan_candidate, {s.y, s.weight, {}, s.x}, {}, scratch);
     };
     choose(&Plan::forward_is_skinny, run_forward, "forward, skinny GEMM");
@@ -396,11 +384,12 @@ class KernelsCublasLt : public Kernels {
 
   // Decides whether GELU and its derivative are fused where no skinny GEMM takes them. Uses half the rows: the other
   // half of the result's memory holds the pre-activation.
-  void measure_gelu(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingSets& sets,
+  void measure_gelu(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingOperands& sets,
                     Plan& plan) const {
     Query half = query;
     half.rows = sets.rows / 2;
     if (half.rows == 0) return;
+    const bool keeps_sum = has_backward(query);
     Plan base_plan = plan;
     base_plan.forward_is_skinny = base_plan.input_is_skinny = false;
     base_plan.forward = plan.forward.with_rows(half.rows);
@@ -409,33 +398,53 @@ class KernelsCublasLt : public Kernels {
       return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row_stride * bytes(query.dtype),
                     whole.row_stride};
     };
-    const auto choose = [&](bool Plan::*fused, const std::function<void(const Plan&, const TimingSet&)>& run,
+    const auto choose = [&](bool Plan::*fused, const std::function<void(const Plan&, const TimingOperands::Set&)>& run,
                             const char* what) {
-      plan.*fused =
-          is_faster(call, query, half.rows, base_plan, fused, what, [&](const Plan& plan_candidate, int repeat) {
-            run(plan_candidate, timing_set(query, sets, scratch, repeat));
-          });
+      plan.*fused = is_faster(call, query, half.rows, base_plan, fused, what,
+                              [&](const Plan& plan_candidate, int repeat) { run(plan_candidate, sets.set(repeat)); });
     };
-    choose(
-        &Plan::gelu_is_fused,
-        [&](const Plan& plan_candidate, const TimingSet& s) {
-          forward(call, half, plan_candidate, {s.x, s.weight, s.y, second_half(s.y), s.bias}, {}, true, scratch);
-        },
-        "gelu");
-    choose(
-        &Plan::gelu_derivative_is_fused,
-        [&](const Plan& plan_candidate, const TimingSet& s) {
-          input_gradient(call, half, plan_candidate, {s.y, s.weight, s.x, second_half(s.x)}, {}, scratch);
-        },
-        "gelu derivative");
+    const auto run_forward = [&](const Plan& plan_candidate, const TimingOperands::Set& s) {
+      forward(call, half, plan_candidate, {s.x, s.weight, s.y, keeps_sum ? second_half(s.y) : s.y, s.bias}, {}, true,
+              scratch);
+    };
+    const auto run_input = [&](const Plan& plan_candidate, const TimingOperands::Set& s) {
+      void* sums = query.options & FVLM_WITH_COLUMN_SUMS ? s.bias : nullptr;
+      input_gradient(call, half, plan_candidate, {s.y, s.weight, s.x, second_half(s.x)},
+                     sums_of(query, scratch, sums, false), scratch);
+    };
+    if (is_exact(query)) {
+      choose(&Plan::gelu_is_fused, run_forward, "gelu");
+      choose(&Plan::gelu_derivative_is_fused, run_input, "gelu derivative");
+      return;
+    }
+    const auto choose_epilogue = [&](Matmul Plan::*product, MatmulShape::Gelu gelu, bool Plan::*epilogue,
+                                     const auto& operands, const auto& run, const char* what) {
+      (plan.*product).measure(library_, call, gelu_shape(query, gelu, half.rows), operands, scratch.cublas);
+      base_plan.*product = (plan.*product).with_rows(half.rows);
+      base_plan.*epilogue = (plan.*product).takes(operands(0));
+      choose(epilogue, run, what);
+    };
+    const auto forward_operands = [&](int repeat) {
+      const TimingOperands::Set s = sets.set(repeat);
+      return MatmulOperands{s.x,   s.weight, keeps_sum ? second_half(s.y) : s.y, has_bias(query) ? s.bias : nullptr,
+                            false, {},       keeps_sum ? s.y : Matrix{}};
+    };
+    const auto input_operands = [&](int repeat) {
+      const TimingOperands::Set s = sets.set(repeat);
+      return MatmulOperands{s.y, s.weight, second_half(s.x), nullptr, false, {}, s.x};
+    };
+    using enum MatmulShape::Gelu;
+    choose_epilogue(&Plan::gelu_forward, value, &Plan::gelu_is_epilogue, forward_operands, run_forward, "gelu");
+    choose_epilogue(&Plan::gelu_input, derivative, &Plan::gelu_derivative_is_epilogue, input_operands, run_input,
+                    "gelu derivative");
   }
 
   void measure_weight_gradient(const fvlm_call& call, const Query& query, const Scratch& scratch,
-                               const TimingSets& sets, Plan& plan) const {
+                               const TimingOperands& sets, Plan& plan) const {
     const auto choose = [&](bool Plan::*custom, bool bias, const char* what) {
       plan.*custom =
           is_faster(call, query, query.rows, plan, custom, what, [&](const Plan& plan_candidate, int repeat) {
-            const TimingSet s = timing_set(query, sets, scratch, repeat);
+            const TimingOperands::Set s = sets.set(repeat);
             weight_gradient(call, query, plan_candidate,
                             {rows_of(s.y), rows_of(s.x), s.weight.data, bias ? s.bias : nullptr, false}, scratch);
           });
@@ -483,26 +492,6 @@ class KernelsCublasLt : public Kernels {
     return std::clamp(largest * 4 * 16, min_cublas_bytes, max_cublas_bytes);
   }
 
-  static TimingSets timing_sets(const Query& query) {
-    const auto padded = [](int64_t size) { return (size + 255) / 256 * 256; };
-    const int64_t element = bytes(query.dtype);
-    TimingSets sets;
-    sets.weight = padded(query.width * query.inner * (has_backward(query) ? 4 : element));
-    sets.bias = padded(query.width * (has_backward(query) ? 4 : element));
-    const int64_t room = (max_set_bytes - sets.weight - sets.bias) / ((query.inner + query.width) * element);
-    sets.rows = room >= query.rows ? query.rows : room < row_unit ? 0 : room / row_unit * row_unit;
-    sets.x = padded(sets.rows * query.inner * element);
-    sets.y = padded(sets.rows * query.width * element);
-    sets.count = sets.rows == 0 ? 0 : std::clamp<int64_t>(max_scratch_bytes / sets.bytes(), 1, max_sets);
-    return sets;
-  }
-
-  static TimingSet timing_set(const Query& query, const TimingSets& sets, const Scratch& scratch, int repeat) {
-    char* x = scratch.operands.data() + repeat % sets.count * sets.bytes();
-    char *y = x + sets.x, *weight = y + sets.y;
-    return {{x, query.inner}, {y, query.width}, {weight, query.inner}, weight + sets.weight};
-  }
-
   Scratch allocate(Workspace& workspace, const Query& query) const {
     Scratch scratch;
     if (!has_plan(query)) return scratch;
@@ -515,8 +504,6 @@ class KernelsCublasLt : public Kernels {
     if (query.options & FVLM_WITH_COLUMN_SUMS && query.rows > 0 && may_fuse(fused_input_shape(query)))
       scratch.gelu_derivative_sums =
           workspace.take<float>(column_sum_parts(multiprocessors_, fused_input_shape(query)) * query.inner);
-    const TimingSets sets = timing_sets(query);
-    scratch.operands = workspace.take<char>(sets.count * sets.bytes());
     return scratch;
   }
 

@@ -23,9 +23,18 @@ struct Description : GemmDescriptor {
     if (const int64_t row = std::max(operands.addend.row_stride, s.columns); operands.addend.data)
       check_cublas(cublasLtMatrixLayoutSetAttribute(&addend, CUBLASLT_MATRIX_LAYOUT_LD, &row, sizeof row),
                    "cublasLtMatrixLayoutSetAttribute");
-    if (!s.adds_bias) return;
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    using Gelu = MatmulShape::Gelu;
+    const bool keeps = s.has_pre_activation || s.gelu == Gelu::derivative;
+    const std::uint32_t gelu = s.gelu == Gelu::none         ? 0
+                               : s.gelu == Gelu::derivative ? CUBLASLT_EPILOGUE_DGELU
+                               : keeps                      ? CUBLASLT_EPILOGUE_GELU_AUX
+                                                            : CUBLASLT_EPILOGUE_GELU;
+    const std::uint32_t epilogue = gelu | (s.adds_bias ? CUBLASLT_EPILOGUE_BIAS : 0);
+    if (epilogue) set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (s.adds_bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    if (!keeps) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.pre_activation.data);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::max(operands.pre_activation.row_stride, s.columns));
   }
 };
 
@@ -49,7 +58,7 @@ Alignments alignments_of(const MatmulShape& s, const MatmulOperands& operands) {
   const Matrix bias{operands.bias, 0};
   return {alignment_of(operands.a, s.dtype), alignment_of(operands.b, s.dtype),
           std::min({alignment_of(operands.c, s.result), alignment_of(bias, s.result),
-                    alignment_of(operands.addend, s.result)})};
+                    alignment_of(operands.addend, s.result), alignment_of(operands.pre_activation, s.result)})};
 }
 
 // Contiguous matrices at aligned addresses, for querying the heuristics, which access no memory.
@@ -59,6 +68,7 @@ MatmulOperands contiguous_operands(const MatmulShape& s) {
   operands.b.row_stride = s.b_transposed ? s.inner : s.columns;
   operands.c.row_stride = s.columns;
   if (s.adds_bias) operands.bias = reinterpret_cast<void*>(max_alignment); // has to be non-NULL
+  if (s.gelu != MatmulShape::Gelu::none) operands.pre_activation = {reinterpret_cast<void*>(max_alignment), s.columns};
   return operands;
 }
 
@@ -116,13 +126,16 @@ void Matmul::measure(const CublasLt& library, const fvlm_call& call, const Matmu
                       candidates_.size(), seconds[chosen_] * 1e6, seconds[0] * 1e6);
 }
 
+bool Matmul::takes(const MatmulOperands& operands) const {
+  const Alignments needed = alignments_of(shape_, contiguous_operands(shape_)), given = alignments_of(shape_, operands);
+  return given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();
+}
+
 void Matmul::run(const CublasLt& library, const fvlm_call& call, const MatmulOperands& operands,
                  Span<char> workspace) const {
-  const Alignments needed = alignments_of(shape_, contiguous_operands(shape_)), given = alignments_of(shape_, operands);
-  const bool contiguous = given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();
+  const bool contiguous = takes(operands);
   if (!contiguous && !exists_)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for operands aligned to %lld, %lld and %lld bytes",
-                  static_cast<long long>(given.a), static_cast<long long>(given.b), static_cast<long long>(given.c));
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for operands of this alignment");
   const cublasLtMatmulAlgo_t& algorithm = contiguous ? candidates_[chosen_] : unaligned_;
   check_cublas(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
 }

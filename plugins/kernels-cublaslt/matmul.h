@@ -9,6 +9,10 @@ namespace fvlm::plugins {
 
 struct MatmulShape : GemmShape {
   bool adds_bias = false; // adds a vector of the result's dtype to each row of c
+  // An epilogue with the approximation of GELU with tanh, the only one that cuBLASLt has. value: c = gelu(a b + bias).
+  // derivative: c = a b multiplied by GELU's derivative at the pre-activation.
+  enum class Gelu { none, value, derivative } gelu = Gelu::none;
+  bool has_pre_activation = false; // of the value: it is stored too
 };
 
 struct MatmulOperands {
@@ -16,6 +20,7 @@ struct MatmulOperands {
   void* bias = nullptr;
   bool accumulate = false; // c += a b
   Matrix addend{};         // c = addend + a b; may be c itself
+  Matrix pre_activation{}; // as c
 };
 
 class Matmul {
@@ -27,6 +32,8 @@ class Matmul {
 
   // Whether cuBLASLt has an algorithm for operands of any alignment.
   bool exists() const { return exists_; }
+  // Whether it has a fast one for operands of such an alignment.
+  bool takes(const MatmulOperands& operands) const;
 
   // Times the candidates on a product of the same kind, possibly with fewer rows, and selects the fastest. `operands`
   // returns operands aligned to 256 bytes that differ per repetition, so that they are not in the L2 already. [setup]

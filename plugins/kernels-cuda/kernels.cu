@@ -16,8 +16,8 @@ using std::int64_t;
 constexpr int64_t widest_access = 16; // bytes
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES;
-constexpr std::uint32_t gelu_forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
+                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES |
+                                        FVLM_PER_HEAD;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -148,6 +148,15 @@ class LinearStack {
   plugins::FoldRowScale p_{};
 };
 
+// The norms of a query: of its rows, or with FVLM_PER_HEAD of their heads.
+fvlm_kernels_query norms_of(fvlm_kernels_query query) {
+  if (!(query.options & FVLM_PER_HEAD)) return query;
+  query.rows *= query.heads;
+  query.width = query.head_dim;
+  query.options &= ~std::uint32_t{FVLM_PER_HEAD};
+  return query;
+}
+
 class KernelsCuda : public Kernels {
  public:
   explicit KernelsCuda(const fvlm_instance_config& config)
@@ -178,6 +187,12 @@ class KernelsCuda : public Kernels {
                       query.rotary_dim, query.head_dim);
       if (query.rotary_dim > 1024) return refuse("rotary_dim %d is not supported: the limit is 1024", query.rotary_dim);
     }
+    if ((query.options & FVLM_PER_HEAD) &&
+        (query.op != FVLM_OP_RMSNORM || (query.options & (FVLM_WITH_RESIDUAL | FVLM_COMPENSATED)) ||
+         query.head_dim < 1 || int64_t{query.heads} * query.head_dim != query.width ||
+         query.rows * query.heads > INT32_MAX))
+      return refuse("%lld rows of %d heads of %d in %lld columns are not supported", static_cast<long long>(query.rows),
+                    query.heads, query.head_dim, static_cast<long long>(query.width));
     if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_COLUMN_SUMS))
       return refuse("column sums of d_x are not supported");
     if (query.op == FVLM_OP_FOLD_ROW_SCALE && query.inner < 0)
@@ -185,8 +200,9 @@ class KernelsCuda : public Kernels {
     return accept(300, "one pass, 16 bytes per thread");
   }
 
-  void requirements(const Query& query, Requirements& requirements) const {
-    require(fits(query));
+  void requirements(const Query& all, Requirements& requirements) const {
+    require(fits(all));
+    const Query query = norms_of(all);
     if (!(query.options & FVLM_WITH_BACKWARD)) return;
     const bool layernorm = query.op == FVLM_OP_LAYERNORM, norm = layernorm || query.op == FVLM_OP_RMSNORM;
     if (norm) requirements.save(float32, {query.rows});      // 1 / standard deviation
@@ -293,7 +309,8 @@ class KernelsCuda : public Kernels {
   void bias_gelu_forward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_forward& a) const {
     require(fits(query));
     Operands operands(query);
-    BiasGelu p = gelu_of(query);
+    BiasGelu p{};
+    p.form = gelu_form_of(query.options);
     p.bias = a.bias ? operands.parameter(a.bias, "bias") : nullptr;
     p.x = operands.rows(a.x, "x");
     p.y = operands.rows(a.y, "y");
@@ -303,7 +320,8 @@ class KernelsCuda : public Kernels {
   void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& a) const {
     require(fits(query));
     Operands operands(query);
-    BiasGelu p = gelu_of(query);
+    BiasGelu p{};
+    p.form = gelu_form_of(query.options);
     p.bias = a.bias ? operands.parameter(a.bias, "bias") : nullptr;
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
@@ -341,15 +359,6 @@ class KernelsCuda : public Kernels {
     void *first, *second = nullptr, *third = nullptr;
   };
 
-  static BiasGelu gelu_of(const Query& query) {
-    BiasGelu p{};
-    const bool quick = query.options & FVLM_QUICK_GELU;
-    p.exact = !(query.options & gelu_forms);
-    p.linear = quick ? 1.702f : 1.5957691216057308f; // 2 sqrt(2 / pi)
-    p.cubic = quick ? 0.0f : 0.0713548162726f;       // 0.044715 times that
-    return p;
-  }
-
   // The most parameter gradients that the operation's backward sums.
   static int parameter_count(const Query& query) {
     return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_COLUMN_SUMS) != 0);
@@ -372,10 +381,19 @@ class KernelsCuda : public Kernels {
     return sums;
   }
 
+  static int heads_of(const Query& query) { return query.options & FVLM_PER_HEAD ? query.heads : 1; }
+  static Shape shape_of(const Operands& rows, const Operands& norms) {
+    Shape shape = norms.shape();
+    shape.vectorized = shape.vectorized && rows.vectorized();
+    return shape;
+  }
+
   void norm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a, bool centered) const {
     require(fits(query));
-    Operands operands(query);
+    const Query norms = norms_of(query);
+    Operands operands(query), of_norms(norms);
     NormForward p{};
+    p.heads = heads_of(query);
     p.x = operands.rows(a.x, "x");
     if (a.residual) {
       p.residual = operands.rows(a.residual, "residual");
@@ -383,31 +401,33 @@ class KernelsCuda : public Kernels {
     }
     p.compensation = operands.optional_rows(a.rest, "rest");
     p.sum_compensation = operands.optional_rows(a.sum_rest, "sum_rest");
-    p.weight = operands.parameter(a.weight, "weight");
+    p.weight = of_norms.parameter(a.weight, "weight");
     if (centered) p.bias = operands.parameter(a.bias, "bias");
     p.y = operands.rows(a.y, "y");
-    if (a.saved[0]) p.rstd = operands.statistic(a.saved[0], "saved[0]");
+    if (a.saved[0]) p.rstd = of_norms.statistic(a.saved[0], "saved[0]");
     if (centered && a.saved[1]) p.mean = operands.statistic(a.saved[1], "saved[1]");
     p.epsilon = query.epsilon;
-    plugins::norm_forward(on(call), operands.shape(), p);
+    plugins::norm_forward(on(call), shape_of(operands, of_norms), p);
   }
 
   void norm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a, bool centered) const {
     require(fits(query));
-    Operands operands(query);
+    const Query norms = norms_of(query);
+    Operands operands(query), of_norms(norms);
     NormBackward p{};
+    p.heads = heads_of(query);
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_sum = operands.optional_rows(a.d_sum, "d_sum");
     p.s = operands.rows(a.s, "s");
-    p.weight = operands.parameter(a.weight, "weight");
+    p.weight = of_norms.parameter(a.weight, "weight");
     p.d_x = operands.rows(a.d_x, "d_x");
-    p.rstd = operands.statistic(a.saved[0], "saved[0]");
+    p.rstd = of_norms.statistic(a.saved[0], "saved[0]");
     if (centered) p.mean = operands.statistic(a.saved[1], "saved[1]");
-    const Gradients out{operands.gradient(a.d_weight, "d_weight"),
+    const Gradients out{of_norms.gradient(a.d_weight, "d_weight"),
                         centered ? operands.gradient(a.d_bias, "d_bias") : nullptr,
                         centered ? operands.gradient(a.d_x_sums, "d_x_sums") : nullptr};
-    plugins::norm_backward(on(call), operands.shape(), p,
-                           sums_of(call, query, out, a.accumulate, full_width_parts(query)));
+    plugins::norm_backward(on(call), shape_of(operands, of_norms), p,
+                           sums_of(call, norms, out, a.accumulate, full_width_parts(norms)));
   }
 
   int multiprocessors_;

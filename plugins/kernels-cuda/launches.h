@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/cuda_rows.h"
+#include "common/gelu_form.h"
 
 namespace fvlm::plugins {
 
@@ -11,12 +12,14 @@ struct NormForward {
   const void *weight, *bias;           // bias NULL: rmsnorm
   float *rstd, *mean;                  // NULL: no backward follows
   float epsilon;
+  int heads; // norms in a row of the operands
 };
 
 struct NormBackward {
   Rows d_y, d_sum, s, d_x;
   const void* weight;
   const float *rstd, *mean; // mean NULL: rmsnorm
+  int heads;                // norms in a row of the operands
 };
 
 struct Swiglu {
@@ -26,8 +29,7 @@ struct Swiglu {
 struct BiasGelu {
   Rows x, y, d_y, d_x;
   const void* bias;
-  bool exact; // with erf; else x sigmoid(linear x + cubic x^3)
-  float linear, cubic;
+  GeluForm form;
 };
 
 struct Layerscale {

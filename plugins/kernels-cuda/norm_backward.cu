@@ -39,9 +39,10 @@ struct BackwardRow {
 
   __device__ void load(const NormBackward& p, const Part& part, std::int64_t row) {
     using Element = typename Part::Element;
-    part.load(row_at<const Element>(p.d_y, row), d_y);
-    part.load(row_at<const Element>(p.s, row), s);
-    if (p.d_sum.data) part.load(row_at<const Element>(p.d_sum, row), d_sum);
+    const int width = part.width;
+    part.load(row_at<const Element>(p, p.d_y, row, width), d_y);
+    part.load(row_at<const Element>(p, p.s, row, width), s);
+    if (p.d_sum.data) part.load(row_at<const Element>(p, p.d_sum, row, width), d_sum);
     rstd = p.rstd[row];
     mean = p.mean ? p.mean[row] : 0.0f;
   }
@@ -58,12 +59,13 @@ struct ParameterGradients : ColumnOperation<Type, pack> {
     float rstd, mean;
   };
   NormBackward p;
+  std::int64_t width;
 
   __device__ Column column(std::int64_t) const { return {}; }
   __device__ Row load(std::int64_t row, std::int64_t first) const {
     Row loaded;
-    loaded.d_y.load(at<Type>(p.d_y, row, first));
-    loaded.s.load(at<Type>(p.s, row, first));
+    loaded.d_y.load(row_at<const Type>(p, p.d_y, row, width) + first);
+    loaded.s.load(row_at<const Type>(p, p.s, row, width) + first);
     loaded.rstd = p.rstd[row];
     loaded.mean = centered ? p.mean[row] : 0.0f;
     return loaded;
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
     }
     mean_d_x_hat_x_hat = sum(mean_d_x_hat_x_hat) * inverse_width;
     if constexpr (centered) mean_d_x_hat = sum(mean_d_x_hat) * inverse_width;
-    Element* d_x = row_at<Element>(p.d_x, row);
+    Element* d_x = row_at<Element>(p, p.d_x, row, width);
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
@@ -218,7 +220,7 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
 template <class Element>
 __global__ void __launch_bounds__(block_threads) scalar_rows(NormBackward p, std::int64_t width) {
   const std::int64_t row = blockIdx.x;
-  const Element *d_y = row_at<const Element>(p.d_y, row), *s = row_at<const Element>(p.s, row);
+  const Element *d_y = row_at<const Element>(p, p.d_y, row, width), *s = row_at<const Element>(p, p.s, row, width);
   const Element* weight = static_cast<const Element*>(p.weight);
   const float rstd = p.rstd[row], mean = p.mean ? p.mean[row] : 0.0f;
   float mean_d_x_hat = 0, mean_d_x_hat_x_hat = 0;
@@ -230,8 +232,8 @@ __global__ void __launch_bounds__(block_threads) scalar_rows(NormBackward p, std
   GroupSum<block_threads> sum;
   mean_d_x_hat_x_hat = sum(mean_d_x_hat_x_hat) / static_cast<float>(width);
   mean_d_x_hat = p.mean ? sum(mean_d_x_hat) / static_cast<float>(width) : 0.0f;
-  const Element* d_sum = p.d_sum.data ? row_at<const Element>(p.d_sum, row) : nullptr;
-  Element* d_x = row_at<Element>(p.d_x, row);
+  const Element* d_sum = p.d_sum.data ? row_at<const Element>(p, p.d_sum, row, width) : nullptr;
+  Element* d_x = row_at<Element>(p, p.d_x, row, width);
   for (std::int64_t i = threadIdx.x; i < width; i += block_threads) {
     const float x_hat = (static_cast<float>(s[i]) - mean) * rstd;
     const float d =
@@ -247,9 +249,11 @@ void launch_scalar(const Device& device, const Shape& shape, const NormBackward&
   // Parameter gradients come first, since d_x may overwrite d_y.
   const bool of_parameters = sums.out[0] || sums.out[1];
   if (of_parameters && norm.mean)
-    launch_column_kernel(device, shape.rows, shape.width, ParameterGradients<Element, 1, true>{{}, norm}, sums);
+    launch_column_kernel(device, shape.rows, shape.width, ParameterGradients<Element, 1, true>{{}, norm, shape.width},
+                         sums);
   else if (of_parameters)
-    launch_column_kernel(device, shape.rows, shape.width, ParameterGradients<Element, 1, false>{{}, norm}, sums);
+    launch_column_kernel(device, shape.rows, shape.width, ParameterGradients<Element, 1, false>{{}, norm, shape.width},
+                         sums);
   scalar_rows<Element><<<static_cast<unsigned>(shape.rows), block_threads, 0, device.stream>>>(norm, shape.width);
 }
 

@@ -165,7 +165,7 @@ bool norm_backward_few_rows(const Device& device, const Shape& shape, const Norm
   using Element = BFloat16;
   static_assert(has_few_rows_kernels<Element>);
   if (!(shape.dtype == sdk::bfloat16) || !shape.vectorized || !sums.required() || shape.rows > max_few_rows ||
-      norm.d_x.data == norm.d_y.data)
+      norm.heads > 1 || norm.d_x.data == norm.d_y.data)
     return false;
   return with_row_parts<Element>(shape.width, false, [&](auto threads, auto packs) {
     const int rows = static_cast<int>(shape.rows), width = static_cast<int>(shape.width);

@@ -42,20 +42,20 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
   if (row >= rows) return;
   const Part part{static_cast<int>(threadIdx.x % threads), width};
   typename Part::Values s[packs], residual[packs], compensation[packs]{}, weights[packs], biases[packs];
-  part.load(row_at<const Element>(p.x, row), s);
-  if (p.residual.data) part.load(row_at<const Element>(p.residual, row), residual);
-  if (p.compensation.data) part.load(row_at<const Element>(p.compensation, row), compensation);
+  part.load(row_at<const Element>(p, p.x, row, width), s);
+  if (p.residual.data) part.load(row_at<const Element>(p, p.residual, row, width), residual);
+  if (p.compensation.data) part.load(row_at<const Element>(p, p.compensation, row, width), compensation);
   const Element *weight = static_cast<const Element*>(p.weight), *bias = static_cast<const Element*>(p.bias);
   if constexpr (early) part.load(weight, weights);
   if constexpr (early && centered) part.load(bias, biases);
   if (p.residual.data) {
-    Element* sum = row_at<Element>(p.sum, row);
+    Element* sum = row_at<Element>(p, p.sum, row, width);
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
       if (p.sum_compensation.data) {
         add_rounded(s[i], residual[i], &compensation[i]);
-        compensation[i].store(row_at<Element>(p.sum_compensation, row) + part.first(i));
+        compensation[i].store(row_at<Element>(p, p.sum_compensation, row, width) + part.first(i));
       } else {
         add_rounded(s[i], residual[i]);
       }
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
   }
   const float rstd = rsqrtf(fmaf(sum(squares), inverse_width, p.epsilon));
 
-  Element* y = row_at<Element>(p.y, row);
+  Element* y = row_at<Element>(p, p.y, row, width);
 #pragma unroll
   for (int i = 0; i < packs; ++i) {
     if (!part.inside(i)) continue;
@@ -118,13 +118,13 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
 template <class Element>
 __global__ void __launch_bounds__(block_threads) scalar_rows(NormForward p, std::int64_t width) {
   const std::int64_t row = blockIdx.x;
-  const Element* x = row_at<const Element>(p.x, row);
+  const Element* x = row_at<const Element>(p, p.x, row, width);
   const Element* s = x;
   if (p.residual.data) {
-    const Element* residual = row_at<const Element>(p.residual, row);
-    Element* sum = row_at<Element>(p.sum, row);
-    const Element* compensation = row_at<const Element>(p.compensation, row);
-    Element* sum_compensation = row_at<Element>(p.sum_compensation, row);
+    const Element* residual = row_at<const Element>(p, p.residual, row, width);
+    Element* sum = row_at<Element>(p, p.sum, row, width);
+    const Element* compensation = row_at<const Element>(p, p.compensation, row, width);
+    Element* sum_compensation = row_at<Element>(p, p.sum_compensation, row, width);
     for (std::int64_t i = threadIdx.x; i < width; i += block_threads) {
       const float exact = static_cast<float>(x[i]) + static_cast<float>(residual[i]) +
                           (p.compensation.data ? static_cast<float>(compensation[i]) : 0.0f);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(block_threads) scalar_rows(NormForward p, std:
   }
   const float rstd = rsqrtf(sum(squares) / static_cast<float>(width) + p.epsilon);
   const Element *weight = static_cast<const Element*>(p.weight), *bias = static_cast<const Element*>(p.bias);
-  Element* y = row_at<Element>(p.y, row);
+  Element* y = row_at<Element>(p, p.y, row, width);
   for (std::int64_t i = threadIdx.x; i < width; i += block_threads)
     y[i] = Element(fmaf((static_cast<float>(s[i]) - mean) * rstd, static_cast<float>(weight[i]),
                         bias ? static_cast<float>(bias[i]) : 0.0f));

@@ -19,6 +19,14 @@ __device__ Element* row_at(const Rows& rows, std::int64_t row) {
   return static_cast<Element*>(rows.data) + row * rows.stride;
 }
 
+// The first element of a norm's row, which may be one of several heads in a row of the operand.
+template <class Element, class Norm>
+__device__ Element* row_at(const Norm& norm, const Rows& rows, std::int64_t row, std::int64_t width) {
+  if (norm.heads == 1) return row_at<Element>(rows, row);
+  const unsigned heads = static_cast<unsigned>(norm.heads), whole = static_cast<unsigned>(row) / heads;
+  return static_cast<Element*>(rows.data) + whole * rows.stride + (static_cast<unsigned>(row) - whole * heads) * width;
+}
+
 // A thread's part of a row: `packs` packs, which the threads of the row interleave.
 template <class Type, int threads, int count>
 struct RowPart {

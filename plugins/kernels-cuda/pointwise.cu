@@ -74,14 +74,6 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
   }
 };
 
-template <class Form>
-__device__ Form form_of(const BiasGelu& p) {
-  if constexpr (std::is_same_v<Form, SigmoidGelu>)
-    return {p.linear, p.cubic};
-  else
-    return {};
-}
-
 template <class Type, int pack, class Form>
 struct GeluForward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
@@ -106,7 +98,7 @@ struct GeluForward : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column& column, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&)[1][pack]) const {
-    const Form form = form_of<Form>(p);
+    const Form form = kernel_form<Form>(p.form);
     float x[pack];
     loaded.x.widen(x);
 #pragma unroll
@@ -134,7 +126,7 @@ struct GeluBackward : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column& column, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&d_bias)[1][pack]) const {
-    const Form form = form_of<Form>(p);
+    const Form form = kernel_form<Form>(p.form);
     float x[pack], d[pack];
     loaded.x.widen(x);
     loaded.d_y.widen(d);
@@ -237,12 +229,12 @@ void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swi
   launch_columns<SwigluBackward>(device, shape, swiglu);
 }
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
-  gelu.exact ? launch_columns<ExactGeluForward>(device, shape, gelu)
-             : launch_columns<SigmoidGeluForward>(device, shape, gelu);
+  gelu.form.exact ? launch_columns<ExactGeluForward>(device, shape, gelu)
+                  : launch_columns<SigmoidGeluForward>(device, shape, gelu);
 }
 void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const GradientSums& sums) {
-  gelu.exact ? launch_columns<ExactGeluBackward>(device, shape, gelu, sums)
-             : launch_columns<SigmoidGeluBackward>(device, shape, gelu, sums);
+  gelu.form.exact ? launch_columns<ExactGeluBackward>(device, shape, gelu, sums)
+                  : launch_columns<SigmoidGeluBackward>(device, shape, gelu, sums);
 }
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale) {
   launch_columns<LayerscaleForward>(device, shape, layerscale);

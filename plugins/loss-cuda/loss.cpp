@@ -23,6 +23,9 @@ using std::int64_t;
 // Every chunk costs another pass over d_weight, so chunks are as large as this much workspace allows, per 8,192 tokens.
 constexpr int64_t max_workspace = 64 << 20, tokens_per_workspace = 8192;
 constexpr int64_t row_unit = 128; // rows of a chunk are a multiple of a product's tile
+// A chunk also reads the whole weight twice, which binds chunks of few rows of a large vocabulary: they have at least
+// this part of the width as rows, even if that takes more workspace.
+constexpr int64_t min_rows_divisor = 4;
 // d_hidden is a product with few results and long sums. Where it is too narrow to occupy every multiprocessor, cuBLASLt
 // splits the sums (split-K), which takes a workspace.
 constexpr int64_t min_wide = 1536;
@@ -204,7 +207,8 @@ class LossCuda : public Loss {
     int64_t left =
         max_workspace * std::max<int64_t>(1, query.tokens / tokens_per_workspace) - product_workspace_bytes(query);
     if (may_fuse_softmax(query)) left -= (2 * query.tokens + max_partial_sums(multiprocessors_, row_unit)) * 4;
-    const int64_t max_rows = std::max(row_unit, left / row_bytes / row_unit * row_unit);
+    const int64_t max_rows =
+        std::max(round_up(query.width / min_rows_divisor, row_unit), left / row_bytes / row_unit * row_unit);
     if (query.tokens <= max_rows) return std::max<int64_t>(query.tokens, 1);
     const int64_t chunks = (query.tokens + max_rows - 1) / max_rows;
     return std::min(max_rows, round_up((query.tokens + chunks - 1) / chunks, row_unit));

@@ -55,6 +55,9 @@ class OnGpu(unittest.TestCase):
     def test_smolvlm(self):
         self.check("tiny-smolvlm:3", {"vision", "modality_projection", "decoder"})
 
+    def test_latentwire(self):
+        self.check("tiny-latentwire:3", {"vision", "shared_pooler", "adapter"})
+
 
 if __name__ == "__main__":
     unittest.main()

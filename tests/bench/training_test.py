@@ -64,12 +64,17 @@ class Profile(Bench):
             self.assertEqual((row["samples"], row["labels"]), (2, 16))
             self.assertLess(row["last_loss"], row["first_loss"])
 
+    def test_questions_have_the_terms_of_latentwire(self):
+        row, = self.rows("--configurations", "tiny-latentwire:2")
+        self.assertEqual((row["samples"], row["labels"]), (2, 2 * (6 + 1 + 4 + 4)))
+        self.assertLess(row["last_loss"], row["first_loss"])
+
     def test_pytorch_has_the_same_losses(self):
         try:
             import transformers  # noqa: F401
         except ImportError as error:
             self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
-        for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2"):
+        for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
             row, = self.rows("--configurations", name, "--peer", "eager")
             self.assertAlmostEqual(row["peer"]["first_loss"] / row["first_loss"], 1, delta=1e-5, msg=name)
 

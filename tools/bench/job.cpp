@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/question_pack.h"
 #include "feed/staging.h"
 #include "model/weights/visual_rows.h"
 #include "objective/dpo/settings.h"
@@ -61,11 +62,17 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
     dpo.cache_reference = reference == "remembered";
     stage.objective = {dpo};
   }
-  const int64_t rows_per_frame = visual_rows(job.plan.model).per_frame;
-  const auto size = stage.largest_sample(rows_per_frame);
+  if (shape.question) {
+    if (!reference.empty()) throw Error(ErrorKind::usage, "its samples are no pairs of answers").at(job.name);
+    stage.objective = question_objective();
+    stage.data.max_text_tokens = shape.question->prompt + shape.question->anchor + shape.question->answer;
+  }
+  const plan::VisualRows visual = visual_rows(job.plan.model);
+  const auto size = stage.largest_sample(visual.per_frame);
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = train::make_synthetic_pack(stage, {rows_per_frame}, job.capacity, configuration.samples, shape.frame,
-                                        shape.vocabulary(), feed::staging_for(device));
+  job.pack = shape.question ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary())
+                            : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples,
+                                                         shape.frame, shape.vocabulary(), feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);

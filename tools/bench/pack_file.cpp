@@ -53,23 +53,35 @@ void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std:
   std::vector<int64_t> counts;
   for (const auto& sample : pack.samples) counts.push_back(sample->frames);
   batch["frame_counts"] = at::tensor(counts, at::kLong);
-  // Never written to.
-  auto* frames = const_cast<float*>(pack.host.frames.data());
-  batch["frames"] = at::from_blob(frames, {pack.host.frame_count, 3, image_size, image_size}, at::kFloat);
+  if (const Sample& first = *pack.samples.front(); !first.bytes.empty()) {
+    std::vector<uint8_t> bytes;
+    for (const auto& sample : pack.samples) bytes.insert(bytes.end(), sample->bytes.begin(), sample->bytes.end());
+    batch["bytes"] = at::tensor(bytes, at::kByte);
+  } else {
+    // Never written to.
+    auto* frames = const_cast<float*>(pack.host.frames.data());
+    batch["frames"] = at::from_blob(frames, {pack.host.frame_count, 3, image_size, image_size}, at::kFloat);
+  }
   const size_t texts = pack.samples.front()->texts.size();
-  for (size_t text = 0; text < texts; ++text) {
+  const auto add = [&](const std::string& side, const auto& text_of) {
     std::vector<int64_t> ids, lengths, mask;
     for (const auto& sample : pack.samples) {
-      const SampleText& of_sample = sample->texts[text];
+      const SampleText& of_sample = text_of(*sample);
       ids.insert(ids.end(), of_sample.ids.begin(), of_sample.ids.end());
       mask.insert(mask.end(), of_sample.answer_mask.begin(), of_sample.answer_mask.end());
       lengths.push_back(std::ssize(of_sample.ids));
     }
-    const std::string side = texts == 1 ? "" : text == 0 ? "chosen_" : "rejected_";
     batch[side + "input_ids"] = at::tensor(ids, at::kLong);
     batch[side + "text_lengths"] = at::tensor(lengths, at::kLong);
     batch[side + "loss_mask"] = at::tensor(mask, at::kLong);
-  }
+  };
+  for (size_t text = 0; text < texts; ++text)
+    add(texts == 1  ? ""
+        : text == 0 ? "chosen_"
+                    : "rejected_",
+        [text](const Sample& sample) -> const SampleText& { return sample.texts[text]; });
+  if (!pack.samples.front()->teacher_texts.empty())
+    add("teacher_", [](const Sample& sample) -> const SampleText& { return sample.teacher_texts.front(); });
   model::write_tensors(file, batch);
 }
 

@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <limits>
 
@@ -167,8 +168,9 @@ class Profile {
   }
 
   static double flops_of(const model::Model& model, const Job& job) {
-    model::Work work;
+    model::Work work, of_teacher;
     for (const auto& sample : job.pack.samples) {
+      for (const SampleText& text : sample->teacher_texts) of_teacher.add(0, 0, std::array{text.tokens()}, 0);
       std::vector<int64_t> lengths;
       int64_t learnt = 0;
       for (const SampleText& text : sample->texts) {
@@ -185,7 +187,8 @@ class Profile {
     };
     const std::string& mode = stage.mode;
     return model.flops(tokens, work, {trains("vision"), trains("connector"), trains("decoder")}, mode) +
-           (job.reference == "live" ? model.flops(tokens, work, {}, mode) : 0);
+           (job.reference == "live" ? model.flops(tokens, work, {}, mode) : 0) +
+           model.flops(tokens, of_teacher, {}, mode);
   }
 
   const ProfileRequest& request_;

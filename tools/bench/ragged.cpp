@@ -51,7 +51,10 @@ PackSize pack_named(const std::string& name) {
 // if readback may overlap.
 class Steps {
  public:
-  explicit Steps(bool overlap) : under_way_at_most_(overlap && device::runtime() ? 1 : 0) { pass_over(); }
+  Steps(const Training& training, bool overlap)
+      : training_(training), under_way_at_most_(overlap && device::runtime() ? 1 : 0) {
+    pass_over();
+  }
 
   // Time since the last step is not counted.
   void pass_over() {
@@ -77,7 +80,7 @@ class Steps {
   void read() {
     const train::AsyncReadback numbers = std::move(under_way_.front());
     under_way_.pop_front();
-    last_loss = Training::loss(numbers);
+    last_loss = training_.loss(numbers);
     if (read_ == 0) first_loss = last_loss;
     const auto now = Clock::now();
     // Uses the device's clock, because by the host's a step's time would count for the next one.
@@ -87,6 +90,7 @@ class Steps {
     then_ = now;
   }
 
+  const Training& training_;
   size_t under_way_at_most_, read_ = 0;
   std::deque<train::AsyncReadback> under_way_;
   std::shared_ptr<device::Event> reached_; // of the step that was read last
@@ -208,7 +212,7 @@ class Stream {
     options.memory = packs_ahead * bytes;
     options.allocate = feed::staging_for(device_);
     PartTimes times;
-    Steps steps(request_.speed.overlap_copies);
+    Steps steps(training, request_.speed.overlap_copies);
     DataLoader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity),
                       options, Composer::start(batches, order));
     for (int64_t done = 0; done < wanted; done += steps.all.back().samples) {

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 namespace fvlm::bench {
 namespace {
@@ -67,9 +68,38 @@ std::vector<BatchShape> quickstart_batches() {
   return {ragged, even};
 }
 
-} // namespace
+// LatentWire's: the decoder is frozen.
+std::vector<Shape> question_shapes() {
+  return {{"tiny-latentwire",
+           "the parts of LatentWire, small",
+           R"({"model_type": "bytes", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+           "intermediate_size": 128, "max_bytes": 48})",
+           R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512, "tie_word_embeddings": true})",
+           R"({"kind": "byte_latents", "latents": 4, "heads": 2})",
+           0,
+           {},
+           1,
+           {"decoder"},
+           QuestionLengths{12, 2, 6}},
+          {"latentwire",
+           "LatentWire: 512 bytes as 8 latents for a frozen decoder of Llama-3.2-1B's shape, its own teacher",
+           R"({"model_type": "bytes", "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8,
+           "intermediate_size": 1024, "max_bytes": 512})",
+           R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+           "tie_word_embeddings": true, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 5e5,
+           "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                            "original_max_position_embeddings": 8192}})",
+           R"({"kind": "byte_latents", "latents": 8, "heads": 8})",
+           0,
+           {},
+           1,
+           {"decoder"},
+           QuestionLengths{160, 2, 16}}};
+}
 
-const std::vector<Shape>& shapes() {
+std::vector<Shape> picture_shapes() {
   static constexpr const char* dinov2_small =
       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
           "image_size": 518, "patch_size": 14})";
@@ -83,7 +113,7 @@ const std::vector<Shape>& shapes() {
   static const std::vector<std::string> connector_alone = {"vision", "decoder"};
   static constexpr const char* fvlm_64 = R"({"kind": "fvlm", "query_dim": 64, "visual_scale": 0.14})";
   static constexpr const char* fvlm_384 = R"({"kind": "fvlm", "query_dim": 384, "visual_scale": 0.14})";
-  static const std::vector<Shape> all = {
+  return {
       {"tiny", "a vision tower of 3 layers of 64, a decoder of 4 of 128",
        R"({"model_type": "dinov2", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
            "image_size": 56, "patch_size": 14})",
@@ -134,6 +164,16 @@ const std::vector<Shape>& shapes() {
            "max_position_embeddings": 8192, "rope_theta": 1e5})",
        R"({"kind": "pixel_shuffle", "factor": 4})", 512, one_image, 1},
   };
+}
+
+} // namespace
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = [] {
+    std::vector<Shape> both = picture_shapes();
+    for (Shape& shape : question_shapes()) both.push_back(std::move(shape));
+    return both;
+  }();
   return all;
 }
 

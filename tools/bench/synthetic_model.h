@@ -3,6 +3,7 @@
 #include "model/weights/model_directory.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,11 @@ struct BatchShape {
   std::vector<int64_t> frames, text;
 };
 
+// Lengths of the texts of a question, which are learnt as LatentWire learns them.
+struct QuestionLengths {
+  int64_t prompt, anchor, answer; // tokens; the prompt is the teacher's
+};
+
 struct Shape {
   const char* name;
   const char* summary;
@@ -24,6 +30,7 @@ struct Shape {
   std::vector<BatchShape> batches;
   int64_t frames = 0;                   // of each sample; 0: as many as a measurement asks for
   std::vector<std::string> freeze = {}; // groups of parameters
+  std::optional<QuestionLengths> question = {};
 
   int64_t vocabulary() const;
   ConnectorConfig connector_config() const;

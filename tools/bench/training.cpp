@@ -69,10 +69,12 @@ double Training::loss() const {
   return loss(numbers());
 }
 
-double Training::loss(const train::AsyncReadback& numbers) {
-  const double* term =
-      numbers.read().front().const_data_ptr<double>(); // of the first term: its loss and the label count
-  return term[0] / term[1];
+double Training::loss(const train::AsyncReadback& numbers) const {
+  const plan::Stage& stage = plan_.stages.front();
+  const auto terms = train::GradientComputer::read_sums(numbers.read().front(), stage);
+  double loss = 0;
+  for (size_t i = 0; i < terms.size(); ++i) loss += stage.objective[i]->weight.at(0) * terms[i].loss / terms[i].count;
+  return loss;
 }
 
 std::vector<std::string> Training::choices() const {

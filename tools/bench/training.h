@@ -64,7 +64,7 @@ class Training {
   train::AsyncReadback numbers() const {
     return train::AsyncReadback({gradient_computer_->sums(), stage_.optimization->norm()});
   }
-  static double loss(const train::AsyncReadback& numbers);
+  double loss(const train::AsyncReadback& numbers) const;
 
   int64_t kernels() const {
     return gradient_computer_->kernels() + stage_.optimization->kernels();

@@ -69,17 +69,17 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {gelu, FVLM_WITH_GELU},
                                     {column_sums, FVLM_WITH_COLUMN_SUMS},
                                     {writes_compensation, FVLM_COMPENSATED},
-                                    {frequencies, FVLM_WITH_FREQUENCIES}})
+                                    {frequencies, FVLM_WITH_FREQUENCIES},
+                                    {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
   query.options &= operation.options;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
   query.rows = rows;
-  query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
+  query.width = columns();
   if (operation.has_inner) query.inner = inner;
+  if (op == FVLM_OP_ROPE || per_head) query.heads = heads, query.head_dim = head_dim;
   if (op == FVLM_OP_ROPE) {
-    query.heads = heads;
-    query.head_dim = head_dim;
     query.rotary_dim = rotary_dim;
     query.rope_theta = theta;
   }
@@ -87,8 +87,12 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   return query;
 }
 
+int64_t KernelCase::columns() const {
+  return op == FVLM_OP_ROPE || per_head ? int64_t{heads} * head_dim : width;
+}
+
 std::string KernelCase::sizes() const {
-  if (op == FVLM_OP_ROPE) return fmt::format("{} x {} x {}", rows, heads, head_dim);
+  if (op == FVLM_OP_ROPE || per_head) return fmt::format("{} x {} x {}", rows, heads, head_dim);
   if (find_operation(op)->has_inner) return fmt::format("{} x {} x {}", rows, inner, width);
   return fmt::format("{} x {}", rows, width);
 }
@@ -105,6 +109,7 @@ std::string KernelCase::label() const {
   if (gelu_form == FVLM_GELU_TANH) text += ", gelu_tanh";
   if (gelu_on_input) text += ", gelu before";
   if (column_sums) text += ", sums";
+  if (per_head) text += ", heads apart";
   if (inverse) text += ", inverse";
   if (frequencies) text += ", frequencies";
   if (accumulate) text += ", accumulating";

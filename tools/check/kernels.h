@@ -21,7 +21,8 @@ struct KernelCase {
   bool bias = true;                 // linear, bias_gelu
   bool gelu = false;                // linear: in the forward
   bool gelu_on_input = false;       // linear: x is the output of a gelu, whose backward is fused
-  uint32_t gelu_form = 0;           // bias_gelu: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
+  uint32_t gelu_form = 0;           // bias_gelu, linear: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
+  bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;
   bool frozen = false;                   // no parameter has a gradient
@@ -36,6 +37,7 @@ struct KernelCase {
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
+  int64_t columns() const;   // of a row: width, or all heads
   std::string sizes() const; // "12 x 64"
   std::string label() const;
   bool needs_gradient(const std::string& gradient) const;
@@ -63,6 +65,7 @@ at::ScalarType kernel_dtype(Context& context, int op);
 
 // Integers that a 16-bit dtype represents exactly, and whose sum with 0.5 is halfway between two of its values.
 at::Tensor tie_values(at::IntArrayRef shape, at::ScalarType dtype);
+at::Tensor gelu_of(const KernelCase& kernel, const at::Tensor& x); // in the case's form
 at::Tensor filled(at::IntArrayRef shape, at::ScalarType dtype, double value);
 
 // An operand for a sum over rows: an output, or an updated one when the case accumulates.

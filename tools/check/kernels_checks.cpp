@@ -243,20 +243,6 @@ Outcome rope_theta(Context& context) {
   return cases<FVLM_OP_ROPE>(
       context, {{.theta = 100}, {.head_dim = 64, .rotary_dim = 64, .first_position = 90, .theta = 500000}});
 }
-Outcome rope_frequencies(Context& context) {
-  std::vector<Trial> trials;
-  std::string no;
-  const std::vector<KernelCase> all{
-      {.frequencies = true},
-      {.head_dim = 64, .rotary_dim = 64, .first_position = 8000, .frequencies = true},
-      {.head_dim = 80, .rotary_dim = 30, .inverse = true, .first_position = 90, .frequencies = true}};
-  for (const KernelCase& one : in_own_dtype(context, FVLM_OP_ROPE, all)) {
-    Trial trial = kernel_trial(one);
-    no = refusal(context, trial);
-    if (no.empty()) trials.push_back(std::move(trial));
-  }
-  return trials.empty() ? not_applicable(no) : expect_correct(context, trials);
-}
 Outcome rope_head_dims(Context& context) {
   std::vector<KernelCase> all;
   for (int head_dim : {2, 4, 6, 10, 24, 40, 72, 96, 128, 256})
@@ -267,18 +253,6 @@ Outcome rope_head_dims(Context& context) {
 
 Outcome bias_gelu_plain(Context& context) {
   return cases<FVLM_OP_BIAS_GELU>(context, {{.bias = false}, {.rows = 33, .width = 20, .bias = false}});
-}
-
-template <uint32_t form>
-Outcome bias_gelu_form(Context& context) {
-  if (!offered(context, FVLM_OP_BIAS_GELU)) return not_applicable("not offered");
-  const auto dtype = kernel_dtype(context, FVLM_OP_BIAS_GELU);
-  const KernelCase one{.op = FVLM_OP_BIAS_GELU, .dtype = dtype, .gelu_form = form};
-  if (const std::string no = refusal(context, kernel_trial(one)); !no.empty()) return not_applicable(no);
-  return cases<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
-                                            {.rows = 33, .width = 20, .bias = false, .gelu_form = form},
-                                            {.rows = 300, .width = 70, .gelu_form = form, .accumulate = true},
-                                            {.gelu_form = form, .magnitude = 100}});
 }
 
 Outcome linear_plain(Context& context) {
@@ -346,7 +320,7 @@ Outcome nonsense(Context& context) {
       if (!(find_operation(op)->options & (1U << bit)))
         nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
                      [bit](Query& q) { q.options |= 1u << bit; });
-    if (op == FVLM_OP_BIAS_GELU)
+    if (op == FVLM_OP_BIAS_GELU || op == FVLM_OP_LINEAR)
       nonsense.add(name + "with both approximations of gelu", good,
                    [](Query& q) { q.options |= FVLM_QUICK_GELU | FVLM_GELU_TANH; });
     if (op != FVLM_OP_ROPE) continue;
@@ -427,23 +401,17 @@ Table kernels_table() {
   rows_of<FVLM_OP_LAYERNORM>(table.checks);
   rows_of<FVLM_OP_ROPE>(table.checks);
   const std::string rope = "rope_float*,rope_bfloat16";
-  append(table.checks,
-         {
-             {"rope_inverse", "inverse turns back", rope_inverse, rope},
-             {"rope_partial", "what lies behind rotary_dim is copied", rope_partial, rope},
-             {"rope_positions", "positions in the thousands", rope_positions, rope},
-             {"rope_theta", "the query's rope_theta is the one applied", rope_theta, rope},
-             {"rope_frequencies", "angles of a table of frequencies, where supports() says so", rope_frequencies, rope},
-             {"rope_head_dims", "head_dim 2 to 256, 1 to 7 heads", rope_head_dims, rope},
-         });
+  append(table.checks, {
+                           {"rope_inverse", "inverse turns back", rope_inverse, rope},
+                           {"rope_partial", "what lies behind rotary_dim is copied", rope_partial, rope},
+                           {"rope_positions", "positions in the thousands", rope_positions, rope},
+                           {"rope_theta", "the query's rope_theta is the one applied", rope_theta, rope},
+                           {"rope_head_dims", "head_dim 2 to 256, 1 to 7 heads", rope_head_dims, rope},
+                       });
   rows_of<FVLM_OP_SWIGLU>(table.checks);
   rows_of<FVLM_OP_BIAS_GELU>(table.checks);
   const std::string bias_gelu = "bias_gelu_float*,bias_gelu_bfloat16";
-  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, bias_gelu},
-                        {"bias_gelu_quick", "x sigmoid(1.702 x), where supports() says so",
-                         bias_gelu_form<FVLM_QUICK_GELU>, bias_gelu},
-                        {"bias_gelu_tanh", "the approximation with tanh, where supports() says so",
-                         bias_gelu_form<FVLM_GELU_TANH>, bias_gelu}});
+  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, bias_gelu}});
   rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(table.checks);
   rows_of<FVLM_OP_LINEAR>(table.checks);
   rows_of<FVLM_OP_FOLD_ROW_SCALE>(table.checks);
@@ -459,6 +427,7 @@ Table kernels_table() {
                             linear + ",linear_gelu"},
                            {"supports_nonsense", "supports() refuses impossible queries", nonsense},
                        });
+  append(table.checks, kernel_option_checks());
   append(table.checks, kernel_size_checks());
   std::string plain;
   for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op)

@@ -2,7 +2,6 @@
 #include "check/formulas.h"
 #include "check/kernels.h"
 
-#include <ATen/ops/erf.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
@@ -42,10 +41,6 @@ Numbers numbers_of(const KernelCase& c) {
   return n;
 }
 
-at::Tensor gelu_of(const at::Tensor& x) {
-  return x * 0.5 * (at::erf(x * 0.7071067811865476) + 1);
-}
-
 struct Results {
   at::Tensor pre_activation, y, d_x, sums, d_weight, d_bias;
 };
@@ -57,11 +52,11 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
   if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
   if (c.reads_compensation) r.pre_activation = r.pre_activation + n.rest.to(work);
-  r.y = c.gelu ? gelu_of(r.pre_activation) : r.pre_activation;
+  r.y = c.gelu ? gelu_of(c, r.pre_activation) : r.pre_activation;
   r.d_x = at::matmul(d_y, weight);
   if (c.gelu_on_input) {
     auto before = leaf(n.before, work);
-    r.d_x = gradients({gelu_of(before)}, {before}, {r.d_x})[0];
+    r.d_x = gradients({gelu_of(c, before)}, {before}, {r.d_x})[0];
   }
   r.sums = accumulated(c, n.held_sums, r.d_x.sum(0));
   r.d_weight = accumulated(c, n.held_weight, at::matmul(d_y.t(), x));

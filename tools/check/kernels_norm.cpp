@@ -15,18 +15,24 @@ struct Numbers {
 
 Numbers numbers_of(const KernelCase& c) {
   const uint64_t seed = c.seed * 16;
-  Numbers n{normal({c.rows, c.width}, seed, c.dtype, c.magnitude) + 0.25,
-            normal({c.rows, c.width}, seed + 1, c.dtype, c.magnitude),
-            normal({c.width}, seed + 2, c.dtype, 0.5) + 1,
-            normal({c.width}, seed + 3, c.dtype),
-            normal({c.rows, c.width}, seed + 4, c.dtype),
-            normal({c.rows, c.width}, seed + 5, c.dtype),
-            normal({c.width}, seed + 6, c.gradient_dtype),
-            normal({c.width}, seed + 7, c.gradient_dtype),
-            normal({c.width}, seed + 8, c.gradient_dtype),
-            normal({c.rows, c.width}, seed + 9, c.dtype, c.magnitude / 512)};
-  if (c.ties) n.x = tie_values({c.rows, c.width}, c.dtype), n.residual = filled({c.rows, c.width}, c.dtype, 0.5);
+  const int64_t columns = c.columns(), width = c.per_head ? c.head_dim : c.width;
+  Numbers n{normal({c.rows, columns}, seed, c.dtype, c.magnitude) + 0.25,
+            normal({c.rows, columns}, seed + 1, c.dtype, c.magnitude),
+            normal({width}, seed + 2, c.dtype, 0.5) + 1,
+            normal({width}, seed + 3, c.dtype),
+            normal({c.rows, columns}, seed + 4, c.dtype),
+            normal({c.rows, columns}, seed + 5, c.dtype),
+            normal({width}, seed + 6, c.gradient_dtype),
+            normal({width}, seed + 7, c.gradient_dtype),
+            normal({columns}, seed + 8, c.gradient_dtype),
+            normal({c.rows, columns}, seed + 9, c.dtype, c.magnitude / 512)};
+  if (c.ties) n.x = tie_values({c.rows, columns}, c.dtype), n.residual = filled({c.rows, columns}, c.dtype, 0.5);
   return n;
+}
+
+// One row for each norm.
+at::Tensor norms_of(const KernelCase& c, const at::Tensor& rows) {
+  return c.per_head ? rows.view({-1, c.head_dim}) : rows;
 }
 
 // y, s, d_x, d_weight, d_bias, sums of d_x
@@ -35,10 +41,12 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
   auto s = c.residual ? x + n.residual.to(work) : x * 1;
   if (c.reads_compensation) s = s + n.rest.to(work);
-  auto wide = s.to(sums);
+  auto wide = norms_of(c, s.to(sums));
   at::Tensor y;
   if (c.op == FVLM_OP_RMSNORM) {
-    y = (wide * at::rsqrt(wide.square().mean(1, true) + static_cast<double>(c.epsilon)) * weight.to(sums)).to(work);
+    y = (wide * at::rsqrt(wide.square().mean(1, true) + static_cast<double>(c.epsilon)) * weight.to(sums))
+            .to(work)
+            .view(s.sizes());
   } else {
     auto centred = wide - wide.mean(1, true);
     auto scale = at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
@@ -61,7 +69,7 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
 Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
   auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
-  auto centred = c.op == FVLM_OP_RMSNORM ? exact[1] : exact[1] - exact[1].mean(1, true);
+  auto centred = c.op == FVLM_OP_RMSNORM ? norms_of(c, exact[1]) : exact[1] - exact[1].mean(1, true);
   auto spread = at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
   const double steep = c.rows > 0 ? spread.max().item<double>() : 0;
   // A row with little spread: s - mean cancels, and its rounding is multiplied by rsqrt.

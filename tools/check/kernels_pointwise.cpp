@@ -123,16 +123,10 @@ Numbers numbers_of(const KernelCase& c) {
           normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype), normal({c.width}, c.seed * 16 + 3, c.gradient_dtype)};
 }
 
-at::Tensor factor_of(const KernelCase& c, const at::Tensor& x) {
-  if (c.gelu_form == FVLM_QUICK_GELU) return at::sigmoid(x * 1.702);
-  if (c.gelu_form == FVLM_GELU_TANH) return at::sigmoid((x + x * x * x * 0.044715) * (2 * std::sqrt(2 / M_PI)));
-  return (at::erf(x * 0.7071067811865476) + 1) * 0.5;
-}
-
 std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   auto x = leaf(n.x, work), bias = leaf(n.bias, work);
   auto sum = c.bias ? x + bias : x;
-  auto y = sum * factor_of(c, sum);
+  auto y = gelu_of(c, sum);
   auto d = gradients({y}, {x, bias}, {n.d_y});
   return {y.detach(), d[0], accumulated(c, n.held, d[1])};
 }
@@ -227,6 +221,12 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
 } // namespace layerscale
 
 } // namespace
+
+at::Tensor gelu_of(const KernelCase& c, const at::Tensor& x) {
+  if (c.gelu_form == FVLM_QUICK_GELU) return x * at::sigmoid(x * 1.702);
+  if (c.gelu_form == FVLM_GELU_TANH) return x * at::sigmoid((x + x * x * x * 0.044715) * (2 * std::sqrt(2 / M_PI)));
+  return x * ((at::erf(x * 0.7071067811865476) + 1) * 0.5);
+}
 
 const Kernel rope_kernel{rope::run, rope::expect};
 const Kernel swiglu_kernel{swiglu::run, swiglu::expect};

@@ -41,8 +41,8 @@ class Workbench {
     const int repeat = std::exchange(variation_.repeat, 0);
     const bool captured = std::exchange(variation_.captured, false);
     const std::function<void()> between = std::exchange(variation_.between, {});
-    call("prepare", std::max(required_.forward_workspace, required_.backward_workspace), {},
-         [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
+    call("prepare", std::max({required_.forward_workspace, required_.backward_workspace, required_.prepare_workspace}),
+         {}, [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
     variation_.repeat = repeat;
     variation_.captured = captured;
     variation_.between = between;

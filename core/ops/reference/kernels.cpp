@@ -20,7 +20,7 @@ using at::Tensor;
 
 constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                    FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
-                                   FVLM_GELU_TANH;
+                                   FVLM_GELU_TANH | FVLM_PER_HEAD;
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -35,6 +35,11 @@ Tensor norm_input(const fvlm_norm_forward& arguments) {
   Tensor s = upcast(sum);
   if (arguments.sum_rest) store(torch_tensor(arguments.sum_rest), exact - s);
   return s;
+}
+
+// The rows of an rmsnorm, or with FVLM_PER_HEAD their heads.
+Tensor one_norm_a_row(const fvlm_kernels_query& query, const Tensor& rows) {
+  return query.options & FVLM_PER_HEAD ? rows.reshape({-1, query.head_dim}) : rows;
 }
 
 void save(fvlm_tensor* slot, const Tensor& value) {
@@ -64,14 +69,18 @@ void store_scaled(const Tensor& out, const Tensor& x, const Tensor& scale, bool 
     at::mul_out(target, x, scale);
 }
 
+const char* approximation(uint32_t options) {
+  return options & FVLM_GELU_TANH ? "tanh" : "none";
+}
+
 // In the form that the options say.
 Tensor gelu_of(const Tensor& x, uint32_t options) {
   if (options & FVLM_QUICK_GELU) return x * at::sigmoid(x * quick_gelu_factor);
-  return at::gelu(x, options & FVLM_GELU_TANH ? "tanh" : "none");
+  return at::gelu(x, approximation(options));
 }
 
 Tensor gelu_gradient(const Tensor& d_y, const Tensor& x, uint32_t options) {
-  if (!(options & FVLM_QUICK_GELU)) return at::gelu_backward(d_y, x, options & FVLM_GELU_TANH ? "tanh" : "none");
+  if (!(options & FVLM_QUICK_GELU)) return at::gelu_backward(d_y, x, approximation(options));
   const Tensor sigmoid = at::sigmoid(x * quick_gelu_factor);
   return (x * quick_gelu_factor * (1 - sigmoid)).add_(1).mul_(sigmoid).mul_(d_y);
 }
@@ -93,8 +102,14 @@ sdk::Support Kernels::supports(const Query& query) {
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
   constexpr uint32_t forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
-  if ((query.options & forms) && (query.op != FVLM_OP_BIAS_GELU || (query.options & forms) == forms))
+  const bool has_gelu = query.op == FVLM_OP_BIAS_GELU || query.op == FVLM_OP_LINEAR;
+  if ((query.options & forms) && (!has_gelu || (query.options & forms) == forms))
     return sdk::refuse("options %#x not supported", query.options);
+  if ((query.options & FVLM_PER_HEAD) &&
+      (query.op != FVLM_OP_RMSNORM || (query.options & (FVLM_WITH_RESIDUAL | FVLM_COMPENSATED)) || query.head_dim < 1 ||
+       int64_t{query.heads} * query.head_dim != query.width))
+    return sdk::refuse("%d heads of %d in %lld columns not supported", query.heads, query.head_dim,
+                       static_cast<long long>(query.width));
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);
 }
 
@@ -102,25 +117,27 @@ sdk::Support Kernels::supports(const Query& query) {
 void Kernels::requirements(const Query& query, sdk::Requirements& wanted) const {
   if (!(query.options & FVLM_WITH_BACKWARD)) return;
   if (query.op == FVLM_OP_LAYERNORM) wanted.save(wide(query.dtype), {query.rows});
-  if (query.op == FVLM_OP_LAYERNORM || query.op == FVLM_OP_RMSNORM) wanted.save(wide(query.dtype), {query.rows});
+  const int64_t heads = query.options & FVLM_PER_HEAD ? query.heads : 1;
+  if (query.op == FVLM_OP_LAYERNORM || query.op == FVLM_OP_RMSNORM)
+    wanted.save(wide(query.dtype), {query.rows * heads});
 }
 
 void Kernels::rmsnorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
-  const Tensor s = norm_input(arguments);
+  const Tensor s = one_norm_a_row(query, norm_input(arguments)), y = torch_tensor(arguments.y);
   const Tensor inverse = s.square().mean(-1).add_(query.epsilon).rsqrt_();
-  store(torch_tensor(arguments.y), (s * inverse.unsqueeze(1)).mul_(upcast(arguments.weight)));
+  store(y, (s * inverse.unsqueeze(1)).mul_(upcast(arguments.weight)).view(y.sizes()));
   save(arguments.saved[0], inverse);
 }
 
-void Kernels::rmsnorm_backward(const fvlm_call&, const Query&, const fvlm_norm_backward& arguments) {
+void Kernels::rmsnorm_backward(const fvlm_call&, const Query& query, const fvlm_norm_backward& arguments) {
   const Tensor inverse = torch_tensor(arguments.saved[0]).unsqueeze(1);
-  const Tensor normal = upcast(arguments.s) * inverse;
-  const Tensor d_y = upcast(arguments.d_y);
+  const Tensor normal = one_norm_a_row(query, upcast(arguments.s)) * inverse;
+  const Tensor d_y = one_norm_a_row(query, upcast(arguments.d_y));
   const Tensor d_normal = d_y * upcast(arguments.weight);
   Tensor d_x = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(inverse);
   if (arguments.d_sum) d_x += upcast(arguments.d_sum);
   if (arguments.d_weight) store(torch_tensor(arguments.d_weight), (d_y * normal).sum(0), arguments.accumulate);
-  store(torch_tensor(arguments.d_x), d_x);
+  store(torch_tensor(arguments.d_x), d_x.view({query.rows, query.width}));
 }
 
 void Kernels::layernorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
@@ -220,7 +237,10 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
       at::addmm_out(sum, bias, x, weight);
     else
       at::mm_out(sum, x, weight);
-    if (gelu) at::gelu_out(y, sum);
+    if (gelu && (query.options & FVLM_QUICK_GELU))
+      store(y, gelu_of(sum, query.options));
+    else if (gelu)
+      at::gelu_out(y, sum, approximation(query.options));
     return;
   }
   Tensor sum = product(x, weight, wide(y.scalar_type()));
@@ -230,19 +250,20 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
   // gelu is applied to the rounded sum, whether or not that is saved.
   sum = upcast(sum.to(y.scalar_type()));
   if (arguments.pre_activation) store(torch_tensor(arguments.pre_activation), sum);
-  store(y, at::gelu(sum));
+  store(y, gelu_of(sum, query.options));
 }
 
-void Kernels::linear_input_gradient(const fvlm_call&, const Query&, const fvlm_linear_input_gradient& arguments) {
+void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const fvlm_linear_input_gradient& arguments) {
   const Tensor d_y = torch_tensor(arguments.d_y), weight = torch_tensor(arguments.weight);
   Tensor d_x = torch_tensor(arguments.d_x);
   if (!arguments.pre_activation) {
     store_product(d_x, d_y, weight);
-  } else if (gelu_can_write_to(d_x)) {
+  } else if (gelu_can_write_to(d_x) && !(query.options & FVLM_QUICK_GELU)) {
     at::mm_out(d_x, d_y, weight);
-    at::gelu_backward_out(d_x, d_x, torch_tensor(arguments.pre_activation));
+    at::gelu_backward_out(d_x, d_x, torch_tensor(arguments.pre_activation), approximation(query.options));
   } else {
-    store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), upcast(arguments.pre_activation)));
+    store(d_x, gelu_gradient(product(d_y, weight, wide(d_x.scalar_type())), upcast(arguments.pre_activation),
+                             query.options));
   }
   if (arguments.d_x_sums) store_column_sums(arguments.d_x_sums, d_x, arguments.accumulate);
 }

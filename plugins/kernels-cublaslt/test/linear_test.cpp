@@ -39,7 +39,7 @@ class Bench {
     query_.rows = s.rows, query_.inner = s.inner, query_.width = s.width;
     needs_.struct_size = sizeof needs_;
     EXPECT_EQ(plugin_->requirements(plugin_.instance(), &query_, &needs_, nullptr), FVLM_OK);
-    call_.emplace(host_, std::max(needs_.forward_workspace, needs_.backward_workspace));
+    call_.emplace(host_, std::max({needs_.forward_workspace, needs_.backward_workspace, needs_.prepare_workspace}));
   }
   void prepare(uint32_t flags) {
     Call& call = *call_;

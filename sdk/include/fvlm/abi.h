@@ -23,8 +23,9 @@
  *
  * The order of calls
  *  - create(); for each shape class (query) supports(), requirements() and prepare(); then calls of that class.
- *    prepare() gets a workspace of the larger of the two sizes that requirements() named, and may be called again for
- *    the same query. One instance serves many queries, and calls of different ones are interleaved in any order.
+ *    prepare() gets a workspace of the larger of the two sizes that requirements() named for calls, or of the size
+ * named for itself where there is memory, and may be called again for the same query. One instance serves many queries,
+ * and calls of different ones are interleaved in any order.
  *  - A forward may be followed by other forwards, also of the same query, before its backward: a model runs through all
  *    of its layers first, and backwards mostly come in the reverse order. Not every forward has a backward, and with
  *    activation checkpointing one forward is called twice for one backward. So what a backward needs from its forward

@@ -37,6 +37,9 @@ typedef struct fvlm_requirements {
   uint64_t forward_workspace; /* bytes */
   uint64_t backward_workspace;
   fvlm_tensor_spec saved[FVLM_MAX_SAVED]; /* contiguous, uninitialized before forward */
+  uint64_t prepare_workspace; /* bytes that prepare() can use, to measure for example; where memory is short it gets
+                                 only the larger of the two above. 0: no more than these. Appended to version 1.0: check
+                                 FVLM_HAS before writing it */
 } fvlm_requirements;
 
 /* An instance (a handle, in cuDNN's words) holds what is expensive to make for one device: library handles, plans,

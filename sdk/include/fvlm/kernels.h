@@ -45,9 +45,11 @@ enum {
                                    which are a d_bias */
   FVLM_WITH_REST = 1u << 5,     /* rmsnorm, layernorm, linear, with a residual: compensated summation (Kahan). What the
                                    sum loses by rounding is kept in a tensor of its own, the compensation */
-  FVLM_QUICK_GELU = 1u << 7,    /* bias_gelu: x sigmoid(1.702 x) in place of the exact gelu */
-  FVLM_GELU_TANH = 1u << 8, /* bias_gelu: the approximation with tanh, x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), in
-                               place of the exact gelu; not together with the one above */
+  FVLM_QUICK_GELU = 1u << 7,    /* bias_gelu, linear: x sigmoid(1.702 x) in place of the exact gelu */
+  FVLM_GELU_TANH = 1u << 8,     /* bias_gelu, linear: the approximation with tanh, x sigmoid(2 sqrt(2/pi) (x + 0.044715
+                                   x^3)), in place of the exact gelu; not together with the one above */
+  FVLM_PER_HEAD = 1u << 9,      /* rmsnorm, without a residual: the columns are heads of head_dim each, normalized by
+                                   themselves; weight and d_weight are [head_dim], one for all heads */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -63,7 +65,7 @@ typedef struct fvlm_kernels_query {
   int64_t rows;                        /* tokens; scaled_rows: number of matrices */
   int64_t width;                       /* features of the output; rope: heads * head_dim */
   int64_t inner;                       /* linear, scaled_rows: features of the input */
-  int32_t heads, head_dim, rotary_dim; /* rope */
+  int32_t heads, head_dim, rotary_dim; /* rope; the first two also with FVLM_PER_HEAD: width = heads * head_dim */
   float epsilon;                       /* norms */
   float rope_theta;
 } fvlm_kernels_query;
@@ -166,7 +168,8 @@ typedef struct fvlm_linear_forward {
 } fvlm_linear_forward;
 
 /* d_x = d_y weight. With pre_activation, where x = gelu(pre_activation), d_x is multiplied by gelu's derivative at it:
- * the backward of gelu is fused into the GEMM. */
+ * the backward of gelu is fused into the GEMM. FVLM_QUICK_GELU and FVLM_GELU_TANH name the form of that gelu, with or
+ * without FVLM_WITH_GELU, which is about the forward. */
 typedef struct fvlm_linear_input_gradient {
   uint32_t struct_size;
   const fvlm_tensor *d_y, *weight;

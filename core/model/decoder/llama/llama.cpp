@@ -85,6 +85,12 @@ Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& l
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   QueryKeyValue heads{{qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}};
   if (!config_.qk_norm) return heads;
+  if (!config_.norm_weights) { // one norm of both, which are adjacent
+    const Value both = ops.rmsnorm_heads(tape, {qkv, 0, q + kv}, dim, {}, config_.rms_norm_eps);
+    heads.q = {both, 0, q};
+    heads.k = {both, q * dim, kv};
+    return heads;
+  }
   heads.q = {ops.rmsnorm_heads(tape, heads.q, dim, layer.q_norm, config_.rms_norm_eps), 0, q};
   heads.k = {ops.rmsnorm_heads(tape, heads.k, dim, layer.k_norm, config_.rms_norm_eps), 0, kv};
   return heads;

@@ -11,9 +11,13 @@
 FVLM_SDK_BEGIN
 
 // Filled in by requirements(): workspace sizes, and the tensors that forward saves for backward.
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_requirements> = offsetof(fvlm_requirements, prepare_workspace);
+
 struct Requirements {
   std::uint64_t forward_workspace = 0;
   std::uint64_t backward_workspace = 0;
+  std::uint64_t prepare_workspace = 0; // see fvlm_requirements
   std::uint32_t saved_count = 0;
   fvlm_tensor_spec saved[FVLM_MAX_SAVED] = {};
 
@@ -92,6 +96,7 @@ fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requi
     out->forward_workspace = required.forward_workspace;
     out->backward_workspace = required.backward_workspace;
     std::copy(required.saved, required.saved + FVLM_MAX_SAVED, out->saved);
+    if (FVLM_HAS(out, prepare_workspace)) out->prepare_workspace = required.prepare_workspace;
   });
 }
 

@@ -1,0 +1,70 @@
+// linear_shapes.h: what a linear's query asks for, and the shapes of its products for each kind of kernel.
+#pragma once
+#include "common/gelu_form.h"
+#include "gemm_gelu.h"
+#include "gemm_skinny.h"
+#include "gemm_weight_gradient.h"
+#include "matmul.h"
+
+#include <cstdint>
+
+namespace fvlm::plugins {
+
+using std::int64_t;
+
+inline bool has_backward(const fvlm_kernels_query& query) {
+  return query.options & FVLM_WITH_BACKWARD;
+}
+inline bool has_bias(const fvlm_kernels_query& query) {
+  return query.options & FVLM_WITH_BIAS;
+}
+inline bool has_residual(const fvlm_kernels_query& query) {
+  return query.options & FVLM_WITH_RESIDUAL;
+}
+inline bool keeps_compensation(const fvlm_kernels_query& query) {
+  return query.options & FVLM_COMPENSATED;
+}
+// With compensation the forward is always a skinny GEMM.
+inline bool has_plan(const fvlm_kernels_query& query) {
+  return !keeps_compensation(query) || has_backward(query);
+}
+
+inline bool is_exact(const fvlm_kernels_query& query) {
+  return !(query.options & gelu_forms);
+}
+
+inline MatmulShape forward_shape(const fvlm_kernels_query& q, int64_t rows, bool bias) {
+  return {{q.dtype, q.dtype, rows, q.width, q.inner, false, true}, bias};
+}
+inline MatmulShape input_shape(const fvlm_kernels_query& q, int64_t rows) {
+  return {{q.dtype, q.dtype, rows, q.inner, q.width}};
+}
+// The forward with the query's GELU, or the input gradient with its derivative.
+inline MatmulShape gelu_shape(const fvlm_kernels_query& q, MatmulShape::Gelu gelu, int64_t rows) {
+  const bool forward = gelu == MatmulShape::Gelu::value;
+  MatmulShape shape = forward ? forward_shape(q, rows, has_bias(q)) : input_shape(q, rows);
+  shape.gelu = gelu;
+  shape.has_pre_activation = has_backward(q) && forward;
+  return shape;
+}
+inline MatmulShape weight_shape(const fvlm_kernels_query& q, int64_t rows) {
+  return {{q.dtype, q.gradient_dtype, q.width, q.inner, rows, true}};
+}
+
+inline SkinnyGemmShape skinny_forward_shape(const fvlm_kernels_query& q) {
+  return {q.dtype, q.rows, q.inner, q.width};
+}
+inline SkinnyGemmShape skinny_input_shape(const fvlm_kernels_query& q) {
+  return {q.dtype, q.rows, q.width, q.inner, true};
+}
+inline FusedGemmShape fused_forward_shape(const fvlm_kernels_query& q) {
+  return {q.dtype, q.rows, q.inner, q.width};
+}
+inline FusedGemmShape fused_input_shape(const fvlm_kernels_query& q) {
+  return {q.dtype, q.rows, q.width, q.inner};
+}
+inline WeightGradientShape weight_gradient_shape(const fvlm_kernels_query& q) {
+  return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width};
+}
+
+} // namespace fvlm::plugins

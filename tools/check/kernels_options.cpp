@@ -1,0 +1,89 @@
+// Options of operations that a plugin may refuse in supports(): forms of gelu, norms of heads, tables of frequencies.
+#include "check/families.h"
+#include "check/generic.h"
+#include "check/kernels.h"
+
+namespace fvlm::check {
+namespace {
+
+// In the plugin's own dtype and in bfloat16, where it supports them.
+template <int op>
+Outcome supported(Context& context, const std::vector<KernelCase>& cases, const Variation& variation = {}) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  std::vector<Trial> trials;
+  std::string no;
+  for (const auto dtype : {kernel_dtype(context, op), at::kBFloat16})
+    for (KernelCase c : cases) {
+      c.op = op, c.dtype = c.gradient_dtype = dtype;
+      Trial trial = kernel_trial(c);
+      const std::string refused = refusal(context, trial);
+      if (refused.empty())
+        trials.push_back(std::move(trial));
+      else
+        no = refused;
+    }
+  return trials.empty() ? not_applicable(no) : expect_correct(context, trials, variation);
+}
+
+Outcome rmsnorm_per_head(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.rows = 33, .heads = 1, .head_dim = 70},
+                              {.rows = 300, .heads = 15, .head_dim = 128, .accumulate = true},
+                              {.rows = 5, .heads = 7, .head_dim = 9, .accumulate = true},
+                              {.rows = 40, .heads = 3, .head_dim = 64, .frozen = true},
+                              {.rows = 0},
+                              {.heads = 5, .head_dim = 128, .backward = false}};
+  for (KernelCase& one : all) one.per_head = true;
+  Variation alias;
+  alias.alias = 1;
+  const Outcome outcome = supported<FVLM_OP_RMSNORM>(context, all);
+  return outcome.state == State::ok ? supported<FVLM_OP_RMSNORM>(context, all, alias) : outcome;
+}
+
+Outcome rope_frequencies(Context& context) {
+  return supported<FVLM_OP_ROPE>(
+      context, {{.frequencies = true},
+                {.head_dim = 64, .rotary_dim = 64, .first_position = 8000, .frequencies = true},
+                {.head_dim = 80, .rotary_dim = 30, .inverse = true, .first_position = 90, .frequencies = true}});
+}
+
+template <uint32_t form>
+Outcome bias_gelu_form(Context& context) {
+  return supported<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
+                                                {.rows = 33, .width = 20, .bias = false, .gelu_form = form},
+                                                {.rows = 300, .width = 70, .gelu_form = form, .accumulate = true},
+                                                {.gelu_form = form, .magnitude = 100}});
+}
+
+template <uint32_t form>
+Outcome linear_gelu_form(Context& context) {
+  std::vector<KernelCase> all{{.gelu = true},
+                              {.bias = false, .gelu = true},
+                              {.backward = false, .gelu = true},
+                              {.gelu_on_input = true},
+                              {.rows = 33, .width = 20, .inner = 45, .gelu = true, .gelu_on_input = true},
+                              {.rows = 300, .width = 384, .inner = 96, .gelu_on_input = true, .column_sums = true},
+                              {.rows = 300, .width = 96, .inner = 384, .gelu = true}};
+  for (KernelCase& one : all) one.gelu_form = form;
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
+} // namespace
+
+std::vector<Check> kernel_option_checks() {
+  const std::string bias_gelu = "bias_gelu_float*,bias_gelu_bfloat16", linear = "linear_gelu";
+  return {
+      {"rmsnorm_per_head", "heads of a row by themselves, where supports() says so", rmsnorm_per_head,
+       "rmsnorm_float*,rmsnorm_bfloat16"},
+      {"rope_frequencies", "angles of a table of frequencies, where supports() says so", rope_frequencies,
+       "rope_float*,rope_bfloat16"},
+      {"bias_gelu_quick", "x sigmoid(1.702 x), where supports() says so", bias_gelu_form<FVLM_QUICK_GELU>, bias_gelu},
+      {"bias_gelu_tanh", "the approximation with tanh, where supports() says so", bias_gelu_form<FVLM_GELU_TANH>,
+       bias_gelu},
+      {"linear_gelu_quick", "the gelu is x sigmoid(1.702 x), where supports() says so",
+       linear_gelu_form<FVLM_QUICK_GELU>, linear},
+      {"linear_gelu_tanh", "the gelu is the approximation with tanh, where supports() says so",
+       linear_gelu_form<FVLM_GELU_TANH>, linear}};
+}
+
+} // namespace fvlm::check
