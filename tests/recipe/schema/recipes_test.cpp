@@ -181,6 +181,54 @@ TEST(BundledRecipes, TinyGhostVisIsTrainedFromNothing) {
   EXPECT_EQ(plan.stages[0].data.documents, plan::Documents::joined);
 }
 
+TEST(BundledRecipes, AreValidWithoutModelsAndData) {
+  size_t recipes = 0;
+  for (const char* where : {"", "tiny"})
+    for (const auto& entry : std::filesystem::directory_iterator(folder / where)) {
+      const std::string name = (where / entry.path().filename()).string();
+      if (!name.ends_with(".lua") || name.ends_with(".d.lua")) continue;
+      ++recipes;
+      EXPECT_FALSE(bundled(name).plan.stages.empty()) << name;
+    }
+  EXPECT_GE(recipes, 12U);
+}
+
+TEST(BundledRecipes, SmolVlmStartsFromAnImportedFolder) {
+  const auto plan = bundled("smolvlm-256m.lua", {{"model", "models/m"}, {"heldout", "h"}}).plan;
+  EXPECT_EQ(std::get<std::string>(plan.model.vision), "models/m/vision");
+  EXPECT_EQ(plan.model.image_size, 512);
+  EXPECT_EQ(plan.model.connector->name(), "pixel_shuffle");
+  ASSERT_EQ(plan.stages.size(), 2U);
+  const plan::Stage &sft = plan.stages[0], &dpo = plan.stages[1];
+  EXPECT_EQ(sft.from, "models/m");
+  EXPECT_EQ(sft.data.max_frames, 17);
+  EXPECT_EQ(sft.data.chat_template, "default");
+  EXPECT_EQ(sft.warmup_steps, 50);
+  EXPECT_THAT(plan::common(sft.optimizer).lr,
+              ElementsAre(std::pair("connector", 1e-4), std::pair("decoder", 1e-4), std::pair("vision", 1e-5)));
+  EXPECT_EQ(dpo.from, "sft");
+  EXPECT_EQ(dpo.objective.at(0).as<objective::Dpo>()->beta, 0.1);
+  EXPECT_EQ(plan::common(dpo.optimizer).lr.at("decoder"), 1e-6);
+  EXPECT_EQ(dpo.evaluation.sets.at(0).measure, plan::Measure::preference);
+}
+
+TEST(BundledRecipes, LlavaHasTheNumbersOfTheRelease) {
+  const auto plan = bundled("llava.lua").plan;
+  EXPECT_EQ(plan.model.image_size, 336);
+  EXPECT_EQ(plan.model.connector->name(), "mlp");
+  ASSERT_EQ(plan.stages.size(), 2U);
+  const plan::Stage &align = plan.stages[0], &sft = plan.stages[1];
+  EXPECT_EQ(align.from, "model");
+  EXPECT_EQ(align.steps, 2181); // 558,128 / 256
+  EXPECT_EQ(sft.steps, 5198);   // 665,298 / 128
+  EXPECT_THAT(align.freeze, ElementsAre("vision", "decoder"));
+  EXPECT_THAT(sft.freeze, ElementsAre("vision"));
+  EXPECT_THAT(plan::common(align.optimizer).lr, ElementsAre(std::pair("connector", 1e-3)));
+  EXPECT_EQ(plan::common(sft.optimizer).lr.at("decoder"), 2e-5);
+  const auto other = bundled("llava.lua", {{"decoder", "vicuna"}}).plan;
+  EXPECT_EQ(std::get<std::string>(other.model.decoder), "vicuna");
+}
+
 TEST(Reference, CommittedPageAndStubsAreCurrent) {
   EXPECT_TRUE(read_file(folder / "REFERENCE.md") == reference_page())
       << "run: fvlm-engine recipe reference > recipes/REFERENCE.md";
