@@ -54,6 +54,7 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
 }
 
 int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
+  if (frames_of(frames) > 0) require_readable(frames, model_->frame_reader(frames));
   const int64_t rows = model_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
@@ -72,7 +73,8 @@ Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& p
   Answer answer{frames_of(frames), std::ssize(prompt) - placeholders_of(prompt), {}, false, 0};
   const int64_t room = config().decoder.max_position_embeddings - require_room(frames, prompt);
   const auto begin = std::chrono::steady_clock::now();
-  const auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
+  auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
+  if (!options.ignore_eos) ends.insert(ends.end(), options.end_tokens.begin(), options.end_tokens.end());
   const at::Tensor shown = encoder_input(frames, ops_.tensor_options());
   answer.ids = model_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -83,7 +85,7 @@ Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& p
 void answer_batch(Generator& answerer, const std::filesystem::path& file, const GenerateOptions& options,
                   const std::function<void(const Answer&)>& take) {
   const DecoderConfig& decoder = answerer.config().decoder;
-  const BatchFile batch(file);
+  const BatchFile batch(file, answerer.config().connector->reads_bytes());
   const auto samples = batch.samples(BatchFile::Texts::prompts, decoder.vocab_size);
   check(answerer, samples, file);
   GenerateOptions of_sample = options;
