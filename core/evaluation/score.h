@@ -45,7 +45,9 @@ struct Scores {
 struct ScoredPack {
   std::vector<SampleScore> scores;
   std::vector<model::Sample> samples; // the model's inputs; their frames lie in the loaded pack's memory
-  at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
+  // On request, see model::VisualTokens: [frames, layers, heads, tokens of a frame], [frames, queries, tokens of a
+  // frame].
+  at::Tensor attention, query_attention;
 };
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
                       const std::string& mode, model::EncodeOutputs outputs);

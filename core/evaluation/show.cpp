@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace fvlm::evaluation {
 namespace {
@@ -31,15 +32,20 @@ std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& 
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
 }
 
-// A frame's attention map over its patches, row by row, as the mean over layers and heads of [layers, heads, tokens],
-// CLS first.
-Json map_of(const at::Tensor& attention) {
-  const at::Tensor mean = attention.to(at::kDouble).mean(at::IntArrayRef{0, 1}).cpu();
+// A frame's attention map over its `patches`, row by row: the last of its tokens, behind CLS. weights [tokens].
+Json map_of(const at::Tensor& weights, int64_t patches) {
+  const at::Tensor cells = weights.narrow(0, weights.size(0) - patches, patches).to(at::kDouble).contiguous().cpu();
   Json map = Json::array();
-  for (int64_t patch = 1; patch < mean.size(0); ++patch)
-    map.push_back(std::round(mean.const_data_ptr<double>()[patch] * 1e6) / 1e6);
+  for (int64_t patch = 0; patch < patches; ++patch)
+    map.push_back(std::round(cells.const_data_ptr<double>()[patch] * 1e6) / 1e6);
   return map;
 }
+
+// Attention of a sample's frames.
+struct FrameMaps {
+  at::Tensor mean;     // [frames, tokens], over queries, layers and heads
+  at::Tensor by_query; // [frames, queries, tokens]; undefined where there is one
+};
 
 void write_frame(const at::Tensor& frame, const FramePreparation& preparation, const std::filesystem::path& path) {
   Image image{frame.size(2), frame.size(1), std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
@@ -55,8 +61,9 @@ class SampleWriter {
     make_folders(folder_);
   }
 
+  // `maps`: nothing where the connector attends to nothing.
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& model_sample,
-           const at::Tensor& attention) {
+           const std::optional<FrameMaps>& maps) {
     const auto& texts = packed.sample->texts;
     const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
@@ -64,10 +71,12 @@ class SampleWriter {
     Json sample{{"set", set_.settings().name},
                 {"stage", request_.stage},
                 {"step", request_.step},
+                {"key", packed.sample->key},
                 {"source", score.source},
                 {"question", source.empty() ? question_of(set_.tokenizer(), correct.prompt) : source},
-                {"expected", decoded(set_.tokenizer(), correct.answer)},
-                {"answer", answerer_.answer(correct.prompt, *packed.sample, model_sample.frames, request_.tokens)}};
+                {"expected", decoded(set_.tokenizer(), correct.answer)}};
+    if (!source.empty()) sample["read_as_bytes"] = true;
+    add_answers(packed, correct, model_sample.frames, sample);
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},
@@ -80,16 +89,42 @@ class SampleWriter {
       write_frame(model_sample.frames[i], set_.preparation(), folder_ / name);
       sample["frames"].push_back(name);
     }
-    if (attention.defined()) {
-      const int64_t side = set_.image_size() / model_.config().vision.patch_size;
-      sample["grid"] = {side, side};
-      sample["attention"] = Json::array();
-      for (int64_t i = 0; i < frames; ++i) sample["attention"].push_back(map_of(attention[i]));
-    }
+    for (const TileGrid& grid : packed.sample->media.tiles) sample["tiles"].push_back({grid.rows, grid.columns});
+    if (maps) add_maps(*maps, frames, sample);
     write_file_atomic(folder_ / (number + ".json"), sample.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
 
  private:
+  // What the model generates; where that is what the set measures, in each of its modes, as long as it is measured.
+  void add_answers(const PackedSample& packed, const PromptAndAnswer& text, const at::Tensor& frames, Json& sample) {
+    const plan::EvaluationSet& settings = set_.settings();
+    if (settings.measure != plan::Measure::answer) {
+      sample["answer"] = answerer_.answer(text.prompt, *packed.sample, frames, request_.tokens);
+      return;
+    }
+    Answers expected = packed.sample->answers;
+    if (expected.empty()) expected = {decoded(set_.tokenizer(), text.answer)};
+    for (const std::string& mode : settings.modes) {
+      const std::string answer = answerer_.answer(text.prompt, *packed.sample, frames,
+                                                  settings.max_new_tokens.value_or(request_.tokens), mode);
+      if (!sample.contains("answer")) sample["answer"] = answer;
+      sample["answers"].push_back({{"mode", mode}, {"text", answer}, {"right", exact_match(answer, expected) == 1}});
+    }
+  }
+
+  void add_maps(const FrameMaps& maps, int64_t frames, Json& sample) const {
+    const int64_t side = set_.image_size() / model_.config().vision.patch_size, patches = side * side;
+    sample["grid"] = {side, side};
+    sample["attention"] = Json::array();
+    for (int64_t i = 0; i < frames; ++i) {
+      sample["attention"].push_back(map_of(maps.mean[i], patches));
+      if (!maps.by_query.defined()) continue;
+      Json& queries = sample["query_attention"].emplace_back(Json::array());
+      for (int64_t query = 0; query < maps.by_query.size(1); ++query)
+        queries.push_back(map_of(maps.by_query[i][query], patches));
+    }
+  }
+
   const SampleSet& set_;
   const model::Model& model_;
   const ShowRequest& request_;
@@ -111,10 +146,14 @@ void show(const SampleSet& set, const model::Model& model, ops::Operations& ops,
         score_pack(set, loaded->pack, model, ops, mode, model::EncodeOutputs::tokens_and_attention);
     for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
       const PackedSample& packed = loaded->pack.samples[i];
-      const bool has_attention = packed.sample->frames > 0 && scored_pack.attention.defined();
-      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i],
-                  has_attention ? scored_pack.attention.narrow(0, packed.first_frame, packed.sample->frames)
-                                : at::Tensor());
+      const int64_t first = packed.first_frame, frames = packed.sample->frames;
+      std::optional<FrameMaps> maps;
+      if (frames > 0 && scored_pack.attention.defined()) {
+        maps = {scored_pack.attention.narrow(0, first, frames).mean(at::IntArrayRef{1, 2}), {}};
+        if (scored_pack.query_attention.defined())
+          maps->by_query = scored_pack.query_attention.narrow(0, first, frames);
+      }
+      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i], maps);
     }
   }
 }
