@@ -1,4 +1,4 @@
-// fvlm-engine generate: answers a question about an image or a video, or the prompts of a batch.
+// fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
 #include "model/generate.h"
 
 #include "base/error.h"
@@ -13,6 +13,7 @@
 #include "data/chat.h"
 #include "data/media/decode_image.h"
 #include "data/media/video.h"
+#include "data/samples/question.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
 #include "model/weights/model_file.h"
@@ -23,6 +24,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -110,27 +112,72 @@ ReadFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   return {frames, media.tiles()};
 }
 
+// What a question becomes for the model.
+struct Prompt {
+  at::Tensor frames; // or the bytes of a source
+  std::vector<TokenId> ids;
+  std::vector<int64_t> end_tokens; // that end the answer besides the model's own
+};
+
+// As samples with a context and a question are trained on: the encoder reads the bytes of the source.
+Prompt question_about_context(const ParsedOptions& parsed, const Tokenizer& tokenizer, const InputSettings& input,
+                              const plan::VisualRows& rows) {
+  std::vector<const char*> of_images = {"image", "video"};
+  of_images.insert(of_images.end(), std::begin(media_option_names), std::end(media_option_names));
+  for (const char* name : of_images)
+    if (parsed.value(name))
+      throw Error(ErrorKind::usage,
+                  fmt::format("--{} goes with an encoder of images, and this model's reads text as bytes", name))
+          .advise("give the text that the question is about with --context TEXT");
+  const auto source =
+      source_of(input.questions, {parsed.value_or("context", ""), *parsed.value("prompt"), ""}, rows.max_bytes);
+  if (!source)
+    throw Error(ErrorKind::usage,
+                fmt::format("--prompt: the question leaves nothing of the encoder's {} bytes", rows.max_bytes))
+        .advise("ask a shorter question");
+  Prompt prompt;
+  prompt.frames = at::empty({std::ssize(*source)}, at::kByte);
+  std::copy(source->begin(), source->end(), prompt.frames.data_ptr<uint8_t>());
+  SampleText text = QuestionEncoder(tokenizer, input.questions).behind_rows(rows.per_frame, "");
+  const auto answer = std::find(text.answer_mask.begin(), text.answer_mask.end(), 1) - text.answer_mask.begin();
+  prompt.end_tokens = {text.ids.back()};
+  text.ids.resize(static_cast<size_t>(answer));
+  prompt.ids = std::move(text.ids);
+  return prompt;
+}
+
+Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& tokenizer, const InputSettings& input,
+                             const plan::VisualRows& visual, Registry& registry) {
+  if (parsed.value("context"))
+    throw Error(ErrorKind::usage, "--context goes with an encoder of bytes, and this model's reads images")
+        .advise("put the text into --prompt");
+  std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
+  auto [frames, tiles] = frames_of(parsed, input.media, registry);
+  if (visual.in_place && frames.defined()) mention_frames(turns, parsed.value("image") ? image_mark : video_mark);
+  Prompt prompt{frames, ChatTemplate(tokenizer, visual, input.chat_template).prompt(turns, input.system), {}};
+  if (visual.in_place) {
+    MarkedFrames marked{frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value(), {}};
+    if (input.media.preparation().has_tile_text())
+      marked.images = tile_texts(tokenizer, tiles, marked.frames, visual.per_frame);
+    std::vector<uint8_t> no_mask;
+    expand_marks(prompt.ids, no_mask, marked);
+  }
+  return prompt;
+}
+
 int answer_question(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
-                    const model::GenerateOptions& options, Registry& registry) {
+                    model::GenerateOptions options, Registry& registry) {
   const auto tokenizer = tokenizer_of(model);
   if (!tokenizer)
     throw Error(ErrorKind::data, "--prompt needs a tokenizer, and there is no decoder/tokenizer.json")
         .at(model)
         .advise("use --batch for prompts as token ids");
   tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
-  std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const InputSettings input = input_settings(parsed, model, answerer.config());
-  const auto [frames, tiles] = frames_of(parsed, input.media, registry);
   const auto visual = visual_rows(*answerer.config().connector, answerer.config().vision, input.media.image_size);
-  if (visual.in_place && frames.defined()) mention_frames(turns, parsed.value("image") ? image_mark : video_mark);
-  auto prompt = ChatTemplate(*tokenizer, visual, input.chat_template).prompt(turns, input.system);
-  std::vector<uint8_t> no_mask;
-  if (visual.in_place) {
-    MarkedFrames marked{frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value(), {}};
-    if (input.media.preparation().has_tile_text())
-      marked.images = tile_texts(*tokenizer, tiles, marked.frames, visual.per_frame);
-    expand_marks(prompt, no_mask, marked);
-  }
+  const Prompt prompt = visual.max_bytes > 0 ? question_about_context(parsed, *tokenizer, input, visual)
+                                             : question_about_images(parsed, *tokenizer, input, visual, registry);
+  options.end_tokens = prompt.end_tokens;
 
   const bool json = parsed.flag("json");
   StreamingDetokenizer stream(*tokenizer, parsed.values("stop"));
@@ -141,10 +188,11 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   };
-  const auto answer = answerer.answer(frames, {prompt.begin(), prompt.end()}, options, [&](int64_t token) {
-    emit(stream.add(static_cast<TokenId>(token)));
-    return !stream.stopped();
-  });
+  const auto answer =
+      answerer.answer(prompt.frames, {prompt.ids.begin(), prompt.ids.end()}, options, [&](int64_t token) {
+        emit(stream.add(static_cast<TokenId>(token)));
+        return !stream.stopped();
+      });
   emit(stream.finish());
   if (json) {
     Json document = answer_json(answer, text);
@@ -177,14 +225,16 @@ model::Sampling sampling_of(const ParsedOptions& parsed) {
 
 int generate_answers(Arguments arguments) {
   Options options(
-      "generate MODEL --prompt TEXT [--image F | --video F] [--max-tokens N] [--temperature T] [--top-p P] [--seed N]\n"
+      "generate MODEL --prompt TEXT [--image F | --video F | --context TEXT] [--max-tokens N] [--temperature T]\n"
+      "    [--top-p P] [--seed N]\n"
       "  fvlm-engine generate MODEL --batch B.safetensors [--max-tokens N] [--ignore-eos] [--json]",
-      "Answer a question about an image or a video, and print the tokens as they are generated. A video is sampled\n"
-      "at one frame per second. Decoding is greedy unless a temperature is given; the same seed gives the same "
-      "answer.\n"
-      "For a checkpoint of a run, the system turn, number of frames and image size default to those of its training\n"
-      "(from the run's plan.json). --batch takes a file as `trace` does, with each sample's text as its prompt and no\n"
-      "loss_mask; without a tokenizer.json it prints token ids. Times include encoding frames and prompts.",
+      "Answer a question about an image or a video, or about a text where the model's encoder reads bytes, and print\n"
+      "the tokens as they are generated. A video is sampled at one frame per second. Decoding is greedy unless a\n"
+      "temperature is given; the same seed gives the same answer.\n"
+      "For a checkpoint of a run, the system turn, number of frames, image size and form of questions about a text\n"
+      "default to those of its training (from the run's plan.json). --batch takes a file as `trace` does, with each\n"
+      "sample's text as its prompt and no loss_mask; without a tokenizer.json it prints token ids. Times include\n"
+      "encoding frames and prompts.",
       "generate runs/quickstart --video clip.mp4 --prompt \"Which colour came first?\"");
   with_media_options(
       with_execution_options(options)
@@ -193,7 +243,8 @@ int generate_answers(Arguments arguments) {
               "prompt", "TEXT",
               "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a text")
           .value("image", "FILE", "a JPEG or PNG")
-          .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg"))
+          .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
+          .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
       .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")
       .value("temperature", "T", "sampling temperature; default 0: greedy")
       .value("top-k", "N", "sample from the N likeliest tokens; default 0: from all")
@@ -212,8 +263,8 @@ int generate_answers(Arguments arguments) {
   if (batch == parsed->value("prompt").has_value())
     throw Error(ErrorKind::usage,
                 batch ? "--batch and --prompt are mutually exclusive" : "--prompt or --batch is missing")
-        .advise("give --prompt TEXT, with --image or --video; or --batch FILE");
-  std::vector<const char*> with_prompt = {"image", "video", "stop"};
+        .advise("give --prompt TEXT, with --image, --video or --context; or --batch FILE");
+  std::vector<const char*> with_prompt = {"image", "video", "context", "stop"};
   with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
   for (const char* name : with_prompt)
     if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --prompt", name));

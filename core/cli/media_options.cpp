@@ -28,6 +28,7 @@ void read_training_settings(const fs::path& model, InputSettings& out) {
     out.media.image_frames = stage.data.replicate_image_frames;
     out.system = stage.data.system;
     out.chat_template = stage.data.chat_template;
+    out.questions = stage.data.questions.value_or(plan::QuestionForm());
   } catch (const Error& error) {
     log_warning("using default frames and image size, the settings of the training are unknown: {}", error.text());
   }
@@ -46,9 +47,10 @@ Options& with_media_options(Options& options) {
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
-  InputSettings out{{}, std::string(default_system_prompt), {}};
-  const int64_t own_size = config.vision.image_size;
-  out.media.image_size = config.connector->known_rows_per_frame() ? std::min(own_size, out.media.image_size) : own_size;
+  InputSettings out{{}, std::string(default_system_prompt), {}, {}};
+  if (const int64_t own_size = config.vision.image_size; own_size > 0) // an encoder of bytes has none
+    out.media.image_size =
+        config.connector->known_rows_per_frame() ? std::min(own_size, out.media.image_size) : own_size;
   if (const auto encoder = encoder_folder(model)) out.media.processor = find_image_processor(*encoder);
   if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
     out.media.image_size = size->height;

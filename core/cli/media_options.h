@@ -20,6 +20,7 @@ struct InputSettings {
   MediaOptions media;                       // without a video decoder
   std::string system;                       // the system turn
   std::optional<std::string> chat_template; // as in plan::Mix
+  plan::QuestionForm questions;             // for an encoder of bytes
 };
 
 // What the options leave open comes from the run that `model` is a checkpoint of, or else from the defaults.

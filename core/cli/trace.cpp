@@ -16,14 +16,15 @@ int trace_model(Arguments arguments) {
       "trace MODEL --batch B.safetensors --out O.safetensors [--mode M] [--objective ce|dpo] [--grads] [--attention]",
       "Run one batch through a model and save the loss, logits, visual tokens, queries and gradients.\n"
       "The batch holds frames [N, 3, H, W], frame_counts, input_ids, text_lengths and loss_mask; for dpo chosen_ and\n"
-      "rejected_ versions of the last three. `attention` holds the attention weights of each frame's query over the\n"
-      "frame's tokens (CLS first), in every layer that the query attends to; rows sum to 1.",
+      "rejected_ versions of the last three. For an encoder that reads bytes it holds source_bytes (uint8) and\n"
+      "source_lengths in place of the first two. `attention` holds the attention weights of each frame's query over\n"
+      "the frame's tokens (CLS first), in every layer that the query attends to; rows sum to 1.",
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
   with_execution_options(options)
       .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
       .required_value("batch", "FILE", "the batch, safetensors")
       .required_value("out", "FILE", "output file, safetensors")
-      .value("mode", "MODE", "coarse_fine (default), refined, coarse_only, autoregressive or shallow")
+      .value("mode", "MODE", "of the connector; default: its first; a wrong one lists them all")
       .value("objective", "ce|dpo", "cross-entropy (default) or preference")
       .value("reference", "MODEL", "frozen reference model of dpo")
       .value("beta", "X", "beta of dpo; default 0.1")

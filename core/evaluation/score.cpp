@@ -152,6 +152,7 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
   const auto hidden = model.decode(none, ops, seen.tokens, pack);
   scored_pack.visual = model::visual_by_sample(seen.tokens.data, scored_pack.samples, reader.rows_per_frame);
   if (seen.attention.defined()) scored_pack.attention = seen.attention.narrow(0, 0, pack.frames_used);
+  if (seen.query_attention.defined()) scored_pack.query_attention = seen.query_attention.narrow(0, 0, pack.frames_used);
   const at::Tensor losses = model::log_probabilities(none, ops, model, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();
   std::vector<int64_t> ranks;

@@ -47,7 +47,9 @@ struct ScoredPack {
   std::vector<SampleScore> scores;
   std::vector<model::Sample> samples; // the model's inputs; their frames lie in the loaded pack's memory
   std::vector<at::Tensor> visual;     // rows of the decoder of each sample's frames; undefined: it has none
-  at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
+  // On request, see model::VisualTokens: [frames, layers, heads, tokens of a frame], [frames, queries, tokens of a
+  // frame].
+  at::Tensor attention, query_attention;
 };
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
                       const std::string& mode, model::EncodeOutputs outputs);

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace fvlm::evaluation {
 namespace {
@@ -31,15 +32,20 @@ std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& 
   return trimmed(text.substr(begin, text.find(end, begin) - begin));
 }
 
-// A frame's attention map over its patches, row by row, as the mean over layers and heads of [layers, heads, tokens],
-// CLS first.
-Json map_of(const at::Tensor& attention) {
-  const at::Tensor mean = attention.to(at::kDouble).mean(at::IntArrayRef{0, 1}).cpu();
+// A frame's attention map over its `patches`, row by row: the last of its tokens, behind CLS. weights [tokens].
+Json map_of(const at::Tensor& weights, int64_t patches) {
+  const at::Tensor cells = weights.narrow(0, weights.size(0) - patches, patches).to(at::kDouble).contiguous().cpu();
   Json map = Json::array();
-  for (int64_t patch = 1; patch < mean.size(0); ++patch)
-    map.push_back(std::round(mean.const_data_ptr<double>()[patch] * 1e6) / 1e6);
+  for (int64_t patch = 0; patch < patches; ++patch)
+    map.push_back(std::round(cells.const_data_ptr<double>()[patch] * 1e6) / 1e6);
   return map;
 }
+
+// Attention of a sample's frames.
+struct FrameMaps {
+  at::Tensor mean;     // [frames, tokens], over queries, layers and heads
+  at::Tensor by_query; // [frames, queries, tokens]; undefined where there is one
+};
 
 void write_frame(const at::Tensor& frame, const FramePreparation& preparation, const std::filesystem::path& path) {
   Image image{frame.size(2), frame.size(1), std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
@@ -54,8 +60,9 @@ class SampleWriter {
     make_folders(folder_);
   }
 
+  // `maps`: nothing where the connector attends to nothing.
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& model_sample,
-           const std::string& answer, const at::Tensor& attention) {
+           const std::vector<std::string>& answers, const std::optional<FrameMaps>& maps) {
     const auto& texts = packed.sample->texts;
     const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
@@ -63,10 +70,13 @@ class SampleWriter {
     Json sample{{"set", set_.settings().name},
                 {"stage", request_.stage},
                 {"step", request_.step},
+                {"key", packed.sample->key},
                 {"source", score.source},
                 {"question", source.empty() ? question_of(set_.tokenizer(), correct.prompt) : source},
                 {"expected", decoded(set_.tokenizer(), correct.answer)},
-                {"answer", answer}};
+                {"answer", answers.front()}};
+    if (!source.empty()) sample["read_as_bytes"] = true;
+    if (set_.settings().measure == plan::Measure::answer) add_modes(packed, correct, answers, sample);
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},
@@ -79,16 +89,36 @@ class SampleWriter {
       write_frame(model_sample.frames[i], set_.preparation(), folder_ / name);
       sample["frames"].push_back(name);
     }
-    if (attention.defined()) {
-      const int64_t side = set_.image_size() / model_.config().vision.patch_size;
-      sample["grid"] = {side, side};
-      sample["attention"] = Json::array();
-      for (int64_t i = 0; i < frames; ++i) sample["attention"].push_back(map_of(attention[i]));
-    }
+    for (const TileGrid& grid : packed.sample->media.tiles) sample["tiles"].push_back({grid.rows, grid.columns});
+    if (maps) add_maps(*maps, frames, sample);
     write_file_atomic(folder_ / (number + ".json"), sample.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
 
  private:
+  // The answer of each of the set's modes, which measures answers.
+  void add_modes(const PackedSample& packed, const PromptAndAnswer& text, const std::vector<std::string>& answers,
+                 Json& sample) const {
+    Answers expected = packed.sample->answers;
+    if (expected.empty()) expected = {decoded(set_.tokenizer(), text.answer)};
+    for (size_t i = 0; i < answers.size(); ++i)
+      sample["answers"].push_back({{"mode", set_.settings().modes[i]},
+                                   {"text", answers[i]},
+                                   {"right", exact_match(answers[i], expected) == 1}});
+  }
+
+  void add_maps(const FrameMaps& maps, int64_t frames, Json& sample) const {
+    const int64_t side = set_.image_size() / model_.config().vision.patch_size, patches = side * side;
+    sample["grid"] = {side, side};
+    sample["attention"] = Json::array();
+    for (int64_t i = 0; i < frames; ++i) {
+      sample["attention"].push_back(map_of(maps.mean[i], patches));
+      if (!maps.by_query.defined()) continue;
+      Json& queries = sample["query_attention"].emplace_back(Json::array());
+      for (int64_t query = 0; query < maps.by_query.size(1); ++query)
+        queries.push_back(map_of(maps.by_query[i][query], patches));
+    }
+  }
+
   const SampleSet& set_;
   const model::Model& model_;
   const ShowRequest& request_;
@@ -101,20 +131,33 @@ class SampleWriter {
 void show(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request) {
   if (set.settings().show == 0) return;
   const c10::InferenceMode without_gradients;
-  const std::string& mode = set.settings().modes.front();
+  const plan::EvaluationSet& settings = set.settings();
+  const bool measures_answers = settings.measure == plan::Measure::answer;
+  const int64_t tokens = measures_answers ? settings.max_new_tokens.value_or(request.tokens) : request.tokens;
   SampleWriter showing(set, model, request);
   const Answerer answerer(set.tokenizer(), model, ops);
   const auto loader = set.loader(set.settings().show);
   while (const auto loaded = loader->next()) {
     const ScoredPack scored_pack =
-        score_pack(set, loaded->pack, model, ops, mode, model::EncodeOutputs::tokens_and_attention);
-    const auto answers = generate_answers(loaded->pack, scored_pack, answerer, request.tokens);
+        score_pack(set, loaded->pack, model, ops, settings.modes.front(), model::EncodeOutputs::tokens_and_attention);
+    std::vector answers = {generate_answers(loaded->pack, scored_pack, answerer, tokens)}; // by mode
+    for (size_t i = 1; measures_answers && i < settings.modes.size(); ++i) {
+      const ScoredPack in_mode =
+          score_pack(set, loaded->pack, model, ops, settings.modes[i], model::EncodeOutputs::tokens);
+      answers.push_back(generate_answers(loaded->pack, in_mode, answerer, tokens));
+    }
     for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
       const PackedSample& packed = loaded->pack.samples[i];
-      const bool has_attention = packed.sample->frames > 0 && scored_pack.attention.defined();
-      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i], answers[i],
-                  has_attention ? scored_pack.attention.narrow(0, packed.first_frame, packed.sample->frames)
-                                : at::Tensor());
+      const int64_t first = packed.first_frame, frames = packed.sample->frames;
+      std::optional<FrameMaps> maps;
+      if (frames > 0 && scored_pack.attention.defined()) {
+        maps = {scored_pack.attention.narrow(0, first, frames).mean(at::IntArrayRef{1, 2}), {}};
+        if (scored_pack.query_attention.defined())
+          maps->by_query = scored_pack.query_attention.narrow(0, first, frames);
+      }
+      std::vector<std::string> of_sample;
+      for (std::vector<std::string>& mode_answers : answers) of_sample.push_back(std::move(mode_answers[i]));
+      showing.add(packed, scored_pack.scores[i], scored_pack.samples[i], of_sample, maps);
     }
   }
 }

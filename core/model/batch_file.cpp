@@ -9,10 +9,14 @@
 namespace fvlm::model {
 namespace {
 
-constexpr const char* how_it_is =
-    "a batch holds frames [all frames, 3, height, width], frame_counts [samples], input_ids [all tokens], text_lengths "
-    "[samples] and loss_mask [all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the "
-    "last three; nothing is padded; an id of -1 stands for one visual row of the sample's frames";
+std::string how_it_is(bool reads_bytes) {
+  return fmt::format("a batch for this model holds {}, input_ids [all tokens], text_lengths [samples] and loss_mask "
+                     "[all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the last "
+                     "three; nothing is padded; an id of -1 stands for one visual row of the sample's {}",
+                     reads_bytes ? "source_bytes [all bytes] of uint8, source_lengths [samples]"
+                                 : "frames [all frames, 3, height, width], frame_counts [samples]",
+                     reads_bytes ? "source" : "frames");
+}
 
 std::string sum_text(int64_t count, const char* what) {
   return fmt::format("do not sum to the {} {} that are there", count, what);
@@ -20,9 +24,14 @@ std::string sum_text(int64_t count, const char* what) {
 
 } // namespace
 
-BatchFile::BatchFile(const std::filesystem::path& path)
-    : file_(Safetensors::open(path)), frames_(tensor_named("frames")) {
-  if (frames_.dim() != 4 || frames_.size(1) != 3)
+BatchFile::BatchFile(const std::filesystem::path& path, bool reads_bytes)
+    : file_(Safetensors::open(path)), reads_bytes_(reads_bytes),
+      frames_(tensor_named(reads_bytes ? "source_bytes" : "frames")) {
+  if (reads_bytes) {
+    if (frames_.dim() != 1 || frames_.scalar_type() != at::kByte)
+      fail("source_bytes", fmt::format("expected uint8 of one dimension, got {} {}",
+                                       at::toString(frames_.scalar_type()), shape_text(frames_.sizes())));
+  } else if (frames_.dim() != 4 || frames_.size(1) != 3)
     fail("frames", "expected [all frames, 3, height, width], got " + shape_text(frames_.sizes()));
 }
 
@@ -33,16 +42,18 @@ at::Tensor BatchFile::tensor_named(const std::string& name) const {
 }
 
 std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
-  const auto counts = integers("frame_counts");
-  if (counts.empty()) fail("frame_counts", "there is no sample");
+  const std::string name = reads_bytes_ ? "source_lengths" : "frame_counts";
+  const char* what = reads_bytes_ ? "bytes" : "frames";
+  const auto counts = integers(name);
+  if (counts.empty()) fail(name, "there is no sample");
   std::vector<Sample> samples(counts.size());
   int64_t begin = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0 || counts[i] > frames_.size(0) - begin) fail("frame_counts", sum_text(frames_.size(0), "frames"));
+    if (counts[i] < 0 || counts[i] > frames_.size(0) - begin) fail(name, sum_text(frames_.size(0), what));
     if (counts[i] > 0) samples[i].frames = frames_.narrow(0, begin, counts[i]);
     begin += counts[i];
   }
-  if (begin != frames_.size(0)) fail("frame_counts", sum_text(frames_.size(0), "frames"));
+  if (begin != frames_.size(0)) fail(name, sum_text(frames_.size(0), what));
   if (texts == Texts::pairs) {
     read_texts("chosen_", true, samples);
     read_texts("rejected_", true, samples);
@@ -100,7 +111,9 @@ void BatchFile::check_tokens(const std::vector<Sample>& samples, int64_t vocabul
 }
 
 void BatchFile::fail(const std::string& name, const std::string& what) const {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", name, what)).at(file_.path().string()).advise(how_it_is);
+  throw Error(ErrorKind::data, fmt::format("{}: {}", name, what))
+      .at(file_.path().string())
+      .advise(how_it_is(reads_bytes_));
 }
 
 } // namespace fvlm::model

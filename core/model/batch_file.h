@@ -1,5 +1,6 @@
 // A batch as a file of safetensors: what `trace` and `generate` read. frames [N, 3, H, W], normalised, all samples one
-// after the other, frame_counts [B], and of the texts input_ids, text_lengths [B] and loss_mask.
+// after the other, and frame_counts [B]; for an encoder of bytes source_bytes and source_lengths [B] in their place;
+// and of the texts input_ids, text_lengths [B] and loss_mask.
 #pragma once
 #include "model/pack.h"
 #include "model/weights/safetensors.h"
@@ -10,20 +11,20 @@ namespace fvlm::model {
 
 class BatchFile {
  public:
-  // Throws Error(data).
-  explicit BatchFile(const std::filesystem::path& path);
+  // `reads_bytes`: whether the model's encoder does. Throws Error(data).
+  BatchFile(const std::filesystem::path& path, bool reads_bytes);
 
   enum class Texts {
     labelled,
     pairs,  // chosen_ and rejected_ ones
     prompts // no loss_mask
   };
-  // Their frames lie in the file's mapping. Throws Error(data) for what makes no sense, and for tokens that the
-  // vocabulary does not have.
+  // Their frames or bytes lie in the file's mapping. Throws Error(data) for what makes no sense, and for tokens that
+  // the vocabulary does not have.
   std::vector<Sample> samples(Texts texts, int64_t vocabulary) const;
 
-  int64_t height() const { return frames_.size(2); }
-  int64_t width() const { return frames_.size(3); }
+  // The frames of all samples, or the bytes of their sources.
+  const at::Tensor& frames() const { return frames_; }
 
  private:
   at::Tensor tensor_named(const std::string& name) const;
@@ -33,6 +34,7 @@ class BatchFile {
   [[noreturn]] void fail(const std::string& name, const std::string& what) const;
 
   Safetensors file_;
+  bool reads_bytes_;
   at::Tensor frames_;
 };
 

@@ -69,6 +69,7 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
 }
 
 int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
+  if (frames_of(frames) > 0) require_readable(frames, model_->frame_reader(frames));
   const int64_t rows = model_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
@@ -105,7 +106,9 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
     answers.push_back({frames_of(sample.frames), std::ssize(prompt) - placeholders_of(prompt), {}, false, 0});
     limits.push_back(std::min(options.limit, room));
   }
-  GenerationBatch batch(*model_, ops_, options.ignore_eos ? std::vector<int64_t>() : ends_);
+  std::vector<int64_t> ends;
+  if (!options.ignore_eos) ends = ends_, ends.insert(ends.end(), options.end_tokens.begin(), options.end_tokens.end());
+  GenerationBatch batch(*model_, ops_, ends);
   for (size_t begin = 0; begin < samples.size();) {
     const auto start = std::chrono::steady_clock::now();
     const auto visual = encode(std::span(samples).subspan(begin, encoded_together(answers, begin)));
@@ -151,7 +154,7 @@ Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& p
 
 void answer_batch(Generator& answerer, const std::filesystem::path& file, const GenerateOptions& options,
                   const Generator::TakeAnswer& take) {
-  const BatchFile batch(file);
+  const BatchFile batch(file, answerer.config().connector->reads_bytes());
   const auto samples = batch.samples(BatchFile::Texts::prompts, answerer.config().decoder.vocab_size);
   check(answerer, samples, file);
   answerer.answers(samples, options, take);

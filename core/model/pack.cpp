@@ -121,17 +121,6 @@ void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& c
   pack.patches = segments_of(lengths, capacity.frames, capacity.bytes, longest, device);
 }
 
-void check_frames(const at::Tensor& frames, const FrameReader& reader) {
-  if (model::frames_of(frames) == 0) return;
-  if (is_text(frames) != reader.reads_bytes)
-    throw Error(ErrorKind::data, reader.reads_bytes
-                                     ? "it has images, and the encoder reads texts as bytes"
-                                     : "it has a text for an encoder of bytes, and the encoder reads images");
-  if (is_text(frames) && (frames.size(0) < 1 || frames.size(0) > reader.tokens_per_frame))
-    throw Error(ErrorKind::data, fmt::format("its text for the encoder has {} bytes, and 1 to {} were expected",
-                                             frames.size(0), reader.tokens_per_frame));
-}
-
 void check(const Sample& sample, size_t index, const FrameReader& reader) {
   const auto where = fmt::format("sample {}", index);
   for (const Text& text : sample.texts)
@@ -141,7 +130,7 @@ void check(const Sample& sample, size_t index, const FrameReader& reader) {
           .at(where);
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
   try {
-    check_frames(sample.frames, reader);
+    require_readable(sample.frames, reader);
     for (const Text& text : sample.texts)
       require_placeholders(placeholders_of(text.tokens), frames_of(sample), reader.rows_per_frame);
   } catch (const Error& error) {
@@ -162,6 +151,17 @@ at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& opti
 
 int64_t placeholders_of(const std::vector<int64_t>& tokens) {
   return std::count(tokens.begin(), tokens.end(), visual_placeholder);
+}
+
+void require_readable(const at::Tensor& frames, const FrameReader& reader) {
+  if (frames_of(frames) == 0) return;
+  if (is_text(frames) != reader.reads_bytes)
+    throw Error(ErrorKind::data, reader.reads_bytes
+                                     ? "it has images, and the encoder reads texts as bytes"
+                                     : "it has a text for an encoder of bytes, and the encoder reads images");
+  if (is_text(frames) && (frames.size(0) < 1 || frames.size(0) > reader.tokens_per_frame))
+    throw Error(ErrorKind::data, fmt::format("its text for the encoder has {} bytes, and 1 to {} were expected",
+                                             frames.size(0), reader.tokens_per_frame));
 }
 
 void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame) {

@@ -99,6 +99,8 @@ at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& opti
 
 // Of the text's tokens.
 int64_t placeholders_of(const std::vector<int64_t>& tokens);
+// Throws Error(data) for frames that are not what the encoder reads: images, or a text of as many bytes as it takes.
+void require_readable(const at::Tensor& frames, const FrameReader& reader);
 // Throws Error(data) unless a text has as many placeholders as visual rows, or none.
 void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame);
 

@@ -41,11 +41,11 @@ class Tracer {
 
   double run() {
     TracedModel policy = load(request_.model, request_.gradients);
-    const BatchFile batch(request_.batch); // the samples' frames lie in its mapping
+    const BatchFile batch(request_.batch, policy.model->encoder().reads_bytes()); // samples' frames lie in its mapping
     const auto& config = policy.model->config();
     const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
                                        config.decoder.vocab_size);
-    const FrameReader reader = policy.model->frame_reader(batch.height(), batch.width());
+    const FrameReader reader = policy.model->frame_reader(batch.frames());
     pack_ = make_pack(samples, Capacity::of(samples, reader.rows_per_frame), reader, ops_.tensor_options());
     text_lengths_.clear();
     for (const Sample& sample : samples)

@@ -33,6 +33,11 @@ inline std::optional<double> number(const Json& object, const char* key) {
   return found->get<double>();
 }
 
+inline bool flag(const Json& object, const char* key) {
+  const Json* found = find(object, key);
+  return found && found->is_boolean() && found->get<bool>();
+}
+
 // A number that counts something.
 inline std::optional<int64_t> count(const Json& object, const char* key) {
   auto found = number(object, key);

@@ -5,9 +5,12 @@
 #include "data/media/decode_image.h"
 #include "data/media/normalise.h"
 #include "evaluation/evaluator.h"
+#include "model/connector/perceiver/settings.h"
 #include "synthetic_set.h"
 
 #include <nlohmann/json.hpp>
+
+#include <cmath>
 
 namespace fvlm::evaluation {
 namespace {
@@ -18,7 +21,8 @@ using plan::Measure;
 // "what?" with the answers "ab" and "c", or one answer, over frames of pixels that are bytes.
 class SyntheticChats : public SyntheticQuestions {
  public:
-  explicit SyntheticChats(Measure measure) : SyntheticQuestions(measure, {5, 2}), measure_(measure) {}
+  explicit SyntheticChats(Measure measure, int64_t rows_per_frame = 1)
+      : SyntheticQuestions(measure, {5, 2}), measure_(measure), rows_per_frame_(rows_per_frame) {}
 
   Sample measure(const DrawnSample& drawn) const override {
     const auto tokenizer = Tokenizer::from_json(test::small_tokenizer().dump(), "small");
@@ -32,6 +36,7 @@ class SyntheticChats : public SyntheticQuestions {
       sample.texts.push_back({tokens.ids, tokens.answer_mask});
     }
     if (measure_ == Measure::choice) sample.correct_choice = 1;
+    sample.rows_per_frame = rows_per_frame_;
     return sample;
   }
 
@@ -48,6 +53,7 @@ class SyntheticChats : public SyntheticQuestions {
 
  private:
   Measure measure_;
+  int64_t rows_per_frame_;
 };
 
 struct Shown {
@@ -115,6 +121,35 @@ TEST(ShownSamples, HaveFramesAndMeanAttentionMaps) {
   }
 }
 
+TEST(ShownSamples, HaveAMapOfEachQueryOfAResampler) {
+  auto with_resampler = config();
+  connector::Perceiver perceiver;
+  perceiver.queries = 3, perceiver.layers = 2, perceiver.heads = 2, perceiver.projector_width = 16;
+  with_resampler.connector = perceiver;
+  model::Tiny tiny(with_resampler, at::kFloat);
+  plan::EvaluationSet set = wanted(Measure::loss, {perceiver.modes().front().name});
+  set.show = 4;
+  const ScratchFolder folder;
+  const auto samples = open(set, std::make_shared<SyntheticChats>(Measure::loss, 3));
+  show(*samples, tiny.model, *tiny.operations, {folder.path(), "instruct", 70, 3});
+  double apart = 0;
+  for (int number = 0; number < 4; ++number) {
+    const json sample = json::parse(read_file(folder.path() / "made" / fmt::format("{:03}.json", number)));
+    ASSERT_EQ(sample["query_attention"].size(), sample["frames"].size());
+    for (size_t frame = 0; frame < sample["frames"].size(); ++frame) {
+      const json& queries = sample["query_attention"][frame];
+      ASSERT_EQ(queries.size(), 3u);
+      for (size_t cell = 0; cell < 4; ++cell) {
+        double sum = 0;
+        for (const json& query : queries) sum += query.at(cell).get<double>();
+        EXPECT_NEAR(sum / 3, sample["attention"][frame].at(cell).get<double>(), 4e-6);
+        apart += std::abs(queries[0][cell].get<double>() - queries[1][cell].get<double>());
+      }
+    }
+  }
+  EXPECT_GT(apart, 0.01) << "the queries look alike";
+}
+
 TEST(ShownSamples, OfALaterStepReplaceEarlierOnes) {
   Shown shown(Measure::choice, 2);
   auto set = wanted(Measure::choice);
@@ -147,6 +182,9 @@ TEST(MeasuredAnswers, AreThoseThatAreShownAndComparedWithTheExpectedOnes) {
     if (i >= 3) continue;
     const json shown = json::parse(read_file(folder.path() / "made" / fmt::format("{:03}.json", i)));
     EXPECT_EQ(shown["answer"], scores[i].generated->answer);
+    const bool right = exact_match(scores[i].generated->answer, {"ab"}) == 1;
+    EXPECT_EQ(shown["answers"],
+              (json{{{"mode", "coarse_fine"}, {"text", scores[i].generated->answer}, {"right", right}}}));
     EXPECT_FALSE(scores[i].generated->answer.empty());
   }
   EXPECT_DOUBLE_EQ(results.at(0).value("accuracy"), exact);

@@ -1,100 +1,18 @@
-"""LatentWire's byte encoder, poolers and adapter against torch.nn: rows, every gradient, and how many parameters there are.
+"""LatentWire's byte encoder, poolers and adapter against torch.nn: rows, every gradient, and how many parameters there are;
+and `fvlm-engine trace` and `generate` of a whole model.
 
-usage: bytes_test.py TOWER_PROBE CONNECTOR_PROBE; exit 77 where PyTorch is missing."""
+usage: bytes_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE TOWER_PROBE CONNECTOR_PROBE; exit 77 where PyTorch is missing."""
 import json
-import math
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-tower_probe, connector_probe = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
-try:
-    import torch
-    from safetensors.torch import load_file, save_file
-    from torch import nn
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+tower_probe, connector_probe = (Path(sys.argv.pop(3)).resolve() for _ in range(2))
+from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
+from byte_models import Adapter, ByteEncoder, Latents, Pooler
 
-torch.set_num_threads(1)
-scratch = tempfile.TemporaryDirectory()
-folder = Path(scratch.name)
-
-
-class ByteEncoder(nn.Module):
-    def __init__(self, width, layers, heads, mlp, max_bytes):
-        super().__init__()
-        self.byte_emb = nn.Embedding(256, width)
-        layer = nn.TransformerEncoderLayer(width, heads, mlp, dropout=0, activation="gelu", batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.ln = nn.LayerNorm(width)
-        position = torch.arange(max_bytes).float()[:, None]
-        angles = position * torch.exp(torch.arange(0, width, 2).float() * (-math.log(10000.0) / width))
-        self.positions = torch.stack([angles.sin(), angles.cos()], -1).reshape(max_bytes, width)
-
-    def forward(self, ids, padding=None):
-        return self.ln(self.encoder(self.byte_emb(ids) + self.positions[: ids.shape[1]], src_key_padding_mask=padding))
-
-
-class Pooler(nn.Module):
-    def __init__(self, width, latents, heads):
-        super().__init__()
-        self.latent = nn.Parameter(torch.randn(latents, width) / math.sqrt(width))
-        self.cross_attn = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.gate = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
-        self.ff = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-
-    def forward(self, features, padding=None):
-        q = self.latent.expand(features.shape[0], -1, -1)
-        o = q + self.cross_attn(q, features, features, key_padding_mask=padding, need_weights=False)[0]
-        g = torch.sigmoid(self.gate(o))
-        o = g * o + (1 - g) * q
-        return o + self.ff(o)
-
-
-class Color(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-
-    def forward(self, y):
-        return (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True) * self.gamma + self.beta
-
-
-class Adapter(nn.Module):
-    def __init__(self, width, decoder, color):
-        super().__init__()
-        inner = 2 * width
-        self.input_norm, self.out_norm = nn.LayerNorm(width), nn.LayerNorm(decoder)
-        self.proj_in, self.mid, self.proj_out = nn.Linear(width, inner), nn.Linear(inner, inner), nn.Linear(inner, decoder)
-        self.skip, self.film_scale, self.film_shift = (nn.Linear(width, decoder) for _ in range(3))
-        if color:
-            self.color = Color(decoder)
-
-    def forward(self, z):
-        gelu, x = nn.functional.gelu, self.input_norm(z)
-        y = self.proj_out(gelu(self.mid(gelu(self.proj_in(x))))) + self.skip(x)
-        y = self.out_norm(y * torch.sigmoid(self.film_scale(z)) + self.film_shift(z))
-        return self.color(y) if hasattr(self, "color") else y
-
-
-class Latents(nn.Module):
-    def __init__(self, width, decoder, latents, private, heads, color, embedding):
-        super().__init__()
-        self.shared_pooler = Pooler(width, latents, heads)
-        if private:
-            self.private_poolers = nn.ModuleDict({"decoder": Pooler(width, private, heads)})
-        self.adapter = nn.ModuleDict({"decoder": Adapter(width, decoder, color)})
-        self.rms = embedding.square().mean().sqrt()
-
-    def forward(self, features, padding, sent=lambda z: z):
-        z = self.shared_pooler(features, padding)
-        if hasattr(self, "private_poolers"):
-            z = torch.cat([z, self.private_poolers["decoder"](features, padding)], 1)
-        y = self.adapter["decoder"](sent(z))
-        return y * self.rms / y.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-6)
+nn = torch.nn
 
 
 def padded(rows, lengths):
@@ -104,19 +22,11 @@ def padded(rows, lengths):
     return nn.utils.rnn.pad_sequence(parts, batch_first=True), mask
 
 
-def run(*command):
+def run(*command, code=0):
+    """What it prints, or what it says of an error."""
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 0, f"{command}\n{result.stderr}"
-
-
-def sent(z, mode):
-    if mode == "fp16":
-        return z.half().float()
-    largest = {"int8": 127, "int6": 31, "int4": 7}[mode]
-    groups = z.reshape(-1, 32)
-    scale = (groups.abs().amax(1, keepdim=True) / largest).half().float()
-    scale[scale == 0] = 1
-    return ((groups / scale).round().clamp(-largest, largest) * scale).reshape(z.shape)
+    assert result.returncode == code, f"{command}\n{result.stderr}"
+    return result.stderr if code else result.stdout
 
 
 class Bytes(unittest.TestCase):
@@ -156,11 +66,13 @@ class Bytes(unittest.TestCase):
         for latents, private, heads, color in ((8, 0, 4, False), (3, 2, 8, False), (1, 0, 1, True), (2, 5, 2, True)):
             torch.manual_seed(8)
             embedding = 0.3 * torch.randn(50, decoder)
-            module = Latents(width, decoder, latents, private, heads, color, embedding)
+            rms = embedding.square().mean().sqrt()
+            module = Latents(width, decoder, latents, private, heads, color)
             for parameter in module.parameters():
                 parameter.data += 0.1 * torch.randn_like(parameter)
             hidden = torch.randn(sum(lengths) + 4, width, requires_grad=True)
-            rows = module(*padded(hidden, lengths))
+            features, padding = padded(hidden, lengths)
+            rows = module(features, rms, padding)
             d_rows = torch.randn_like(rows)
             rows.backward(d_rows)
             save_file(module.state_dict() | {"adapter.decoder.scale": torch.ones(1)}, folder / "weights.safetensors")
@@ -178,19 +90,21 @@ class Bytes(unittest.TestCase):
         width, decoder, lengths = 32, 24, [6, 3]
         torch.manual_seed(9)
         embedding = torch.randn(50, decoder)
-        module = Latents(width, decoder, 4, 0, 4, False, embedding)
+        rms = embedding.square().mean().sqrt()
+        module = Latents(width, decoder, 4, 0, 4, False)
         hidden = torch.randn(sum(lengths), width)
         save_file(module.state_dict() | {"adapter.decoder.scale": torch.ones(1)}, folder / "weights.safetensors")
         save_file({"hidden": hidden, "lengths": torch.tensor(lengths), "embedding": embedding, "d_rows": torch.zeros(8, decoder)},
                   folder / "in.safetensors")
         config = {"kind": "byte_latents", "latents": 4, "private_latents": 0, "heads": 4, "color": False}
-        whole = module(*padded(hidden, lengths)).detach()
+        features, padding = padded(hidden, lengths)
+        whole = module(features, rms, padding).detach()
         last = 0.0
         for mode in ("fp16", "int8", "int6", "int4"):
             run(connector_probe, json.dumps({"connector": config, "decoder_width": decoder, "mode": mode}),
                 folder / "weights.safetensors", folder / "in.safetensors", folder / "out.safetensors")
             rows = load_file(folder / "out.safetensors")["rows"]
-            right = module(*padded(hidden, lengths), lambda z: sent(z, mode)).detach()
+            right = module(features, rms, padding, mode).detach()
             self.compare({"rows": rows}, {"rows": right.reshape(-1, decoder)}, 0)
             off = (right - whole).abs().mean().item()
             self.assertGreater(off, last)
@@ -201,6 +115,80 @@ class Bytes(unittest.TestCase):
         encoder = ByteEncoder(256, 6, 8, 1024, 512)
         self.assertEqual(count(encoder) + count(Pooler(256, 8, 8)), 5_399_552)
         self.assertEqual(count(Adapter(256, 4096, False)) + 1, 5_662_209)
+
+    def make_batch(self):
+        """A tiny model, and a batch whose latents stand before the text in some samples, and inside it in others."""
+        tool("make-tiny", "model", "bytes-latents", folder / "tiny")
+        tool("make-tiny", "batch", folder / "batch.safetensors", "--model", folder / "tiny", "--frames", "0,9,40,0,1,23", "--text",
+             "7,4,12,1,9,6")
+        batch = load_file(folder / "batch.safetensors")
+        ids, mask = (list(batch[name].split(batch["text_lengths"].tolist())) for name in ("input_ids", "loss_mask"))
+        for sample in (2, 5):
+            place = torch.full((5,), -1)
+            ids[sample] = torch.cat([ids[sample][:1], place, ids[sample][1:]])
+            mask[sample] = torch.cat([mask[sample][:1], 0 * place.byte(), mask[sample][1:]])
+        batch |= {"input_ids": torch.cat(ids), "loss_mask": torch.cat(mask), "text_lengths": torch.tensor([len(one) for one in ids])}
+        save_file(batch, folder / "batch.safetensors")
+        return batch
+
+    def test_a_trace_is_the_oracles(self):
+        self.make_batch()
+        given = (folder / "tiny", "--batch", folder / "batch.safetensors", "--out")
+        for options in (("--grads",), ("--grads", "--kernels", "reference"), ("--mode", "fp16"), ("--mode", "int8"), ("--mode", "int4")):
+            with self.subTest(options=options):
+                tool("trace", *given, folder / "theirs", *options[:1 if options[0] == "--grads" else 2])
+                run(engine, "trace", *given, folder / "ours", *options)
+                expected, trace = load_file(folder / "theirs"), load_file(folder / "ours")
+                self.assertEqual(set(trace), set(expected))
+                self.assertEqual(list(trace["visual_tokens"].shape), [4 * 5, 64])
+                floor = 0.01 * max([g.abs().max().item() for name, g in expected.items() if name.startswith("grad.")], default=0)
+                self.compare(trace, expected, floor)
+
+    def test_a_batch_is_answered_as_by_the_oracle(self):
+        self.make_batch()
+        given = (folder / "tiny", "--batch", folder / "batch.safetensors", "--limit", "8")
+        theirs = [json.loads(line) for line in tool("generate", *given).splitlines()]
+        answers = json.loads(run(engine, "generate", *given, "--json"))["samples"]
+        self.assertEqual([answer["ids"] for answer in answers], [answer["ids"] for answer in theirs])
+        self.assertGreater(min(answer["lead"] for answer in theirs), 1e-4, "too near to call")
+
+    def test_a_question_about_a_text_is_answered_as_the_batch_that_it_makes(self):
+        self.make_batch()
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tiny" / "decoder" / "tokenizer.json"))
+        anchor = tokenizer.encode("Answer:").ids
+        for context, source in (("a cat", "Context: a cat\nQuestion: who?\n"), ("a" * 50, "Context: " + "a" * 14 + "\nQuestion: who?\n"),
+                                (None, "Context: \nQuestion: who?\n")):
+            ids = torch.tensor([-1] * 5 + anchor)
+            save_file({"source_bytes": torch.tensor(list(source.encode())).byte(), "source_lengths": torch.tensor([len(source)]),
+                       "input_ids": ids, "text_lengths": torch.tensor([len(ids)])}, folder / "asked")
+            ask = (engine, "generate", folder / "tiny", "--max-tokens", 8, "--json")
+            expected = json.loads(run(*ask, "--batch", folder / "asked"))["samples"][0]
+            answer = json.loads(run(*ask, "--prompt", "who?", *(["--context", context] if context else [])))
+            self.assertEqual((answer["ids"], answer["frames"], answer["prompt"]), (expected["ids"], 1, len(anchor)))
+
+    def test_bad_input_is_refused_with_its_reason(self):
+        batch = self.make_batch()
+
+        def refused(code, words, *command):
+            self.assertIn(words, run(engine, *command, code=code))
+
+        def changed(**tensors):
+            save_file({name: tensor for name, tensor in (batch | tensors).items() if tensor is not None}, folder / "changed")
+            return folder / "tiny", "--batch", folder / "changed"
+
+        out = ("--out", folder / "none")
+        refused(4, "source_bytes: there is no such tensor", "trace", *changed(source_bytes=None), *out)
+        refused(4, "source_bytes: expected uint8 of one dimension", "trace", *changed(source_bytes=batch["source_bytes"].int()), *out)
+        refused(4, "source_lengths: do not sum to the 73 bytes", "trace", *changed(source_lengths=torch.tensor([0, 9, 40, 0, 1, 22])), *out)
+        longer = changed(source_lengths=torch.tensor([0, 9, 41, 0, 0, 23]))
+        refused(4, "its text for the encoder has 41 bytes, and 1 to 40 were expected", "trace", *longer, *out)
+        refused(4, "sample 2: its text for the encoder has 41 bytes", "generate", *longer)
+        refused(2, "has no mode 'int5'", "trace", *changed(), *out, "--mode", "int5")
+        refused(2, "int8 is inference: it has no gradients", "trace", *changed(), *out, "--mode", "int8", "--grads")
+        refused(2, "--image goes with an encoder of images", "generate", folder / "tiny", "--prompt", "x", "--image", "y")
+        refused(2, "--system goes with an encoder of images", "generate", folder / "tiny", "--prompt", "x", "--system", "y")
+        refused(2, "leaves nothing of the encoder's 40 bytes", "generate", folder / "tiny", "--prompt", "x" * 30)
+        refused(2, "--context needs --prompt", "generate", *changed(), "--context", "x")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ void probe(const nlohmann::json& config, const Safetensors& weights, const Safet
       tape, operations, pack, {mode, attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens, nullptr});
   std::map<std::string, Tensor> all{{"rows", seen.tokens.data}};
   if (attention) all["attention"] = seen.attention;
+  if (seen.query_attention.defined()) all["query_attention"] = seen.query_attention;
   if (config.contains("mode")) return write_tensors(out, all);
   seen.tokens.gradient->add(tensor_over(in.at("d_rows")).clone());
   tape.backward();

@@ -41,7 +41,7 @@ class EngineStep {
   }
 
   void take(const fs::path& file) {
-    batch_.emplace(file);
+    batch_.emplace(file, model_.model->encoder().reads_bytes());
     samples_ = batch_->samples(model::BatchFile::Texts::labelled, model_.model->config().decoder.vocab_size);
   }
   const std::vector<model::Sample>& samples() const { return samples_; }
@@ -63,7 +63,7 @@ class EngineStep {
   }
 
  private:
-  model::FrameReader reader() const { return model_.model->frame_reader(batch_->height(), batch_->width()); }
+  model::FrameReader reader() const { return model_.model->frame_reader(batch_->frames()); }
 
   at::Tensor step() {
     const c10::InferenceMode without_autograd; // the engine has its own tape

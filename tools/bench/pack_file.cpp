@@ -14,13 +14,13 @@
 namespace fvlm::bench {
 
 PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
-  const model::BatchFile batch(file);
-  if (batch.height() != batch.width())
-    throw Error(ErrorKind::data,
-                fmt::format("frames of {} x {}: training has square ones", batch.height(), batch.width()))
+  const model::BatchFile batch(file, false);
+  const int64_t height = batch.frames().size(2), width = batch.frames().size(3);
+  if (height != width)
+    throw Error(ErrorKind::data, fmt::format("frames of {} x {}: training has square ones", height, width))
         .at(file.string());
   PackOfFile read;
-  read.image_size = batch.height();
+  read.image_size = height;
   HostPack& host = read.pack.host;
   const auto samples = batch.samples(model::BatchFile::Texts::labelled, vocabulary);
   for (const model::Sample& of_file : samples) {

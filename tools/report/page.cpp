@@ -87,7 +87,7 @@ std::string report_html(const RecordedRun& run, std::vector<std::string>& notes)
                                                         "</div>\n<p class=\"note\">Faint: as logged. Firm: smoothed "
                                                         "over neighbours on both sides. Flags mark events.</p>\n"},
                                    {"time", "Where the time went", time_bars(input)},
-                                   {"samples", "Answers", sample_cards(input, notes)},
+                                   {"samples", "Answers", compared_answers(input) + sample_cards(input, notes)},
                                    {"events", "Events", event_table(input)},
                                    {"parameters", "Parameters", parameter_table(input)},
                                    {"plan", "Plan", plan_tables(input)}};

@@ -1,6 +1,7 @@
 // What the page shows of a run besides its stages and metrics (report/recorded_run.h): the Plan, the parameters, and
 // held-out samples with the answers of the model.
 #pragma once
+#include "data/tile_grid.h"
 #include "report/figures.h"
 #include "report/recorded_run.h"
 
@@ -33,13 +34,25 @@ struct Option {
   bool right = false;
 };
 
+// What the model generated, in one of the connector's modes.
+struct ModeAnswer {
+  std::string mode, text;
+  bool right = false;
+};
+
+using AttentionMap = std::vector<double>; // row by row
+
 struct ShownSample {
-  std::string set, stage, source, question, expected, answer;
+  std::string set, stage, key, source, question, expected, answer;
   int64_t step = 0;
+  bool read_as_bytes = false;      // the question, by the encoder; else the decoder reads it
+  std::vector<ModeAnswer> answers; // where the set measures them
   std::vector<Option> options;
   std::vector<std::filesystem::path> frames;
-  int64_t rows = 0, columns = 0;              // of each attention map
-  std::vector<std::vector<double>> attention; // one map a frame; empty, or as many as frames
+  std::vector<TileGrid> tiles;         // of each image, where images were cut into frames; else empty
+  int64_t rows = 0, columns = 0;       // of each attention map
+  std::vector<AttentionMap> attention; // one a frame; empty, or as many as frames
+  std::vector<std::vector<AttentionMap>> query_attention; // of each query of a frame; empty, or as many as frames
 };
 
 // The input of every section of the page.

@@ -126,8 +126,7 @@ std::map<std::string, std::vector<ParameterGroup>> read_parameters(const fs::pat
         group.name = text(entry, "name");
         group.tensors = count(entry, "tensors").value_or(0);
         group.parameters = count(entry, "parameters").value_or(0);
-        const Json* trained = find(entry, "trained");
-        group.trained = trained && trained->is_boolean() && trained->get<bool>();
+        group.trained = flag(entry, "trained");
         group.lr = number(entry, "lr");
         group.weight_decay = number(entry, "weight_decay");
         parameters[text(stage, "stage")].push_back(std::move(group));

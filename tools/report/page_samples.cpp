@@ -13,49 +13,71 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t max_sample_bytes = uint64_t{16} << 20;
 
-// Returns the attention map of each frame; none unless every frame has one with the expected number of cells.
-std::vector<std::vector<double>> attention_of(const Json& sample, size_t frames, int64_t cells) {
-  std::vector<std::vector<double>> all;
-  for (const auto& frame : list(sample, "attention")) {
-    std::vector<double> numbers;
-    if (frame.is_array())
-      for (const auto& cell : frame) numbers.push_back(cell.is_number() ? cell.get<double>() : 0);
-    if (static_cast<int64_t>(numbers.size()) != cells) return {};
-    for (double& number : numbers)
+// The attention maps of a list; none unless every one has the expected number of cells.
+std::vector<AttentionMap> maps_of(const Json& all, int64_t cells) {
+  std::vector<AttentionMap> maps;
+  for (const auto& entry : all) {
+    AttentionMap& map = maps.emplace_back();
+    if (entry.is_array())
+      for (const auto& cell : entry) map.push_back(cell.is_number() ? cell.get<double>() : 0);
+    if (static_cast<int64_t>(map.size()) != cells) return {};
+    for (double& number : map)
       if (!(std::isfinite(number) && number > 0)) number = 0;
-    all.push_back(std::move(numbers));
   }
-  if (all.size() != frames) all.clear();
-  return all;
+  return maps;
+}
+
+void read_attention(const Json& json, ShownSample& sample) {
+  const Json& grid = list(json, "grid");
+  if (grid.size() != 2 || !grid[0].is_number_integer() || !grid[1].is_number_integer()) return;
+  sample.rows = std::clamp<int64_t>(grid[0].get<int64_t>(), 0, 256);
+  sample.columns = std::clamp<int64_t>(grid[1].get<int64_t>(), 0, 256);
+  const int64_t cells = sample.rows * sample.columns;
+  if (cells == 0) return;
+  sample.attention = maps_of(list(json, "attention"), cells);
+  if (sample.attention.size() != sample.frames.size()) sample.attention.clear();
+  for (const auto& frame : list(json, "query_attention"))
+    sample.query_attention.push_back(maps_of(frame.is_array() ? frame : Json::array(), cells));
+  if (sample.query_attention.size() != sample.frames.size()) sample.query_attention.clear();
+}
+
+// The grids of tiles of all images; none unless they make up the frames.
+std::vector<TileGrid> tiles_of(const Json& json, size_t frames) {
+  std::vector<TileGrid> tiles;
+  int64_t all = 0;
+  for (const auto& entry : list(json, "tiles")) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_unsigned() || !entry[1].is_number_unsigned())
+      return {};
+    tiles.push_back({std::min<int64_t>(entry[0].get<int64_t>(), 64), std::min<int64_t>(entry[1].get<int64_t>(), 64)});
+    all += tiles.back().frames();
+  }
+  if (all != static_cast<int64_t>(frames)) tiles.clear();
+  return tiles;
 }
 
 ShownSample sample_of(const Json& json, const fs::path& folder) {
   ShownSample sample;
   sample.set = text(json, "set");
   sample.stage = text(json, "stage");
+  sample.key = text(json, "key");
   sample.source = text(json, "source");
   sample.question = text(json, "question");
   sample.expected = text(json, "expected");
   sample.answer = text(json, "answer");
   sample.step = count(json, "step").value_or(0);
-  for (const auto& entry : list(json, "options")) {
-    const Json* right = find(entry, "right");
-    sample.options.push_back(
-        {text(entry, "text"), number(entry, "loss"), right && right->is_boolean() && right->get<bool>()});
-  }
+  sample.read_as_bytes = flag(json, "read_as_bytes");
+  for (const auto& entry : list(json, "answers"))
+    sample.answers.push_back({text(entry, "mode"), text(entry, "text"), flag(entry, "right")});
+  for (const auto& entry : list(json, "options"))
+    sample.options.push_back({text(entry, "text"), number(entry, "loss"), flag(entry, "right")});
   for (const auto& frame : list(json, "frames")) {
     fs::path name = frame.is_string() ? frame.get<std::string>() : "";
     if (name.empty() || name != name.filename())
       throw Error(ErrorKind::data, "a frame does not name a file in the same folder");
     sample.frames.push_back(folder / name);
   }
-  const Json& grid = list(json, "grid");
-  if (grid.size() == 2 && grid[0].is_number_integer() && grid[1].is_number_integer()) {
-    sample.rows = std::clamp<int64_t>(grid[0].get<int64_t>(), 0, 256);
-    sample.columns = std::clamp<int64_t>(grid[1].get<int64_t>(), 0, 256);
-    if (sample.rows * sample.columns > 0)
-      sample.attention = attention_of(json, sample.frames.size(), sample.rows * sample.columns);
-  }
+  sample.tiles = tiles_of(json, sample.frames.size());
+  read_attention(json, sample);
   return sample;
 }
 

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <map>
+#include <set>
 
 namespace fvlm::report {
 namespace {
@@ -25,6 +27,8 @@ constexpr int64_t few_pixels = 96; // shown as squares when enlarged
 struct Picture {
   std::string type, bytes;
   bool few = false;
+
+  std::string address() const { return fmt::format("data:image/{};base64,{}", type, base64(bytes)); }
 };
 
 // Throws Error(data) for a file that holds no picture.
@@ -59,6 +63,7 @@ std::string verdict(bool right, std::string_view words) {
 std::string verdict(const ShownSample& sample) {
   if (const Option* chosen = chosen_of(sample))
     return verdict(chosen->right, chosen->right ? "right choice" : "wrong choice");
+  if (!sample.answers.empty()) return verdict(sample.answers[0].right, sample.answers[0].right ? "right" : "wrong");
   if (sample.expected.empty() || sample.answer.empty()) return "";
   bool right = plain(sample.answer) == plain(sample.expected);
   return verdict(right, right ? "right" : "differs");
@@ -111,25 +116,87 @@ class Cards {
   }
 
  private:
-  std::string frames(const ShownSample& sample) {
+  struct ShownFrame {
+    Picture picture;
+    std::string heat; // the veil; empty: there is none
+    std::string peak; // the share of its clearest cell
+  };
+
+  // Those that can be shown, by their place among the sample's frames.
+  std::map<size_t, ShownFrame> read_frames(const ShownSample& sample) {
     double most = 0;
-    for (const auto& frame : sample.attention)
-      for (double share : frame) most = std::max(most, share);
-    std::string out;
+    for (const auto& map : sample.attention)
+      for (double share : map) most = std::max(most, share);
+    std::map<size_t, ShownFrame> shown;
     for (size_t f = 0; f < sample.frames.size(); ++f) {
       auto picture = read_picture(sample.frames[f]);
       if (!picture) continue;
-      std::string heat, peak;
-      if (f < sample.attention.size() && most > 0) {
-        heat = fmt::format(R"(<img class="heat" alt="" src="data:image/png;base64,{}">)",
-                           base64(heat_map_png(sample.attention[f], sample.rows, sample.columns, most)));
-        peak = percent(*std::max_element(sample.attention[f].begin(), sample.attention[f].end()), 0);
-      }
-      out += fmt::format(
-          R"(<figure><div class="frame"><img{} alt="frame {}" src="data:image/{};base64,{}">{}</div><figcaption>{}<span>{}</span></figcaption></figure>)",
-          picture->few ? " class=\"few\"" : "", f + 1, picture->type, base64(picture->bytes), heat, f + 1, peak);
+      ShownFrame& frame = shown[f] = {std::move(*picture), "", ""};
+      if (f >= sample.attention.size() || most <= 0) continue;
+      frame.heat = veil(sample, sample.attention[f], most);
+      frame.peak = percent(*std::max_element(sample.attention[f].begin(), sample.attention[f].end()), 0);
     }
-    return out.empty() ? "" : fmt::format("<div class=\"frames\">{}</div>", out);
+    return shown;
+  }
+
+  static std::string veil(const ShownSample& sample, const AttentionMap& map, double most) {
+    return fmt::format(R"(<img class="heat" alt="" src="data:image/png;base64,{}">)",
+                       base64(heat_map_png(map, sample.rows, sample.columns, most)));
+  }
+
+  static std::string frame_html(size_t number, const ShownFrame& frame) {
+    return fmt::format(R"(<div class="frame"><img{} alt="frame {}" src="{}">{}</div>)",
+                       frame.picture.few ? " class=\"few\"" : "", number + 1, frame.picture.address(), frame.heat);
+  }
+
+  std::string frames(const ShownSample& sample) {
+    const auto shown = read_frames(sample);
+    std::string out;
+    const auto add = [&](const std::string& content, const std::string& caption, const std::string& peak) {
+      out += fmt::format("<figure>{}<figcaption>{}<span>{}</span></figcaption></figure>", content, caption, peak);
+    };
+    std::set<size_t> in_tiles;
+    size_t next = 0;
+    for (const TileGrid& grid : sample.tiles) {
+      std::string tiles;
+      for (int64_t tile = 0; tile < grid.rows * grid.columns; ++tile, ++next) {
+        in_tiles.insert(next);
+        const auto found = shown.find(next);
+        tiles += found == shown.end() ? "<div class=\"frame\"></div>" : frame_html(next, found->second);
+      }
+      if (!tiles.empty())
+        out += fmt::format(
+            R"(<figure class="tiled"><div class="tiles" style="--columns:{}">{}</div><figcaption>{} × {} tiles</figcaption></figure>)",
+            grid.columns, tiles, grid.rows, grid.columns);
+      ++next; // the whole image
+    }
+    for (const auto& [number, frame] : shown)
+      if (!in_tiles.contains(number))
+        add(frame_html(number, frame), sample.tiles.empty() ? fmt::format("{}", number + 1) : "whole image",
+            frame.peak);
+    if (out.empty()) return "";
+    return fmt::format("<div class=\"frames\">{}</div>", out) + queries(sample, shown);
+  }
+
+  // Each query's map, where a frame has several, on a scale of its own.
+  std::string queries(const ShownSample& sample, const std::map<size_t, ShownFrame>& shown) {
+    std::string out;
+    size_t count = 0;
+    for (const auto& [number, frame] : shown) {
+      if (number >= sample.query_attention.size() || sample.query_attention[number].empty()) continue;
+      count = std::max(count, sample.query_attention[number].size());
+      out += fmt::format("<div class=\"queries{}\" style=\"--picture:url({})\">", frame.picture.few ? " few" : "",
+                         frame.picture.address());
+      for (const auto& map : sample.query_attention[number]) {
+        const std::string heat = veil(sample, map, *std::max_element(map.begin(), map.end()));
+        used_ += heat.size();
+        out += "<div>" + heat + "</div>";
+      }
+      out += "</div>";
+    }
+    return out.empty()
+               ? ""
+               : fmt::format("<details><summary>where each of {} queries looked</summary>{}</details>", count, out);
   }
 
   // Empty, with a note, for a file that is missing, not an image, or beyond the page's limit.
@@ -159,9 +226,12 @@ class Cards {
 std::string sample_cards(const PageInput& input, std::vector<std::string>& notes) {
   Cards cards(notes);
   std::string out, before;
-  bool heat = false;
+  bool heat = false, queries = false, options = false;
   for (const auto& sample : input.samples) {
+    if (is_compared(sample, input.samples)) continue;
     heat = heat || !sample.attention.empty();
+    queries = queries || !sample.query_attention.empty();
+    options = options || !sample.options.empty();
     if (std::string group = sample.stage + "\n" + sample.set; group != before) {
       if (!before.empty()) out += "</div>\n";
       out +=
@@ -172,15 +242,18 @@ std::string sample_cards(const PageInput& input, std::vector<std::string>& notes
   }
   cards.finish();
   if (out.empty()) return "";
-  std::string controls =
-      heat
-          ? R"(<p class="controls"><label><input type="checkbox" id="heat" checked> show where the model looked</label></p>
-<p class="note">A frame is clear where its query looked most and veiled where it did not: the mean over layers and heads, on one (square-root) scale for all frames of a clip. The number is the share of its clearest cell. Point at a frame to see it without the veil.</p>
-)"
-          : "";
-  return controls + out +
-         "</div>\n<p class=\"note\">An option’s share: exp(−loss), of all options together one; the "
-         "choice is the largest. The answer above it is what the model writes by itself.</p>\n";
+  out += "</div>\n";
+  if (options)
+    out +=
+        "<p class=\"note\">An option’s share: exp(−loss), of all options together one; the choice is the largest. The "
+        "answer above it is what the model writes by itself.</p>\n";
+  if (!heat) return out;
+  return R"(<p class="controls"><label><input type="checkbox" id="heat" checked> show where the model looked</label></p>
+<p class="note">A frame is clear where its query looked most and veiled where it did not: the mean over )" +
+         std::string(queries ? "queries, layers" : "layers") +
+         R"( and heads, on one (square-root) scale for all frames of a clip. The number is the share of its clearest cell. Point at a frame to see it without the veil.)" +
+         (queries ? " The map of a single query is the mean over layers and heads, on a scale of its own." : "") +
+         "</p>\n" + out;
 }
 
 } // namespace fvlm::report

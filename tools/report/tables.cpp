@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 namespace fvlm::report {
 namespace {
@@ -175,40 +176,72 @@ std::string stage_table(const PageInput& input) {
          "twentieth of a stage’s lines. Shares are means over its lines, memory is the most of any.</p>\n";
 }
 
-std::string evaluation_tables(const PageInput& input) {
-  if (input.evaluations.empty()) return "";
-  struct Column {
-    const char *name, *title;
-    bool share;
-  };
-  static constexpr Column columns[] = {{"accuracy", "accuracy", true},
-                                       {"loss", "loss", false},
-                                       {"margin", "margin", false},
-                                       {"reward_accuracy", "reward accuracy", true},
-                                       {"reward_margin", "reward margin", false},
-                                       {"attention_entropy", "attention entropy", false}};
+struct Column {
+  const char *name, *title;
+  enum Form { bar, share, fixed, mean } form;
+};
+
+// A table of evaluations: of `columns` those that any of the lines has.
+std::string evaluations_table(const std::vector<const EvaluationLine*>& lines, std::span<const Column> columns,
+                              bool with_measure) {
   std::vector<Column> used;
   std::vector<std::string> header{"<set", "<mode"};
   for (const auto& column : columns)
-    if (std::any_of(input.evaluations.begin(), input.evaluations.end(),
-                    [&](const auto& line) { return line.find(column.name).has_value(); })) {
+    if (std::any_of(lines.begin(), lines.end(),
+                    [&](const auto* line) { return line->find(column.name).has_value(); })) {
       used.push_back(column);
       header.emplace_back(column.title);
     }
-  for (const char* title : {"samples", "<measure", "<after"}) header.emplace_back(title);
+  header.emplace_back("samples");
+  if (with_measure) header.emplace_back("<measure");
+  header.emplace_back("<after");
   std::string rows, before;
-  for (const auto& line : input.evaluations) {
-    std::string set = line.stage + "\n" + line.set;
+  for (const auto* line : lines) {
+    std::string set = line->stage + "\n" + line->set;
     rows += set == before ? "<tr>" : "<tr class=\"group\">";
-    rows += set == before ? "<td></td>" : fmt::format("<th class=\"text\">{}</th>", escaped(line.set));
+    rows += set == before ? "<td></td>" : fmt::format("<th class=\"text\">{}</th>", escaped(line->set));
     before = set;
-    rows += text_cell(word_of(line.mode));
-    for (const auto& column : used)
-      rows += column.share ? bar_cell(line.find(column.name)) : cell(fixed(line.find(column.name)));
-    rows += cell(count_text(line.find("samples"))) + text_cell(line.measure, "dim");
-    rows += text_cell(fmt::format("{} {}", line.stage, grouped(line.step)), "dim") + "</tr>";
+    rows += text_cell(word_of(line->mode));
+    for (const auto& [name, title, form] : used) {
+      const auto value = line->find(name);
+      rows += form == Column::bar     ? bar_cell(value)
+              : form == Column::share ? cell(percent(value))
+              : form == Column::fixed ? cell(fixed(value))
+                                      : cell(value ? figure(*value) : "–");
+    }
+    rows += cell(count_text(line->find("samples")));
+    if (with_measure) rows += text_cell(word_of(line->measure), "dim");
+    rows += text_cell(fmt::format("{} {}", line->stage, grouped(line->step)), "dim") + "</tr>";
   }
-  std::string out = table(header, rows);
+  return table(header, rows);
+}
+
+std::string evaluation_tables(const PageInput& input) {
+  if (input.evaluations.empty()) return "";
+  static constexpr Column columns[] = {{"accuracy", "accuracy", Column::bar},
+                                       {"bits_per_byte", "bits per byte", Column::fixed},
+                                       {"loss", "loss", Column::fixed},
+                                       {"margin", "margin", Column::fixed},
+                                       {"reward_accuracy", "reward accuracy", Column::bar},
+                                       {"reward_margin", "reward margin", Column::fixed},
+                                       {"attention_entropy", "attention entropy", Column::fixed}};
+  // Of generated answers: `accuracy` is the share of exact matches, `loss` the NLL of what was expected.
+  static constexpr Column of_answers[] = {{"accuracy", "exact match", Column::bar},
+                                          {"f1", "F1", Column::share},
+                                          {"vqa_accuracy", "VQA accuracy", Column::share},
+                                          {"cider", "CIDEr", Column::fixed},
+                                          {"loss", "NLL", Column::fixed},
+                                          {"first_token_accuracy", "first token", Column::share},
+                                          {"first_token_top5_accuracy", "in top 5", Column::share},
+                                          {"prompt_tokens", "prompt tokens", Column::mean},
+                                          {"latents", "latents", Column::mean},
+                                          {"source_bytes", "source bytes", Column::mean},
+                                          {"wire_bytes", "wire bytes", Column::mean},
+                                          {"attention_entropy", "attention entropy", Column::fixed}};
+  std::vector<const EvaluationLine*> answers, others;
+  for (const auto& line : input.evaluations) (line.measure == "answer" ? answers : others).push_back(&line);
+  std::string out = others.empty() ? "" : evaluations_table(others, columns, true);
+  if (!answers.empty()) out += "<h3>Generated answers</h3>\n" + evaluations_table(answers, of_answers, false);
   // Accuracy by source or kind of question, with a column per mode.
   std::set<std::string> shown_sets;
   for (const auto& line : input.evaluations) {

@@ -30,6 +30,9 @@ struct VisualTokens {
   Value queries; // the query of each frame; undefined: the connector has none
   // Attention maps on request: [frames, layers, heads, tokens of a frame]; undefined: the connector attends to nothing.
   at::Tensor attention;
+  // With them, where each frame has several queries, the map of each: [frames, queries, tokens of a frame], the mean
+  // over layers and heads.
+  at::Tensor query_attention;
   ops::SharedGradientPass next; // for Model::decode(): shares weight gradients with a pass of the connector's own
 
   // The view of this name; empty: `tokens`. Undefined if there are no frames. Throws Error(recipe).

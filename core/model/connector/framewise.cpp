@@ -26,8 +26,12 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
                     pack.patches, request.mode};
   request.end_phase("vision", "connector");
   VisualTokens out;
-  out.tokens =
-      connect(tape, ops, input, request.outputs == EncodeOutputs::tokens_and_attention ? &out.attention : nullptr);
+  AttentionMaps maps;
+  out.tokens = connect(tape, ops, input, request.outputs == EncodeOutputs::tokens_and_attention ? &maps : nullptr);
+  if (!maps.layers.empty()) {
+    out.attention = maps.stacked();
+    out.query_attention = maps.of_queries();
+  }
   request.end_phase("connector", nullptr);
   return out;
 }

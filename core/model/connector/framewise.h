@@ -2,6 +2,7 @@
 // whatever the other frames and the text are. What such connectors have in common, and the steps they are made of.
 #pragma once
 #include "model/connector/connector.h"
+#include "model/encoder/attention_maps.h"
 
 namespace fvlm::model {
 
@@ -19,9 +20,9 @@ class FramewiseConnector : public Connector {
     Segments tokens; // a segment for each frame
     std::string_view mode;
   };
-  // [frames * rows of a frame, decoder width]. `attention`, if not null, receives the attention maps of a connector
-  // that has them: [frames, layers, heads, tokens].
-  virtual Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor* attention) const = 0;
+  // [frames * rows of a frame, decoder width]. `maps`, if not null, receives the attention maps of a connector that has
+  // them.
+  virtual Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps* maps) const = 0;
   // Of one frame.
   virtual ForwardFlops connect_flops(int64_t tokens) const = 0;
 };

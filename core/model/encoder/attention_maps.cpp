@@ -21,11 +21,17 @@ void AttentionMaps::add(const at::Tensor& q, const ops::Heads& keys, int64_t tok
   const at::Tensor scaled = (q.to(wide) / std::sqrt(static_cast<double>(head_dim)))
                                 .view({frames, queries, keys.count, head_dim})
                                 .permute({0, 2, 3, 1});
-  layers.push_back(at::softmax(at::matmul(k, scaled), 2).mean(3));
+  const at::Tensor weights = at::softmax(at::matmul(k, scaled), 2); // [frames, heads, tokens, queries]
+  layers.push_back(weights.mean(3));
+  if (queries > 1) by_query.push_back(weights.mean(1).transpose(1, 2));
 }
 
 at::Tensor AttentionMaps::stacked() const {
   return at::stack(layers, 1);
+}
+
+at::Tensor AttentionMaps::of_queries() const {
+  return by_query.empty() ? at::Tensor() : at::stack(by_query).mean(0);
 }
 
 } // namespace fvlm::model

@@ -16,7 +16,7 @@ class AveragePoolConnector : public FramewiseConnector {
       : FramewiseConnector(parts), settings_(settings), projector_(parameters, "vision_projector.mlp") {}
 
  private:
-  Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor*) const override {
+  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
     const at::Tensor& shares = shares_of(input.hidden.data.size(0) / input.frames, ops.tensor_options());
     return projector_(tape, ops, mix_rows(tape, input.hidden, shares));
   }

@@ -124,7 +124,7 @@ class ByteLatentsConnector : public FramewiseConnector {
   }
 
  private:
-  Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor*) const override {
+  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
     std::vector<Value> pooled;
     for (const Pooler& pooler : poolers_) pooled.push_back(pooler(tape, ops, input.hidden, input.tokens, input.frames));
     Value z = pooled.size() == 1 ? pooled[0] : side_by_side(tape, pooled[0], pooled[1], input.frames);

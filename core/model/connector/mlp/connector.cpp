@@ -11,7 +11,7 @@ class MlpConnector : public FramewiseConnector {
         second_{parameters.weight("linear_2.weight"), parameters.weight("linear_2.bias")} {}
 
  private:
-  Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor*) const override {
+  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
     return ops.gelu_mlp(tape, input.hidden, first_, second_);
   }
 

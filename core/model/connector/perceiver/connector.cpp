@@ -2,7 +2,6 @@
 #include "base/error.h"
 #include "model/connector/framewise.h"
 #include "model/connector/perceiver/settings.h"
-#include "model/encoder/attention_maps.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -46,23 +45,21 @@ class PerceiverConnector : public FramewiseConnector {
     Operations::Layer before_attention, before_mlp, query, keys_values, out, up, down;
   };
 
-  Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor* attention) const override {
+  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps* maps) const override {
     const int64_t heads = settings_.heads, width = parts_.encoder.width(), head_dim = width / heads;
     const Segments of_queries = query_segments(input);
-    AttentionMaps maps;
     Value x = repeat_rows(tape, queries_, input.frames);
     for (const Layer& layer : layers_) {
       const Value normed = ops.layernorm(tape, x, layer.before_attention.weight, layer.before_attention.bias, epsilon);
       const Value q = ops.linear(tape, normed, layer.query, {});
       const Value kv = ops.linear(tape, input.hidden, layer.keys_values, {});
-      if (attention) maps.add(q.data, {kv, 0, heads}, input.tokens.max_length, head_dim, settings_.queries);
+      if (maps) maps->add(q.data, {kv, 0, heads}, input.tokens.max_length, head_dim, settings_.queries);
       const Value read =
           ops.attention(tape, {q, 0, heads}, {kv, 0, heads}, {kv, width, heads}, of_queries, input.tokens, {head_dim});
       x = ops.linear(tape, read, layer.out, x);
       x = ops.gelu_mlp(tape, ops.layernorm(tape, x, layer.before_mlp.weight, layer.before_mlp.bias, epsilon), layer.up,
                        layer.down, x);
     }
-    if (attention) *attention = maps.stacked();
     return projector_(tape, ops, x);
   }
 

@@ -17,7 +17,7 @@ class PixelShuffleConnector : public FramewiseConnector {
         projection_(parameters.weight("modality_projection.proj.weight")) {}
 
  private:
-  Value connect(Tape& tape, Operations& ops, const Input& input, at::Tensor*) const override {
+  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
     const int64_t patches = input.hidden.data.size(0) / input.frames;
     const auto side = std::llround(std::sqrt(static_cast<double>(patches)));
     if (side * side != patches || side % factor_ != 0)
