@@ -140,7 +140,8 @@ void show(const SampleSet& set, const model::Model& model, ops::Operations& ops,
   while (const auto loaded = loader->next()) {
     const ScoredPack scored_pack =
         score_pack(set, loaded->pack, model, ops, settings.modes.front(), model::EncodeOutputs::tokens_and_attention);
-    std::vector answers = {generate_answers(loaded->pack, scored_pack, answerer, tokens)}; // by mode
+    std::vector<std::vector<std::string>> answers; // by mode
+    answers.push_back(generate_answers(loaded->pack, scored_pack, answerer, tokens));
     for (size_t i = 1; measures_answers && i < settings.modes.size(); ++i) {
       const ScoredPack in_mode =
           score_pack(set, loaded->pack, model, ops, settings.modes[i], model::EncodeOutputs::tokens);

@@ -90,7 +90,9 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
   try {
     if (!batch_) batch_.emplace(generator_.make_batch(limits_.cache_rows, limits_.requests));
     const ChatRequest& request = job->request;
-    model::GenerateOptions options{request.max_tokens.value_or(limits_.max_tokens), false, request.sampling};
+    model::GenerateOptions options;
+    options.limit = request.max_tokens.value_or(limits_.max_tokens);
+    options.sampling = request.sampling;
     const model::Sample sample = prompts_.write(request);
     model::Prompt prompt = generator_.encode_prompt(sample, options);
     job->usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
