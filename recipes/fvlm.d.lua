@@ -305,7 +305,7 @@ function fvlm.stage(name) end
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
----@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample.
+---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample. For samples with a context, a question and answers it takes the place of `questions.prompt`: `{source}` stands for what the encoder of bytes reads, and the rest may have special tokens.
 ---@field questions? fvlm.Questions How samples with a context, a question and answers are written. Default: with the defaults of its fields.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 ---@field documents? "joined"|"isolated" Samples are documents (KEY.txt, or `text` of KEY.json; a conversation is one, too), each from the tokenizer's bos token on. Training reads one stream of them, cut into rows of max_text_tokens: a row counts as a sample. An evaluation cuts each document by itself. Default: samples are conversations.

@@ -122,7 +122,7 @@ struct Mix {
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
-  std::optional<std::string> teacher_prompt; // the first user turn that a teacher reads; {field} is one of the sample's
+  std::optional<std::string> teacher_prompt; // a teacher's first user turn with {field}s, or its QuestionForm::prompt
   std::optional<std::string> preprocessed;   // a folder written by `preprocess`
   std::optional<Documents> documents;        // the samples are one stream of text, cut into rows of max_text_tokens
   std::optional<QuestionForm> questions;     // absent: QuestionForm()
