@@ -62,17 +62,15 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   return p;
 }
 
-at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const at::Tensor& hidden,
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
-  const Value rows = ops::gather_rows(none, hidden, pack.labels.rows);
-  return log_softmax_at_temperature(model.decoder().logits(none, ops, rows).data, temperature);
+  return log_softmax_at_temperature(model.decoder().logits(none, ops, Value(hidden)).data, temperature);
 }
 
-at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
+at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
-  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
-  const Value logits = model.decoder().logits(tape, ops, rows);
+  const Value logits = model.decoder().logits(tape, ops, ops::gather_rows(tape, hidden, rows));
   const at::Tensor policy = log_softmax_at_temperature(logits.data, temperature), target = teacher.exp();
   at::Tensor divergences = (target * (teacher - policy)).sum(-1) * (temperature * temperature);
   if (logits.requires_grad())

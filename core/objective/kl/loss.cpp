@@ -14,11 +14,12 @@ class KlLoss : public Loss {
 
   bool reads_label_losses() const override { return false; }
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value&) const override {
-    const at::Tensor teacher = model::log_softmax_at_temperature(in.ops, *in.teacher, in.teacher_hidden(),
-                                                                 *in.teacher_pack, term_.temperature);
-    const at::Tensor divergences = model::kl_divergence(in.tape, in.ops, in.policy, in.hidden, in.pack, teacher,
-                                                        term_.temperature, in.label_weights());
-    return {divergences.mul(in.mask).sum(), in.mask.sum()};
+    const auto& [rows, teacher_rows, weights, cached] = *in.compared;
+    const at::Tensor teacher =
+        model::log_softmax_at_temperature(in.ops, *in.teacher, in.teacher_hidden(), term_.temperature);
+    const at::Tensor divergences = model::kl_divergence(in.tape, in.ops, in.policy, in.hidden, rows, teacher,
+                                                        term_.temperature, weights * in.weight);
+    return {divergences.mul(weights).sum(), weights.sum()};
   }
 
  private:
