@@ -305,7 +305,7 @@ function fvlm.stage(name) end
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
----@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample.
+---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample. For samples with a context, a question and answers it takes the place of `questions.prompt`: `{source}` stands for what the encoder of bytes reads, and the rest may have special tokens.
 ---@field questions? fvlm.Questions How samples with a context, a question and answers are written. Default: with the defaults of its fields.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 ---@field documents? "joined"|"isolated" Samples are documents (KEY.txt, or `text` of KEY.json; a conversation is one, too), each from the tokenizer's bos token on. Training reads one stream of them, cut into rows of max_text_tokens: a row counts as a sample. An evaluation cuts each document by itself. Default: samples are conversations.
@@ -338,7 +338,7 @@ function fvlm.mix(table) end
 ---Cross-entropy of the next token, mean over the labels it selects.
 ---@class fvlm.NextToken
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
----@field first? integer Only the first N labels of each span. In tokens.
+---@field first? number|number[]|fun(progress: number): number Only the first N labels of each span. May be a function of the stage's progress, whose values are rounded; `first.TERM` in the metrics then says where it is. In tokens.
 ---@field position_weights? (number)[] Weights of the first, second, ... label of each span; further labels have the last weight. The term is the weighted mean. Default: all labels count alike.
 ---@field pass? "fine"|"coarse" Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x. Default: `"fine"`.
 ---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
@@ -364,9 +364,10 @@ function fvlm.dpo(table) end
 ---@field teacher? string A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary, which is frozen. With reads = "teacher_prompt" it may be left out: the model itself is the teacher, without gradients.
 ---@field reads? "sample"|"teacher_prompt" What the teacher reads. Default: sample.
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
----@field first? integer Only the first N labels of each span. In tokens.
+---@field first? number|number[]|fun(progress: number): number Only the first N labels of each span. May be a function of the stage's progress, whose values are rounded; `first.TERM` in the metrics then says where it is. In tokens.
 ---@field position_weights? (number)[] Weights of the first, second, ... label of each span; further labels have the last weight. The term is the weighted mean. Default: all labels count alike.
 ---@field temperature? number Temperature of both distributions; above 1 is softer. Default: `1`.
+---@field cache_teacher? boolean Compute the teacher's hidden states of the labels once, before training, and cache them on disk. Steps then only apply its output head to them, and packs hold no texts of the teacher. Where the model is its own teacher, its decoder must be frozen. Default: `false`.
 ---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 
 ---Kullback-Leibler divergence from a teacher's next-token distribution.

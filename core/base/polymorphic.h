@@ -41,11 +41,11 @@ class Polymorphic {
   std::unique_ptr<Base> value_;
 };
 
-// Gives a class derived from Base its clone().
-template <class T, class Base>
+// Gives a class derived from Base its clone(), which Root declares.
+template <class T, class Base, class Root = Base>
 class Cloneable : public Base {
  public:
-  std::unique_ptr<Base> clone() const override { return std::make_unique<T>(static_cast<const T&>(*this)); }
+  std::unique_ptr<Root> clone() const override { return std::make_unique<T>(static_cast<const T&>(*this)); }
 };
 
 } // namespace fvlm

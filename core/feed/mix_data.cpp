@@ -25,7 +25,7 @@ MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registr
       tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
       video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
       samples_(mix_, tokenizer_, frame_preparation(plan.model), video_ ? &*video_ : nullptr, visual_rows_,
-               ShardOptions{}, options.progress, options.texts) {
+               ShardOptions{}, options.progress, options.texts, options.teacher_is_cached) {
   for (const plan::Source& source : mix.sources) names_.push_back(name_of(source));
 }
 

@@ -23,6 +23,7 @@ struct MixDataOptions {
   at::Device device = at::kCPU;         // that reads the frames
   MixSamples::Progress progress;
   int64_t texts = 0; // see MixSamples
+  bool teacher_is_cached = false;
 };
 
 class MixData {

@@ -63,11 +63,10 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   return p;
 }
 
-at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const at::Tensor& hidden,
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
-  const Value read = ops::gather_rows(none, hidden, rows);
-  return log_softmax_at_temperature(model.decoder().logits(none, ops, read).data, temperature);
+  return log_softmax_at_temperature(model.decoder().logits(none, ops, Value(hidden)).data, temperature);
 }
 
 at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,

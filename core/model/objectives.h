@@ -30,11 +30,11 @@ struct DpoLoss {
 DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
                  const at::Tensor& weight);
 
-// log_softmax(logits / temperature) at rows of the decoder: float32 [rows, vocabulary].
-at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,
+// log_softmax(logits / temperature) of each of a decoder's hidden states: float32 [states, vocabulary].
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& model, const at::Tensor& hidden,
                                       double temperature);
-// Kullback-Leibler divergence from a teacher's distribution, log_softmax_at_temperature() alike, times the squared
-// temperature: float32 [rows]. `weights`: the gradient of each.
+// Kullback-Leibler divergence from a teacher's distribution, log_softmax_at_temperature() alike, at these rows of the
+// hidden states, times the squared temperature: float32 [rows]. `weights`: the gradient of each.
 at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const at::Tensor& rows,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights);
 

@@ -37,6 +37,12 @@ std::vector<float> label_weights(const SampleText& text, const plan::LabelSelect
   return weights;
 }
 
+int64_t label_count(const Sample& sample, const plan::LabelSelection& selection) {
+  int64_t count = 0;
+  for (const SampleText& text : sample.texts) each_label(text, selection, [&](size_t, int64_t) { ++count; });
+  return count;
+}
+
 std::vector<bool> labels(const SampleText& text, std::span<const plan::Term> terms) {
   std::vector<bool> selected(text.ids.size());
   for (const plan::Term& term : terms) {

@@ -14,6 +14,9 @@ std::vector<bool> labels(const SampleText& text, const plan::LabelSelection& sel
 // As long as the text: the weight of each label in its term, 0 for what is none.
 std::vector<float> label_weights(const SampleText& text, const plan::LabelSelection& selection);
 
+// How many labels the sample has, over all of its texts.
+int64_t label_count(const Sample& sample, const plan::LabelSelection& selection);
+
 // The labels of any of the terms.
 std::vector<bool> labels(const SampleText& text, std::span<const plan::Term> terms);
 

@@ -11,6 +11,14 @@
 
 namespace fvlm::objective {
 
+// The labels at which a term compares the model with its teacher.
+struct ComparedLabels {
+  at::Tensor rows;         // int64 [n]: of the model's hidden states
+  at::Tensor teacher_rows; // int64 [n]: of the teacher's, which predict the same tokens
+  at::Tensor weights;      // float32 [n]: as in the term's mask, 0 in padding
+  at::Tensor cached;       // [n, width]: the teacher's hidden states; undefined: it reads its pack
+};
+
 // One pack as a term sees it.
 struct LossInputs {
   ops::Tape& tape;
@@ -24,10 +32,10 @@ struct LossInputs {
   int64_t pairs = 0;
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
-  // The term's teacher, what it reads (`pack`, or PassInputs::teacher_pack), and what it makes of that.
+  // The term's teacher, where it is compared with the model, and its hidden states there: [n, width].
   const model::Model* teacher = nullptr;
-  const model::Pack* teacher_pack = nullptr;
-  std::function<ops::Value()> teacher_hidden;
+  const ComparedLabels* compared = nullptr;
+  std::function<at::Tensor()> teacher_hidden;
 
   at::Tensor label_weights() const { return mask * weight; }
 };

@@ -2,6 +2,7 @@
 
 #include "model/attention_entropy.h"
 #include "model/objectives.h"
+#include "ops/rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/where.h>
@@ -107,13 +108,13 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& visual
       const at::Tensor& cached = pass.in.reference_log_probs;
       return cached.defined() ? cached : log_probs(pass.ops, *pass.frozen.reference, pass.in, term);
     };
-    const bool has_prompt = terms_[term]->reads_teacher_prompt();
-    const auto teacher = pass.frozen.teachers.find(term);
-    if (teacher == pass.frozen.teachers.end() && !has_prompt) continue;
-    one.teacher = teacher == pass.frozen.teachers.end() ? &pass.policy : teacher->second.get();
-    one.teacher_pack = has_prompt ? &*in.teacher_pack : &in.pack;
-    one.teacher_hidden = [this, &pass, model = one.teacher, read = one.teacher_pack] {
-      return hidden_of(*model, pass.ops, *read);
+    const auto compared = in.compared.find(term);
+    if (compared == in.compared.end()) continue;
+    one.teacher = &pass.frozen.teacher(term, pass.policy);
+    one.compared = &compared->second;
+    one.teacher_hidden = [this, &pass, term] {
+      const at::Tensor& cached = pass.in.compared.at(term).cached;
+      return cached.defined() ? cached : teacher_hidden(pass.ops, pass.policy, pass.frozen, pass.in, term);
     };
   }
   pass.begin("head");
@@ -152,6 +153,14 @@ Value Objective::hidden_of(const model::Model& frozen, ops::Operations& ops, con
   Tape none(Tape::Mode::forward_only);
   const auto seen = frozen.encode(none, ops, pack, mode_);
   return frozen.decode(none, ops, seen.tokens, pack);
+}
+
+at::Tensor Objective::teacher_hidden(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
+                                     const PassInputs& in, size_t term) const {
+  const model::Pack& read = terms_[term]->reads_teacher_prompt() ? *in.teacher_pack : in.pack;
+  Tape none(Tape::Mode::forward_only);
+  return ops::gather_rows(none, hidden_of(frozen.teacher(term, policy), ops, read), in.compared.at(term).teacher_rows)
+      .data;
 }
 
 at::Tensor Objective::log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in,

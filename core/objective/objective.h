@@ -19,14 +19,19 @@ namespace fvlm::objective {
 struct FrozenModels {
   std::shared_ptr<model::Model> reference;                  // the model that the stage starts from
   std::map<size_t, std::shared_ptr<model::Model>> teachers; // of a term, by its index
+
+  // The term's teacher: one of these, or the policy itself.
+  const model::Model& teacher(size_t term, const model::Model& policy) const {
+    const auto found = teachers.find(term);
+    return found == teachers.end() ? policy : *found->second;
+  }
 };
 
 // All that a pass reads of a pack and nothing else: a captured pass serves every pack of the same shapes.
 struct PassInputs {
   model::Pack pack;
-  // Texts of teachers with prompts of their own. Its labels are those that they are asked for: the rows that predict
-  // them, which labels of `pack` they are (targets), and weights of 1, for padding 0.
-  std::optional<model::Pack> teacher_pack;
+  std::optional<model::Pack> teacher_pack;   // texts of teachers with prompts of their own, without labels
+  std::map<size_t, ComparedLabels> compared; // of the terms with a teacher, by their indices
   std::vector<at::Tensor> masks;  // one a term: float32 [labels], weights of labels, 0 where it does not learn
   at::Tensor weights;             // float64 [terms]: of the loss of each label, pair or text in the step's
   at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
@@ -59,6 +64,10 @@ class Objective {
 
   // The reference's log-probabilities of the labels that the first term with pairs selects: float64 [2 pairs].
   at::Tensor reference_log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in) const;
+
+  // The hidden states of a term's teacher at the labels that it is compared at: [n, width].
+  at::Tensor teacher_hidden(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
+                            const PassInputs& in, size_t term) const;
 
  private:
   struct View {

@@ -5,6 +5,9 @@
 #include "recipe/schema/registered.h"
 #include "recipe/schema/values.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <vector>
 
 namespace fvlm::objective {
@@ -16,18 +19,26 @@ std::vector<Settings>& all_settings();
 
 recipe::Ref<plan::LossOn> loss_on();
 
-// The keys of a LabelSelection, in a struct that has its members.
+// The keys of a LabelTerm.
 template <class T>
 void label_fields(recipe::Record<T>& record) {
   using namespace recipe;
   record.field("on", &T::on, loss_on(), "Which labels.")
-      .field("first", &T::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
+      .field("first", &T::first, optional(curve(at_least(1))),
+             "Only the first N labels of each span. May be a function of the stage's progress, whose values are "
+             "rounded; `first.TERM` in the metrics then says where it is.")
       .unit("tokens")
+      .example("{ 1, 4 }")
       .field(
           "position_weights", &T::position_weights, optional(list(number(at_least(0)), {.min = 1})),
           "Weights of the first, second, ... label of each span; further labels have the last weight. The term is the "
           "weighted mean. Default: all labels count alike.")
       .example("{ 4, 2, 1 }");
+  record.check([](Reader& reader, const T& term) {
+    if (term.first && term.first->is_constant() && term.first->points[0] != std::floor(term.first->points[0]))
+      reader.report_at(".first", fmt::format("{} is no number of labels", term.first->points[0]),
+                       "write a whole number, or a function of the stage's progress");
+  });
 }
 
 template <class T>

@@ -46,7 +46,9 @@ class ObjectiveTerm {
   // Further figures besides the loss, in the order of Loss::compute: each a mean over what the loss is a mean over.
   virtual std::vector<std::string> figures() const { return {}; }
 
+  // All that are labels at any point of the stage; and those at one.
   virtual LabelSelection labels() const = 0;
+  virtual LabelSelection labels_at(double /*progress*/) const { return labels(); }
   // Data are pairs of a chosen and a rejected text, and the loss is a mean over pairs, not over labels.
   virtual bool needs_pairs() const { return false; }
   // The loss is a mean over the texts with at least so many visual rows, not over labels; 0: over labels.
@@ -59,10 +61,23 @@ class ObjectiveTerm {
   // Whether the teacher reads a text of its own, Mix::teacher_prompt with the same answer, and no frames. Without
   // teacher(), the model itself is the teacher, as it is in that step and without gradients.
   virtual bool reads_teacher_prompt() const { return false; }
+  // Whether the teacher's hidden states are computed once before training and kept in the run's folder.
+  virtual bool caches_teacher() const { return false; }
   // The scale of rewards in evaluations that compare preferences.
   virtual std::optional<double> reward_scale() const { return {}; }
 
   Curve weight; // factor on the term in the sum, in the course of the stage
+};
+
+// A term with the keys of a LabelSelection, of which `first` may change in the course of the stage, rounded.
+class LabelTerm : public ObjectiveTerm {
+ public:
+  LabelSelection labels() const override;
+  LabelSelection labels_at(double progress) const override;
+
+  LossOn on = LossOn::answer;
+  std::optional<Curve> first;
+  std::optional<std::vector<double>> position_weights;
 };
 
 using Term = Polymorphic<ObjectiveTerm>;

@@ -1,6 +1,7 @@
 #include "recipe/plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm::plan {
 
@@ -127,6 +128,18 @@ bool Recompute::covers(int64_t layer) const {
   return every > 0 && layer % every == 0;
 }
 
+LabelSelection LabelTerm::labels() const {
+  LabelSelection selection{on, {}, position_weights};
+  if (first) selection.first = std::lround(*std::max_element(first->points.begin(), first->points.end()));
+  return selection;
+}
+
+LabelSelection LabelTerm::labels_at(double progress) const {
+  LabelSelection selection{on, {}, position_weights};
+  if (first) selection.first = std::lround(first->at(progress));
+  return selection;
+}
+
 const ObjectiveTerm* Stage::needs_pairs() const {
   for (const Term& term : objective)
     if (term->needs_pairs()) return &*term;
@@ -142,10 +155,19 @@ bool Stage::reads_teacher_prompt() const {
   return std::any_of(objective.begin(), objective.end(), [](const Term& term) { return term->reads_teacher_prompt(); });
 }
 
+bool Stage::packs_teacher_texts() const {
+  return std::any_of(objective.begin(), objective.end(),
+                     [](const Term& term) { return term->reads_teacher_prompt() && !term->caches_teacher(); });
+}
+
+bool Stage::caches_teacher() const {
+  return std::any_of(objective.begin(), objective.end(), [](const Term& term) { return term->caches_teacher(); });
+}
+
 Stage::SampleSize Stage::largest_sample(int64_t rows_per_frame) const {
   const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
   const int64_t longest = frames * rows_per_frame + data.max_text_tokens;
-  const int64_t of_teacher = reads_teacher_prompt() ? data.max_text_tokens : 0;
+  const int64_t of_teacher = packs_teacher_texts() ? data.max_text_tokens : 0;
   return {frames, texts_per_sample() * (longest + of_teacher), longest};
 }
 

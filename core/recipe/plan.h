@@ -122,7 +122,7 @@ struct Mix {
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
-  std::optional<std::string> teacher_prompt; // the first user turn that a teacher reads; {field} is one of the sample's
+  std::optional<std::string> teacher_prompt; // a teacher's first user turn with {field}s, or its QuestionForm::prompt
   std::optional<std::string> preprocessed;   // a folder written by `preprocess`
   std::optional<Documents> documents;        // the samples are one stream of text, cut into rows of max_text_tokens
   std::optional<QuestionForm> questions;     // absent: QuestionForm()
@@ -300,8 +300,11 @@ struct Stage {
   int64_t texts_per_sample() const { return needs_pairs() ? 2 : 1; } // of a sample
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
-  // Whether any term has a teacher with a prompt of its own, whose texts then stand in a pack too.
+  // Whether any term has a teacher with a prompt of its own; whether one reads it in each step, so that its texts stand
+  // in a pack too; and whether the hidden states of any teacher are cached.
   bool reads_teacher_prompt() const;
+  bool packs_teacher_texts() const;
+  bool caches_teacher() const;
 
   // The largest sample that the mix can produce, as it is packed: each text of a sample has rows for all of its frames.
   struct SampleSize {

@@ -189,7 +189,7 @@ class Rules {
           fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames{} and {} text tokens{})",
                       *packing.tokens, most_tokens, stage.texts_per_sample(), most_frames,
                       rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens,
-                      stage.reads_teacher_prompt() ? ", and as many of the teacher's" : ""),
+                      stage.packs_teacher_texts() ? ", and as many of the teacher's" : ""),
           "raise it, or lower data.max_text_tokens or data.max_frames");
     if (stage.batch.frames && *stage.batch.frames < most_frames)
       reader_.report_at(".batch.frames", fmt::format("a batch of {} frames cannot hold a sample of {}",

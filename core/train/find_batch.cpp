@@ -149,12 +149,8 @@ class Search {
     const SyntheticPack pack = make_synthetic_pack(stage_, visual_rows(plan_.model), now.size, now.segments,
                                                    plan_.model.image_size, description_.decoder().vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
-    Frozen frozen = made.frozen;
     const Order order = Order::once({counts.samples});
-    if (stage_.uses(plan::ObjectiveTerm::Reference::cached)) {
-      frozen.cache = std::make_shared<ReferenceLogProbCache>(order, std::filesystem::path());
-      for (const PackedSample& pair : pack.host.samples) frozen.cache->insert(pair, {});
-    }
+    const Frozen frozen = with_empty_caches(made.frozen, stage_, *made.model, order, pack.host);
     ThreadReplicas replicas(plan_, stage_, *made.model, *operations, registry_,
                             max_capacity_of(plan_, stage_, now.size, now.segments), frozen, replicas_);
     now.samples = counts.samples;

@@ -1,5 +1,6 @@
 #include "train/gradient_computer.h"
 
+#include "objective/labels.h"
 #include "train/async_readback.h"
 
 #include <ATen/TensorOperators.h>
@@ -7,6 +8,27 @@
 #include <ATen/ops/zeros.h>
 
 namespace fvlm::train {
+
+Frozen with_empty_caches(Frozen frozen, const plan::Stage& stage, const model::Model& policy, const Order& order,
+                         const HostPack& host) {
+  if (stage.uses(plan::ObjectiveTerm::Reference::cached)) {
+    frozen.cache = std::make_shared<ReferenceLogProbCache>(order, std::filesystem::path());
+    for (const PackedSample& pair : host.samples) frozen.cache->insert(pair, {});
+  }
+  if (!stage.caches_teacher()) return frozen;
+  frozen.teacher_cache = std::make_shared<TeacherRowCache>(order, std::filesystem::path());
+  for (const PackedSample& packed : host.samples) {
+    TeacherRowCache::Rows rows;
+    for (size_t term = 0; term < stage.objective.size(); ++term) {
+      if (!stage.objective[term]->caches_teacher()) continue;
+      const int64_t count = objective::label_count(*packed.sample, stage.objective[term]->labels()),
+                    width = frozen.models.teacher(term, policy).config().decoder.hidden_size;
+      rows.push_back(at::zeros({count, width}, policy.parameters().trained().scalar_type()));
+    }
+    frozen.teacher_cache->insert(packed, std::move(rows));
+  }
+  return frozen;
+}
 
 struct GradientComputer::StagedPack {
   StagedInputs place;
@@ -18,16 +40,17 @@ struct GradientComputer::StagedPack {
   std::map<std::vector<bool>, Captured> passes; // by which have one before
 };
 
-// A pack that the reference reads.
-struct GradientComputer::ReferencePack {
+// A pack that frozen models read before training.
+struct GradientComputer::FrozenPack {
   StagedInputs place;
-  at::Tensor log_probs; // float64 [2 pairs]
+  std::vector<at::Tensor> outputs;
   GraphCache graph;
 };
 
-struct GradientComputer::PendingLogProbs {
-  std::vector<PackedSample> pairs;
-  AsyncReadback sums; // float64 [2 pairs]
+struct GradientComputer::PendingOutputs {
+  std::vector<PackedSample> samples;
+  AsyncReadback outputs;
+  TakeOutputs take;
 };
 
 GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy,
@@ -62,6 +85,7 @@ std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const Host
   used_rows_ += built.used_rows;
   all_rows_ += built.all_rows;
   if (frozen_.cache) built.inputs.reference_log_probs = cached_log_probs(host);
+  if (frozen_.teacher_cache) add_cached_rows(host, built.inputs);
   measure_attention = measure_attention && policy_.connector().has_attention() && built.inputs.pack.frames_used > 0;
   measured_attention_ = measured_attention_ || measure_attention;
   if (!staging_) {
@@ -106,41 +130,78 @@ void GradientComputer::forward_backward(const HostPack& host, const StepCounts& 
 }
 
 void GradientComputer::cache_reference(const HostPack& host, const model::Model& reference) {
+  const auto make = [this, &reference](const objective::PassInputs& in) {
+    return std::vector<at::Tensor>{objective_.reference_log_probs(ops_, reference, in)};
+  };
+  compute_once(FrozenRead::reference, host, make, [this](const auto& pairs, const auto& outputs) {
+    const double* sum = outputs.front().template const_data_ptr<double>();
+    for (const PackedSample& pair : pairs) {
+      frozen_.cache->insert(pair, {sum[0], sum[1]});
+      sum += 2;
+    }
+  });
+}
+
+void GradientComputer::cache_teachers(const HostPack& host) {
+  const auto make = [this](const objective::PassInputs& in) {
+    std::vector<at::Tensor> rows;
+    for (size_t term = 0; term < stage_.objective.size(); ++term)
+      if (stage_.objective[term]->caches_teacher())
+        rows.push_back(objective_.teacher_hidden(ops_, policy_, frozen_.models, in, term));
+    return rows;
+  };
+  compute_once(FrozenRead::teachers, host, make, [this](const auto& samples, const auto& outputs) {
+    std::vector<int64_t> begins(outputs.size());
+    for (const PackedSample& packed : samples) {
+      TeacherRowCache::Rows rows;
+      for (const plan::Term& term : stage_.objective) {
+        if (!term->caches_teacher()) continue;
+        const int64_t count = objective::label_count(*packed.sample, term->labels());
+        int64_t& begin = begins[rows.size()];
+        rows.push_back(outputs[rows.size()].narrow(0, begin, count).clone());
+        begin += count;
+      }
+      frozen_.teacher_cache->insert(packed, std::move(rows));
+    }
+  });
+}
+
+void GradientComputer::compute_once(FrozenRead which, const HostPack& host, const MakeOutputs& make, TakeOutputs take) {
   if (host.samples.empty()) return;
   BuiltPass built = builder_.build_to_read(host);
-  auto& pack = reference_packs_[shape_key(built.inputs)];
-  const at::Device device = ops_.options().device;
-  if (!pack) {
-    const auto log_probs = at::zeros({2 * built.inputs.pairs}, at::TensorOptions(device).dtype(at::kDouble));
-    pack = std::make_shared<ReferencePack>(ReferencePack{{}, log_probs, {"the reference", captures_}});
-  }
+  auto key = shape_key(built.inputs);
+  key.push_back(static_cast<int64_t>(which));
+  auto& pack = frozen_packs_[key];
+  if (!pack) pack = std::make_shared<FrozenPack>(FrozenPack{{}, {}, {"a frozen model", captures_}});
   if (staging_)
     staging_->stage(std::move(built), host.buffer, pack->place);
   else
-    pack->place.inputs = on_device(std::move(built), device);
-  pack->graph.run([this, &reference, &pack = *pack] {
-    pack.log_probs.copy_(objective_.reference_log_probs(ops_, reference, pack.place.inputs));
+    pack->place.inputs = on_device(std::move(built), ops_.options().device);
+  pack->graph.run([&make, &pack = *pack] {
+    const auto made = make(pack.place.inputs);
+    if (pack.outputs.empty()) {
+      for (const at::Tensor& output : made) pack.outputs.push_back(output.clone());
+      return;
+    }
+    for (size_t i = 0; i < made.size(); ++i) pack.outputs[i].copy_(made[i]);
   });
-  auto pending = std::make_unique<PendingLogProbs>(PendingLogProbs{host.samples, AsyncReadback({pack->log_probs})});
-  collect_log_probs(); // of the previous pack, while the device computes this one
+  auto pending =
+      std::make_unique<PendingOutputs>(PendingOutputs{host.samples, AsyncReadback(pack->outputs), std::move(take)});
+  collect_outputs(); // of the previous pack, while the device computes this one
   pending_ = std::move(pending);
-  if (!staging_ || !staging_->overlap()) collect_log_probs();
-  if (!staging_) reference_packs_.clear();
+  if (!staging_ || !staging_->overlap()) collect_outputs();
+  if (!staging_) frozen_packs_.clear();
 }
 
-void GradientComputer::collect_log_probs() {
+void GradientComputer::collect_outputs() {
   if (!pending_) return;
   const auto pending = std::move(pending_);
-  const double* sum = pending->sums.read().front().const_data_ptr<double>();
-  for (const PackedSample& pair : pending->pairs) {
-    frozen_.cache->insert(pair, {sum[0], sum[1]});
-    sum += 2;
-  }
+  pending->take(pending->samples, pending->outputs.read());
 }
 
 void GradientComputer::finish_caching() {
-  collect_log_probs();
-  reference_packs_.clear();
+  collect_outputs();
+  frozen_packs_.clear();
 }
 
 at::Tensor GradientComputer::cached_log_probs(const HostPack& host) const {
@@ -150,6 +211,24 @@ at::Tensor GradientComputer::cached_log_probs(const HostPack& host) const {
     sums.insert(sums.end(), {pair.chosen, pair.rejected});
   }
   return at::tensor(sums, at::kDouble);
+}
+
+void GradientComputer::add_cached_rows(const HostPack& host, objective::PassInputs& inputs) const {
+  size_t place = 0; // among the terms whose teacher is cached
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    if (!stage_.objective[term]->caches_teacher()) continue;
+    objective::ComparedLabels& compared = inputs.compared.at(term);
+    int64_t begin = 0;
+    for (const PackedSample& packed : host.samples) {
+      const at::Tensor& rows = frozen_.teacher_cache->at(packed).at(place);
+      if (!compared.cached.defined())
+        compared.cached = at::zeros({compared.rows.size(0), rows.size(1)}, rows.options());
+      compared.cached.narrow(0, begin, rows.size(0)).copy_(rows);
+      begin += rows.size(0);
+    }
+    compared.teacher_rows.reset(); // of a pass that is not computed
+    ++place;
+  }
 }
 
 std::vector<GradientComputer::TermSums> GradientComputer::read_sums(const at::Tensor& sums, const plan::Stage& stage) {

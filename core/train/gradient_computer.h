@@ -9,7 +9,9 @@
 #include "train/input_staging.h"
 #include "train/pass_builder.h"
 #include "train/reference_logprob_cache.h"
+#include "train/teacher_row_cache.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,11 +19,17 @@
 
 namespace fvlm::train {
 
-// What stands beside the policy: frozen models, and cached log-probabilities in place of a reference.
+// What stands beside the policy: frozen models, cached log-probabilities in place of a reference, and cached hidden
+// states in place of what teachers make of their texts.
 struct Frozen {
   objective::FrozenModels models;
   std::shared_ptr<ReferenceLogProbCache> cache;
+  std::shared_ptr<TeacherRowCache> teacher_cache;
 };
+
+// With zeros in the caches that the stage's objective reads, for a pack that nobody wrote. The order outlives it.
+Frozen with_empty_caches(Frozen frozen, const plan::Stage& stage, const model::Model& policy, const Order& order,
+                         const HostPack& host);
 
 class GradientComputer {
  public:
@@ -50,6 +58,8 @@ class GradientComputer {
   // Puts the reference's log-probabilities of the pack's pairs into Frozen::cache; on a GPU once the next pack is on
   // its way. The reference is the same model, and unchanged, until finish_caching(), which waits for the last.
   void cache_reference(const HostPack& host, const model::Model& reference);
+  // The same for the hidden states of cached teachers, into Frozen::teacher_cache.
+  void cache_teachers(const HostPack& host);
   void finish_caching();
 
   // Of the packs since begin_step(), on the device: float64, a row for each term.
@@ -70,10 +80,15 @@ class GradientComputer {
   const at::Tensor& attention_entropy() const { return sums_.attention_entropy; }
 
  private:
-  struct ReferencePack;
-  struct PendingLogProbs;
-  void collect_log_probs();
+  struct FrozenPack;
+  struct PendingOutputs;
+  using MakeOutputs = std::function<std::vector<at::Tensor>(const objective::PassInputs& inputs)>;
+  using TakeOutputs = std::function<void(const std::vector<PackedSample>& samples, const std::vector<at::Tensor>&)>;
+  enum class FrozenRead { reference, teachers };
+  void compute_once(FrozenRead which, const HostPack& host, const MakeOutputs& make, TakeOutputs take);
+  void collect_outputs();
   at::Tensor cached_log_probs(const HostPack& host) const;
+  void add_cached_rows(const HostPack& host, objective::PassInputs& inputs) const;
 
   const plan::Stage& stage_;
   objective::Objective objective_;
@@ -90,8 +105,8 @@ class GradientComputer {
   std::unique_ptr<InputStaging> staging_; // on a GPU
   // There, what was staged and captured, by shapes.
   std::map<std::vector<int64_t>, std::shared_ptr<StagedPack>> staged_;
-  std::map<std::vector<int64_t>, std::shared_ptr<ReferencePack>> reference_packs_;
-  std::unique_ptr<PendingLogProbs> pending_;
+  std::map<std::vector<int64_t>, std::shared_ptr<FrozenPack>> frozen_packs_;
+  std::unique_ptr<PendingOutputs> pending_;
 };
 
 } // namespace fvlm::train

@@ -12,6 +12,8 @@ namespace {
 std::vector<at::Tensor*> tensors_beside_pack(objective::PassInputs& in) {
   std::vector<at::Tensor*> all{&in.weights, &in.frame_shares, &in.reference_log_probs};
   for (at::Tensor& mask : in.masks) all.push_back(&mask);
+  for (auto& [term, compared] : in.compared)
+    all.insert(all.end(), {&compared.rows, &compared.teacher_rows, &compared.weights, &compared.cached});
   return all;
 }
 

@@ -30,12 +30,12 @@ std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
 }
 
 // The weights of the pack's labels in the term: the pack has the labels of all terms, text by text.
-at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size) const {
+at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size, double progress) const {
   std::vector<float> mask;
   for (const PackedSample& packed : host.samples)
     for (const SampleText& text : packed.sample->texts) {
       const auto all = predicted(text);
-      const auto own = objective::label_weights(text, stage_.objective[term]->labels());
+      const auto own = objective::label_weights(text, stage_.objective[term]->labels_at(progress));
       for (size_t i = 1; i < all.size(); ++i)
         if (all[i]) mask.push_back(own[i]);
     }
@@ -43,12 +43,11 @@ at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size)
   return at::tensor(mask, at::kFloat);
 }
 
-// The texts of teachers, up to the last label that a term asks them for.
-void PassBuilder::add_teacher_pack(const HostPack& host, objective::PassInputs& in) const {
+// The texts of teachers, up to the last label that a term asks them for, and for each of the pack's labels the row that
+// predicts the same token there. A label that no term asks for has no such row; it gets the first one.
+std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, objective::PassInputs& in) const {
   std::vector<model::Sample> samples;
-  std::vector<int64_t> labels; // of in.pack
-  int64_t label = 0;
-  for (const PackedSample& packed : host.samples) {
+  for (const PackedSample& packed : host.samples)
     for (const SampleText& text : packed.sample->teacher_texts) {
       auto asked = objective::labels(text, teacher_terms_);
       while (asked.size() > 1 && !asked.back()) asked.pop_back();
@@ -56,25 +55,75 @@ void PassBuilder::add_teacher_pack(const HostPack& host, objective::PassInputs& 
       read.tokens.assign(text.ids.begin(), text.ids.begin() + std::ssize(asked));
       read.is_label = std::move(asked);
     }
-    for (const SampleText& text : packed.sample->texts) {
-      const auto all = predicted(text), asked = objective::labels(text, teacher_terms_);
-      for (size_t i = 1; i < all.size(); ++i) {
-        if (asked[i]) labels.push_back(label);
-        if (all[i]) ++label;
-      }
-    }
-  }
-  const int64_t classes = std::max<int64_t>(classes_of(ops::real_device(options_.device()).is_cuda()), 16);
+  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
   auto capacity = model::Capacity::of(samples, 0);
   capacity.rows = model::size_class(capacity.rows, max_.rows, classes);
   capacity.sequences = model::size_class(capacity.sequences, max_.sequences, classes);
-  capacity.labels = model::size_class(capacity.labels, max_.labels, classes);
   capacity.longest_sequence = max_.longest_sequence;
   model::Pack& pack = in.teacher_pack.emplace(model::make_pack(samples, capacity, reader_, options_.device(at::kCPU)));
-  std::vector<float> weights(labels.size(), 1);
-  labels.resize(static_cast<size_t>(capacity.labels), 0);
-  weights.resize(labels.size(), 0);
-  pack.labels = {pack.labels.rows, at::tensor(labels, at::kLong), {}, at::tensor(weights, at::kFloat)};
+  const int64_t* next = pack.labels.rows.const_data_ptr<int64_t>();
+  std::vector<int64_t> rows;
+  for (const PackedSample& packed : host.samples)
+    for (const SampleText& text : packed.sample->texts) {
+      const auto all = predicted(text), asked = objective::labels(text, teacher_terms_);
+      for (size_t i = 1; i < all.size(); ++i) {
+        if (all[i]) rows.push_back(asked[i] ? *next : 0);
+        if (asked[i]) ++next;
+      }
+    }
+  pack.labels = {};
+  return rows;
+}
+
+// Where terms compare the model with their teachers: at all labels that a term selects in the course of the stage, so
+// that shapes do not depend on how far the stage is. `of_teacher`: the rows of a teacher's texts, by label.
+void PassBuilder::add_compared(const HostPack& host, const std::vector<int64_t>& of_teacher,
+                               objective::PassInputs& in) const {
+  const int64_t* of_pack = in.pack.labels.rows.const_data_ptr<int64_t>();
+  for (size_t index = 0; index < stage_.objective.size(); ++index) {
+    const plan::ObjectiveTerm& term = *stage_.objective[index];
+    if (!term.teacher() && !term.reads_teacher_prompt()) continue;
+    const float* mask = in.masks[index].const_data_ptr<float>();
+    std::vector<int64_t> rows, teacher_rows;
+    std::vector<float> weights;
+    size_t label = 0; // of the pack
+    for (const PackedSample& packed : host.samples)
+      for (const SampleText& text : packed.sample->texts) {
+        const auto all = predicted(text), own = objective::labels(text, term.labels());
+        for (size_t i = 1; i < all.size(); ++i) {
+          if (!all[i]) continue;
+          if (own[i]) {
+            rows.push_back(of_pack[label]);
+            weights.push_back(mask[label]);
+            if (!term.reads_teacher_prompt())
+              teacher_rows.push_back(of_pack[label]);
+            else if (!of_teacher.empty())
+              teacher_rows.push_back(of_teacher[label]);
+          }
+          ++label;
+        }
+      }
+    const auto size = static_cast<size_t>(padded_labels(std::max<int64_t>(1, std::ssize(rows)), most_labels(term)));
+    weights.resize(size, 0);
+    rows.resize(size, 0);
+    objective::ComparedLabels& compared = in.compared[index];
+    compared.rows = at::tensor(rows, at::kLong);
+    compared.weights = at::tensor(weights, at::kFloat);
+    if (teacher_rows.empty()) continue;
+    teacher_rows.resize(size, 0);
+    compared.teacher_rows = at::tensor(teacher_rows, at::kLong);
+  }
+}
+
+// That a term selects in a pack, where each text has one span.
+int64_t PassBuilder::most_labels(const plan::ObjectiveTerm& term) const {
+  const auto first = term.labels().first;
+  return first ? std::min(max_.labels, max_.sequences * *first) : max_.labels;
+}
+
+int64_t PassBuilder::padded_labels(int64_t used, int64_t most) const {
+  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
+  return model::size_class(used, most, std::max<int64_t>(classes, 16));
 }
 
 model::Capacity PassBuilder::padded(const model::Capacity& used) const {
@@ -85,11 +134,15 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   capacity.bytes = model::size_class(std::max(used.bytes, std::min(min_frames, max_.bytes)), max_.bytes, classes);
   capacity.rows = model::size_class(used.rows, max_.rows, classes);
   capacity.sequences = model::size_class(used.sequences, max_.sequences, classes);
-  capacity.labels = model::size_class(used.labels, max_.labels, std::max<int64_t>(classes, 16));
+  capacity.labels = padded_labels(used.labels, max_.labels);
   return capacity;
 }
 
 BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
+  return build_inputs(host, stage_.reads_teacher_prompt(), 0);
+}
+
+BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const {
   BuiltPass built;
   const auto samples = feed::model_samples(
       host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
@@ -100,8 +153,9 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
   in.pack = model::make_pack(samples, capacity, reader_, options_.device(at::kCPU), model::Frames::apart);
   in.pairs = stage_.needs_pairs() ? std::ssize(host.samples) : 0;
   for (size_t term = 0; term < stage_.objective.size(); ++term)
-    in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
-  if (stage_.reads_teacher_prompt()) add_teacher_pack(host, in);
+    in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0), progress));
+  const auto of_teacher = with_teacher_texts ? add_teacher_pack(host, in) : std::vector<int64_t>();
+  add_compared(host, of_teacher, in);
   if (in.pack.frame_slots > 0) {
     if (!in.pack.bytes.defined()) built.frames = feed::frames_of(host, image_size_, texts_);
     in.frame_shares = at::zeros({in.pack.frame_slots}, at::kDouble);
@@ -111,10 +165,11 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
 }
 
 BuiltPass PassBuilder::build(const HostPack& host, const StepCounts& counts, double scale) const {
-  BuiltPass built = build_to_read(host);
+  BuiltPass built = build_inputs(host, stage_.packs_teacher_texts(), counts.progress);
   std::vector<double> weights;
   for (size_t index = 0; index < stage_.objective.size(); ++index) {
-    for (const PackedSample& packed : host.samples) built.counted += count_of(*stage_.objective[index], *packed.sample);
+    for (const PackedSample& packed : host.samples)
+      built.counted += count_of(*stage_.objective[index], *packed.sample, counts.progress);
     weights.push_back(counts.of_term[index] > 0 ? scale * counts.weights[index] / counts.of_term[index] : 0);
   }
   built.inputs.weights = at::tensor(weights, at::kDouble);

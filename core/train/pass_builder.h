@@ -24,14 +24,18 @@ class PassBuilder {
 
   // Where the step holds `counts`, and losses are multiplied by `scale`.
   BuiltPass build(const HostPack& host, const StepCounts& counts, double scale) const;
-  // The same for a model that only reads: without weights.
+  // The same for models that only read: without weights, and with the texts of cached teachers.
   BuiltPass build_to_read(const HostPack& host) const;
 
  private:
   std::vector<bool> predicted(const SampleText& text) const;
-  void add_teacher_pack(const HostPack& host, objective::PassInputs& in) const;
-  at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
+  BuiltPass build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const;
+  std::vector<int64_t> add_teacher_pack(const HostPack& host, objective::PassInputs& in) const;
+  void add_compared(const HostPack& host, const std::vector<int64_t>& of_teacher, objective::PassInputs& in) const;
+  at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels, double progress) const;
   model::Capacity padded(const model::Capacity& used) const;
+  int64_t padded_labels(int64_t used, int64_t most) const;
+  int64_t most_labels(const plan::ObjectiveTerm& term) const;
 
   const plan::Stage& stage_;
   plan::Speed speed_;

@@ -28,17 +28,10 @@ std::string_view bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-template <class T>
-void add(Xxh64& hash, std::span<const T> values) {
-  const uint64_t count = values.size();
-  hash.update(std::as_bytes(std::span(&count, 1)));
-  hash.update(std::as_bytes(values));
-}
-
 } // namespace
 
 ReferenceLogProbCache::ReferenceLogProbCache(const Order& order, std::filesystem::path file)
-    : order_(order), order_state_(order.begin()), file_(std::move(file)) {}
+    : keys_(order), file_(std::move(file)) {}
 
 void ReferenceLogProbCache::open(const std::string& identity) {
   identity_ = identity;
@@ -93,7 +86,7 @@ void ReferenceLogProbCache::write(bool complete) {
 }
 
 const ReferenceLogProbCache::Pair& ReferenceLogProbCache::at(const PackedSample& packed) {
-  const auto found = pairs_.find(key_of(packed));
+  const auto found = pairs_.find(keys_.of(packed));
   if (found == pairs_.end())
     throw Error(ErrorKind::data, fmt::format("the reference's log-probabilities of {} (source {}) are not known: the "
                                              "stage's data have changed since they were computed",
@@ -101,44 +94,6 @@ const ReferenceLogProbCache::Pair& ReferenceLogProbCache::at(const PackedSample&
         .at(file_.string())
         .advise("remove the file: they are computed again");
   return found->second;
-}
-
-uint64_t ReferenceLogProbCache::sample_hash(int64_t position) {
-  const std::lock_guard hold(lock_);
-  while (std::ssize(hashes_) <= position) {
-    const auto drawn = order_.next(order_state_);
-    if (!drawn) throw Error(ErrorKind::internal, fmt::format("nothing stands at position {}", position));
-    Xxh64 hash;
-    const std::array<uint64_t, 2> place{drawn->source, static_cast<uint64_t>(drawn->sample)};
-    hash.update(std::as_bytes(std::span(place)));
-    hashes_.push_back(hash.value());
-  }
-  return hashes_[static_cast<size_t>(position)];
-}
-
-// Of the sample itself, so that an epoch finds what another one computed; and of what is said in it, so that nothing is
-// believed of data that were changed.
-uint64_t ReferenceLogProbCache::key_of(const PackedSample& packed) {
-  const uint64_t number = sample_hash(packed.position);
-  const Sample& sample = *packed.sample;
-  Xxh64 hash;
-  hash.update(std::as_bytes(std::span(&number, 1)));
-  add(hash, std::span<const char>(sample.key));
-  for (const SampleText& text : sample.texts) {
-    add(hash, std::span<const TokenId>(text.ids));
-    add(hash, std::span<const uint8_t>(text.answer_mask));
-  }
-  return hash.value();
-}
-
-std::string fingerprint(const model::Parameters& parameters) {
-  Xxh64 hash;
-  for (const ops::Parameter& parameter : parameters.all()) {
-    const at::Tensor value = parameter.value.cpu().contiguous();
-    add(hash, std::span<const char>(parameter.name));
-    hash.update({static_cast<const std::byte*>(value.const_data_ptr()), static_cast<size_t>(value.nbytes())});
-  }
-  return fmt::format("{:016x}", hash.value());
 }
 
 } // namespace fvlm::train

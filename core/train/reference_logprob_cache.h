@@ -1,15 +1,11 @@
 // The reference's log-probabilities of each pair of a stage, computed once and kept in the run's folder, so that no
 // second model is in memory while the stage trains.
 #pragma once
-#include "data/stream/host_pack.h"
-#include "data/stream/order.h"
-#include "model/parameters.h"
+#include "train/sample_keys.h"
 
 #include <filesystem>
-#include <mutex>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 namespace fvlm::train {
 
@@ -30,8 +26,8 @@ class ReferenceLogProbCache {
   struct Pair {
     double chosen = 0, rejected = 0;
   };
-  bool contains(const PackedSample& packed) { return pairs_.contains(key_of(packed)); }
-  void insert(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(key_of(packed), pair); }
+  bool contains(const PackedSample& packed) { return pairs_.contains(keys_.of(packed)); }
+  void insert(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(keys_.of(packed), pair); }
   // Throws Error(data) for one that it does not know. From several threads at once, while nothing is remembered.
   const Pair& at(const PackedSample& packed);
 
@@ -40,20 +36,12 @@ class ReferenceLogProbCache {
 
  private:
   void read();
-  uint64_t sample_hash(int64_t position);
-  uint64_t key_of(const PackedSample& packed);
 
-  const Order& order_;
-  std::mutex lock_; // of the next two
-  Order::State order_state_;
-  std::vector<uint64_t> hashes_; // at each position of the order: which sample of which source stands there
+  SampleKeys keys_;
   std::filesystem::path file_;
   std::string identity_;
   std::unordered_map<uint64_t, Pair> pairs_; // whatever packs they come in, and in whichever epoch
   bool complete_ = false;
 };
-
-// Of a model's weights, every bit of them.
-std::string fingerprint(const model::Parameters& parameters);
 
 } // namespace fvlm::train

@@ -50,7 +50,8 @@ struct Faults {
   std::function<void()> before_data; // before the trainer waits for a pack
   std::function<void(const std::string& stage, int64_t step, HostPack& pack)> before_pack;
   std::function<void(const std::string& stage, int64_t step, model::Parameters& parameters)> before_step;
-  std::function<void(const std::string& stage, const HostPack& pack)> before_reference; // reads the pack
+  std::function<void(const std::string& stage, const HostPack& pack)>
+      before_reference; // or a cached teacher reads the pack
 };
 
 } // namespace fvlm::train

@@ -12,8 +12,9 @@ namespace {
 constexpr int64_t usual_rows = 8192;      // of a pack whose size the recipe leaves open
 constexpr int64_t samples_for_size = 256; // that are looked at to give it as many frames as go with the rows
 
-feed::MixDataOptions with_texts(feed::MixDataOptions options, int64_t texts) {
-  options.texts = texts;
+feed::MixDataOptions for_stage(feed::MixDataOptions options, const plan::Stage& stage) {
+  options.texts = stage.texts_per_sample();
+  options.teacher_is_cached = stage.reads_teacher_prompt() && !stage.packs_teacher_texts();
   return options;
 }
 
@@ -22,7 +23,7 @@ feed::MixDataOptions with_texts(feed::MixDataOptions options, int64_t texts) {
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options, int64_t ranks)
     : stage_(stage), rows_per_frame_(visual_rows(plan.model).per_frame),
-      mix_(plan, stage.data, registry, with_texts(options, stage.texts_per_sample())),
+      mix_(plan, stage.data, registry, for_stage(options, stage)),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
   batches_ = {.batch = stage.batch,

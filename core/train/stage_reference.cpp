@@ -1,11 +1,9 @@
 #include "train/stage_reference.h"
 
 #include "base/error.h"
-#include "train/stop_signals.h"
+#include "train/stage_reading.h"
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace fvlm::train {
 
@@ -62,33 +60,15 @@ void StageReference::provide(const Needs& needs, const StageData& data, ThreadRe
   if (evaluates) needs.evaluator->cache_reference(made(), needs.operations);
 }
 
-// In packs as the stage will have them: those of its own model are computed in the same order.
 void StageReference::fill(ReferenceLogProbCache& cache, const model::Model& reference, const StageData& data,
                           ThreadReplicas& replicas, const CachePack& cache_pack) {
-  const auto loader = data.loader(data.start());
-  report::TrainingProgress moment;
-  moment.stage = stage_.name + ": reference";
-  moment.steps = stage_.steps;
-  moment.all_samples = stage_.samples;
-  PartTimes times;
-  context_.line.show(moment);
-  auto loaded = loader->next();
-  for (; loaded && !StopSignals::stop_requested(); loaded = loader->next()) {
-    const auto& samples = loaded->pack.samples;
-    const auto known = [&](const PackedSample& packed) { return cache.contains(packed); };
-    if (!std::all_of(samples.begin(), samples.end(), known)) cache_pack(loaded->pack, reference);
-    moment.step = loaded->step + loaded->last;
-    moment.samples += std::ssize(samples);
-    times.add_elapsed("reference");
-    moment.seconds = times.seconds();
-    context_.line.show(moment);
-    loaded.reset();
-  }
+  const bool complete = read_stage(
+      context_, stage_, data, "reference", [&](const PackedSample& packed) { return cache.contains(packed); },
+      [&](const HostPack& pack) { cache_pack(pack, reference); });
   replicas.finish_caching();
-  context_.line.clear();
-  cache.write(!loaded);
+  cache.write(complete);
   log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, cache.pairs(),
-           (context_.folder / stage_.name).string(), loaded ? ", and more are to come" : "");
+           (context_.folder / stage_.name).string(), complete ? "" : ", and more are to come");
 }
 
 } // namespace fvlm::train

@@ -10,13 +10,13 @@ double StepCounts::all_terms() const {
   return std::accumulate(of_term.begin(), of_term.end(), 0.0);
 }
 
-double count_of(const plan::ObjectiveTerm& term, const Sample& sample) {
+double count_of(const plan::ObjectiveTerm& term, const Sample& sample, double progress) {
   if (term.needs_pairs()) return 1;
   if (const int64_t rows = term.min_visual_rows(); rows > 0)
     return sample.visual_rows() >= rows ? static_cast<double>(sample.texts.size()) : 0;
   double count = 0;
   for (const SampleText& text : sample.texts) {
-    const auto weights = objective::label_weights(text, term.labels());
+    const auto weights = objective::label_weights(text, term.labels_at(progress));
     count = std::accumulate(weights.begin(), weights.end(), count);
   }
   return count;
@@ -27,12 +27,13 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
   StepCounts counts;
   counts.of_term.resize(stage.objective.size());
   for (const plan::Term& term : stage.objective) counts.weights.push_back(term->weight.at(progress));
+  counts.progress = progress;
   counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
     counts.frames += sample->frames;
     for (const SampleText& text : sample->texts) counts.text_tokens += text.tokens();
     for (size_t index = 0; index < stage.objective.size(); ++index)
-      counts.of_term[index] += count_of(*stage.objective[index], *sample);
+      counts.of_term[index] += count_of(*stage.objective[index], *sample, progress);
   }
   return counts;
 }

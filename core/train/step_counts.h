@@ -12,13 +12,13 @@ namespace fvlm::train {
 struct StepCounts {
   std::vector<double> of_term; // labels by their weights, pairs, or texts
   std::vector<double> weights; // of each term in the sum
+  double progress = 0;         // of the stage, before the step
   int64_t samples = 0, text_tokens = 0, frames = 0;
   double all_terms() const;
 };
 // What the term's loss is a mean over, in one sample.
-double count_of(const plan::ObjectiveTerm& term, const Sample& sample);
+double count_of(const plan::ObjectiveTerm& term, const Sample& sample, double progress);
 
-// `progress`: of the stage, before the step.
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples,
                      double progress = 0);
 

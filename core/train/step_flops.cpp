@@ -21,7 +21,9 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const auto teacher = frozen.teachers.find(term);
     const auto* own = teacher == frozen.teachers.end() ? nullptr : teacher->second.get();
-    if (stage.objective[term]->reads_teacher_prompt())
+    if (stage.objective[term]->caches_teacher())
+      heads_.push_back(own ? own : &policy);
+    else if (stage.objective[term]->reads_teacher_prompt())
       teachers_.push_back(own ? own : &policy);
     else if (own)
       frozen_.push_back(own);
@@ -29,7 +31,7 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
 }
 
 double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) const {
-  model::Work work, of_teacher;
+  model::Work work, of_teacher, of_head;
   for (const auto& sample : samples) {
     std::vector<int64_t> texts;
     int64_t count = 0;
@@ -42,6 +44,7 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
     std::vector<int64_t> teacher_texts;
     for (const SampleText& text : sample->teacher_texts) teacher_texts.push_back(text.tokens());
     of_teacher.add(0, 0, teacher_texts, count);
+    of_head.labels += static_cast<double>(count);
   }
   const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text
   work.rows *= reads;
@@ -55,6 +58,7 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
   double all = policy_.flops(tokens, work, trained_, stage_.mode);
   for (const model::Model* model : frozen_) all += model->flops(tokens, work, {}, stage_.mode);
   for (const model::Model* model : teachers_) all += model->flops(tokens, of_teacher, {}, stage_.mode);
+  for (const model::Model* model : heads_) all += model->flops(tokens, of_head, {}, stage_.mode);
   return all;
 }
 

@@ -24,8 +24,9 @@ class StepFlops {
   const plan::Stage& stage_;
   const model::Model& policy_;
   model::TrainedParts trained_;
-  // Models that read every pack and do not train; and those that read the texts of teachers with their own prompts.
-  std::vector<const model::Model*> frozen_, teachers_;
+  // Models that read every pack and do not train; those that read the texts of teachers with their own prompts; and
+  // those whose output head alone works.
+  std::vector<const model::Model*> frozen_, teachers_, heads_;
 };
 
 } // namespace fvlm::train

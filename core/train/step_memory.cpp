@@ -87,12 +87,8 @@ class StepMemory::Step {
       pack_.host.frames = {reinterpret_cast<const float*>(pack_.host.buffer.get()), pixels};
     }
     counts_ = counts_of(stage_, pack_.samples);
-    Frozen frozen = model_.frozen;
     order_.emplace(Order::once({counts_.samples}));
-    if (stage_.uses(plan::ObjectiveTerm::Reference::cached)) {
-      frozen.cache = std::make_shared<ReferenceLogProbCache>(*order_, std::filesystem::path());
-      for (const PackedSample& pair : pack_.host.samples) frozen.cache->insert(pair, {});
-    }
+    Frozen frozen = with_empty_caches(model_.frozen, stage_, *model_.model, *order_, pack_.host);
     const model::Capacity most = max_capacity_of(plan_, stage_, size, most_samples);
     computer_.emplace(plan_, stage_, *model_.model, *memory.operations_, most, std::move(frozen));
     // On a GPU, the next pack's frames arrive while this one's are read.

@@ -44,8 +44,13 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   std::map<std::string, double> rates;
   for (size_t group = 0; group < trained.size(); ++group) rates["lr." + trained[group]->name] = step.rates[group].lr;
   const auto names = objective::term_names(stage_.objective);
-  for (size_t term = 0; term < names.size(); ++term)
-    if (!stage_.objective[term]->weight.is_constant()) rates["weight." + names[term]] = step.counts.weights[term];
+  for (size_t term = 0; term < names.size(); ++term) {
+    const plan::ObjectiveTerm& of = *stage_.objective[term];
+    if (!of.weight.is_constant()) rates["weight." + names[term]] = step.counts.weights[term];
+    if (const auto* labels = dynamic_cast<const plan::LabelTerm*>(&of);
+        labels && labels->first && !labels->first->is_constant())
+      rates["first." + names[term]] = static_cast<double>(*of.labels_at(step.counts.progress).first);
+  }
   interval_.set_rates(std::move(rates));
   const auto entropy = step.measured_attention ? std::optional(numbers[2].item<double>()) : std::nullopt;
   interval_.add({loss, norm, step.flops, step.counts, terms, step.used_rows, step.all_rows, entropy});

@@ -20,7 +20,7 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
                                      const PackSize& size, int64_t most_samples, int64_t vocabulary) {
   const int64_t rows_per_frame = visual_rows.per_frame, texts = stage.texts_per_sample(),
-                readers = stage.reads_teacher_prompt() ? 2 : 1,
+                readers = stage.packs_teacher_texts() ? 2 : 1,
                 most_frames = stage.largest_sample(rows_per_frame).frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
@@ -41,7 +41,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     sample->rows_per_frame = rows_per_frame;
     if (sample->frames > 0) sample->bytes.assign(static_cast<size_t>(visual_rows.max_bytes), ' ');
     for (int64_t i = 0; i < texts; ++i) sample->texts.push_back(made_text(tokens, vocabulary));
-    if (stage.reads_teacher_prompt()) sample->teacher_texts = sample->texts;
+    if (stage.packs_teacher_texts()) sample->teacher_texts = sample->texts;
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
     made.host.frame_count += sample->frames;
     made.samples.push_back(std::move(sample));

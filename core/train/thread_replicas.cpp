@@ -112,6 +112,11 @@ void ThreadReplicas::cache_reference(const HostPack& host, const model::Model& r
   for (size_t i = 0; i < parts.size(); ++i) computers_[i]->cache_reference(parts[i], reference);
 }
 
+void ThreadReplicas::cache_teachers(const HostPack& host) {
+  const auto parts = split_pack(host, static_cast<int64_t>(computers_.size()));
+  for (size_t i = 0; i < parts.size(); ++i) computers_[i]->cache_teachers(parts[i]);
+}
+
 void ThreadReplicas::finish_caching() {
   for (const auto& computer : computers_) computer->finish_caching();
 }

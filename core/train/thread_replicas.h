@@ -27,9 +27,10 @@ class ThreadReplicas {
   void begin_step();
   void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
                         bool measure_attention);
-  // Splits the pack as forward_backward() does, so that the cached values are bit-identical to those of a live
-  // reference.
+  // They split the pack as forward_backward() does, so that the cached values are bit-identical to those of a live
+  // reference or teacher.
   void cache_reference(const HostPack& host, const model::Model& reference);
+  void cache_teachers(const HostPack& host);
   void finish_caching();
   at::Tensor sums() const;
   double counted() const;

@@ -47,6 +47,11 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
+  if (stage.caches_teacher()) {
+    check_cached_teachers(stage, model_.model->parameters());
+    model_.frozen.teacher_cache =
+        std::make_shared<TeacherRowCache>(data_.order(), checkpoints_.folder().path() / "teacher.safetensors");
+  }
   if (stage.quantization_aware)
     model_.quantized =
         std::make_unique<QuantizedWeights>(context.plan, context.registry, model_.model->parameters(), context.device);
@@ -70,6 +75,10 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       max_capacity_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples), model_.frozen,
       ThreadReplicas::Size{state_.replicas, context.threads});
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
+  if (model_.frozen.teacher_cache && !state_.stage_done && context.steps_left != 0)
+    cache_teachers(context, stage, model_, data_, *gradients_, [this](const HostPack& pack) {
+      compute_once(pack, [this](const HostPack& part) { gradients_->cache_teachers(part); });
+    });
 }
 
 Trainer::~Trainer() = default;
@@ -87,15 +96,19 @@ void Trainer::extend() {
 
 void Trainer::provide_reference(const MakeModel& reference, bool begins) {
   const auto cache_pack = [this](const HostPack& pack, const model::Model& model) {
-    const auto cache_part = [&](HostPack& part) {
-      if (faults_.before_reference) faults_.before_reference(stage_.name, part);
-      gradients_->cache_reference(part, model);
-    };
-    while (!in_parts(pack, cache_part)) {
-    }
+    compute_once(pack, [&](const HostPack& part) { gradients_->cache_reference(part, model); });
   };
   reference_.provide({model_.frozen, begins ? model_.model : nullptr, reference, evaluator_.get(), *operations_}, data_,
                      *gradients_, cache_pack);
+}
+
+void Trainer::compute_once(const HostPack& pack, const std::function<void(const HostPack& part)>& compute) {
+  const auto compute_part = [&](HostPack& part) {
+    if (faults_.before_reference) faults_.before_reference(stage_.name, part);
+    compute(part);
+  };
+  while (!in_parts(pack, compute_part)) {
+  }
 }
 
 StageEnd Trainer::run() {

@@ -8,6 +8,7 @@
 #include "train/stage_data.h"
 #include "train/stage_model.h"
 #include "train/stage_reference.h"
+#include "train/stage_teachers.h"
 #include "train/step_flops.h"
 #include "train/step_observer.h"
 #include "train/thread_replicas.h"
@@ -35,6 +36,8 @@ class Trainer {
   // Setting up.
   void extend();
   void provide_reference(const MakeModel& reference, bool begins);
+  // What frozen models read before training, as memory allows.
+  void compute_once(const HostPack& pack, const std::function<void(const HostPack& part)>& compute);
 
   // The loop and its parts.
   StageEnd train();

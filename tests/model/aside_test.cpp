@@ -74,9 +74,9 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
     if (objective.follows_teacher) {
       ops::Tape none(ops::Tape::Mode::forward_only);
       const auto teacher_visual = teacher.model.encode(none, operations, pack, "coarse_fine");
-      const auto theirs = log_softmax_at_temperature(
-          operations, teacher.model, teacher.model.decode(none, operations, teacher_visual.tokens, pack),
-          pack.labels.rows, 1);
+      const Tensor teacher_hidden = teacher.model.decode(none, operations, teacher_visual.tokens, pack).data;
+      const auto theirs =
+          log_softmax_at_temperature(operations, teacher.model, teacher_hidden.index_select(0, pack.labels.rows), 1);
       kl_divergence(tape, operations, tiny.model, hidden, pack.labels.rows, theirs.to(at::kDouble), 1, weights);
     }
     tape.backward();

@@ -9,7 +9,7 @@
 namespace fvlm::train {
 namespace {
 
-using testing::HasSubstr;
+using testing::AllOf, testing::HasSubstr;
 
 class TermsRun : public SmallRun {
  protected:
@@ -99,6 +99,25 @@ TEST_F(TermsRun, ATeacherWithoutAPromptIsAMistake) {
 TEST_F(TermsRun, AModelIsNoTeacherOfItselfWithTheSamePrompt) {
   EXPECT_THAT(error_of("fvlm.kl { reads = \"teacher_prompt\"", "fvlm.kl { reads = \"sample\""),
               HasSubstr("the model would be compared with itself"));
+}
+
+TEST_F(TermsRun, AnEvaluationHasNoTeacherPrompt) {
+  EXPECT_THAT(error_of("data = mix { { data .. \"/heldout/questions/*.tar\" } }",
+                       "data = mix { { data .. \"/heldout/questions/*.tar\" }, teacher_prompt = \"{user}\" }"),
+              AllOf(HasSubstr("stages.instruct.evaluation"), HasSubstr("an evaluation has no teacher")));
+}
+
+TEST_F(TermsRun, FirstIsAWholeNumberOrMoves) {
+  change_recipe("first = 3, temperature", "first = { 1, 3 }, temperature");
+  instruct("a");
+  const auto lines = steps("a");
+  ASSERT_EQ(lines.size(), 8u);
+  const std::vector<int64_t> expected{1, 1, 2, 2, 2, 2, 3, 3};
+  for (size_t step = 0; step < lines.size(); ++step) {
+    EXPECT_EQ(lines[step]["first.kl"], expected[step]) << step;
+    EXPECT_FALSE(lines[step].contains("first.next_token_2")) << "it stays";
+  }
+  EXPECT_THAT(error_of("first = { 1, 3 }", "first = 1.5"), HasSubstr("1.5 is no number of labels"));
 }
 
 TEST_F(TermsRun, ATeacherWithItsOwnPromptSharesTheAnswerAlone) {

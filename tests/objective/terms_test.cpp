@@ -116,7 +116,7 @@ class Terms : public testing::Test {
 
 TEST_F(Terms, PositionWeightsMakeAWeightedMeanOverTheStep) {
   NextToken first;
-  first.first = 3;
+  first.first = plan::Curve{{3}};
   first.position_weights = {4, 0.5};
   first.weight.points = {1, 3};
   NextToken all;
@@ -157,7 +157,7 @@ TEST_F(Terms, PositionWeightsMakeAWeightedMeanOverTheStep) {
 TEST_F(Terms, KlPairsAnswersWithATeacherOfAnotherPrompt) {
   Kl kl;
   kl.reads = Kl::Reads::teacher_prompt;
-  kl.first = 2;
+  kl.first = plan::Curve{{2}};
   kl.temperature = 1.5;
   stage_.objective = {kl, NextToken()};
   Tiny tiny;
@@ -202,6 +202,50 @@ TEST_F(Terms, KlPairsAnswersWithATeacherOfAnotherPrompt) {
       else
         tiny.take_gradients();
     }
+  }
+}
+
+// `first` rises from 1 to 3 and is rounded. Shapes stay, for captured graphs.
+TEST_F(Terms, FirstMovesWithTheStageAndShapesDoNot) {
+  Kl kl;
+  kl.reads = Kl::Reads::teacher_prompt;
+  NextToken next;
+  kl.first = next.first = plan::Curve{{1, 3}};
+  stage_.objective = {kl, next};
+  Tiny tiny;
+  std::vector<int64_t> answers;
+  for (const auto& sample : samples_) {
+    const auto& mask = sample->texts[0].answer_mask;
+    answers.push_back(std::count(mask.begin(), mask.end(), 1));
+  }
+  std::optional<std::vector<int64_t>> shapes;
+  for (const auto& [progress, first] :
+       std::vector<std::pair<double, int64_t>>{{0, 1}, {0.2499, 1}, {0.25, 2}, {0.7499, 2}, {0.75, 3}, {1, 3}}) {
+    progress_ = progress;
+    SCOPED_TRACE(progress);
+    const Tensor sums = step(tiny, 4);
+    double divergence = 0, cross_entropy = 0, count = 0;
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      const SampleText &text = samples_[i]->texts[0], &of_teacher = samples_[i]->teacher_texts[0];
+      const Tensor own = at::log_softmax(logits(tiny, tiny.model, text, frames_of(i)), -1);
+      const Tensor target = at::log_softmax(logits(tiny, tiny.model, of_teacher, {}), -1);
+      for (int64_t t = 0; t < std::min(first, answers[i]); ++t, ++count) {
+        const int64_t row = std::ssize(text.ids) - answers[i] + t - 1;
+        const Tensor wanted = target[std::ssize(of_teacher.ids) - answers[i] + t - 1];
+        divergence += (wanted.exp() * (wanted - own[row])).sum().item<double>();
+        cross_entropy -= own[row][text.ids[static_cast<size_t>(row + 1)]].item<double>();
+      }
+    }
+    for (const int64_t term : {0, 1}) EXPECT_EQ(sums[term][1].item<double>(), count);
+    EXPECT_NEAR(sums[0][0].item<double>(), divergence, 1e-6);
+    EXPECT_NEAR(sums[1][0].item<double>(), cross_entropy, 1e-6);
+    tiny.take_gradients();
+    const PassBuilder builder(
+        plan_, stage_, tiny.model, tiny.operations->tensor_options(),
+        {.frames = 16, .rows = 256, .sequences = 8, .labels = 64, .longest_sequence = 64, .longest_video = 4});
+    auto built = builder.build(host(0, 4), counts_of(stage_, samples_, progress), 1);
+    if (!shapes) shapes = shape_key(built.inputs);
+    EXPECT_EQ(shape_key(built.inputs), *shapes);
   }
 }
 

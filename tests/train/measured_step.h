@@ -50,10 +50,7 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
   for (const auto& sample : pack.samples) all_rows += sample->rows();
   EXPECT_EQ(all_rows, size.rows);
   const Order order = Order::once({static_cast<int64_t>(pack.samples.size())});
-  if (stage.uses(plan::ObjectiveTerm::Reference::cached)) {
-    made.frozen.cache = std::make_shared<ReferenceLogProbCache>(order, std::filesystem::path());
-    for (const PackedSample& pair : pack.host.samples) made.frozen.cache->insert(pair, {-3, -4});
-  }
+  made.frozen = with_empty_caches(made.frozen, stage, *made.model, order, pack.host);
   model::Capacity most = used;
   if (!plan.speed.shared_preference_frames) most.frames *= stage.texts_per_sample();
   GradientComputer computer(plan, stage, *made.model, *operations, most, made.frozen);

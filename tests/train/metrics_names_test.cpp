@@ -93,7 +93,7 @@ class MetricsNames : public SmallRun {
     const StageFolder align(folder("whole") / "align");
     run("taught",
         {fmt::format(
-            R"(stages.align.objective=[{{"kind":"next_token","weight":[2,1]}},{{"kind":"kl","teacher":"{}"}}])",
+            R"(stages.align.objective=[{{"kind":"next_token","weight":[2,1],"first":[1,9]}},{{"kind":"kl","teacher":"{}"}}])",
             align.of(align.steps().back()).string())},
         {.stage = "align"});
     run("dropping", {"stages.align.data.max_text_tokens=20", "stages.align.data.overlong=drop"}, {.stage = "align"});

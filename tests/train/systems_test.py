@@ -17,7 +17,8 @@ from against_oracle import engine, folder, load_file, save_file, tokenizers, too
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "FVLM_CACHE": str(folder / "cache")}
 try:
-    from transformers import (CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerFast)
+    from transformers import (CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM, LlavaConfig, LlavaForConditionalGeneration,
+                              PreTrainedTokenizerFast)
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -47,29 +48,44 @@ def make_tokenizer(out, special, template, **roles):
     return made
 
 
-def make_llava(out):
-    tokenizer = make_tokenizer(out, ["<image>"], "llava", bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>",
-                               image_token="<image>")
-    vision = CLIPVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, image_size=32, patch_size=8)
-    text = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+def text_config(tokenizer):
+    return LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
                        num_key_value_heads=2, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def make_folders():
+    """Hugging Face folders with random weights: CLIP, Llama, LLaVA and SmolVLM."""
     torch.manual_seed(1)
-    LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_index=len(tokenizer) - 1)).save_pretrained(out)
-    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=32).save_pretrained(out)
+    clip = CLIPVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, image_size=32, patch_size=8)
+    CLIPVisionModel(clip).save_pretrained(folder / "clip")
+    llama = make_tokenizer(folder / "Llama-3.2-1B-Instruct", ["<|begin_of_text|>", "<|eot_id|>"], "llama3", bos_token="<|begin_of_text|>",
+                           eos_token="<|eot_id|>")
+    LlamaForCausalLM(text_config(llama)).save_pretrained(folder / "Llama-3.2-1B-Instruct")
+    vicuna = make_tokenizer(folder / "hf-llava", ["<image>"], "llava", bos_token="<|im_start|>", eos_token="<|im_end|>",
+                            pad_token="<|endoftext|>", image_token="<image>")
+    llava = LlavaConfig(vision_config=clip, text_config=text_config(vicuna), image_token_index=len(vicuna) - 1)
+    LlavaForConditionalGeneration(llava).save_pretrained(folder / "hf-llava")
+    for name in ("clip", "hf-llava"):
+        CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=32).save_pretrained(folder / name)
+    tool("make-smolvlm", folder / "hf-smolvlm", "--tokenizer", folder / "stills" / "tokenizer")
+    for name in ("smolvlm", "llava"):
+        run(engine, "import", "--model", f"hf-{name}", "--out", name)
 
 
 def setUpModule():
     run(make_shapes, "--out", "stills", "--frames", "2", "--samples", SHAPES)
     run(make_facts, "--out", "facts")
     make_tokenizer(folder / "nanochat", [f"<|{name}|>" for name in NANOCHAT], "nanochat", bos_token="<|bos|>")
-    tool("make-smolvlm", folder / "hf-smolvlm", "--tokenizer", folder / "stills" / "tokenizer")
-    make_llava(folder / "hf-llava")
-    for name in ("smolvlm", "llava"):
-        run(engine, "import", "--model", f"hf-{name}", "--out", name)
+    make_folders()
+    (folder / "ghostvis.lua").write_text('return require("fvlm.ghostvis").recipe(4)')
     for name, source in (("vqav2", "stills/questions"), ("rlaif-v", "pairs"), ("pretrain", "stills/captions"), ("instruct", "stills/questions"),
                          ("text", "text"), ("heldout/vqav2", "heldout/stills"), ("heldout/rlaif-v", "heldout/pairs"),
-                         ("heldout/pretrain", "stills/captions")):
+                         ("heldout/pretrain", "stills/captions"), ("base", "documents"),
+                         ("smoltalk", "text"), ("coco", "stills/captions"), ("textvqa", "stills/questions"),
+                         ("heldout/documents", "heldout/documents")):
         shutil.copytree(folder / "stills" / source, folder / "data" / name)
+    for name, source in (("train", "train"), ("validation", "heldout")):
+        shutil.copytree(folder / "facts" / source, folder / "data" / "squad" / name)
 
 
 def settings(sets, args):
@@ -176,9 +192,25 @@ class GhostVis(System, unittest.TestCase):
         self.assertRegex(shown, r"<\|bos\|><\|user_start\|>\[4 visual rows\]\n.*\?<\|user_end\|><\|assistant_start\|>\[\[.*<\|assistant_end\|>\]\]")
 
 
+class GhostVisFromClip(System, unittest.TestCase):
+    """The stages of ghostvis-d20.lua and -d32.lua, for a decoder of four layers."""
+
+    recipe = folder / "ghostvis.lua"
+    args = {"data": "data", "heldout": "data/heldout", "vision": "clip", "tokenizer": "nanochat"}
+    sets = {"model.image_size": 32, "model.decoder.depth": 4, "model.connector.queries": 4, "model.connector.heads": 4,
+            "stages.*.data.max_text_tokens": 64, "stages.*.packing": '{"frames":8,"tokens":512}'}
+    rows_per_frame = 4
+
+
 class LatentWire(System, unittest.TestCase):
     recipe, args = "tiny/latentwire.lua", {"data": "facts"}
-    sets = {"stages.*.packing": '{"frames":32,"tokens":512}'}
+    sets = {"stages.*.evaluation.sets.*.samples": 8, "stages.*.packing": '{"frames":32,"tokens":512}'}
+
+
+class LatentWireForLlama(System, unittest.TestCase):
+    recipe, args = "latentwire.lua", {"weights": "", "data": "data"}
+    sets = {"stages.*.evaluation.sets.*.samples": 8, "model.vision.max_bytes": 256, "model.vision.layers": 2,
+            "stages.*.packing": '{"frames":8,"tokens":512}'}
 
 
 class SmolVLM(System, unittest.TestCase):

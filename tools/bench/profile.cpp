@@ -86,7 +86,7 @@ class Profile {
     row.labels = static_cast<int64_t>(counts.all_terms());
     row.flops = flops_of(training.trained_model(), job);
     train::GradientComputer& gradient_computer = training.gradient_computer();
-    if (stage.uses(plan::ObjectiveTerm::Reference::cached)) cache_reference(training, job, row);
+    if (stage.uses(plan::ObjectiveTerm::Reference::cached) || stage.caches_teacher()) cache_frozen(training, job, row);
 
     const auto start = Clock::now();
     const auto staged = gradient_computer.stage(job.pack.host, counts, 1);
@@ -130,10 +130,10 @@ class Profile {
     if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
   }
 
-  void cache_reference(Training& training, const Job& job, ProfileReport::Row& row) {
+  void cache_frozen(Training& training, const Job& job, ProfileReport::Row& row) {
     for (int64_t i = 0; i < request_.warmup + request_.repeat; ++i) {
       const Stopwatch watch;
-      training.cache_reference(job.pack.host);
+      training.cache_frozen(job.pack.host);
       if (i >= request_.warmup) row.caching.add(watch.stop());
     }
     training.finish_caching();

@@ -48,9 +48,13 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
       capacity_(train::max_capacity_of(plan, plan.stages.front(), capacity, max_samples)) {
   const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
   stage_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
-  if (plan.stages.front().uses(plan::ObjectiveTerm::Reference::cached))
-    stage_.frozen.cache = std::make_shared<train::ReferenceLogProbCache>(order_.emplace(Order::once({max_samples})),
-                                                                         std::filesystem::path());
+  const plan::Stage& stage = plan.stages.front();
+  const bool caches_reference = stage.uses(plan::ObjectiveTerm::Reference::cached);
+  if (caches_reference || stage.caches_teacher()) order_.emplace(Order::once({max_samples}));
+  if (caches_reference)
+    stage_.frozen.cache = std::make_shared<train::ReferenceLogProbCache>(*order_, std::filesystem::path());
+  if (stage.caches_teacher())
+    stage_.frozen.teacher_cache = std::make_shared<train::TeacherRowCache>(*order_, std::filesystem::path());
   gradient_computer_ = gradient_computer_for(plan);
 }
 

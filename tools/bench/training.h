@@ -42,8 +42,8 @@ class SyntheticModels {
 
 class Training {
  public:
-  // Plan and registry must outlive it. `max_samples` per pack; 0: no limit. If the plan caches a reference, all packs
-  // must have the same samples, and cache_reference() must be called first.
+  // Plan and registry must outlive it. `max_samples` per pack; 0: no limit. If the plan caches a reference or a
+  // teacher, all packs must have the same samples, and cache_frozen() must be called first.
   Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
            const PackSize& capacity, int64_t max_samples);
 
@@ -51,9 +51,12 @@ class Training {
   // A second GradientComputer on the same model, with another plan.
   std::unique_ptr<train::GradientComputer> gradient_computer_for(const plan::Plan& plan);
   model::Model& trained_model() { return *stage_.model; }
-  // Caches the log-probabilities of the pack's pairs under the untrained model, which is the reference. Call it before
-  // the first step, and finish_caching() after the last pack.
-  void cache_reference(const HostPack& pack) { gradient_computer_->cache_reference(pack, *stage_.model); }
+  // Caches the log-probabilities of the pack's pairs under the untrained model, which is the reference, or the hidden
+  // states of teachers. Call it before the first step, and finish_caching() after the last pack.
+  void cache_frozen(const HostPack& pack) {
+    if (stage_.frozen.cache) gradient_computer_->cache_reference(pack, *stage_.model);
+    if (stage_.frozen.teacher_cache) gradient_computer_->cache_teachers(pack);
+  }
   void finish_caching() { gradient_computer_->finish_caching(); }
 
   void optimize(bool captured = true); // clipping and optimizer step on the current gradients
@@ -74,7 +77,7 @@ class Training {
 
  private:
   const plan::Plan& plan_;
-  std::optional<Order> order_; // of the pairs whose reference is cached
+  std::optional<Order> order_; // of the samples of which something is cached
   train::StageModel stage_;
   std::unique_ptr<ops::Operations> operations_;
   model::Capacity capacity_;

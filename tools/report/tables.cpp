@@ -163,7 +163,7 @@ std::string stage_table(const PageInput& input) {
     if (device_memory) rows += cell(bytes(figures.device_memory_bytes));
     if (mfu) rows += cell(percent(figures.mfu));
     if (skipped) rows += cell(count_text(figures.skipped_steps));
-    rows += text_cell(stage.objective, "dim");
+    rows += text_cell(stage.objective, "dim long");
     rows += "</tr>";
   }
   std::string samples;

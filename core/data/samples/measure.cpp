@@ -107,9 +107,6 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
         mention_frames(conversation.turns, found.still ? image_mark : video_mark);
   }
   if (parsed.question) {
-    if (mix_.teacher_prompt)
-      throw Error(ErrorKind::data, "it has a context and a question, for which `teacher_prompt` is not supported")
-          .advise("leave out `teacher_prompt`, or write the question as `user` and the answer as `assistant`");
     encode_question(*parsed.question, source.text_only(), sample);
   } else if (visual_rows_.max_bytes > 0 && !source.text_only()) {
     throw Error(ErrorKind::data, "it has no context and question, of which the encoder reads the bytes")
@@ -117,8 +114,8 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   } else {
     if (mix_.teacher_prompt) sample.teacher_texts = teacher_texts(parts, parsed);
     encode(std::move(parsed), sample);
-    if (sample.dropped.empty()) fit_teacher_texts(sample);
   }
+  if (sample.dropped.empty()) fit_teacher_texts(sample);
   if (!sample.dropped.empty() || !sample.bytes.empty()) return sample;
   count_frames(shard, members, frame_count, source.text_only(), sample);
   if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
@@ -194,8 +191,9 @@ void SampleReader::encode_question(const Question& question, bool text_only, Sam
     sample.frames = 1;
     sample.texts.push_back(encoder.behind_rows(visual_rows_.per_frame, question.answer));
   } else {
-    sample.texts.push_back(encoder.behind_text(*source, question.answer));
+    sample.texts.push_back(encoder.behind_text(form.prompt, *source, question.answer));
   }
+  if (mix_.teacher_prompt) sample.teacher_texts.push_back(teacher_text(encoder, *source, question.answer));
   limit(sample.texts.back(), sample);
 }
 

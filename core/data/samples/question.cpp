@@ -9,8 +9,6 @@
 namespace fvlm {
 namespace {
 
-constexpr std::string_view source_mark = "{source}";
-
 // A form with the context and the question in their places.
 std::string filled(std::string_view form, std::string_view context, std::string_view question) {
   std::string text;
@@ -88,16 +86,17 @@ SampleText QuestionEncoder::behind_rows(int64_t rows, const std::string& answer)
   return text;
 }
 
-SampleText QuestionEncoder::behind_text(const std::string& source, const std::string& answer) const {
+SampleText QuestionEncoder::behind_text(const std::string& prompt, const std::string& source,
+                                        const std::string& answer) const {
   SampleText text;
   if (!form_.bos.empty()) append({special(form_.bos, "bos")}, false, text);
-  const size_t at = form_.prompt.find(source_mark);
-  append(tokenizer_.encode(form_.prompt.substr(0, at)), false, text);
+  const size_t at = prompt.find(source_mark);
+  append(tokenizer_.encode(prompt.substr(0, at)), false, text);
   if (at != std::string::npos) {
     std::vector<TokenId> ids = tokenizer_.encode(source, SpecialTokens::as_text);
     if (form_.max_source_tokens) ids.resize(std::min(ids.size(), static_cast<size_t>(*form_.max_source_tokens)));
     append(ids, false, text);
-    append(tokenizer_.encode(form_.prompt.substr(at + source_mark.size())), false, text);
+    append(tokenizer_.encode(prompt.substr(at + source_mark.size())), false, text);
   }
   append_answer(answer, text);
   return text;

@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace fvlm {
+
+inline constexpr std::string_view source_mark = "{source}";
 
 struct Question {
   std::string context, question, answer;
@@ -28,8 +31,8 @@ class QuestionEncoder {
 
   // Behind visual rows: a placeholder stands for each. Throws Error(data) where the tokenizer has no such BOS or EOS.
   SampleText behind_rows(int64_t rows, const std::string& answer) const;
-  // Behind the source, which the decoder reads as text.
-  SampleText behind_text(const std::string& source, const std::string& answer) const;
+  // Behind the source as text, in the place of {source} in the prompt; the rest of the prompt may have special tokens.
+  SampleText behind_text(const std::string& prompt, const std::string& source, const std::string& answer) const;
 
  private:
   TokenId special(const std::string& token, const char* key) const;

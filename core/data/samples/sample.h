@@ -39,9 +39,10 @@ struct Sample {
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
   // What a teacher with a prompt of its own reads in place of each text, with the same answer; empty: there is none.
   std::vector<SampleText> teacher_texts;
-  int64_t frames = 0;         // shared by all texts
-  std::vector<uint8_t> bytes; // of the text that is the only frame of an encoder of bytes; others have none
-  int64_t rows_per_frame = 1; // of the decoder, in each text
+  bool teacher_is_cached = false; // nobody reads those in a step
+  int64_t frames = 0;             // shared by all texts
+  std::vector<uint8_t> bytes;     // of the text that is the only frame of an encoder of bytes; others have none
+  int64_t rows_per_frame = 1;     // of the decoder, in each text
   Media media;
   std::optional<int64_t> correct_choice;
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
@@ -50,12 +51,17 @@ struct Sample {
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
   bool lacks_answer = false;                                 // dropped because nothing is left to learn
 
-  // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included.
+  // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included if it reads
+  // them in a step.
   int64_t visual_rows() const { return frames * rows_per_frame; }
   int64_t rows(const SampleText& text) const { return visual_rows() + text.tokens(); }
   int64_t rows() const {
     int64_t all = 0;
     for (const auto& text : texts) all += rows(text);
+    return teacher_is_cached ? all : all + teacher_rows();
+  }
+  int64_t teacher_rows() const {
+    int64_t all = 0;
     for (const auto& text : teacher_texts) all += text.tokens();
     return all;
   }

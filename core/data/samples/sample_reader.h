@@ -43,6 +43,7 @@ class SampleReader {
   Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
+  SampleText teacher_text(const QuestionEncoder& encoder, const std::string& source, const std::string& answer) const;
   void fit_teacher_texts(Sample& sample) const;
   void encode_document(const std::optional<std::string>& document, Sample& sample) const;
   void encode_question(const Question& question, bool text_only, Sample& sample) const;

@@ -1,4 +1,6 @@
-// The texts of a teacher that has a prompt of its own: the sample's conversations with another first question.
+// The texts of a teacher that has a prompt of its own: the sample's conversations with another first question, or the
+// source of a question as text.
+#include "base/error.h"
 #include "base/text.h"
 #include "data/samples/error_context.h"
 #include "data/samples/sample_reader.h"
@@ -49,6 +51,15 @@ std::vector<SampleText> SampleReader::teacher_texts(const Parts& parts, const Sa
     texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   return texts;
+}
+
+SampleText SampleReader::teacher_text(const QuestionEncoder& encoder, const std::string& source,
+                                      const std::string& answer) const {
+  if (mix_.teacher_prompt->find(source_mark) == std::string::npos)
+    throw Error(ErrorKind::data, "it has a context and a question, and the mix's teacher_prompt has no {source}, which "
+                                 "stands for them")
+        .advise("write {source} into teacher_prompt where the teacher is to read the context and the question");
+  return encoder.behind_text(*mix_.teacher_prompt, source, answer);
 }
 
 // Both answers are of the same tokens: token t of one belongs to token t of the other.

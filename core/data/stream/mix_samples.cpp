@@ -14,9 +14,9 @@ std::string name_of(const plan::Source& source) {
 
 MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                        const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options,
-                       const Progress& progress, int64_t texts)
+                       const Progress& progress, int64_t texts, bool teacher_is_cached)
     : mix_(mix), frame_elements_(visual_rows.max_bytes > 0 ? 0 : 3 * frames.image_size() * frames.image_size()),
-      texts_(texts), reader_(mix, tokenizer, frames, video, visual_rows) {
+      texts_(texts), teacher_is_cached_(teacher_is_cached), reader_(mix, tokenizer, frames, video, visual_rows) {
   for (const plan::Source& source : mix.sources)
     sources_.emplace_back(source.patterns(), options, [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);
@@ -34,6 +34,7 @@ Sample MixSamples::measure(const DrawnSample& drawn) const {
   const SampleLocation place = shards.locate(drawn.sample);
   const auto shard = shards.shard(place);
   Sample sample = reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
+  sample.teacher_is_cached = teacher_is_cached_;
   if (sample.dropped.empty()) check_texts(sample);
   if (mix_.documents && texts_ == 0) sample.texts = cut(sample.texts.front(), mix_.max_text_tokens);
   return sample;

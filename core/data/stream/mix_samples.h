@@ -19,10 +19,10 @@ class MixSamples : public SampleSource {
   // All but the options and the progress must outlive it. No decoder: mp4s are refused, each as a broken sample.
   // `visual_rows`: of the model that learns from them. `texts`: what an objective learns from, one of a sample or the
   // two of a pair; others are broken. 0: any number. A document is whole where there is one text, for the Composer to
-  // make rows of; else it comes cut.
+  // make rows of; else it comes cut. `teacher_is_cached`: see Sample.
   MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
              const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options = {},
-             const Progress& progress = {}, int64_t texts = 0);
+             const Progress& progress = {}, int64_t texts = 0, bool teacher_is_cached = false);
 
   std::vector<int64_t> sizes() const override;
   int64_t frame_elements() const override { return frame_elements_; }
@@ -37,6 +37,7 @@ class MixSamples : public SampleSource {
 
   const plan::Mix& mix_;
   int64_t frame_elements_, texts_;
+  bool teacher_is_cached_;
   SampleReader reader_;
   std::deque<ShardSet> sources_; // a deque, as ShardSet cannot be moved
 };

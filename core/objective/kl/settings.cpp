@@ -22,6 +22,10 @@ Settings kl_settings() {
              "What the teacher reads. Default: sample.");
   label_fields(type);
   type.field("temperature", &Kl::temperature, number(above(0)), "Temperature of both distributions; above 1 is softer.")
+      .field("cache_teacher", &Kl::cache_teacher, boolean(),
+             "Compute the teacher's hidden states of the labels once, before training, and cache them on disk. Steps "
+             "then only apply its output head to them, and packs hold no texts of the teacher. Where the model is its "
+             "own teacher, its decoder must be frozen.")
       .usage("fvlm.kl { teacher = \"models/large\", weight = 0.5 }");
   type.check([](Reader& reader, const Kl& kl) {
     if (kl.folder.empty() && !kl.reads_teacher_prompt())

@@ -4,19 +4,15 @@
 
 namespace fvlm::objective {
 
-struct NextToken : Cloneable<NextToken, plan::ObjectiveTerm> {
+struct NextToken : Cloneable<NextToken, plan::LabelTerm, plan::ObjectiveTerm> {
   // Which visual tokens the text is read behind. coarse: the foveated connector's first pass (the public
   // lambda_coarse).
   enum class Pass { fine, coarse };
 
   std::string_view name() const override { return "next_token"; }
   std::string metric() const override { return pass == Pass::coarse ? "next_token_coarse" : "next_token"; }
-  plan::LabelSelection labels() const override { return {on, first, position_weights}; }
   std::string view() const override { return pass == Pass::coarse ? "coarse" : ""; }
 
-  plan::LossOn on = plan::LossOn::answer;
-  std::optional<int64_t> first;
-  std::optional<std::vector<double>> position_weights;
   Pass pass = Pass::fine;
 };
 

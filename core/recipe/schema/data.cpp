@@ -178,7 +178,9 @@ Ref<Mix> mix_schema() {
           .example("{ openvid = \"Write a brief caption for this video.\" }")
           .field("teacher_prompt", &Mix::teacher_prompt, optional(text()),
                  "What a teacher with a prompt of its own reads in place of the first user turn, without frames; the "
-                 "other turns are the same. `{name}` stands for a field of the sample.")
+                 "other turns are the same. `{name}` stands for a field of the sample. For samples with a context, a "
+                 "question and answers it takes the place of `questions.prompt`: `{source}` stands for what the "
+                 "encoder of bytes reads, and the rest may have special tokens.")
           .example("\"Context: {context}\\nQuestion: {question}\"")
           .field("questions", &Mix::questions, optional(questions()),
                  "How samples with a context, a question and answers are written. Default: with the defaults of its "

@@ -113,6 +113,11 @@ Ref<EvaluationSet> evaluation_set() {
       .field("entropy", &EvaluationSet::entropy, boolean(), "Also measure the attention entropy over a frame.")
       .field("show", &EvaluationSet::show, integer(at_least(0)),
              "Number of samples shown in the report with the model's answer and its attention over frames.")
+      .check([](Reader& reader, const EvaluationSet& set) {
+        if (set.data.teacher_prompt)
+          reader.report_at(".data.teacher_prompt", "an evaluation has no teacher that would read it",
+                           "leave it out: it belongs to the mix that a stage trains on");
+      })
       .done();
 }
 
@@ -150,6 +155,22 @@ void check_teacher_prompt(Reader& reader, const Stage& stage) {
   if (stage.data.teacher_prompt && !stage.reads_teacher_prompt())
     reader.report_at(".data.teacher_prompt", "no term of the objective has a teacher that reads a prompt of its own",
                      "remove it, or add fvlm.kl { reads = \"teacher_prompt\" }");
+}
+
+// The cached states of a model that is its own teacher stay true as long as its decoder stays as it is.
+void check_cached_teachers(Reader& reader, const Stage& stage) {
+  const bool is_frozen = std::find(stage.freeze.begin(), stage.freeze.end(), "decoder") != stage.freeze.end();
+  for (size_t i = 0; i < stage.objective.size(); ++i) {
+    const Term& term = stage.objective[i];
+    if (!term || !term->caches_teacher() || term->teacher()) continue;
+    const std::string path = ".objective" + index_part(i + 1) + ".cache_teacher";
+    if (!is_frozen)
+      reader.report_at(path, "the model is its own teacher, and this stage trains its decoder",
+                       "freeze = \"decoder\", or leave out cache_teacher");
+    else if (stage.quantization_aware)
+      reader.report_at(path, "the model is its own teacher, and this stage computes with its quantized weights",
+                       "leave out cache_teacher or quantization_aware");
+  }
 }
 
 } // namespace
@@ -232,6 +253,7 @@ Ref<Stage> stage_schema() {
           .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_pairs)
           .check(check_teacher_prompt)
+          .check(check_cached_teachers)
           .check(check_documents)
           .done();
   return type;
