@@ -3,12 +3,14 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "budget/described_model.h"
-#include "data/chat.h"
+#include "data/preprocess.h"
+#include "data/samples/sample_reader.h"
 #include "data/shards/tar_header.h"
 #include "data/tokenizer.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/towers.h"
+#include "model/weights/visual_rows.h"
 #include "recipe/freeze.h"
 
 #include <fmt/format.h>
@@ -90,6 +92,7 @@ class FileCheck {
         const auto opened = HuggingFaceFolder::open(*folder);
         bind(*opened.weights,
              layout_of(read_vision_config(opened.config, (fs::path(*folder) / "config.json").string())));
+        frame_preparation(model); // throws for an image processor that the engine does not have
       });
     const auto* decoder = std::get_if<std::string>(&model.decoder);
     const std::string tokenizer = model.tokenizer_folder();
@@ -108,6 +111,7 @@ class FileCheck {
     if (!good) return;
     try {
       budget::describe(plan_);
+      model_is_good_ = true;
     } catch (const Error& error) { // sizes that do not match; where() is then a path of the plan
       note(error.where(), "",
            error.advice().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.advice()));
@@ -121,10 +125,10 @@ class FileCheck {
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {
-    if (mix.chat_template)
-      attempt(path + ".chat_template", plan_.model.tokenizer_folder(), [&] {
+    if (model_is_good_)
+      attempt(path + (mix.chat_template ? ".chat_template" : ""), plan_.model.tokenizer_folder(), [&] {
         const auto tokenizer = Tokenizer::from_file(fs::path(plan_.model.tokenizer_folder()) / "tokenizer.json");
-        const ChatTemplate chat(tokenizer, {}, mix.chat_template);
+        const SampleReader reader(mix, tokenizer, frame_preparation(plan_.model), nullptr, visual_rows(plan_.model));
       });
     if (mix.preprocessed) return;
     for (size_t i = 0; i < mix.sources.size(); ++i) {
@@ -156,6 +160,7 @@ class FileCheck {
   }
 
   std::set<std::string> missing_, seen_;
+  bool model_is_good_ = false;
   int64_t vocabulary_size_ = 0; // of the decoder; 0: unknown
 };
 

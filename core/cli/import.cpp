@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
+#include "data/media/frame_preparation.h"
 #include "data/tokenizer.h"
 #include "model/connector/foveated/settings.h"
 
@@ -28,7 +29,7 @@ std::string last_name(const std::string& folder) {
 }
 
 // Nothing that trains, evaluates or answers can do without it.
-Tokenizer require_tokenizer(const std::filesystem::path& decoder) {
+Tokenizer require_tokenizer(const std::filesystem::path& decoder, const DecoderConfig& config) {
   const auto file = decoder / "tokenizer.json";
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
@@ -36,12 +37,25 @@ Tokenizer require_tokenizer(const std::filesystem::path& decoder) {
         .at(decoder.string())
         .advise("copy the tokenizer.json of the decoder's model into this folder; older formats such as vocab.json and "
                 "tokenizer.model are not read: save them with transformers, which writes a tokenizer.json");
-  return Tokenizer::from_file(file);
+  Tokenizer tokenizer = Tokenizer::from_file(file);
+  tokenizer.check_vocabulary_size(config.vocab_size, decoder.string());
+  return tokenizer;
 }
 
-void require_tokenizer_of(const std::filesystem::path& model, const DecoderConfig& decoder, int64_t image_token_id) {
-  const Tokenizer tokenizer = require_tokenizer(model);
-  tokenizer.check_vocabulary_size(decoder.vocab_size, model.string());
+// Throws for an image processor that the engine does not have.
+void check_image_processor(const std::filesystem::path& vision, const VisionConfig& config) {
+  try {
+    const FramePreparation prepared(config.image_size, find_image_processor(vision));
+  } catch (Error& error) {
+    if (error.where().empty()) error.at(vision.string());
+    throw;
+  }
+}
+
+void check_whole_model(const std::filesystem::path& model, const ModelDescription& description,
+                       int64_t image_token_id) {
+  check_image_processor(model, description.encoder());
+  const Tokenizer tokenizer = require_tokenizer(model, description.decoder());
   if (image_token_id < static_cast<int64_t>(tokenizer.size())) return;
   throw Error(ErrorKind::data,
               fmt::format("config.json says that {} is the image token, and tokenizer.json has the tokens "
@@ -88,8 +102,8 @@ WholeImportRequest whole_request(const ParsedOptions& parsed) {
         .advise("leave out --shallow");
   WholeImportRequest request;
   request.model = *parsed.value("model");
-  request.check_before_writing = [folder = request.model](const DecoderConfig& decoder, int64_t image_token_id) {
-    require_tokenizer_of(folder, decoder, image_token_id);
+  request.check_before_writing = [folder = request.model](const ModelDescription& model, int64_t image_token_id) {
+    check_whole_model(folder, model, image_token_id);
   };
   return request;
 }
@@ -120,7 +134,10 @@ ImportRequest parts_request(const ParsedOptions& parsed) {
                 fmt::format("--visual-scale: expected a number above 0 (1e-12 to 1e12), got {:g}", visual_scale));
   if (parsed.flag("shallow")) connector.attend = connector::Attend::shallow;
   request.connector_config = connector;
-  request.check_before_writing = [decoder = request.decoder] { require_tokenizer(decoder); };
+  request.check_before_writing = [vision = request.vision, decoder = request.decoder](const ModelDescription& model) {
+    check_image_processor(vision, model.encoder());
+    require_tokenizer(decoder, model.decoder());
+  };
   return request;
 }
 

@@ -75,6 +75,17 @@ Source source_of(const fs::path& folder, const std::string& name) {
                             : fmt::format("there is {}", join_or(names)));
 }
 
+// Runs `work` on a template; what is wrong with it says what to do.
+template <class Work>
+auto advising(const Work& work) {
+  try {
+    return work();
+  } catch (Error& error) {
+    if (error.advice().empty()) error.advise("correct the template, or leave out chat_template for ChatML");
+    throw;
+  }
+}
+
 jinja::Variables special_tokens_of(const fs::path& folder) {
   jinja::Variables tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
@@ -128,12 +139,14 @@ std::optional<std::string> named_special_token(const fs::path& folder, const cha
 
 OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks)
     : tokenizer_(tokenizer), where_(source_of(tokenizer.folder(), name).where),
-      template_(source_of(tokenizer.folder(), name).text, where_),
+      template_(advising([&] { return jinja::Template(source_of(tokenizer.folder(), name).text, where_); })),
       special_tokens_(special_tokens_of(tokenizer.folder())) {
-  takes_text_ = shows_content(false);
-  takes_parts_ = shows_content(true);
-  if (!takes_text_ && !takes_parts_)
-    throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
+  advising([&] {
+    takes_text_ = shows_content(false);
+    takes_parts_ = shows_content(true);
+    if (!takes_text_ && !takes_parts_)
+      throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
+  });
   if (has_marks) find_image_token();
 }
 

@@ -31,6 +31,11 @@ void append_list(std::string& out, const std::vector<Entry>& entries) {
 
 // The tokens are not truncated here: max_text_tokens is applied when they are read.
 std::string json_of(const Sample& sample) {
+  if (!sample.dropped.empty()) {
+    nlohmann::json dropped{{dropped_key, sample.dropped}};
+    if (sample.lacks_answer) dropped[lacks_answer_key] = true;
+    return dropped.dump();
+  }
   bool several = sample.texts.size() > 1 || sample.correct_choice;
   std::string ids, mask;
   for (const SampleText& text : sample.texts) {
@@ -58,10 +63,6 @@ class Preprocess {
         reader_(mix_, tokenizer_, FramePreparation(image_size_, input.processor), video, input.visual_rows) {
     if (input.visual_rows.max_bytes > 0)
       throw Error(ErrorKind::usage, "the model reads the bytes of texts, and there is nothing to preprocess");
-    if (input.processor && input.processor->splits_into_tiles)
-      throw Error(ErrorKind::data,
-                  "the encoder's image processor cuts images into tiles, which preprocess does not store")
-          .advise("take `preprocessed` out of the recipe: the shards are then read as they are");
     mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
     for (const auto& source : mix_.sources)
       sets_.push_back(std::make_unique<ShardSet>(source.patterns(), options.shards));
@@ -119,6 +120,7 @@ class Preprocess {
     try {
       Sample sample = reader_.measure(shard, members, source);
       prepared.json = json_of(sample);
+      if (!sample.dropped.empty()) return prepared;
       std::string pixels;
       int64_t frames = 0;
       reader_.each_frame(shard, sample, [&](std::span<const uint8_t> frame) {

@@ -109,6 +109,7 @@ Json description(const ImageProcessor& processor) {
   if (processor.square_padding) out["square_padding"] = *processor.square_padding;
   if (processor.center_crop) out["center_crop"] = {processor.center_crop->height, processor.center_crop->width};
   if (processor.tile) out["tile"] = *processor.tile;
+  if (processor.splits_into_tiles) out["splits_into_tiles"] = true;
   return out;
 }
 

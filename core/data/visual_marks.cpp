@@ -65,6 +65,11 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileGrid grid, int64_
   };
   const auto append_rows = [&] { ids.insert(ids.end(), static_cast<size_t>(rows_per_frame), visual_placeholder); };
   const std::string around = "<fake_token_around_image>";
+  if (!tokenizer.special_id(around))
+    throw Error(ErrorKind::data,
+                fmt::format("the tokenizer has no special token '{}', which stands around the tiles of images", around))
+        .at(tokenizer.folder().string())
+        .advise("take the tokenizer of the model that the image processor belongs to");
   std::string line_break;
   for (int64_t row = 1; row <= grid.rows; ++row) {
     for (int64_t column = 1; column <= grid.columns; ++column) {

@@ -34,7 +34,8 @@ struct MarkedFrames {
 };
 // The placeholders of an image that is cut into tiles, between the tokens that Idefics3 and SmolVLM were trained with:
 // <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img> before
-// those of the whole image. The same ids as those of transformers' Idefics3Processor.
+// those of the whole image. The same ids as those of transformers' Idefics3Processor. Throws Error(data) where the
+// tokenizer has no <fake_token_around_image>.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame);
 // The same for each image; for `frames` images that were not cut where there are no grids.
 std::vector<std::vector<TokenId>> tile_texts(const Tokenizer& tokenizer, const std::vector<TileGrid>& grids,

@@ -123,7 +123,11 @@ TEST(OwnTemplate, RefusesToGuessWhereAnAnswerIs) {
 
 TEST(OwnTemplate, ErrorsNameTheFileAndTheLine) {
   EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "\n{% for %}"}}), {{"user", "a"}}),
-              testing::HasSubstr("tokenizer_config.json: chat_template:2: expected a name"));
+              testing::AllOf(testing::HasSubstr("tokenizer_config.json: chat_template:2: expected a name"),
+                             testing::HasSubstr("or leave out chat_template for ChatML")));
+  EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "{{ messages[0].content | zork }}"}}), {{"user", "a"}}),
+              testing::AllOf(testing::HasSubstr("chat_template:1: the filter 'zork' is not supported"),
+                             testing::HasSubstr("correct the template, or leave out chat_template for ChatML")));
   EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "hello"}}), {{"user", "a"}}),
               testing::HasSubstr("does not show what a user says"));
   EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "{{ messages[0].content }}\n{% if messages | length > 1 %}"

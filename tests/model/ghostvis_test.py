@@ -220,6 +220,17 @@ class GhostVis(unittest.TestCase):
         self.assertIn("has no model_NNNNNN.pt", refusal(folder / "tower"))
         save_public(folder / "strange", decoder, rename=lambda name: name.replace("lm_head", "lora"))
         self.assertRegex(refusal(folder / "strange"), re.compile("unknown: lora.weight.*missing: lm_head.weight", re.S))
+        name = "model.layers.0.mlp.fc2.weight"
+        for edit, words in ((lambda state: state.pop("transformer.h.0.mlp.c_proj.weight"), f"missing: {name}"),
+                            (lambda state: state.update({"transformer.h.9.attn.c_q.weight": torch.zeros(2, 2)}),
+                             "unknown: model.layers.9.self_attn.q_proj.weight"),
+                            (lambda state: state.update({"transformer.h.0.mlp.c_proj.weight": torch.zeros(3, 2)}),
+                             f"{name} has the shape [3, 2], and must have"),
+                            (lambda state: state.update({"lm_head.weight": state["lm_head.weight"].int()}), "lm_head.weight holds torch.int32")):
+            state = torch.load(folder / "text" / "model_000012.pt", weights_only=True)
+            edit(state)
+            torch.save(state, folder / "strange" / "model_000012.pt")
+            self.assertIn(words, refusal(folder / "strange"))
         (folder / "strange" / "model_000012.pt").write_bytes(b"PK\x03\x04 cut")
         self.assertIn("model_000012.pt is damaged", refusal(folder / "strange"))
         (folder / "text" / "meta_000012.json").write_text("{}")

@@ -96,6 +96,8 @@ TEST(WeightsCli, WrongOptionsAreUsageErrorsAndWrongFilesDataErrors) {
          "--connector excludes --query-dim and --seed");
   expect("import --vision decoder --decoder vision --out model", 4, "\"llama\" is not supported as vision tower");
   expect("import --vision nowhere --decoder decoder --out model", 4, "no such folder");
+  put_file(folder / "vision/preprocessor_config.json", R"({"image_processor_type": "FooImageProcessor"})");
+  expect("import --vision decoder --decoder decoder --out model", 4, "it is that of the other part, a decoder");
   expect("export vision --out half --dtype bf16", 4, "no fvlm.json");
   expect("export vision --out half", 2, "--dtype is missing");
   EXPECT_FALSE(fs::exists(folder / "model"));

@@ -42,15 +42,8 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   for (const Member& member : sample.media.members) {
-    if (member.size > max_image_file_bytes)
-      broken(fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size,
-                         max_image_file_bytes));
-    auto bytes = shard.read(member);
-    try {
-      frames_.prepare_image(bytes, take);
-    } catch (const Error& error) {
-      throw Error(error.kind(), error.what()).at("KEY." + member.name).advise(error.advice());
-    }
+    const auto bytes = read_image(shard, member);
+    with_member_context(member, [&] { frames_.prepare_image(bytes, take); });
   }
 }
 

@@ -18,6 +18,16 @@ inline std::string with_key(std::string text, const std::string& key) {
   return text;
 }
 
+// Says which file of a sample an error is about.
+template <class Work>
+void with_member_context(const Member& member, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.what()).at("KEY." + member.name).advise(error.advice());
+  }
+}
+
 template <class Work>
 auto with_sample_context(const Shard& shard, const std::string& key, Work&& work) {
   try {

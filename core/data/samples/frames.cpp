@@ -1,6 +1,7 @@
 #include "data/samples/frames.h"
 
 #include "base/text.h"
+#include "data/media/decode_image.h"
 #include "data/samples/parts.h"
 
 #include <fmt/format.h>
@@ -106,6 +107,13 @@ FoundFrames find_frames(const ShardSample& sample) {
   }
   found.gap = first_missing_number(numbered);
   return found;
+}
+
+std::vector<std::byte> read_image(const Shard& shard, const Member& member) {
+  if (member.size > max_image_file_bytes)
+    broken(fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size,
+                       max_image_file_bytes));
+  return shard.read(member);
 }
 
 std::vector<int64_t> evenly_spaced(int64_t count, int64_t most) {

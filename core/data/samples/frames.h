@@ -1,7 +1,9 @@
 // Finds the members of a sample that are its frames, by their names.
 #pragma once
 #include "data/samples/sample.h"
+#include "data/shards/shard.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -29,6 +31,9 @@ inline constexpr const char* convert_images =
 
 // Throws Error(data) for more than one of: an image, numbered frames, an mp4, an array.
 FoundFrames find_frames(const ShardSample& sample);
+
+// The file of an image. Throws Error(data) where it is too large.
+std::vector<std::byte> read_image(const Shard& shard, const Member& member);
 
 // Indices of at most `most` of `count` items, spread evenly from the first to the last.
 std::vector<int64_t> evenly_spaced(int64_t count, int64_t most);

@@ -66,9 +66,12 @@ int64_t answers(const SampleText& text) {
 
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
-    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template), frames_(frames),
-      video_(video), visual_rows_(visual_rows) {
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template),
+      questions_(tokenizer, mix.questions.value_or(plan::QuestionForm())), frames_(frames), video_(video),
+      visual_rows_(visual_rows), has_tile_text_(visual_rows.in_place && frames.has_tile_text()) {
   if (mix.documents) document_start_ = document_start(tokenizer);
+  if (mix.questions || visual_rows.max_bytes > 0) questions_.require_tokens();
+  if (has_tile_text_) tile_text(tokenizer, {}, 1); // throws where the tokenizer lacks what it needs
 }
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
@@ -89,6 +92,10 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   if (!object.is_object()) wrong_type("KEY.json", object, "an object");
   if (auto found = object.find(broken_key); found != object.end())
     broken("preprocess found it broken: " + text_in(*found, fmt::format("'{}'", broken_key)));
+  if (auto found = object.find(dropped_key); found != object.end())
+    return {.key = members.key,
+            .dropped = text_in(*found, fmt::format("'{}'", dropped_key)),
+            .lacks_answer = object.contains(lacks_answer_key)};
   std::optional<std::string> caption;
   if (txt) caption = plain_text_of(shard, *txt);
 
@@ -100,11 +107,12 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
+  std::optional<FoundFrames> found;
   if (visual_rows_.in_place) {
-    const FoundFrames found = find_frames(members);
-    if (found.media.kind != Media::Kind::none)
+    found = find_frames(members);
+    if (found->media.kind != Media::Kind::none)
       for (Conversation& conversation : parsed.conversations)
-        mention_frames(conversation.turns, found.still ? image_mark : video_mark);
+        mention_frames(conversation.turns, found->still ? image_mark : video_mark);
   }
   if (parsed.question) {
     encode_question(*parsed.question, source.text_only(), sample);
@@ -117,7 +125,8 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   }
   if (sample.dropped.empty()) fit_teacher_texts(sample);
   if (!sample.dropped.empty() || !sample.bytes.empty()) return sample;
-  count_frames(shard, members, frame_count, source.text_only(), sample);
+  count_frames(shard, members, found ? std::move(*found) : find_frames(members), frame_count, source.text_only(),
+               sample);
   if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
   return sample;
 }
@@ -127,15 +136,12 @@ void SampleReader::place_visual_rows(Sample& sample) const {
                       sample.rows_per_frame,
                       sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images,
                       {}};
-  if (frames_.has_tile_text())
-    frames.images = tile_texts(tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
+  if (has_tile_text_) frames.images = tile_texts(tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
   for (SampleText& text : sample.texts) {
     text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
-    if (!frames.images.empty() && text.tokens() > mix_.max_text_tokens)
-      sample.dropped = fmt::format("a text of {} tokens with those between the tiles of its images, more than "
-                                   "max_text_tokens = {}",
-                                   text.tokens(), mix_.max_text_tokens);
+    if (has_tile_text_) limit(text, sample);
   }
+  if (has_tile_text_ && sample.dropped.empty()) fit_teacher_texts(sample);
 }
 
 // Of a mix of documents: all of a sample, from the token that documents start with.
@@ -166,34 +172,37 @@ void SampleReader::encode(SampleContent parsed, Sample& sample) const {
     sample.texts.push_back(std::move(text));
   }
   if (document_start_) return encode_document(parsed.document, sample);
+  if (has_tile_text_) return; // limited in place_visual_rows(), when the tokens of its tiles are known
   for (SampleText& text : sample.texts) limit(text, sample);
 }
 
 // The bytes of the source are the sample's only frame, or in a text-only source, and for an encoder of images, the
 // decoder reads them.
 void SampleReader::encode_question(const Question& question, bool text_only, Sample& sample) const {
-  const plan::QuestionForm form = mix_.questions.value_or(plan::QuestionForm());
   if (question.answer.empty()) {
     sample.lacks_answer = true;
     sample.dropped = "none of its answers has any text";
     return;
   }
-  const QuestionEncoder encoder(tokenizer_, form);
   const bool is_read_as_bytes = visual_rows_.max_bytes > 0 && !text_only;
-  const auto source = source_of(form, question, is_read_as_bytes ? visual_rows_.max_bytes : max_text_bytes);
+  const auto source =
+      source_of(questions_.form(), question, is_read_as_bytes ? visual_rows_.max_bytes : max_text_bytes);
   if (!source) {
     sample.dropped = fmt::format("a question that leaves nothing of the encoder's {} bytes", visual_rows_.max_bytes);
     return;
   }
   sample.has_short_answer = true;
   if (is_read_as_bytes) {
+    if (source->empty())
+      throw Error(ErrorKind::data, "its context and its question are empty, and the encoder reads the bytes of both")
+          .advise("repair the sample, or write other text around {context} and {question} in questions.source");
     sample.bytes.assign(source->begin(), source->end());
     sample.frames = 1;
-    sample.texts.push_back(encoder.behind_rows(visual_rows_.per_frame, question.answer));
+    sample.texts.push_back(questions_.behind_rows(visual_rows_.per_frame, question.answer));
   } else {
-    sample.texts.push_back(encoder.behind_text(form.prompt, *source, question.answer));
+    sample.texts.push_back(questions_.behind_text(questions_.form().prompt, *source, question.answer));
   }
-  if (mix_.teacher_prompt) sample.teacher_texts.push_back(teacher_text(encoder, *source, question.answer));
+  if (mix_.teacher_prompt) sample.teacher_texts.push_back(teacher_text(*source, question.answer));
   limit(sample.texts.back(), sample);
 }
 
@@ -221,9 +230,8 @@ void SampleReader::limit(SampleText& text, Sample& sample) const {
                                  mix_.max_text_tokens);
 }
 
-void SampleReader::count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told,
-                                bool text_only, Sample& sample) const {
-  FoundFrames found = find_frames(members);
+void SampleReader::count_frames(const Shard& shard, const ShardSample& members, FoundFrames found,
+                                std::optional<int64_t> told, bool text_only, Sample& sample) const {
   sample.media = std::move(found.media);
   if (text_only && sample.media.kind != Media::Kind::none)
     throw Error(ErrorKind::data,
@@ -281,7 +289,8 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
         .advise("leave replicate_image_frames out of the mix");
   sample.frames = 0;
   for (const Member& member : sample.media.members) {
-    sample.media.tiles.push_back(frames_.layout(shard.read(member)).grid());
+    const auto bytes = read_image(shard, member);
+    with_member_context(member, [&] { sample.media.tiles.push_back(frames_.layout(bytes).grid()); });
     sample.frames += sample.media.tiles.back().frames();
   }
   if (sample.frames > mix_.max_frames)

@@ -58,6 +58,11 @@ TokenId QuestionEncoder::special(const std::string& token, const char* key) cons
   return *id;
 }
 
+void QuestionEncoder::require_tokens() const {
+  if (!form_.bos.empty()) special(form_.bos, "bos");
+  special(form_.eos, "eos");
+}
+
 void QuestionEncoder::append(const std::vector<TokenId>& ids, bool answer, SampleText& to) const {
   to.ids.insert(to.ids.end(), ids.begin(), ids.end());
   to.answer_mask.resize(to.ids.size(), answer);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace fvlm {
 
@@ -26,10 +27,15 @@ std::optional<std::string> source_of(const plan::QuestionForm& form, const Quest
 // anchor belong to the answer, as in "Answer:" and " Paris".
 class QuestionEncoder {
  public:
-  // Both outlive it.
-  QuestionEncoder(const Tokenizer& tokenizer, const plan::QuestionForm& form) : tokenizer_(tokenizer), form_(form) {}
+  // The tokenizer outlives it.
+  QuestionEncoder(const Tokenizer& tokenizer, plan::QuestionForm form)
+      : tokenizer_(tokenizer), form_(std::move(form)) {}
 
-  // Behind visual rows: a placeholder stands for each. Throws Error(data) where the tokenizer has no such BOS or EOS.
+  const plan::QuestionForm& form() const { return form_; }
+  // Throws Error(data) where the tokenizer has no such BOS or EOS.
+  void require_tokens() const;
+
+  // Behind visual rows: a placeholder stands for each. Throws as require_tokens() does.
   SampleText behind_rows(int64_t rows, const std::string& answer) const;
   // Behind the source as text, in the place of {source} in the prompt; the rest of the prompt may have special tokens.
   SampleText behind_text(const std::string& prompt, const std::string& source, const std::string& answer) const;
@@ -41,7 +47,7 @@ class QuestionEncoder {
   void append_answer(const std::string& answer, SampleText& to) const;
 
   const Tokenizer& tokenizer_;
-  const plan::QuestionForm& form_;
+  plan::QuestionForm form_;
 };
 
 } // namespace fvlm

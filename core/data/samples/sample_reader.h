@@ -3,6 +3,8 @@
 #pragma once
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
+#include "data/samples/frames.h"
+#include "data/samples/question.h"
 #include "data/samples/sample.h"
 #include "data/samples/sample_content.h"
 #include "data/shards/shard.h"
@@ -19,6 +21,8 @@ class VideoDecoder;
 
 // The JSON key under which `preprocess` stores why a sample is broken.
 inline constexpr const char* broken_key = "fvlm_broken";
+// Sample::dropped and Sample::lacks_answer of one that is not used.
+inline constexpr const char *dropped_key = "fvlm_dropped", *lacks_answer_key = "fvlm_lacks_answer";
 
 class SampleReader {
  public:
@@ -43,14 +47,14 @@ class SampleReader {
   Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
-  SampleText teacher_text(const QuestionEncoder& encoder, const std::string& source, const std::string& answer) const;
+  SampleText teacher_text(const std::string& source, const std::string& answer) const;
   void fit_teacher_texts(Sample& sample) const;
   void encode_document(const std::optional<std::string>& document, Sample& sample) const;
   void encode_question(const Question& question, bool text_only, Sample& sample) const;
   void limit(SampleText& text, Sample& sample) const;
   void place_visual_rows(Sample& sample) const;
-  void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
-                    Sample& sample) const;
+  void count_frames(const Shard& shard, const ShardSample& members, FoundFrames found, std::optional<int64_t> told,
+                    bool text_only, Sample& sample) const;
   void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
   void count_tiles(const Shard& shard, bool still, Sample& sample) const;
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
@@ -63,9 +67,11 @@ class SampleReader {
   const plan::Mix& mix_;
   const Tokenizer& tokenizer_;
   ChatTemplate chat_;
+  QuestionEncoder questions_;
   FramePreparation frames_;
   const VideoDecoder* video_;
   plan::VisualRows visual_rows_;
+  bool has_tile_text_;                    // stands in texts for images
   std::optional<TokenId> document_start_; // of a mix of documents, which are not cut here
 };
 

@@ -53,13 +53,12 @@ std::vector<SampleText> SampleReader::teacher_texts(const Parts& parts, const Sa
   return texts;
 }
 
-SampleText SampleReader::teacher_text(const QuestionEncoder& encoder, const std::string& source,
-                                      const std::string& answer) const {
+SampleText SampleReader::teacher_text(const std::string& source, const std::string& answer) const {
   if (mix_.teacher_prompt->find(source_mark) == std::string::npos)
     throw Error(ErrorKind::data, "it has a context and a question, and the mix's teacher_prompt has no {source}, which "
                                  "stands for them")
         .advise("write {source} into teacher_prompt where the teacher is to read the context and the question");
-  return encoder.behind_text(*mix_.teacher_prompt, source, answer);
+  return questions_.behind_text(*mix_.teacher_prompt, source, answer);
 }
 
 // Both answers are of the same tokens: token t of one belongs to token t of the other.

@@ -73,10 +73,12 @@ Found<Config> find_or_throw(const std::string& model_type, const std::string& wh
   const auto& whole = whole_model_families();
   const bool is_whole =
       std::any_of(whole.begin(), whole.end(), [&](const auto& one) { return one.model_type == model_type; });
-  throw Error(ErrorKind::data,
-              fmt::format("model_type {} is not supported as {}{}", shown(model_type),
-                          encoder ? "vision tower" : "decoder",
-                          find<Other>(model_type).family ? ": it has the other part in the model" : ""))
+  throw Error(
+      ErrorKind::data,
+      fmt::format("model_type {} is not supported as {}{}", shown(model_type), encoder ? "vision tower" : "decoder",
+                  find<Other>(model_type).family
+                      ? fmt::format(": it is that of the other part, a {}", encoder ? "decoder" : "vision tower")
+                      : ""))
       .at(where)
       .advise(
           is_whole

@@ -128,7 +128,7 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
       for (const TensorSpec& spec : layout.tensors) sources[part.name + "." + spec.name].fill = spec.fill;
   }
 
-  if (request.check_before_writing) request.check_before_writing();
+  if (request.check_before_writing) request.check_before_writing(description);
   ModelDirectoryWriter writer(request.out, description, [&](const std::string& name) {
     const Source& source = sources.at(name);
     return request.dtype.value_or(source.view ? source.view->dtype : DType::f32);
@@ -138,7 +138,7 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
 
 TransferReport import_whole_model(const WholeImportRequest& request, const TransferProgress& progress) {
   WholeModel whole = WholeModel::open(request.model);
-  if (request.check_before_writing) request.check_before_writing(whole.description.decoder(), whole.image_token_id);
+  if (request.check_before_writing) request.check_before_writing(whole.description, whole.image_token_id);
   whole.description.name = request.name;
   Sources sources;
   for (const auto& [name, tensor] : whole.tensors) sources[name] = {tensor, &whole.file, {}};

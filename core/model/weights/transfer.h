@@ -23,7 +23,8 @@ struct ImportRequest {
   uint64_t seed = 42;
   std::optional<DType> dtype; // none: encoder and decoder as they are, the connector as in its file or F32
   std::string name;
-  std::function<void()> check_before_writing; // throws to refuse folders whose models are right; may be empty
+  // Throws to refuse folders whose models are right; may be empty.
+  std::function<void(const ModelDescription&)> check_before_writing;
 };
 
 // Of a folder of one model that has an encoder, a connector and a decoder: see whole_model.h.
@@ -32,7 +33,7 @@ struct WholeImportRequest {
   std::optional<DType> dtype; // none: as it is
   std::string name;
   // Throws to refuse a folder whose model is right; may be empty.
-  std::function<void(const DecoderConfig& decoder, int64_t image_token_id)> check_before_writing;
+  std::function<void(const ModelDescription&, int64_t image_token_id)> check_before_writing;
 };
 
 struct TransferReport {

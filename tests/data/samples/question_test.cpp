@@ -63,6 +63,13 @@ TEST(Questions, AreSkippedAndCountedWithoutRoomOrWithoutAnAnswer) {
   EXPECT_TRUE(empty.lacks_answer);
 }
 
+TEST(Questions, WithoutAnyByteForTheEncoderAreBroken) {
+  plan::QuestionForm form;
+  form.source = "{context}";
+  EXPECT_THAT(refusal({{"json", R"({"context":"","question":"Who?","answers":["Ann"]})"}}, bytes(512, form)),
+              HasSubstr("its context and its question are empty"));
+}
+
 TEST(Questions, HaveBosBeforeOrBehindTheRows) {
   plan::QuestionForm form;
   form.bos = "<|im_start|>";

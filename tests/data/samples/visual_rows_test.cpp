@@ -144,24 +144,48 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
   processor.tile = 4;
   processor.splits_into_tiles = true;
   Wanted wanted = in_place(2);
-  OneSample one({{"json", R"({"user":"What?","assistant":"x"})"}, {"png", write_png(plain_image(16, 8, 1, 2, 3))}});
-  const auto measured = [&] {
-    return SampleReader(wanted.mix, byte_tokenizer(), FramePreparation(4, processor), nullptr, wanted.visual_rows)
+  nlohmann::json with_token = small_tokenizer();
+  with_token["added_tokens"].push_back({{"id", 261}, {"content", "<fake_token_around_image>"}, {"special", true}});
+  const Tokenizer tokenizer = Tokenizer::from_json(with_token.dump(), "tokenizer.json");
+  const Files files{{"json", R"({"user":"What?","assistant":"xyz"})"}, {"png", write_png(plain_image(16, 8, 1, 2, 3))}};
+  const auto read = [&](const Files& of, const Tokenizer& by) {
+    const OneSample one(of);
+    return SampleReader(wanted.mix, by, FramePreparation(4, processor), nullptr, wanted.visual_rows)
         .measure(*one.shard, one.shard->sample(0), {});
+  };
+  const auto measured = [&] { return read(files, tokenizer); };
+  const auto error = [&](const Files& of, const Tokenizer& by) -> std::string {
+    try {
+      read(of, by);
+      return "it was read";
+    } catch (const Error& refused) {
+      return refused.text();
+    }
   };
   const Sample sample = measured();
   EXPECT_EQ(sample.frames, 3);
   EXPECT_EQ(sample.texts[0].placeholders, 6);
-  EXPECT_THAT(words(sample), HasSubstr("user\n<fake_token_around_image><row_1_col_1>[2 visual rows]"
-                                       "<fake_token_around_image><row_1_col_2>[2 visual rows]"
-                                       "\n\n<fake_token_around_image><global-img>[2 visual rows]"
-                                       "<fake_token_around_image>\nWhat?<|im_end|>"));
+  EXPECT_THAT(decode_with_placeholders(tokenizer, sample.texts[0].ids),
+              HasSubstr("user\n<fake_token_around_image><row_1_col_1>[2 visual rows]"
+                        "<fake_token_around_image><row_1_col_2>[2 visual rows]"
+                        "\n\n<fake_token_around_image><global-img>[2 visual rows]"
+                        "<fake_token_around_image>\nWhat?<|im_end|>"));
   wanted.mix.max_frames = 2;
   EXPECT_THAT(measured().dropped,
               HasSubstr("1 image that the image processor cuts into 3 frames, more than max_frames"));
   wanted.mix.max_frames = 3;
+  const int64_t whole = sample.texts[0].tokens();
+  wanted.mix.max_text_tokens = whole - 3; // "yz", the end of the turn and a line break are cut to one token
+  const Sample cut = measured();
+  EXPECT_EQ(cut.dropped, "");
+  EXPECT_EQ(cut.texts[0].tokens(), whole - 3);
+  EXPECT_EQ(cut.texts[0].placeholders, 6);
+  EXPECT_EQ(cut.truncated_answer_tokens, 3) << "counted as of every other sample";
   wanted.mix.max_text_tokens = 60;
-  EXPECT_THAT(measured().dropped, HasSubstr("with those between the tiles of its images"));
+  EXPECT_THAT(measured().dropped, HasSubstr("of whose answer max_text_tokens = 60 leaves nothing"));
+  EXPECT_THAT(error(files, byte_tokenizer()), HasSubstr("no special token '<fake_token_around_image>'"));
+  EXPECT_THAT(error({{"json", files[0].second}, {"png", "half a picture"}}, tokenizer),
+              HasSubstr("7.png: neither a JPEG nor a PNG file"));
   wanted.mix.replicate_image_frames = 2;
-  EXPECT_THROW(measured(), Error);
+  EXPECT_THAT(error(files, tokenizer), HasSubstr("leave replicate_image_frames out"));
 }
