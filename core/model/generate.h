@@ -36,8 +36,9 @@ class Generator {
   // Throws Error(data) for an empty prompt, placeholders that are not those of the frames, and where frames and prompt
   // leave no position of the decoder's. Returns the rows that they take.
   int64_t require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
-  // frames [n, 3, H, W] float32, normalised, or the uint8 bytes of a source, or undefined; their rows take the places of
-  // the prompt's placeholders, or stand before it. Throws Error(data) where require_room() does, Error(usage) for options that make no sense.
+  // frames [n, 3, H, W] float32, normalised, or the uint8 bytes of a source, or undefined; their rows take the places
+  // of the prompt's placeholders, or stand before it. Throws Error(data) where require_room() does, Error(usage) for
+  // options that make no sense.
   Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                 const TokenCallback& on_token = {});
   // The same for each sample's only text as a prompt, together, with another sequence of draws for each. `take` gets

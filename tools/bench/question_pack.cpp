@@ -9,8 +9,7 @@
 namespace fvlm::bench {
 namespace {
 
-constexpr int64_t first_tokens = 4;
-constexpr double temperature = 2, weight_of_first = 0.5;
+constexpr double first_tokens = 4, temperature = 2, weight_of_first = 0.5;
 
 template <class Settings>
 plan::Term term(Settings settings, double weight) {
@@ -36,11 +35,11 @@ class Tokens {
 
 std::vector<plan::Term> question_objective() {
   objective::NextToken first, first_few;
-  first.first = 1;
-  first_few.first = first_tokens;
+  first.first.emplace().points = {1};
+  first_few.first.emplace().points = {first_tokens};
   objective::Kl kl;
   kl.reads = objective::Kl::Reads::teacher_prompt;
-  kl.first = first_tokens;
+  kl.first.emplace().points = {first_tokens};
   kl.temperature = temperature;
   return {term(objective::NextToken(), 1), term(first, weight_of_first), term(first_few, weight_of_first), term(kl, 1)};
 }
