@@ -105,7 +105,9 @@ TEST_F(ModelOption, ABatchOfOtherShapesIsToldOfThemAndOfTheRightOnes) {
     writer.commit();
     const auto ran = run("trace model --batch batch.safetensors --out numbers.safetensors");
     EXPECT_EQ(ran.code, 4);
-    EXPECT_THAT(ran.err, HasSubstr("a batch holds frames [all frames, 3, height, width], frame_counts [samples]"));
+    EXPECT_THAT(
+        ran.err,
+        HasSubstr("a batch for this model holds frames [all frames, 3, height, width], frame_counts [samples]"));
     return ran.err;
   };
   const TensorInfo frames{"frames", DType::f32, {2, 3, 20, 20}};
