@@ -94,9 +94,9 @@ def settings(sets, args):
 
 
 class System:
-    """The tests of one system: its recipe, what makes it tiny, and the decoder rows of a frame where it can be traced."""
+    """The tests of one system: its recipe, what makes it tiny, and the decoder rows of a frame or of a source of bytes."""
 
-    sets, args, rows_per_frame, modes = {}, {}, None, ()
+    sets, args, reads_bytes, modes = {}, {}, False, ()
 
     @classmethod
     def setUpClass(cls):
@@ -133,19 +133,24 @@ class System:
         return sorted(path for path in (folder / name / stage).glob("step-*") if path.name[5:].isdigit())
 
     def kill_after(self, name, stage, steps):
-        """Starts or resumes a run, and kills it once a stage has so many checkpoints."""
+        """Starts or resumes a run, and kills it once a stage has so many checkpoints. False where it ended before."""
         process = subprocess.Popen([str(word) for word in (engine, "train", *self.words, "--run-dir", name)], cwd=folder,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and len(self.checkpoints(name, stage)) < steps:
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
-        self.assertEqual(process.wait(), -signal.SIGKILL, f"the run ended before it was killed in {stage}")
+        ended = process.wait()
+        self.assertIn(ended, (0, -signal.SIGKILL))
+        return ended != 0
 
     def test_a_killed_run_resumes_to_equal_bits(self):
-        name = f"{self.name}-killed"
-        self.kill_after(name, self.stages[0], 2)
+        for attempt in range(10): # on a busy machine a short run may end before this process sees its checkpoints
+            name = f"{self.name}-killed-{attempt}"
+            if self.kill_after(name, self.stages[0], 2) and self.kill_after(name, self.stages[-1], 2):
+                break
+        else:
+            self.fail("ten runs ended before they could be killed")
         self.assertFalse((folder / name / self.stages[-1] / f"step-{self.steps():06}").exists())
-        self.kill_after(name, self.stages[-1], 2)
         self.train(name)
         for stage in self.stages:
             ends = [self.checkpoints(run, stage)[-1] for run in (f"{self.name}-whole", name)]
@@ -159,12 +164,12 @@ class System:
         return len(self.checkpoints(f"{self.name}-whole", self.stages[-1]))
 
     def test_trace(self):
-        if self.rows_per_frame is None:
-            self.skipTest("trace takes frames of pixels")
         size = self.plan["model"]["image_size"]
         text = [5, 6] + [-1] * self.rows_per_frame + [7, 8, 9]
-        batch = {"frames": torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1)),
-                 "frame_counts": torch.tensor([1, 1]), "input_ids": torch.tensor(text + text[1:]),
+        batch = {"source_bytes": torch.tensor(list(b"What is it?A cat.")).byte(), "source_lengths": torch.tensor([11, 6])} \
+            if self.reads_bytes else \
+            {"frames": torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1)), "frame_counts": torch.tensor([1, 1])}
+        batch |= {"input_ids": torch.tensor(text + text[1:]),
                  "text_lengths": torch.tensor([len(text), len(text) - 1])}
         batch["loss_mask"] = (batch["input_ids"] > 6).to(torch.uint8)
         save_file(batch, folder / "batch.safetensors")
@@ -203,12 +208,12 @@ class GhostVisFromClip(System, unittest.TestCase):
 
 
 class LatentWire(System, unittest.TestCase):
-    recipe, args = "tiny/latentwire.lua", {"data": "facts"}
+    recipe, args, rows_per_frame, reads_bytes = "tiny/latentwire.lua", {"data": "facts"}, 8, True
     sets = {"stages.*.evaluation.sets.*.samples": 8, "stages.*.packing": '{"frames":32,"tokens":512}'}
 
 
 class LatentWireForLlama(System, unittest.TestCase):
-    recipe, args = "latentwire.lua", {"weights": "", "data": "data"}
+    recipe, args, rows_per_frame, reads_bytes = "latentwire.lua", {"weights": "", "data": "data"}, 8, True
     sets = {"stages.*.evaluation.sets.*.samples": 8, "model.vision.max_bytes": 256, "model.vision.layers": 2,
             "stages.*.packing": '{"frames":8,"tokens":512}'}
 
