@@ -114,6 +114,7 @@ int serve_model(Arguments arguments) {
            host.find(':') == std::string::npos ? host : "[" + host + "]", server.port(),
            token.empty() ? "" : ", for clients with the token");
   server.run(std::chrono::seconds(positive(*parsed, "grace", 30)));
+  service.stop(); // before the server, to which it sends what is left
   log_info("{} answered", counted(service.counts().answered, "request"));
   return 0;
 }

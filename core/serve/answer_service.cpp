@@ -30,6 +30,11 @@ AnswerService::AnswerService(model::Generator& generator, const Tokenizer& token
       thread_(start_thread([this] { work(); })) {}
 
 AnswerService::~AnswerService() {
+  stop();
+}
+
+void AnswerService::stop() {
+  if (!thread_.joinable()) return;
   {
     std::lock_guard lock(lock_);
     stops_ = true;

@@ -50,8 +50,10 @@ class AnswerService {
   // All of these must outlive it.
   AnswerService(model::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                 const ServiceLimits& limits);
-  ~AnswerService(); // stops at once: what is not answered by then fails
+  ~AnswerService();
 
+  // Ends the thread at once: what is not answered by then fails. Whoever listens has to live until it returns.
+  void stop();
   // Returns false where as many requests as the limits allow wait or are answered. [any thread]
   bool submit(ChatRequest request, std::shared_ptr<AnswerListener> listener);
   ServiceCounts counts() const; // [any thread]

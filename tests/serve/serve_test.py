@@ -314,6 +314,18 @@ class Trouble(unittest.TestCase):
             with self.assertRaises(OSError):
                 server.send("/health")
 
+    def test_the_end_does_not_wait_for_ever(self):
+        with Server("--grace", 1) as server:
+            asked = [server.connection() for _ in range(4)]
+            for connection in asked:
+                connection.request("POST", "/v1/chat/completions",
+                                   json.dumps({"messages": [user("Tell a story.")], "max_tokens": 4096, "n": 8, "stream": True,
+                                               "temperature": 5}))
+                connection.getresponse().read(10)
+            started = time.monotonic()
+            self.assertEqual(server.stop(), 0, server.log)
+            self.assertLess(time.monotonic() - started, 20)
+
     def test_wrong_options_are_refused(self):
         for code, words, options in ((2, "is no IP address", ["--host", "everywhere"]), (2, "is no port", ["--port", 70000]),
                                      (2, "--queue: expected 1 or more", ["--queue", 0]), (4, "nothing", ["--token-file", folder / "nothing"])):
