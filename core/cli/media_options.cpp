@@ -36,14 +36,17 @@ void read_training_settings(const fs::path& model, InputSettings& out) {
 
 } // namespace
 
-Options& with_media_options(Options& options) {
+Options& with_image_options(Options& options) {
   return options.value("system", "TEXT", "the system turn; empty: none; default: You are a helpful AI assistant.")
       .value("chat-template", "NAME", "a chat template of the decoder's folder, usually default; default: ChatML")
-      .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
       .value("image-size", "N",
              "pixels per side; default: the training's, else the image processor's, else at most 224 (LLaVA, "
              "SmolVLM: the tower's own)");
+}
+
+Options& with_media_options(Options& options) {
+  return with_image_options(options).value("frames", "N", "sample at most N frames of a video, evenly; default 64");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {

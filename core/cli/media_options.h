@@ -13,7 +13,9 @@ namespace fvlm::cli {
 
 inline constexpr const char* media_option_names[] = {"system", "chat-template", "frames", "image-frames", "image-size"};
 
-// Adds --system, --chat-template, --frames, --image-frames and --image-size.
+// Adds --system, --chat-template, --image-frames and --image-size.
+Options& with_image_options(Options& options);
+// Those and --frames, for verbs that read videos.
 Options& with_media_options(Options& options);
 
 struct InputSettings {

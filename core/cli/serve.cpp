@@ -32,7 +32,7 @@ Options serve_options() {
                   "or set one and\n"
                   "put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the requests that have begun.",
                   "serve runs/quickstart --port 8000");
-  with_media_options(with_execution_options(options).positional(
+  with_image_options(with_execution_options(options).positional(
                          "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
@@ -99,9 +99,13 @@ int serve_model(Arguments arguments) {
   model::Generator generator(model, execution, *registry);
   tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, model.string());
   const InputSettings input = input_settings(*parsed, model, generator.config());
+  const auto rows = visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size);
+  if (rows.max_bytes > 0)
+    throw Error(ErrorKind::data, "serve answers questions about pictures, and this model's encoder reads text as bytes")
+        .at(model.string())
+        .advise("ask it with `generate --context TEXT`");
   const serve::PromptWriter prompts(
-      tokenizer, visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size),
-      {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
+      tokenizer, rows, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
 
   serve::AnswerService service(generator, tokenizer, prompts, limits);
   const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();

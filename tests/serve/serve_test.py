@@ -333,6 +333,10 @@ class Trouble(unittest.TestCase):
             result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn(words, result.stderr)
+        tool("make-tiny", "model", "bytes-latents", folder / "bytes", "--seed", "1")
+        bytes_model = subprocess.run([str(word) for word in (engine, "serve", folder / "bytes")], capture_output=True, text=True, timeout=60)
+        self.assertEqual(bytes_model.returncode, 4)
+        self.assertIn("generate --context", bytes_model.stderr)
         with Server() as server:
             second = subprocess.run([str(word) for word in (engine, "serve", folder / "gqa", "--port", server.port)],
                                     capture_output=True, text=True, timeout=60)
