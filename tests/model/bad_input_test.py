@@ -7,30 +7,17 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
-import tempfile
 import unittest
-from pathlib import Path
 
-engine = Path(sys.argv.pop(1)).resolve()
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    from PIL import Image
-    from safetensors.torch import load_file, save_file
-    from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, LlamaConfig,
-                              LlavaConfig, NanoChatConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SiglipVisionModel)
-    from transformers.utils import logging
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from with_transformers import engine, folder as root
 
-torch.set_num_threads(1)
-logging.disable_progress_bar()
-logging.set_verbosity_error()
-scratch = tempfile.TemporaryDirectory()
-root = Path(scratch.name)
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, LlamaConfig,
+                          LlavaConfig, NanoChatConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SiglipVisionModel)
+
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
 TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 512, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}

@@ -6,29 +6,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-engine = Path(sys.argv.pop(1)).resolve()
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import torch.nn.functional as F
-    from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, NanoChatConfig, Qwen2Config, Qwen3Config
-    from transformers.models.llama.modeling_llama import LlamaMLP
-    from transformers.utils import logging
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from with_transformers import engine, folder
 
-torch.set_num_threads(1)
-logging.disable_progress_bar()
-logging.set_verbosity_error()
-scratch = tempfile.TemporaryDirectory()
-folder = Path(scratch.name)
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, NanoChatConfig, Qwen2Config, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaMLP
+
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
 VOCABULARY = 61
 

@@ -11,25 +11,16 @@ import tempfile
 import unittest
 from pathlib import Path
 
-engine, tools = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import torch.nn.functional as F
-    from safetensors.torch import load_file, save_file
-    from torch import nn
-    from transformers import AutoModelForCausalLM, CLIPVisionConfig, CLIPVisionModel, NanoChatConfig
-    from transformers.models.llama.modeling_llama import LlamaMLP
-    from transformers.utils import logging
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+tools = Path(sys.argv.pop(2)).resolve()
+from with_transformers import engine, folder
 
-torch.set_num_threads(1)
-logging.disable_progress_bar()
-logging.set_verbosity_error()
-scratch = tempfile.TemporaryDirectory()
-folder = Path(scratch.name)
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, CLIPVisionConfig, CLIPVisionModel, NanoChatConfig
+from transformers.models.llama.modeling_llama import LlamaMLP
+
 WIDTH, DECODER, INNER, QUERIES, HEADS, VOCABULARY, IMAGE = 32, 48, 40, 5, 4, 61, 28
 TOKENIZER = {"added_tokens": [{"id": 3, "content": "<|bos|>", "special": True}, {"id": 4, "content": "<|assistant_end|>", "special": True}],
              "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},

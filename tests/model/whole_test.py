@@ -7,31 +7,18 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
-import tempfile
 import unittest
-from pathlib import Path
 
-engine = Path(sys.argv.pop(1)).resolve()
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import torch.nn.functional as F
-    from PIL import Image
-    from safetensors.torch import load_file, save_file
-    from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
-                              LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
-    from transformers.utils import logging
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from with_transformers import engine, folder as root
 
-torch.set_num_threads(1)
-logging.disable_progress_bar()
-logging.set_verbosity_error()
-scratch = tempfile.TemporaryDirectory()
-root = Path(scratch.name)
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
+                          LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
+
 VOCABULARY, IMAGE = 260, 256
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
 TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,

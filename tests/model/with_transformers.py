@@ -1,0 +1,23 @@
+"""What tests beside transformers share: the program, a folder for their files, one thread and no progress bars. Leaves with 77
+(skipped) where the oracle's wheels are missing. The script's first argument is FVLM_ENGINE."""
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+engine = Path(sys.argv.pop(1)).resolve()
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import PIL
+    import safetensors
+    from transformers.utils import logging
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+logging.set_verbosity_error()
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
