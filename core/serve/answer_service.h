@@ -15,7 +15,7 @@
 
 namespace fvlm::serve {
 
-// Whom the answers of one request are told, on the model's thread, which it does not hold up.
+// Receives the answers of one request. Its functions are called on the model's thread, and must not block it.
 class AnswerListener {
  public:
   virtual ~AnswerListener() = default;

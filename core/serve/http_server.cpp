@@ -37,7 +37,7 @@ using namespace asio::experimental::awaitable_operators;
 using RequestParser = http::request_parser<http::string_body>;
 constexpr auto outcome = asio::as_tuple(asio::use_awaitable); // errors are returned instead of thrown
 
-HttpRequest without_network(http::request<http::string_body>&& request) {
+HttpRequest request_of(http::request<http::string_body>&& request) {
   const std::string_view target(request.target().data(), request.target().size());
   return {std::string(request.method_string()), std::string(target.substr(0, target.find('?'))),
           std::string(request[http::field::authorization]), std::move(request.body())};
@@ -116,14 +116,14 @@ struct HttpServer::State {
     const unsigned version = parser.get().version();
     auto response = std::make_shared<PendingResponse>(io);
     ++answering;
-    handler(without_network(parser.release()), std::make_shared<PendingResponse::Handle>(response));
+    handler(request_of(parser.release()), std::make_shared<PendingResponse::Handle>(response));
     const bool sent = co_await send(stream, *response, version, keep_alive);
     --answering;
     if (!sent) response->abandon();
     co_return sent&& keep_alive;
   }
 
-  // Waits for the handler's next words. Returns false where the client has left meanwhile.
+  // Waits until the handler adds to its response. Returns false where the client has closed its connection.
   asio::awaitable<bool> wait(beast::tcp_stream& stream, PendingResponse& response, bool& watches) {
     if (!watches) {
       co_await response.changed();
@@ -140,8 +140,8 @@ struct HttpServer::State {
   asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, unsigned version, bool keep_alive) {
     bool watches = true;
     stream.expires_never();
-    co_await asio::post(
-        io, asio::use_awaitable); // what the handler has answered at once arrives, also to a half-closed end
+    // An answer that the handler gave at once is sent even if the client has closed its sending direction.
+    co_await asio::post(io, asio::use_awaitable);
     while (!response.head_)
       if (!co_await wait(stream, response, watches)) co_return false;
     const PendingResponse::Head head = std::move(*response.head_);

@@ -1,5 +1,6 @@
 // kernels.cpp: the plugin: checks the tensors of each call and distributes its rows over threads.
 #include "common/gelu_form.h"
+#include "common/norm_heads.h"
 #include "row_kernels.h"
 
 #include <fvlm/fvlm.hpp>
@@ -72,15 +73,6 @@ HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, co
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_PER_HEAD;
-
-// The norms of a query: of its rows, or with FVLM_PER_HEAD of their heads.
-fvlm_kernels_query norms_of(fvlm_kernels_query query) {
-  if (!(query.options & FVLM_PER_HEAD)) return query;
-  query.rows *= query.heads;
-  query.width = query.head_dim;
-  query.options &= ~std::uint32_t{FVLM_PER_HEAD};
-  return query;
-}
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, max_parts);

@@ -1,6 +1,7 @@
 // kernels.cu: the plugin's entry points: checks the operands of each call and whether they can be accessed 16 bytes at
 // a time.
 #include "common/cuda_device.h"
+#include "common/norm_heads.h"
 #include "launches.h"
 
 #include <algorithm>
@@ -147,15 +148,6 @@ class LinearStack {
   const fvlm_kernels_query& query_;
   plugins::FoldRowScale p_{};
 };
-
-// The norms of a query: of its rows, or with FVLM_PER_HEAD of their heads.
-fvlm_kernels_query norms_of(fvlm_kernels_query query) {
-  if (!(query.options & FVLM_PER_HEAD)) return query;
-  query.rows *= query.heads;
-  query.width = query.head_dim;
-  query.options &= ~std::uint32_t{FVLM_PER_HEAD};
-  return query;
-}
 
 class KernelsCuda : public Kernels {
  public:

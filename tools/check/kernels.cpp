@@ -127,6 +127,21 @@ bool offered(Context& context, int op) {
   return find_operation(op)->is_implemented(&context.base());
 }
 
+Outcome expect_correct_where_supported(Context& context, const std::vector<KernelCase>& cases,
+                                       const Variation& variation) {
+  std::vector<Trial> trials;
+  std::string why_not;
+  for (const KernelCase& one : cases) {
+    Trial trial = kernel_trial(one);
+    const std::string refused = refusal(context, trial);
+    if (refused.empty())
+      trials.push_back(std::move(trial));
+    else
+      why_not = refused;
+  }
+  return trials.empty() ? not_applicable(why_not) : expect_correct(context, trials, variation);
+}
+
 Trial kernel_trial(const KernelCase& c) {
   Trial trial;
   trial.label = c.label();

@@ -61,6 +61,9 @@ std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);
 // The cases for this operation, in the plugin's own dtype.
 std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<KernelCase> cases);
 bool offered(Context& context, int op); // its pointers are not NULL
+// Not applicable, with a reason, where the plugin supports none of the cases.
+Outcome expect_correct_where_supported(Context& context, const std::vector<KernelCase>& cases,
+                                       const Variation& variation = {});
 at::ScalarType kernel_dtype(Context& context, int op);
 
 // Integers that a 16-bit dtype represents exactly, and whose sum with 0.5 is halfway between two of its values.

@@ -284,8 +284,7 @@ template <int op>
 Outcome summed(Context& context) {
   if (!offered(context, op)) return not_applicable("not offered");
   constexpr bool linear = op == FVLM_OP_LINEAR, layernorm = op == FVLM_OP_LAYERNORM;
-  std::vector<Trial> trials;
-  std::string no;
+  std::vector<KernelCase> all;
   for (const auto dtype : {kernel_dtype(context, op), at::kBFloat16})
     for (KernelCase c :
          std::vector<KernelCase>{{.column_sums = true},
@@ -298,14 +297,9 @@ Outcome summed(Context& context) {
                                  {.rows = 0, .column_sums = true}}) {
       c.op = op, c.dtype = dtype;
       if (dtype != at::kBFloat16) c.gradient_dtype = dtype;
-      Trial trial = kernel_trial(c);
-      const std::string refused = refusal(context, trial);
-      if (refused.empty())
-        trials.push_back(std::move(trial));
-      else
-        no = refused;
+      all.push_back(c);
     }
-  return trials.empty() ? not_applicable(no) : expect_correct(context, trials);
+  return expect_correct_where_supported(context, all);
 }
 
 Outcome nonsense(Context& context) {

@@ -10,19 +10,13 @@ namespace {
 template <int op>
 Outcome supported(Context& context, const std::vector<KernelCase>& cases, const Variation& variation = {}) {
   if (!offered(context, op)) return not_applicable("not offered");
-  std::vector<Trial> trials;
-  std::string no;
+  std::vector<KernelCase> all;
   for (const auto dtype : {kernel_dtype(context, op), at::kBFloat16})
     for (KernelCase c : cases) {
       c.op = op, c.dtype = c.gradient_dtype = dtype;
-      Trial trial = kernel_trial(c);
-      const std::string refused = refusal(context, trial);
-      if (refused.empty())
-        trials.push_back(std::move(trial));
-      else
-        no = refused;
+      all.push_back(c);
     }
-  return trials.empty() ? not_applicable(no) : expect_correct(context, trials, variation);
+  return expect_correct_where_supported(context, all, variation);
 }
 
 Outcome rmsnorm_per_head(Context& context) {
