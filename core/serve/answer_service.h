@@ -24,7 +24,7 @@ class AnswerListener {
   // One of these is the last call.
   virtual void complete(const Usage& usage) = 0;
   virtual void fail(const Error& error) = 0;
-  // Whether nobody waits for the answers any more. [any thread]
+  // Whether the client has left, so that its answers are not needed. [any thread]
   virtual bool is_abandoned() const = 0;
 
  protected:
@@ -52,7 +52,7 @@ class AnswerService {
                 const ServiceLimits& limits);
   ~AnswerService();
 
-  // Ends the thread at once: what is not answered by then fails. Whoever listens has to live until it returns.
+  // Ends the thread at once: what is not answered by then fails. All listeners must outlive this call.
   void stop();
   // Returns false where as many requests as the limits allow wait or are answered. [any thread]
   bool submit(ChatRequest request, std::shared_ptr<AnswerListener> listener);

@@ -9,7 +9,7 @@
 
 namespace fvlm::train {
 
-// Makes a frozen model of the stage its teacher for good: throws Error(recipe) where the stage trains a part of it.
+// Throws Error(recipe) where a cached teacher would change during the stage, because the stage trains a part of it.
 void check_cached_teachers(const plan::Stage& stage, const model::Parameters& policy);
 
 // Fills Frozen::teacher_cache with what it does not hold yet. `cache_pack` computes the hidden states of a pack, whose

@@ -17,14 +17,14 @@ namespace fvlm::train {
 
 class TeacherRowCache {
  public:
-  // Of the samples that stand in the order, which outlives it. Knows none.
+  // An empty cache for the samples of the order, which must outlive it.
   TeacherRowCache(const Order& order, std::filesystem::path file) : keys_(order), file_(std::move(file)) {}
 
-  // Knows what the file holds of these teachers, and nothing else. A file of others, or a damaged one, is warned of and
-  // not used.
+  // Loads the file if it was computed by these teachers. One of other teachers, or a damaged one, is reported by a
+  // warning and not used.
   void open(const std::string& identity);
 
-  // Whether every sample of the stage is known. What a run that was stopped knew already is not computed again.
+  // Whether every sample of the stage is cached. A resumed run does not compute again what the file already holds.
   bool complete() const { return complete_; }
   int64_t samples() const { return static_cast<int64_t>(samples_.size()); }
 
@@ -32,10 +32,10 @@ class TeacherRowCache {
   using Rows = std::vector<at::Tensor>;
   bool contains(const PackedSample& packed) { return samples_.contains(keys_.of(packed)); }
   void insert(const PackedSample& packed, Rows rows) { samples_.try_emplace(keys_.of(packed), std::move(rows)); }
-  // Throws Error(data) for one that it does not know. From several threads at once, while nothing is inserted.
+  // Throws Error(data) for a sample that is not cached. [any thread, while nothing is inserted]
   const Rows& at(const PackedSample& packed);
 
-  // On disk, atomically. A disk that does not take it is warned of: a run that resumes computes it again.
+  // Writes the file atomically. A failure is reported by a warning, because a resumed run can compute the rows again.
   void write(bool complete);
 
  private:

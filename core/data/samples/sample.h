@@ -39,7 +39,7 @@ struct Sample {
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
   // What a teacher with a prompt of its own reads in place of each text, with the same answer; empty: there is none.
   std::vector<SampleText> teacher_texts;
-  bool teacher_is_cached = false; // nobody reads those in a step
+  bool teacher_is_cached = false; // teacher_texts were read before training and take no rows of a pack
   int64_t frames = 0;             // shared by all texts
   std::vector<uint8_t> bytes;     // of the text that is the only frame of an encoder of bytes; others have none
   int64_t rows_per_frame = 1;     // of the decoder, in each text
