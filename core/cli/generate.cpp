@@ -19,6 +19,7 @@
 #include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
+#include "serve/prompt_writer.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -93,12 +94,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
   return 0;
 }
 
-struct ReadFrames {
-  at::Tensor frames;
-  std::vector<TileGrid> tiles; // of each image, where images are cut
-};
-
-ReadFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
+serve::PromptFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
   const auto image = parsed.value("image"), video = parsed.value("video");
   if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
   if (!image && !video) return {};
@@ -109,13 +105,12 @@ ReadFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   const MediaFile media(image ? *image : *video, options);
   at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
   media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
-  return {frames, media.tiles()};
+  return {frames, media.tiles(), image.has_value()};
 }
 
 // What a question becomes for the model.
 struct Prompt {
-  at::Tensor frames; // or the bytes of a source
-  std::vector<TokenId> ids;
+  model::Sample sample;            // with the text of the prompt alone
   std::vector<int64_t> end_tokens; // that end the answer besides the model's own
 };
 
@@ -136,13 +131,12 @@ Prompt question_about_context(const ParsedOptions& parsed, const Tokenizer& toke
                 fmt::format("--prompt: the question leaves nothing of the encoder's {} bytes", rows.max_bytes))
         .advise("ask a shorter question");
   Prompt prompt;
-  prompt.frames = at::empty({std::ssize(*source)}, at::kByte);
-  std::copy(source->begin(), source->end(), prompt.frames.data_ptr<uint8_t>());
+  prompt.sample.frames = at::empty({std::ssize(*source)}, at::kByte);
+  std::copy(source->begin(), source->end(), prompt.sample.frames.data_ptr<uint8_t>());
   SampleText text = QuestionEncoder(tokenizer, input.questions).behind_rows(rows.per_frame, "");
   const auto answer = std::find(text.answer_mask.begin(), text.answer_mask.end(), 1) - text.answer_mask.begin();
   prompt.end_tokens = {text.ids.back()};
-  text.ids.resize(static_cast<size_t>(answer));
-  prompt.ids = std::move(text.ids);
+  prompt.sample.texts.push_back({{text.ids.begin(), text.ids.begin() + answer}, {}});
   return prompt;
 }
 
@@ -151,18 +145,14 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
   if (parsed.value("context"))
     throw Error(ErrorKind::usage, "--context goes with an encoder of bytes, and this model's reads images")
         .advise("put the text into --prompt");
-  std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
-  auto [frames, tiles] = frames_of(parsed, input.media, registry);
-  if (visual.in_place && frames.defined()) mention_frames(turns, parsed.value("image") ? image_mark : video_mark);
-  Prompt prompt{frames, ChatTemplate(tokenizer, visual, input.chat_template).prompt(turns, input.system), {}};
-  if (visual.in_place) {
-    MarkedFrames marked{frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value(), {}};
-    if (input.media.preparation().has_tile_text())
-      marked.images = tile_texts(tokenizer, tiles, marked.frames, visual.per_frame);
-    std::vector<uint8_t> no_mask;
-    expand_marks(prompt.ids, no_mask, marked);
-  }
-  return prompt;
+  serve::ChatRequest request;
+  request.turns = {{"user", *parsed.value("prompt")}};
+  request.frames = frames_of(parsed, input.media, registry);
+  if (visual.in_place && request.frames->frames.defined())
+    mention_frames(request.turns, parsed.value("image") ? image_mark : video_mark);
+  const serve::PromptWriter writer(
+      tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
+  return {writer.write(request), {}};
 }
 
 int answer_question(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
@@ -188,11 +178,10 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   };
-  const auto answer =
-      answerer.answer(prompt.frames, {prompt.ids.begin(), prompt.ids.end()}, options, [&](int64_t token) {
-        emit(stream.add(static_cast<TokenId>(token)));
-        return !stream.stopped();
-      });
+  const auto answer = answerer.answer(prompt.sample.frames, prompt.sample.texts[0].tokens, options, [&](int64_t token) {
+    emit(stream.add(static_cast<TokenId>(token)));
+    return !stream.stopped();
+  });
   emit(stream.finish());
   if (json) {
     Json document = answer_json(answer, text);

@@ -1,8 +1,10 @@
 // Requests in the form of OpenAI's /v1/chat/completions and /v1/completions, and the JSON of their answers.
 #pragma once
 #include "data/own_template.h"
+#include "data/tile_grid.h"
 #include "model/sampling.h"
 
+#include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -19,12 +21,20 @@ struct RequestLimits {
   int64_t most_answers = 8; // n
 };
 
+// Pictures of a conversation, prepared as the model reads them.
+struct PromptFrames {
+  at::Tensor frames;           // [n, 3, H, W] float32, normalised; undefined: none
+  std::vector<TileGrid> tiles; // of each image, where images are cut
+  bool is_one_image = false;   // which is repeated
+};
+
 struct ChatRequest {
   std::string model;
-  bool is_chat = true;               // otherwise a text is continued, which is turns[0]
-  std::optional<std::string> system; // empty text: none; nothing: the model's usual one
-  std::vector<Turn> turns;           // <image> in a user's text for each image of it
-  std::vector<std::string> images;   // the files, in the order of their marks
+  bool is_chat = true;                // otherwise a text is continued, which is turns[0]
+  std::optional<std::string> system;  // empty text: none; nothing: the model's usual one
+  std::vector<Turn> turns;            // <image> in a user's text for each image of it
+  std::vector<std::string> images;    // the files, in the order of their marks
+  std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
   model::Sampling sampling;
   std::optional<int64_t> max_tokens;

@@ -1,4 +1,5 @@
-// PromptWriter: what a model reads for a request: tokens with places for visual rows, and frames.
+// PromptWriter: what a model reads for a conversation: tokens with places for visual rows, and frames. `serve`, `chat`
+// and `generate` write their prompts with it.
 #pragma once
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
@@ -23,6 +24,8 @@ class PromptWriter {
   model::Sample write(const ChatRequest& request) const;
 
  private:
+  PromptFrames decode(const std::vector<std::string>& images) const;
+
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;
   PromptSettings settings_;
