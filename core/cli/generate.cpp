@@ -9,6 +9,7 @@
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
+#include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
 #include "data/media/decode_image.h"
@@ -197,19 +198,6 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
   return 0;
 }
 
-// Sampling settings imply a temperature of 1, since they would have no effect on greedy decoding.
-model::Sampling sampling_of(const ParsedOptions& parsed) {
-  const bool samples = parsed.value("top-k") || parsed.value("top-p") || parsed.value("min-p");
-  model::Sampling sampling;
-  sampling.temperature = parsed.number_or("temperature", samples ? 1 : 0);
-  sampling.top_k = parsed.integer_or("top-k", sampling.top_k);
-  sampling.top_p = parsed.number_or("top-p", sampling.top_p);
-  sampling.min_p = parsed.number_or("min-p", sampling.min_p);
-  sampling.repetition_penalty = parsed.number_or("repetition-penalty", sampling.repetition_penalty);
-  sampling.seed = static_cast<uint64_t>(parsed.integer_or("seed", 0));
-  return sampling;
-}
-
 } // namespace
 
 int generate_answers(Arguments arguments) {
@@ -225,22 +213,17 @@ int generate_answers(Arguments arguments) {
       "sample's text as its prompt and no loss_mask; without a tokenizer.json it prints token ids. Times include\n"
       "encoding frames and prompts.",
       "generate runs/quickstart --video clip.mp4 --prompt \"Which colour came first?\"");
-  with_media_options(
-      with_execution_options(options)
-          .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
-          .value(
-              "prompt", "TEXT",
-              "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a text")
-          .value("image", "FILE", "a JPEG or PNG")
-          .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
-          .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
-      .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")
-      .value("temperature", "T", "sampling temperature; default 0: greedy")
-      .value("top-k", "N", "sample from the N likeliest tokens; default 0: from all")
-      .value("top-p", "P", "nucleus sampling: sample from the likeliest tokens with this total probability; default 1")
-      .value("min-p", "P", "sample from tokens with at least this share of the likeliest one's probability; default 0")
-      .value("repetition-penalty", "R", "make tokens that occurred less likely: 1.1, for example; default 1")
-      .value("seed", "N", "random seed of sampling; default 0")
+  with_sampling_options(
+      with_media_options(
+          with_execution_options(options)
+              .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+              .value("prompt", "TEXT",
+                     "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a "
+                     "text")
+              .value("image", "FILE", "a JPEG or PNG")
+              .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
+              .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
+          .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32"))
       .value("stop", "TEXT", "stop before this text (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")

@@ -1,12 +1,14 @@
 #include "serve/prompt_writer.h"
 
 #include "base/error.h"
+#include "data/media/write_image.h"
 #include "data/visual_marks.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm::serve {
 
@@ -59,6 +61,24 @@ model::Sample PromptWriter::write(const ChatRequest& request) const {
   sample.texts.push_back({{tokens.begin(), tokens.end()}, {}});
   sample.frames = shown.frames;
   return sample;
+}
+
+FrameAttention PromptWriter::attention_of(const at::Tensor& frames, const at::Tensor& maps) const {
+  const int64_t size = settings_.preparation.image_size(), side = size / settings_.patch_size, patches = side * side;
+  // The last of a frame's tokens are its patches; before them is CLS.
+  const at::Tensor means = maps.mean(at::IntArrayRef{1, 2}).to(at::kDouble).cpu();
+  const at::Tensor cells = means.narrow(1, means.size(1) - patches, patches).contiguous();
+  FrameAttention shown{side, side, {}, {}};
+  for (int64_t i = 0; i < frames.size(0); ++i) {
+    const at::Tensor frame = frames[i].contiguous();
+    Image image{size, size, std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
+    settings_.preparation.denormalise({frame.const_data_ptr<float>(), static_cast<size_t>(frame.numel())}, image.rgb);
+    shown.frames.push_back(write_jpeg(image, 85));
+    const double* const shares = cells.const_data_ptr<double>() + i * patches;
+    auto& rounded = shown.shares.emplace_back();
+    for (int64_t cell = 0; cell < patches; ++cell) rounded.push_back(std::round(shares[cell] * 1e5) / 1e5);
+  }
+  return shown;
 }
 
 } // namespace fvlm::serve
