@@ -196,7 +196,8 @@ void ChatSession::set(const std::string& argument) {
 
 void ChatSession::show_image(const std::string& file) {
   if (video_)
-    throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both").advise("/reset begins a new one");
+    throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both")
+        .advise("/reset begins a new one");
   std::string bytes = read_file(file, max_image_file_bytes);
   if (!looks_like_image(std::as_bytes(std::span(bytes))))
     throw Error(ErrorKind::data, "not a JPEG or PNG").at(file).advise("/video shows videos and folders of images");
@@ -207,7 +208,8 @@ void ChatSession::show_image(const std::string& file) {
 
 void ChatSession::show_video(const std::string& file) {
   if (video_ || !images_.empty())
-    throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both").advise("/reset begins a new one");
+    throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both")
+        .advise("/reset begins a new one");
   MediaOptions options = model_.input.media;
   const auto decoder = choose_video_decoder(*model_.registry, {});
   options.video = decoder ? &*decoder : nullptr;

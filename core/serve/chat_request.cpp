@@ -70,7 +70,8 @@ Json object_of(std::string_view body) {
   try {
     document = parse_json(body, "the request's body");
   } catch (const Error& error) {
-    throw Error(ErrorKind::usage, error.text());
+    constexpr size_t longest = 300; // the message may quote the body
+    throw Error(ErrorKind::usage, error.text().substr(0, longest));
   }
   if (!document.is_object()) throw wrong("", "the request's body is no JSON object");
   return document;

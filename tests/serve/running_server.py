@@ -31,6 +31,13 @@ def with_image(text, file):
     return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": data_url(file)}}, {"type": "text", "text": text}]}
 
 
+def make_endless(model):
+    """Lets the model's answers go on to their most tokens, so that there is time to stop them."""
+    config = folder / model / "decoder" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 8192}))
+    (folder / model / "decoder" / "generation_config.json").write_text('{"eos_token_id": []}')
+
+
 class Server:
     def __init__(self, *options, model="gqa", environment=None):
         command = [engine, "serve", folder / model, "--port", 0, *options]

@@ -9,7 +9,7 @@ import unittest
 
 from against_oracle import folder, tool
 from attacks import BODIES, BODY, CHAT, FRAMING, HEADERS, PATHS, chat, get, post
-from running_server import JSON, Server, user
+from running_server import Server, make_endless, user
 
 
 def setUpModule():
@@ -55,6 +55,7 @@ class Attacks(unittest.TestCase):
                 status, text, _ = self.server.send(CHAT, body, raw=isinstance(body, bytes))
                 self.expect(status, expected, text)
                 self.assertIn(words, text)
+                self.assertLess(len(text), 1000, "an answer that quotes all of it")
                 self.still_answers()
         for name, headers, expected in HEADERS:
             with self.subTest(headers=name):
@@ -109,6 +110,15 @@ class Attacks(unittest.TestCase):
                 self.assertEqual(client.recv(100), b"", "closed without an answer")
                 client.close()
             self.assertEqual(server.ask(user("Hello?")), self.usual)
+
+    def test_an_answer_that_does_not_begin_in_time_is_given_up(self):
+        tool("make-tiny", "model", "gqa", folder / "endless", "--seed", "1")
+        make_endless("endless")
+        with Server("--image-size", 28, "--patience", 1, model="endless") as server:
+            status, text, response = server.send(CHAT, chat("Tell a story.", max_tokens=4096, n=8))
+            self.assertEqual((status, response.getheader("Retry-After")), (503, "10"), text)
+            server.wait_for(requests_running=0, requests_abandoned_total=1)
+            self.assertIsNotNone(server.ask(user("Hello?")))
 
     def test_connections_have_a_limit(self):
         with Server("--image-size", 28, "--connections", 8) as server:

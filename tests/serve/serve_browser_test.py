@@ -17,15 +17,14 @@ if not find_chromium():
     sys.exit(77)
 
 from against_oracle import folder, tool
-from running_server import Server, picture
+from running_server import Server, make_endless, picture
 
 TOKEN = "correct horse"
 
 
 def setUpModule():
     tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
-    config = folder / "gqa" / "decoder" / "config.json" # with room for an answer that is long enough to be stopped
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 8192}))
+    make_endless("gqa")
     (folder / "picture.png").write_bytes(picture(size=56))
     (folder / "other.png").write_bytes(picture(size=56, step=3))
 
@@ -136,6 +135,42 @@ class Page(unittest.TestCase):
         self.screenshot("picture-1280")
         self.browser.size(400, 800, dark=True)
         self.screenshot("picture-400-dark")
+
+    def test_draws_the_frames_of_a_video(self):
+        self.browser.wait_for("model.id === 'gqa'")
+        self.value("""(async () => { // records three colours of half a second each
+            const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+            [canvas.width, canvas.height] = [64, 48];
+            const recorder = new MediaRecorder(canvas.captureStream(20), {mimeType: "video/webm"}), parts = [];
+            recorder.ondataavailable = event => parts.push(event.data);
+            const stopped = new Promise(resolve => { recorder.onstop = resolve; });
+            recorder.start();
+            for (let step = 0; step < 30; ++step) {
+              pen.fillStyle = ["#f00", "#0f0", "#00f"][Math.floor(step / 10)];
+              pen.fillRect(0, 0, 64, 48);
+              await new Promise(resolve => setTimeout(resolve, 50));
+            }
+            recorder.stop();
+            await stopped;
+            await attach([new File(parts, "clip.webm", {type: "video/webm"})]);
+        })()""")
+        self.assertEqual(self.value("[document.getElementById('status').textContent, attached.length >= 2]"), ["", True])
+        self.assertEqual(self.value("attached[0].name"), f"clip.webm, frame 1 of {self.value('attached.length')}")
+        colours = self.value("""Promise.all(attached.map(async picture => {
+            const image = new Image();
+            image.src = picture.url;
+            await image.decode();
+            const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+            pen.drawImage(image, 0, 0);
+            return [image.naturalWidth, image.naturalHeight, ...[...pen.getImageData(20, 20, 1, 1).data.slice(0, 3)].map(value => value > 120 ? 1 : 0)];
+        }))""")
+        self.assertEqual([colours[0][:2], colours[0][2:]], [[64, 48], [1, 0, 0]], colours)
+        self.assertNotEqual(colours[-1][2:], [1, 0, 0], "another frame")
+        self.set("max_tokens", 3)
+        self.ask("Which colour came first?")
+        self.answered(1)
+        self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 0)
+        self.assertEqual(self.value("document.querySelectorAll('.glances li').length"), len(colours))
 
     def test_stops_an_answer_by_escape_and_retries_it(self):
         before = self.server.metrics()["requests_abandoned_total"]

@@ -60,6 +60,11 @@ async function framesOf(file, most) {
     const opened = event(video, "loadeddata");
     video.src = address;
     await opened;
+    if (!Number.isFinite(video.duration)) { // as of a recording; behind its end the browser knows
+      const end = event(video, "seeked");
+      video.currentTime = 1e9;
+      await end;
+    }
     if (!Number.isFinite(video.duration)) throw new Error("it does not say how long it is");
     const urls = [];
     for (const time of frameTimes(video.duration, most)) {
