@@ -41,6 +41,8 @@ Options serve_options() {
       .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
+      .value("prefill-rows", "N",
+             "rows of prompts in one step, so that long prompts do not stall answers; default 2048, on a CPU 256")
       .value("body-limit", "MIB", "the largest request; default 32")
       .value("connections", "N", "connections at a time; default 1024")
       .value("grace", "SECONDS", "how long the end waits for answers that have begun; default 30");
@@ -83,6 +85,7 @@ int serve_model(Arguments arguments) {
   serve::ServiceLimits limits;
   limits.requests = positive(*parsed, "queue", limits.requests);
   limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
+  if (parsed->value("prefill-rows")) limits.prefill_rows = positive(*parsed, "prefill-rows", 1);
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));
@@ -96,7 +99,7 @@ int serve_model(Arguments arguments) {
     throw Error(ErrorKind::data, "serving needs a tokenizer, and there is no decoder/tokenizer.json")
         .at(model.string());
   const Tokenizer tokenizer = Tokenizer::from_file(tokenizer_file);
-  model::Generator generator(model, execution, *registry);
+  infer::Generator generator(model, execution, *registry);
   tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, model.string());
   const InputSettings input = input_settings(*parsed, model, generator.config());
   const auto rows = visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size);

@@ -1,7 +1,7 @@
 // Requests in the form of OpenAI's /v1/chat/completions and /v1/completions, and the JSON of their answers.
 #pragma once
 #include "data/own_template.h"
-#include "model/sampling.h"
+#include "infer/sampling.h"
 
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,7 @@ struct ChatRequest {
   std::vector<Turn> turns;           // <image> in a user's text for each image of it
   std::vector<std::string> images;   // the files, in the order of their marks
   std::vector<std::string> stops;
-  model::Sampling sampling;
+  infer::Sampling sampling;
   std::optional<int64_t> max_tokens;
   int64_t answers = 1;
   bool stream = false, stream_usage = false;
@@ -42,6 +42,7 @@ std::string decode_base64(std::string_view text);
 
 struct Usage {
   int64_t prompt = 0, completion = 0; // tokens; visual rows count as tokens of the prompt
+  int64_t cached = 0;                 // of the prompt, that were computed for another one before
 };
 
 struct AnswerText {
