@@ -81,10 +81,11 @@ class Rules {
     auto names = earlier_;
     names.emplace_back("model");
     auto near = nearest(stage.from, names);
-    reader_.report_at(".from", what,
-                      near && !later
-                          ? fmt::format("did you mean '{}'? a checkpoint is given as a path with a '/'", *near)
-                          : "use an earlier stage, \"model\", or the path of a checkpoint (with a '/')");
+    reader_.report_at(
+        ".from", what,
+        fmt::format("{} a folder is named with a '/', as in \"./{}\"",
+                    near && !later ? fmt::format("did you mean '{}'?", *near) : "use an earlier stage or \"model\";",
+                    stage.from));
   }
 
   void check_groups(const Stage& stage) {

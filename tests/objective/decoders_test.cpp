@@ -90,14 +90,14 @@ class TwoDecoders : public testing::Test {
     stage_.data.teacher_prompt = "unused: the texts are here";
     objective::NextToken all, first;
     all.on = first.on = plan::LossOn::answer;
-    first.first = plan::Curve(1);
-    first.weight = plan::Curve(0.5);
+    first.first = plan::Curve{{1}};
+    first.weight = plan::Curve{{0.5}};
     objective::Kl kl;
     kl.reads = objective::Kl::Reads::teacher_prompt;
     kl.on = plan::LossOn::answer;
     kl.temperature = 1.5;
     objective::Manifold manifold;
-    manifold.weight = plan::Curve(0.1);
+    manifold.weight = plan::Curve{{0.1}};
     stage_.objective = {all, first, kl, manifold};
     Dice dice(3);
     for (const auto& [bytes, question, answer, other] :
@@ -185,7 +185,7 @@ TEST_F(TwoDecoders, LossAndGradientsAreTheMeanOfThoseOfEachAlone) {
   for (const size_t samples_of_a_pack : {3, 1}) {
     const StepResult together = step(both, samples_of_a_pack, std::nullopt);
     ASSERT_EQ(together.terms.size(), 8u);
-    EXPECT_NEAR(loss_of(together), loss, 1e-10);
+    EXPECT_NEAR(loss_of(together), loss, 1e-6); // log-probabilities of teachers are float32
     ASSERT_EQ(together.gradients.size(), expected.size());
     for (const auto& [name, gradient] : together.gradients)
       EXPECT_LE((gradient - expected.at(name)).abs().max().item<double>(), 1e-10)
