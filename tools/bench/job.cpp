@@ -78,7 +78,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
   job.pack = shape.question ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary())
                             : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples,
-                                                         shape.frame, shape.vocabulary(), feed::staging_for(device));
+                                                         shape.frame, {shape.vocabulary()}, feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);
