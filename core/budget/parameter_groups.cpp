@@ -20,7 +20,8 @@ std::optional<double> of_group(const plan::ByGroup& numbers, const std::string& 
 } // namespace
 
 std::string directory_name(const std::string& parameter) {
-  return parameter.starts_with("vision.") || parameter.starts_with("decoder.") ? parameter : "connector." + parameter;
+  // No connector has parameters that begin with "decoder".
+  return parameter.starts_with("vision.") || parameter.starts_with("decoder") ? parameter : "connector." + parameter;
 }
 
 std::string group_of(const plan::Model& model, const std::string& name) {

@@ -3,7 +3,7 @@
 #include "cli/media_options.h"
 #include "cli/options.h"
 #include "data/tokenizer.h"
-#include "model/generate.h"
+#include "infer/generator.h"
 #include "plugin/registry.h"
 #include "serve/prompt_writer.h"
 
@@ -22,7 +22,7 @@ struct AnsweringModel {
   std::unique_ptr<Registry> registry;
   std::filesystem::path folder;
   Tokenizer tokenizer;
-  model::Generator generator;
+  infer::Generator generator;
   InputSettings input;
   plan::VisualRows rows;
   serve::PromptWriter prompts;

@@ -164,7 +164,7 @@ void ChatSession::run(const std::string& name, const std::string& argument) {
 
 void ChatSession::set(const std::string& argument) {
   ChatSettings changed = settings_;
-  model::Sampling& sampling = changed.sampling;
+  infer::Sampling& sampling = changed.sampling;
   if (!argument.empty()) {
     const size_t space = argument.find_first_of(" =");
     const std::string name = argument.substr(0, space);
@@ -186,7 +186,7 @@ void ChatSession::set(const std::string& argument) {
     } else {
       throw Error(ErrorKind::usage, fmt::format("there is no setting '{}'", name)).advise("/settings lists them");
     }
-    (void)model::Sampler(sampling); // throws for what makes no sense
+    (void)infer::Sampler(sampling); // throws for what makes no sense
     settings_ = changed;
   }
   fmt::print("temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {}\n",

@@ -12,7 +12,7 @@
 namespace fvlm::cli {
 
 struct ChatSettings {
-  model::Sampling sampling;
+  infer::Sampling sampling;
   int64_t max_tokens = 512;
 };
 

@@ -1,6 +1,4 @@
 // fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
-#include "model/generate.h"
-
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
@@ -17,6 +15,7 @@
 #include "data/samples/question.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
+#include "infer/generator.h"
 #include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
@@ -56,7 +55,7 @@ double tokens_per_second(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-Json answer_json(const model::Answer& answer, const std::optional<std::string>& text) {
+Json answer_json(const infer::Answer& answer, const std::optional<std::string>& text) {
   return {{"frames", answer.frames},
           {"prompt", answer.prompt},
           {"ids", answer.ids},
@@ -66,13 +65,13 @@ Json answer_json(const model::Answer& answer, const std::optional<std::string>& 
           {"tokens_per_second", tokens_per_second(std::ssize(answer.ids), answer.seconds)}};
 }
 
-int answer_prompts(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
-                   const model::GenerateOptions& options) {
+int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer::Generator& answerer,
+                   const infer::GenerateOptions& options) {
   const auto tokenizer = tokenizer_of(model);
   Json samples = Json::array();
   int64_t tokens = 0;
   const auto begin = std::chrono::steady_clock::now();
-  model::answer_batch(answerer, *parsed.value("batch"), options, [&](const model::Answer& answer) {
+  infer::answer_batch(answerer, *parsed.value("batch"), options, [&](const infer::Answer& answer) {
     const auto text = text_of(tokenizer, answer.ids);
     tokens += std::ssize(answer.ids);
     if (!parsed.flag("json"))
@@ -156,8 +155,8 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
   return {writer.write(request), {}};
 }
 
-int answer_question(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
-                    model::GenerateOptions options, Registry& registry) {
+int answer_question(const ParsedOptions& parsed, const std::string& model, infer::Generator& answerer,
+                    infer::GenerateOptions options, Registry& registry) {
   const auto tokenizer = tokenizer_of(model);
   if (!tokenizer)
     throw Error(ErrorKind::data, "--prompt needs a tokenizer, and there is no decoder/tokenizer.json")
@@ -179,10 +178,11 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   };
-  const auto answer = answerer.answer(prompt.sample.frames, prompt.sample.texts[0].tokens, options, [&](int64_t token) {
-    emit(stream.add(static_cast<TokenId>(token)));
-    return !stream.stopped();
-  });
+  const auto answer = answerer.answer(prompt.sample.frames, prompt.sample.texts[0].tokens, options,
+                                      [&](const infer::GeneratedToken& token) {
+                                        emit(stream.add(static_cast<TokenId>(token.id)));
+                                        return !stream.stopped();
+                                      });
   emit(stream.finish());
   if (json) {
     Json document = answer_json(answer, text);
@@ -240,7 +240,7 @@ int generate_answers(Arguments arguments) {
   with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
   for (const char* name : with_prompt)
     if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --prompt", name));
-  model::GenerateOptions answer_options;
+  infer::GenerateOptions answer_options;
   answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit));
   if (answer_options.limit < 1)
     throw Error(ErrorKind::usage,
@@ -250,7 +250,7 @@ int generate_answers(Arguments arguments) {
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
-  model::Generator answerer(model, execution, *registry);
+  infer::Generator answerer(model, execution, *registry);
   return batch ? answer_prompts(*parsed, model, answerer, answer_options)
                : answer_question(*parsed, model, answerer, answer_options, *registry);
 }

@@ -11,9 +11,9 @@ Options& with_sampling_options(Options& options) {
       .value("seed", "N", "random seed of sampling; default 0");
 }
 
-model::Sampling sampling_of(const ParsedOptions& parsed) {
+infer::Sampling sampling_of(const ParsedOptions& parsed) {
   const bool samples = parsed.value("top-k") || parsed.value("top-p") || parsed.value("min-p");
-  model::Sampling sampling;
+  infer::Sampling sampling;
   sampling.temperature = parsed.number_or("temperature", samples ? 1 : 0);
   sampling.top_k = parsed.integer_or("top-k", sampling.top_k);
   sampling.top_p = parsed.number_or("top-p", sampling.top_p);

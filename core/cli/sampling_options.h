@@ -1,7 +1,7 @@
 // The options of verbs that generate answers: how a token is drawn.
 #pragma once
 #include "cli/options.h"
-#include "model/sampling.h"
+#include "infer/sampling.h"
 
 namespace fvlm::cli {
 
@@ -9,6 +9,6 @@ namespace fvlm::cli {
 Options& with_sampling_options(Options& options);
 
 // Settings of the distribution imply a temperature of 1, since they would have no effect on greedy decoding.
-model::Sampling sampling_of(const ParsedOptions& parsed);
+infer::Sampling sampling_of(const ParsedOptions& parsed);
 
 } // namespace fvlm::cli

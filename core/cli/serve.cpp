@@ -41,6 +41,8 @@ Options serve_options() {
       .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
+      .value("prefill-rows", "N",
+             "rows of prompts in one step, so that long prompts do not stall answers; default 2048, on a CPU 256")
       .value("body-limit", "MIB", "the largest request; default 32")
       .value("connections", "N", "connections at a time; default 1024")
       .value("idle", "SECONDS", "how long a client may take to send a request or to read an answer; default 60")
@@ -87,6 +89,7 @@ int serve_model(Arguments arguments) {
   serve::ServiceLimits limits;
   limits.requests = positive(*parsed, "queue", limits.requests);
   limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
+  if (parsed->value("prefill-rows")) limits.prefill_rows = positive(*parsed, "prefill-rows", 1);
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));

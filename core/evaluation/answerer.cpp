@@ -1,7 +1,7 @@
 #include "evaluation/answerer.h"
 
 #include "base/text.h"
-#include "model/generation_batch.h"
+#include "infer/generation_batch.h"
 
 #include <algorithm>
 #include <array>
@@ -64,7 +64,7 @@ Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::O
 std::vector<std::string> Answerer::answers(const std::vector<Question>& questions, int64_t tokens) const {
   std::vector<std::string> answers(questions.size());
   std::vector<size_t> asked;
-  model::GenerationBatch batch(model_, ops_, ends_);
+  infer::GenerationBatch batch(model_, ops_, ends_);
   for (size_t i = 0; i < questions.size(); ++i) {
     const std::vector<int64_t> prompt(questions[i].prompt.begin(), questions[i].prompt.end());
     const at::Tensor visual = visual_of(questions[i]);
@@ -74,7 +74,7 @@ std::vector<std::string> Answerer::answers(const std::vector<Question>& question
     batch.add({prompt, visual, std::min(tokens, room), {}, {}});
     asked.push_back(i);
   }
-  for (const model::GeneratedAnswer& answer : batch.finish()) {
+  for (const infer::GeneratedAnswer& answer : batch.finish()) {
     const size_t i = asked[static_cast<size_t>(answer.number)];
     const std::string text = decoded(tokenizer_, {answer.tokens.begin(), answer.tokens.end()});
     answers[i] = questions[i].sample.has_short_answer ? first_line(text) : text;

@@ -48,25 +48,36 @@ at::Tensor tensor_over(const TensorView& view) {
 
 namespace {
 
-// The parameter of the directory that the model calls `name`: the model has names of its own for its three parts, and
-// none for the connector.
+// The parameter of the directory that the model calls `name`: the model has names of its own for its encoder and its
+// decoders, and none for the connector.
 const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name) {
   const ModelDescription& description = directory.description();
-  for (const auto& [prefix, role] : {std::pair("vision.", Role::encoder), std::pair("decoder.", Role::decoder)})
-    if (name.starts_with(prefix))
-      return directory.at(description.sole_part(role).name + name.substr(std::string_view(prefix).size() - 1));
+  const std::string part = name.substr(0, name.find('.'));
+  size_t decoder = 0;
+  for (const ModelPart& each : description.parts)
+    if ((each.role() == Role::encoder && part == "vision") ||
+        (each.role() == Role::decoder && part == plan::decoder_name(decoder++)))
+      return directory.at(each.name + name.substr(part.size()));
   return directory.at(description.sole_part(Role::connector).name + "." + name);
 }
 
 std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
                                        const ArenaOptions& options) {
-  const ModelDescription& description = directory.description();
-  auto model = std::make_unique<Model>(ModelConfig{description.encoder(), description.decoder(), connector}, options);
+  ModelConfig config = config_of(directory.description());
+  config.connector = connector;
+  auto model = std::make_unique<Model>(config, options);
   load_weights(directory, *model);
   return model;
 }
 
 } // namespace
+
+ModelConfig config_of(const ModelDescription& description) {
+  std::vector<DecoderConfig> decoders = description.decoders();
+  const DecoderConfig first = decoders.front();
+  decoders.erase(decoders.begin());
+  return {description.encoder(), first, description.connector(), std::move(decoders)};
+}
 
 void load_weights(const ModelDirectory& directory, Model& model) {
   for (ops::Parameter& parameter : model.parameters().all()) {

@@ -49,4 +49,18 @@ Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& 
   return gradients;
 }
 
+at::Tensor PagedAttention::forward(const at::Tensor& q, const PagedKeys& keys) const {
+  const at::Tensor out = output({}, q.sizes(), q.scalar_type());
+  BoundArguments<fvlm_paged_attention> arguments;
+  arguments.q = arguments.bind(q);
+  arguments.k_pages = arguments.bind(keys.k_pages);
+  arguments.v_pages = arguments.bind(keys.v_pages);
+  arguments.page_table = arguments.bind(keys.page_table);
+  arguments.sequences = arguments.bind(keys.sequences);
+  arguments.lengths = arguments.bind(keys.lengths);
+  arguments.out = arguments.bind(out);
+  run("paged attention", backend().table().forward, arguments);
+  return out;
+}
+
 } // namespace fvlm::ops

@@ -30,4 +30,20 @@ class Attention : public Prepared<fvlm_attention_v1> {
                      const DeferredQueries& deferred = {}) const;
 };
 
+// The keys and values of sequences in pages, and for each query row its sequence and how many keys it attends to: see
+// fvlm/attention.h.
+struct PagedKeys {
+  at::Tensor k_pages, v_pages;   // [pages, page_rows, kv_heads, head_dim]
+  at::Tensor page_table;         // int32 [sequences, max_pages]
+  at::Tensor sequences, lengths; // int32 [rows]
+};
+
+class PagedAttention : public Prepared<PagedAttentionTable> {
+ public:
+  PagedAttention(Backend<PagedAttentionTable> backend, const Query& query) : Prepared(std::move(backend), query) {}
+
+  // q [rows, heads, head_dim]
+  at::Tensor forward(const at::Tensor& q, const PagedKeys& keys) const;
+};
+
 } // namespace fvlm::ops

@@ -8,7 +8,8 @@
 
 namespace fvlm::ops {
 
-using CalledQuery = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query, fvlm_optimizer_query>;
+using CalledQuery = std::variant<fvlm_attention_query, fvlm_paged_attention_query, fvlm_loss_query, fvlm_kernels_query,
+                                 fvlm_optimizer_query>;
 
 struct CallObserver {
   std::function<void()> begin;

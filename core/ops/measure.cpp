@@ -102,6 +102,10 @@ TypicalPacking typical_packing(const fvlm_attention_query& query) {
   return {std::min({query.segments, query.tokens_q / of_q, query.tokens_kv / of_kv}), of_q, of_kv};
 }
 
+int64_t typical_keys(const fvlm_paged_attention_query& query) {
+  return query.sequences > 0 ? std::min((query.max_pages + 1) / 2, query.pages) * query.page_rows : 0;
+}
+
 // Other work can only slow a call down, so the fastest one counts. Short calls are timed several at once, because a
 // single one would mostly measure the synchronization.
 double fastest(const std::function<void()>& work, at::Device device) {
@@ -127,6 +131,22 @@ Calls make_calls(const Candidate<fvlm_attention_v1>& candidate, const fvlm_atten
   const auto forward = [op, q, kv, packing, output] { *output = op.forward(q, kv, kv, packing); };
   if (!query.needs_backward) return forward_then_backward(forward, {});
   return forward_then_backward(forward, [op, q, kv, packing, output] { op.backward(q, kv, kv, packing, *output, q); });
+}
+
+// Rows of all sequences in turn.
+Calls make_calls(const Candidate<PagedAttentionTable>& candidate, const fvlm_paged_attention_query& query,
+                 at::Device device, uint32_t flags) {
+  const TensorFactory make{device};
+  const PagedAttention op(backend_of(candidate, device, flags), query);
+  const int64_t sequences = std::max<int64_t>(query.sequences, 1), pages = std::max<int64_t>(query.pages, 1);
+  const at::Tensor q = make.values({query.rows, query.heads_q, query.head_dim}, query.dtype),
+                   pool = make.values({query.pages, query.page_rows, query.heads_kv, query.head_dim}, query.dtype);
+  const PagedKeys keys{
+      pool, pool,
+      make.cyclic_range(query.sequences * query.max_pages, pages, at::kInt).view({query.sequences, query.max_pages}),
+      make.cyclic_range(query.rows, sequences, at::kInt),
+      at::full({query.rows}, typical_keys(query), at::TensorOptions().dtype(at::kInt).device(device))};
+  return forward_then_backward([op, q, keys] { op.forward(q, keys); }, {});
 }
 
 Calls make_calls(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,

@@ -18,6 +18,8 @@ struct Calls {
 // `flags`: of each fvlm_call. All throw Error where the candidate does not support the query. [setup]
 Calls make_calls(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
                  uint32_t flags = 0);
+Calls make_calls(const Candidate<PagedAttentionTable>& candidate, const fvlm_paged_attention_query& query,
+                 at::Device device, uint32_t flags = 0);
 // `both` calls the table's `fused`, as training does.
 Calls make_calls(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
                  uint32_t flags = 0);
@@ -33,6 +35,10 @@ struct TypicalPacking {
   int64_t segments, of_q, of_kv;
 };
 TypicalPacking typical_packing(const fvlm_attention_query& query);
+
+// The keys of each row of a synthetic call over pages: half as many as fit into a sequence's pages, as far as the pool
+// goes.
+int64_t typical_keys(const fvlm_paged_attention_query& query);
 
 // Seconds of the fastest of a few calls. Throws Error where one fails.
 double fastest(const std::function<void()>& work, at::Device device);

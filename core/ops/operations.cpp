@@ -23,7 +23,7 @@ bool Operations::drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& ref
 
 bool Operations::drop(const UnsupportedCall& refused) {
   return drop<fvlm_kernels_v1>(kernels_, refused) || drop<fvlm_attention_v1>(attentions_, refused) ||
-         drop<fvlm_loss_v1>(losses_, refused);
+         drop<PagedAttentionTable>(paged_attentions_, refused) || drop<fvlm_loss_v1>(losses_, refused);
 }
 
 template <class Table>
@@ -42,7 +42,7 @@ Backend<Table> Operations::backend_for(BackendPreference preference, const typen
       log_warning("{}", line);
   choices_.push_back(choice.report);
   queries_.emplace_back(query);
-  auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
+  auto& backend = backends_[{choice.plugin->name(), typeid(Table)}];
   if (!backend) {
     const auto made = std::make_shared<Backend<Table>>(choice, options_.device);
     made->state().flags = flags;
@@ -133,6 +133,17 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
     const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain, known);
     const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
     return std::make_shared<const Attention>(backend, answer.score > 0 ? query : plain);
+  });
+  return *op;
+}
+
+const PagedAttention& Operations::paged_attention_for(const fvlm_paged_attention_query& query) {
+  const PagedAttentionKey key{query.heads_q, query.heads_kv,  query.head_dim,  query.page_rows, query.rows,
+                              query.pages,   query.sequences, query.max_pages, query.scale};
+  auto& [op, refused] = paged_attentions_[key];
+  make_op(op, refused, [&, &known = refused] {
+    return std::make_shared<const PagedAttention>(backend_for<PagedAttentionTable>(options_.attention, query, known),
+                                                  query);
   });
   return *op;
 }

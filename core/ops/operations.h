@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <typeindex>
 #include <variant>
 
 namespace fvlm::ops {
@@ -146,6 +147,11 @@ class Operations {
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                   const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 
+  // Attention of rows that continue sequences whose keys are in pages, without a gradient. q: [rows, heads_q *
+  // head_dim], maybe columns of a wider tensor. q and the keys in the pages are rotated already: of the shape only
+  // head_dim and score_factor count.
+  at::Tensor paged_attention(const at::Tensor& q, int64_t heads_q, const PagedKeys& keys, const AttentionShape& shape);
+
   // Rotary embedding of q and k, in place. They are adjacent columns of one value, or each the leading columns of its
   // own. v changes only where it shares a value with k.
   void rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q, const at::Tensor& positions_kv,
@@ -170,7 +176,7 @@ class Operations {
   // Every selection so far, one for each problem, with refusals and measured times.
   const std::vector<SelectionReport>& choices() const { return choices_; }
   // The problem of each of them.
-  using Query = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query>;
+  using Query = std::variant<fvlm_attention_query, fvlm_paged_attention_query, fvlm_loss_query, fvlm_kernels_query>;
   const std::vector<Query>& queries() const { return queries_; }
 
  private:
@@ -178,6 +184,7 @@ class Operations {
       std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
+  using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
 
   // A prepared operation, and the plugins that drop() excluded from the problem, with the reason.
@@ -194,6 +201,7 @@ class Operations {
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
   const Attention& attention_for(fvlm_attention_query query);
+  const PagedAttention& paged_attention_for(const fvlm_paged_attention_query& query);
   const Loss& loss_for(const Value& hidden, const Weight& head, bool records, double softcap);
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
@@ -217,10 +225,11 @@ class Operations {
   OperationsOptions options_;
   std::map<KernelKey, Chosen<Kernel>> kernels_;
   std::map<AttentionKey, Chosen<Attention>> attentions_;
+  std::map<PagedAttentionKey, Chosen<PagedAttention>> paged_attentions_;
   std::map<LossKey, Chosen<Loss>> losses_;
   std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
   std::map<int64_t, at::Tensor> ones_;               // by length
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // by plugin and kind
+  std::map<std::pair<std::string, std::type_index>, std::shared_ptr<void>> backends_; // by plugin and table
   TimingCache timing_cache_;
   std::vector<SelectionReport> choices_;
   std::vector<Query> queries_;

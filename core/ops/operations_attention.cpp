@@ -86,6 +86,24 @@ bool is_packed_qkv(const Heads& q, const Heads& k, const Heads& v, int64_t head_
 
 } // namespace
 
+at::Tensor Operations::paged_attention(const at::Tensor& q, int64_t heads_q, const PagedKeys& keys,
+                                       const AttentionShape& shape) {
+  fvlm_paged_attention_query query{};
+  query.struct_size = sizeof query;
+  query.device = abi_device(options_.device);
+  query.dtype = abi_dtype(options_.dtype);
+  query.heads_q = static_cast<int32_t>(heads_q);
+  query.heads_kv = static_cast<int32_t>(keys.k_pages.size(2));
+  query.head_dim = static_cast<int32_t>(shape.head_dim);
+  query.page_rows = static_cast<int32_t>(keys.k_pages.size(1));
+  query.scale = static_cast<float>(shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)));
+  query.rows = q.size(0);
+  query.sequences = keys.page_table.size(0);
+  query.pages = keys.k_pages.size(0);
+  query.max_pages = keys.page_table.size(1);
+  return paged_attention_for(query).forward(q.unflatten(1, {heads_q, shape.head_dim}), keys).flatten(1);
+}
+
 void Operations::rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q,
                         const at::Tensor& positions_kv, int64_t head_dim, const Rotary& rotary) {
   const bool together = q.value.data.is_same(k.value.data);

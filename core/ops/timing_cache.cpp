@@ -36,6 +36,12 @@ std::string fields(const fvlm_attention_query& query) {
                      query.queries_alone);
 }
 
+std::string fields(const fvlm_paged_attention_query& query) {
+  return fmt::format("paged dtype={} heads={}/{}x{} page={} scale={} rows={} sequences={} pages={}/{}",
+                     text_of(query.dtype), query.heads_q, query.heads_kv, query.head_dim, query.page_rows, query.scale,
+                     query.rows, query.sequences, query.max_pages, query.pages);
+}
+
 std::string fields(const fvlm_loss_query& query) {
   return fmt::format("dtype={} gradient={} rows={} width={} vocabulary={} d_hidden={} d_weight={} softcap={}",
                      text_of(query.dtype), text_of(query.gradient_dtype), query.tokens, query.width, query.vocab,
@@ -166,6 +172,8 @@ Measurement TimingCache::of(const Candidate<Table>& candidate, const typename Ki
 }
 
 template Measurement TimingCache::of(const Candidate<fvlm_attention_v1>&, const fvlm_attention_query&, uint32_t);
+template Measurement TimingCache::of(const Candidate<PagedAttentionTable>&, const fvlm_paged_attention_query&,
+                                     uint32_t);
 template Measurement TimingCache::of(const Candidate<fvlm_loss_v1>&, const fvlm_loss_query&, uint32_t);
 template Measurement TimingCache::of(const Candidate<fvlm_kernels_v1>&, const fvlm_kernels_query&, uint32_t);
 

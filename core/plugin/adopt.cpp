@@ -134,9 +134,15 @@ PluginTable adopt_table(const void* table, const KindName& kind, const Family& f
     if (!slot.is_set(copy))
       refuse(where, fmt::format("the table of {} has no {}", text, slot.name),
              fmt::format("see the SDK's header for {}", family.label));
-  PluginTable adopted{kind, &family, copy, declared, check_operations(copy, family, text, where)};
+  PluginTable adopted{kind, &family, copy, declared, check_operations(copy, family, text, where), {}};
   if (std::string defect = family.defect(copy, kind, device); !defect.empty())
     refuse(where, fmt::format("{}: {}", text, defect), "run `fvlm-engine plugin check` on it");
+  if (kind.family == FVLM_ATTENTION_KIND) {
+    const auto& attention = *static_cast<const fvlm_attention_v1*>(copy);
+    if (attention.forward_paged)
+      adopted.paged = {attention.base, attention.supports_paged, attention.requirements_paged, attention.prepare_paged,
+                       attention.forward_paged};
+  }
   std::lock_guard lock(mutex);
   copies.push_back(std::move(storage));
   return adopted;

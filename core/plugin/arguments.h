@@ -55,6 +55,17 @@ struct FieldsOf<fvlm_attention_backward> {
                                             field("d_v", &A::d_v)};
 };
 template <>
+struct FieldsOf<fvlm_paged_attention> {
+  using A = fvlm_paged_attention;
+  static constexpr auto fields = std::tuple{field("q", &A::q),
+                                            field("k_pages", &A::k_pages),
+                                            field("v_pages", &A::v_pages),
+                                            field("page_table", &A::page_table),
+                                            field("sequences", &A::sequences),
+                                            field("lengths", &A::lengths),
+                                            field("out", &A::out)};
+};
+template <>
 struct FieldsOf<fvlm_norm_forward> {
   using A = fvlm_norm_forward;
   static constexpr auto fields = std::tuple{field("x", &A::x),

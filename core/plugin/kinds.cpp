@@ -30,6 +30,26 @@ SupportAnswer ask(const Table& table, const Query& query) {
   return ask_supports([&](fvlm_support* support) { table.supports(&query, support); });
 }
 
+std::string paged_attention_defect(const fvlm_attention_v1& table, fvlm_device device) {
+  const bool given[] = {table.supports_paged != nullptr, table.requirements_paged != nullptr,
+                        table.forward_paged != nullptr};
+  if (given[0] != given[1] || given[0] != given[2])
+    return "it has some of supports_paged, requirements_paged and forward_paged, but not all";
+  if (!given[0]) return "";
+  auto query = sized<fvlm_paged_attention_query>();
+  query.device = device;
+  query.dtype = float32;
+  query.heads_q = 2;
+  query.heads_kv = 1;
+  query.head_dim = 64;
+  query.page_rows = 16;
+  query.scale = 0.125F;
+  query.rows = query.sequences = 4;
+  query.pages = 16;
+  query.max_pages = 4;
+  return ask_supports([&](fvlm_support* support) { table.supports_paged(&query, support); }).defect;
+}
+
 std::string attention_defect(const void* pointer, const KindName&, fvlm_device device) {
   auto query = sized<fvlm_attention_query>();
   query.causal = 1;
@@ -44,7 +64,9 @@ std::string attention_defect(const void* pointer, const KindName&, fvlm_device d
   query.scale = 0.125F;
   query.rope_theta = 10000;
   query.needs_backward = 1;
-  return ask(*static_cast<const fvlm_attention_v1*>(pointer), query).defect;
+  const auto& table = *static_cast<const fvlm_attention_v1*>(pointer);
+  const std::string defect = ask(table, query).defect;
+  return defect.empty() ? paged_attention_defect(table, device) : defect;
 }
 
 std::string loss_defect(const void* pointer, const KindName&, fvlm_device device) {
@@ -272,10 +294,11 @@ std::vector<Family> make_families() {
   using Packer = fvlm_packer_v1;
   using Video = fvlm_video_v1;
   return {
-      family<Attention>(FVLM_ATTENTION_KIND, "attention",
-                        {FVLM_SLOT(Attention, supports), FVLM_SLOT(Attention, requirements),
-                         FVLM_SLOT(Attention, forward), FVLM_SLOT(Attention, backward)},
-                        attention_defect),
+      grown(offsetof(Attention, supports_paged),
+            family<Attention>(FVLM_ATTENTION_KIND, "attention",
+                              {FVLM_SLOT(Attention, supports), FVLM_SLOT(Attention, requirements),
+                               FVLM_SLOT(Attention, forward), FVLM_SLOT(Attention, backward)},
+                              attention_defect)),
       grown(offsetof(Loss, features), family<Loss>(FVLM_LOSS_KIND, "loss",
                                                    {FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements),
                                                     FVLM_SLOT(Loss, forward), FVLM_SLOT(Loss, backward)},
@@ -386,6 +409,12 @@ std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
                      : query.queries_alone  ? ", with backward of queries only"
                      : query.needs_backward ? ", with backward"
                                             : "");
+}
+
+std::string KindOf<PagedAttentionTable>::shape(const Query& query) {
+  return fmt::format("{} rows, {} sequences of at most {} of {} pages of {}, {} / {} heads of {}", query.rows,
+                     query.sequences, query.max_pages, query.pages, query.page_rows, query.heads_q, query.heads_kv,
+                     query.head_dim);
 }
 
 std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {

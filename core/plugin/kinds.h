@@ -89,6 +89,24 @@ struct KindOf<fvlm_attention_v1> {
   static std::string shape(const Query& query);
 };
 
+// The functions for attention over pages, which a plugin of the kind attention may leave out, as a table of their own.
+struct PagedAttentionTable {
+  fvlm_table base;
+  decltype(fvlm_attention_v1::supports_paged) supports;
+  decltype(fvlm_attention_v1::requirements_paged) requirements;
+  decltype(fvlm_attention_v1::prepare_paged) prepare;
+  decltype(fvlm_attention_v1::forward_paged) forward;
+};
+
+template <>
+struct KindOf<PagedAttentionTable> {
+  using Query = fvlm_paged_attention_query;
+  static constexpr std::string_view family = "fvlm.attention/1";
+  static int32_t device(const Query& query) { return query.device.type; }
+  static std::string subject(const Query&) { return "paged attention"; }
+  static std::string shape(const Query& query);
+};
+
 template <>
 struct KindOf<fvlm_loss_v1> {
   using Query = fvlm_loss_query;

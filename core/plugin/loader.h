@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace fvlm {
@@ -33,6 +34,7 @@ struct PluginTable {
   const void* table;
   uint32_t declared_size;                   // the plugin's struct_size
   std::vector<std::string_view> operations; // of kernels: those that it implements
+  std::optional<PagedAttentionTable> paged; // of attention: where the plugin has it
 
   bool has(std::string_view operation) const {
     return std::find(operations.begin(), operations.end(), operation) != operations.end();
@@ -54,7 +56,10 @@ struct LoadedPlugin {
   template <class Table>
   const Table* table(std::string_view variant = {}) const {
     const PluginTable* found = find({std::string(KindOf<Table>::family), std::string(variant)});
-    return found ? static_cast<const Table*>(found->table) : nullptr;
+    if constexpr (std::is_same_v<Table, PagedAttentionTable>)
+      return found && found->paged ? &*found->paged : nullptr;
+    else
+      return found ? static_cast<const Table*>(found->table) : nullptr;
   }
 };
 

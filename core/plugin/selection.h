@@ -93,6 +93,7 @@ SelectionQuery selection_query(const typename KindOf<Table>::Query& query, const
   questions.device = KindOf<Table>::device(query);
   questions.ask = [&query, kind = questions.kind](const LoadedPlugin& plugin) {
     const auto* table = plugin.template table<Table>(kind.variant);
+    if (!table) return SupportAnswer{0, "does not implement it", {}}; // optional functions of the kind
     if constexpr (requires { KindOf<Table>::unknown_field(*table, query); })
       if (std::string field = KindOf<Table>::unknown_field(*table, query); !field.empty())
         return SupportAnswer{0, "does not know " + field, {}};

@@ -24,7 +24,7 @@ struct AnswerService::RunningAnswer {
   StreamingDetokenizer text;
 };
 
-AnswerService::AnswerService(model::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
+AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                              const ServiceLimits& limits)
     : generator_(generator), tokenizer_(tokenizer), prompts_(prompts), limits_(limits),
       thread_(start_thread([this] { work(); })) {}
@@ -73,11 +73,13 @@ void AnswerService::work() {
     }
     try {
       if (next) begin(std::move(next));
-      if (running_.empty()) continue;
-      batch_->step();
-      for (const model::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
+      cancel_abandoned();
+      if (!batch_) continue;
+      const bool stepped = batch_->step();
+      for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
       std::lock_guard lock(lock_);
-      ++counts_.steps;
+      counts_.steps += stepped ? 1 : 0;
+      counts_.cache = batch_->counts();
     } catch (const std::exception& error) { // out of memory, for example
       log_error("a step failed, and with it all its requests: {}", error.what());
       fail_all(Error(ErrorKind::internal, "the model failed while it answered; the server's log says why"));
@@ -93,21 +95,26 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
     return;
   }
   try {
-    if (!batch_) batch_.emplace(generator_.make_batch(limits_.cache_rows, limits_.requests));
+    if (!batch_) {
+      infer::BatchOptions options;
+      options.cache_rows = options.reserved_rows = limits_.cache_rows;
+      options.prefill_rows = limits_.prefill_rows;
+      batch_.emplace(generator_.make_batch(options));
+    }
     const ChatRequest& request = job->request;
-    model::GenerateOptions options;
+    infer::GenerateOptions options;
     options.limit = request.max_tokens.value_or(limits_.max_tokens);
     options.sampling = request.sampling;
     const model::Sample sample = prompts_.write(request);
     at::Tensor maps;
-    model::Prompt prompt = generator_.encode_prompt(sample, options, request.attention ? &maps : nullptr);
+    infer::Prompt prompt = generator_.encode_prompt(sample, options, request.attention ? &maps : nullptr);
     if (maps.defined()) job->listener->show_attention(prompts_.attention_of(sample.frames, maps));
     job->usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
     for (int64_t answer = 0; answer < request.answers; ++answer) {
       auto running =
           std::make_shared<RunningAnswer>(RunningAnswer{job, answer, StreamingDetokenizer(tokenizer_, request.stops)});
       prompt.sampling.answer = static_cast<uint64_t>(answer);
-      prompt.on_token = [this, running](int64_t token) { return take_token(*running, token); };
+      prompt.on_token = [this, running](const infer::GeneratedToken& token) { return take_token(*running, token.id); };
       running_.emplace(batch_->add(prompt), running);
       ++job->open;
     }
@@ -116,21 +123,34 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
   }
 }
 
+// Answers whose clients have left give their places to others, also where no token of theirs is near.
+void AnswerService::cancel_abandoned() {
+  for (auto running = running_.begin(); running != running_.end();) {
+    const auto [number, answer] = *running;
+    Job& job = *answer->job;
+    if (!job.abandoned && !job.listener->is_abandoned()) {
+      ++running;
+      continue;
+    }
+    job.abandoned = true;
+    batch_->cancel(number);
+    running = running_.erase(running);
+    if (--job.open == 0) finish(job, nullptr);
+  }
+}
+
 bool AnswerService::take_token(RunningAnswer& answer, int64_t token) {
   Job& job = *answer.job;
-  if (job.listener->is_abandoned()) {
-    job.abandoned = true;
-    return false;
-  }
   const std::string piece = answer.text.add(static_cast<TokenId>(token));
   if (!piece.empty()) job.listener->add_text(answer.number, piece);
   return !answer.text.stopped();
 }
 
-void AnswerService::end(const model::GeneratedAnswer& generated) {
+void AnswerService::end(const infer::GeneratedAnswer& generated) {
   const auto running = running_.extract(generated.number).mapped();
   Job& job = *running->job;
   job.usage.completion += std::ssize(generated.tokens);
+  job.usage.cached = std::max(job.usage.cached, generated.shared_rows);
   const std::string rest = running->text.finish();
   if (!rest.empty()) job.listener->add_text(running->number, rest);
   job.listener->end_answer(running->number, generated.ended || running->text.stopped() ? "stop" : "length");

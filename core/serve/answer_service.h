@@ -2,7 +2,7 @@
 // every step. Requests join and leave between two steps.
 #pragma once
 #include "base/error.h"
-#include "model/generate.h"
+#include "infer/generator.h"
 #include "serve/prompt_writer.h"
 
 #include <atomic>
@@ -35,21 +35,23 @@ class AnswerListener {
 };
 
 struct ServiceLimits {
-  int64_t requests = 256;    // that wait or are answered; further ones are turned away
-  int64_t cache_rows = 8192; // of keys and values, for all answers together
-  int64_t max_tokens = 512;  // of an answer whose request sets none
+  int64_t requests = 256;                                // that wait or are answered; further ones are turned away
+  int64_t cache_rows = infer::BatchOptions().cache_rows; // of keys and values, for all answers together
+  int64_t prefill_rows = 0;                              // see infer::BatchOptions
+  int64_t max_tokens = 512;                              // of an answer whose request sets none
 };
 
 struct ServiceCounts {
   int64_t waiting = 0, answering = 0; // requests
   int64_t answered = 0, failed = 0, abandoned = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
+  infer::SchedulerCounts cache;
 };
 
 class AnswerService {
  public:
   // All of these must outlive it.
-  AnswerService(model::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
+  AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                 const ServiceLimits& limits);
   ~AnswerService();
 
@@ -65,15 +67,16 @@ class AnswerService {
   void work();
   void begin(std::shared_ptr<Job> job);
   bool take_token(RunningAnswer& answer, int64_t token);
-  void end(const model::GeneratedAnswer& generated);
+  void cancel_abandoned();
+  void end(const infer::GeneratedAnswer& generated);
   void finish(Job& job, const Error* error);
   void fail_all(const Error& error);
 
-  model::Generator& generator_;
+  infer::Generator& generator_;
   const Tokenizer& tokenizer_;
   const PromptWriter& prompts_;
   ServiceLimits limits_;
-  std::optional<model::GenerationBatch> batch_;
+  std::optional<infer::GenerationBatch> batch_;
   std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch
 
   mutable std::mutex lock_; // of what follows

@@ -195,6 +195,11 @@ std::string ApiServer::metrics() const {
   add("requests_abandoned_total", "counter", "Requests whose clients left.", counts.abandoned);
   add("prompt_tokens_total", "counter", "Rows of prompts, visual ones included.", counts.prompt_tokens);
   add("generated_tokens_total", "counter", "Tokens of answers.", counts.generated_tokens);
+  add("cache_pages", "gauge", "Pages of the cache of keys and values.", counts.cache.pages);
+  add("cache_pages_free", "gauge", "Pages that hold nothing.", counts.cache.free_pages);
+  add("cache_pages_cached", "gauge", "Pages of ended answers that prompts can share.", counts.cache.cached_pages);
+  add("cache_shared_tokens_total", "counter", "Rows of prompts that were found in pages.", counts.cache.shared_rows);
+  add("preemptions_total", "counter", "Times that an answer gave its pages to an older one.", counts.cache.preemptions);
   add("steps_total", "counter", "Passes of the decoder.", counts.steps);
   return text;
 }

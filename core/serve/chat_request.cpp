@@ -253,6 +253,7 @@ namespace {
 
 Json json_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
           {"completion_tokens", usage.completion},
           {"total_tokens", usage.prompt + usage.completion}};
 }

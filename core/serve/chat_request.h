@@ -2,7 +2,7 @@
 #pragma once
 #include "data/own_template.h"
 #include "data/tile_grid.h"
-#include "model/sampling.h"
+#include "infer/sampling.h"
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
@@ -40,7 +40,7 @@ struct ChatRequest {
   std::vector<std::string> images;    // the files, in the order of their marks
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
-  model::Sampling sampling;
+  infer::Sampling sampling;
   std::optional<int64_t> max_tokens;
   int64_t answers = 1;
   bool stream = false, stream_usage = false;
@@ -54,6 +54,7 @@ ChatRequest parse_completion(std::string_view body, const RequestLimits& limits)
 
 struct Usage {
   int64_t prompt = 0, completion = 0; // tokens; visual rows count as tokens of the prompt
+  int64_t cached = 0;                 // of the prompt, that were computed for another one before
 };
 
 struct AnswerText {

@@ -74,8 +74,8 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
                          return trains(stage, group_of(plan.model, directory_name(spec.name)));
                        }});
   made.model->speed = plan.speed;
-  made.model->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
-  made.model->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
+  made.model->set_recompute(model::Recompute::from_plan(stage.activation_checkpointing.vision),
+                            model::Recompute::from_plan(stage.activation_checkpointing.decoder));
   if (stage.uses(plan::ObjectiveTerm::Reference::live)) made.frozen.models.reference = make_frozen(plan, device, begin);
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const std::string* folder = stage.objective[term]->teacher();

@@ -34,6 +34,35 @@ HeadRows rows_of(const fvlm_tensor* tensor, const fvlm_attention_query& query, b
   return {tensor->data, tensor->strides[0], tensor->strides[1]};
 }
 
+HeadRows pages_of(const fvlm_tensor* tensor, const fvlm_paged_attention_query& query, const char* name) {
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (tensor->dtype != query.dtype || tensor->ndim != 4 || tensor->shape[0] != query.pages ||
+      tensor->shape[1] != query.page_rows || tensor->shape[2] != query.heads_kv || tensor->shape[3] != query.head_dim)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %d, %d, %d]", name, sdk::name_of(query.dtype),
+                  static_cast<long long>(query.pages), query.page_rows, query.heads_kv, query.head_dim);
+  if (query.head_dim > 1 && tensor->strides[3] != 1)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
+  return {tensor->data, tensor->strides[1], tensor->strides[2], tensor->strides[0]};
+}
+
+// The part of a query over pages that describes q and out.
+fvlm_attention_query packed_query(const fvlm_paged_attention_query& query) {
+  fvlm_attention_query packed{};
+  packed.struct_size = sizeof packed;
+  packed.causal = 1;
+  packed.device = query.device;
+  packed.dtype = query.dtype;
+  packed.heads_q = query.heads_q;
+  packed.heads_kv = query.heads_kv;
+  packed.head_dim = query.head_dim;
+  packed.max_seqlen_q = static_cast<int32_t>(std::min(query.rows, rows_per_task));
+  packed.max_seqlen_kv = static_cast<int32_t>(query.max_pages * query.page_rows);
+  packed.tokens_q = query.rows;
+  packed.segments = query.rows; // at most one for each row
+  packed.scale = query.scale;
+  return packed;
+}
+
 class AttentionCpu : public Attention {
  public:
   explicit AttentionCpu(const fvlm_instance_config& config)
@@ -111,6 +140,40 @@ class AttentionCpu : public Attention {
     clear_padding(query, problem.d_v, cu_kv, query.tokens_kv, query.heads_kv);
   }
 
+  static Support supports_paged(const PagedQuery& query) {
+    if (query.page_rows < 1 || query.page_rows % 16 != 0)
+      return refuse("page_rows %d not supported: expected a multiple of 16", query.page_rows);
+    if (query.max_pages < 0 || query.max_pages * query.page_rows > std::numeric_limits<int32_t>::max())
+      return refuse("sequences of %lld pages not supported", static_cast<long long>(query.max_pages));
+    return supports(packed_query(query));
+  }
+
+  void requirements_paged(const PagedQuery& query, Requirements& requirements) const {
+    require(supports_paged(query));
+    const Query packed = packed_query(query);
+    Workspace space;
+    (void)take(space, packed, rows_per_task, kernels_.forward_scratch(problem_of(packed)));
+    requirements.forward_workspace = space.used();
+  }
+
+  void forward_paged(const fvlm_call& call, const PagedQuery& query, const Paged& a) {
+    require(supports_paged(query));
+    const Query packed = packed_query(query);
+    AttentionProblem problem = problem_of(packed);
+    problem.page_rows = query.page_rows;
+    problem.q = rows_of(a.q, packed, false, "q");
+    problem.out = rows_of(a.out, packed, false, "out");
+    problem.k = pages_of(a.k_pages, query, "k_pages");
+    problem.v = pages_of(a.v_pages, query, "v_pages");
+    const int64_t scratch_floats = kernels_.forward_scratch(problem);
+    Workspace workspace(call);
+    const Space space = take(workspace, packed, rows_per_task, scratch_floats);
+    const int64_t count = plan_paged_tasks(query, packed, a, problem.out, space.tasks);
+    run_tasks(host_, count, [&](int worker, int64_t task) {
+      kernels_.forward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
+    });
+  }
+
  private:
   struct Space {
     Span<PlannedTask> tasks;
@@ -158,6 +221,48 @@ class AttentionCpu : public Attention {
     return static_cast<int64_t>(count);
   }
 
+  // A task is a key head and a run of rows that follow each other in one sequence, which is one row for each sequence
+  // that is continued, and many for a prompt. Clears padding rows.
+  static int64_t plan_paged_tasks(const PagedQuery& query, const Query& packed, const Paged& a, const HeadRows& out,
+                                  Span<PlannedTask> tasks) {
+    const View<const int32_t, 1> sequences(a.sequences, "sequences"), lengths(a.lengths, "lengths");
+    const View<const int32_t, 2> table(a.page_table, "page_table");
+    if (sequences.size(0) != query.rows || lengths.size(0) != query.rows || table.size(0) != query.sequences ||
+        table.size(1) != query.max_pages)
+      throw Failure(FVLM_ERROR_ARGUMENT, "sequences, lengths or page_table have other shapes than the query");
+    std::size_t count = 0;
+    for (int64_t first = 0, end = 0; first < query.rows; first = end) {
+      end = first + 1;
+      if (lengths(first) == 0) {
+        clear_row(packed, out, first, query.heads_q);
+        continue;
+      }
+      const int32_t sequence = sequences(first);
+      while (end < query.rows && end - first < rows_per_task && sequences(end) == sequence &&
+             lengths(end) == lengths(end - 1) + 1)
+        ++end;
+      check_pages(query, table, sequence, lengths(end - 1), first);
+      const int64_t rows = end - first, keys = lengths(end - 1);
+      for (int head = 0; head < query.heads_kv; ++head)
+        tasks[count++] = {{first, rows, 0, rows, 0, keys, head, table.data() + sequence * query.max_pages},
+                          rows * keys};
+    }
+    std::sort(tasks.begin(), tasks.begin() + count,
+              [](const PlannedTask& a, const PlannedTask& b) { return a.cost > b.cost; });
+    return static_cast<int64_t>(count);
+  }
+
+  static void check_pages(const PagedQuery& query, const View<const int32_t, 2>& table, int32_t sequence, int64_t keys,
+                          int64_t row) {
+    if (sequence < 0 || sequence >= query.sequences || keys < 0 || keys > query.max_pages * query.page_rows)
+      throw Failure(FVLM_ERROR_ARGUMENT, "row %lld: %lld keys of sequence %d", static_cast<long long>(row),
+                    static_cast<long long>(keys), sequence);
+    for (int64_t page = 0; page * query.page_rows < keys; ++page)
+      if (table(sequence, page) < 0 || table(sequence, page) >= query.pages)
+        throw Failure(FVLM_ERROR_ARGUMENT, "page_table: page %d of %lld", table(sequence, page),
+                      static_cast<long long>(query.pages));
+  }
+
   static void check_segments(const View<const int32_t, 1>& cu, int64_t segments, int64_t tokens, int64_t max_seqlen,
                              const char* name) {
     if (cu.size(0) != segments + 1 || cu(0) != 0 || cu(segments) > tokens)
@@ -172,11 +277,14 @@ class AttentionCpu : public Attention {
 
   static void clear_padding(const Query& query, const HeadRows& rows, const View<const int32_t, 1>& cu, int64_t tokens,
                             int64_t heads) {
+    for (int64_t row = cu(query.segments); row < tokens; ++row) clear_row(query, rows, row, heads);
+  }
+
+  static void clear_row(const Query& query, const HeadRows& rows, int64_t row, int64_t heads) {
     const std::size_t width = bytes_of(query.dtype);
-    for (int64_t row = cu(query.segments); row < tokens; ++row)
-      for (int64_t head = 0; head < heads; ++head)
-        std::memset(static_cast<char*>(rows.data) + static_cast<std::size_t>(row * rows.row + head * rows.head) * width,
-                    0, static_cast<std::size_t>(query.head_dim) * width);
+    for (int64_t head = 0; head < heads; ++head)
+      std::memset(static_cast<char*>(rows.data) + static_cast<std::size_t>(row * rows.row + head * rows.head) * width,
+                  0, static_cast<std::size_t>(query.head_dim) * width);
   }
 
   const fvlm_host* host_;

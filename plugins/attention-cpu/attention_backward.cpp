@@ -105,8 +105,8 @@ void backward_task(const AttentionProblem& problem, const AttentionTask& task, f
   const Buffers b = take(scratch, problem);
   const int64_t dim = padded_dim(problem);
   const int group = problem.heads_q / problem.heads_kv;
-  pack_key_tiles<Element>(problem.k, task, problem.head_dim, dim, b.keys_t);
-  pack_key_tiles<Element>(problem.v, task, problem.head_dim, dim, b.values_t);
+  pack_key_tiles<Element>(problem, problem.k, task, dim, b.keys_t);
+  pack_key_tiles<Element>(problem, problem.v, task, dim, b.values_t);
   pack_rows(at<const Element>(problem.k, task.kv_begin, task.kv_head), problem.k.row, task.kv_count, problem.head_dim,
             1.0f, b.keys, dim, dim);
   for (int64_t i = 0; i < task.kv_count * dim; i += lanes) {

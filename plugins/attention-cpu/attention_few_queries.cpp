@@ -49,43 +49,46 @@ FVLM_INLINE void store_at(Element* row, int64_t d, int64_t head_dim, Vector v) {
 
 // to[r][j] = dot(rows[r], keys[j])
 template <class Element>
-void dot_products(const HeadRows& keys, const AttentionTask& task, int head_dim, const float* rows, int64_t row_count,
-                  const Buffers& b, float* to) {
-  for (int64_t j = 0; j < task.kv_count; ++j) {
-    const Element* key = at<const Element>(keys, task.kv_begin + j, task.kv_head);
-    for (int64_t r = 0; r < row_count; ++r) {
-      Vector products = zero();
-      for (int64_t d = 0; d < b.dim; d += lanes)
-        products = fma(load_at(key, d, head_dim), load(rows + r * b.dim + d), products);
-      to[r * b.keys + j] = sum(products);
-    }
-  }
+void dot_products(const AttentionProblem& problem, const HeadRows& keys, const AttentionTask& task, const float* rows,
+                  int64_t row_count, const Buffers& b, float* to) {
+  each_run<Element>(problem, task, keys, 0, task.kv_count, [&](int64_t first, int64_t count, const Element* key) {
+    for (int64_t j = first; j < first + count; ++j, key += keys.row)
+      for (int64_t r = 0; r < row_count; ++r) {
+        Vector products = zero();
+        for (int64_t d = 0; d < b.dim; d += lanes)
+          products = fma(load_at(key, d, problem.head_dim), load(rows + r * b.dim + d), products);
+        to[r * b.keys + j] = sum(products);
+      }
+  });
 }
 
 // to[d] = factor * sum over j of weights[j] values[j][d]
 template <int Vectors, class Element, class To>
-FVLM_INLINE void weighted_sum_of_columns(const HeadRows& values, const AttentionTask& task, int64_t d, int64_t head_dim,
-                                         const float* weights, float factor, To* to) {
+FVLM_INLINE void weighted_sum_of_columns(const AttentionProblem& problem, const HeadRows& values,
+                                         const AttentionTask& task, int64_t d, const float* weights, float factor,
+                                         To* to) {
   Vector sums[Vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) sums[v] = zero();
-  for (int64_t j = 0; j < task.kv_count; ++j) {
-    const Element* value = at<const Element>(values, task.kv_begin + j, task.kv_head);
+  each_run<Element>(problem, task, values, 0, task.kv_count, [&](int64_t first, int64_t count, const Element* value) {
+    for (int64_t j = first; j < first + count; ++j, value += values.row) {
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v)
-      sums[v] = fma(splat(weights[j]), load_at(value, d + v * lanes, head_dim), sums[v]);
-  }
+      for (int v = 0; v < Vectors; ++v)
+        sums[v] = fma(splat(weights[j]), load_at(value, d + v * lanes, problem.head_dim), sums[v]);
+    }
+  });
 #pragma GCC unroll 4
-  for (int v = 0; v < Vectors; ++v) store_at(to, d + v * lanes, head_dim, sums[v] * factor);
+  for (int v = 0; v < Vectors; ++v) store_at(to, d + v * lanes, problem.head_dim, sums[v] * factor);
 }
 
 template <class Element, class To>
-void weighted_sum(const HeadRows& values, const AttentionTask& task, int64_t head_dim, const float* weights,
-                  float factor, To* to) {
+void weighted_sum(const AttentionProblem& problem, const HeadRows& values, const AttentionTask& task,
+                  const float* weights, float factor, To* to) {
   int64_t d = 0;
-  for (; head_dim - d > 3 * lanes; d += 4 * lanes)
-    weighted_sum_of_columns<4, Element>(values, task, d, head_dim, weights, factor, to);
-  for (; d < head_dim; d += lanes) weighted_sum_of_columns<1, Element>(values, task, d, head_dim, weights, factor, to);
+  for (; problem.head_dim - d > 3 * lanes; d += 4 * lanes)
+    weighted_sum_of_columns<4, Element>(problem, values, task, d, weights, factor, to);
+  for (; d < problem.head_dim; d += lanes)
+    weighted_sum_of_columns<1, Element>(problem, values, task, d, weights, factor, to);
 }
 
 template <class Element>
@@ -98,13 +101,13 @@ void forward_rows(const AttentionProblem& problem, const AttentionTask& task, fl
     pack_rows(at<const Element>(problem.q, row.token, row.head), problem.q.row, 1, problem.head_dim,
               problem.scale * log2_e, b.queries + r * b.dim, b.dim, b.dim);
   }
-  dot_products<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
+  dot_products<Element>(problem, problem.k, task, b.queries, rows, b, b.p);
   for (int64_t r = 0; r < rows; ++r) {
     const Row row = row_of(problem, task, r);
     float largest_score = no_maximum, total = 0;
     float* p = b.p + r * b.keys;
     (void)online_softmax(p, width, visible_keys(problem, task, row.position), largest_score, total);
-    weighted_sum<Element>(problem.v, task, problem.head_dim, p, total == 0.0f ? 0.0f : 1.0f / total,
+    weighted_sum<Element>(problem, problem.v, task, p, total == 0.0f ? 0.0f : 1.0f / total,
                           at<Element>(problem.out, row.token, row.head));
     if (problem.log_sum_exp)
       problem.log_sum_exp[row.token * problem.heads_q + row.head] =
@@ -145,13 +148,13 @@ void backward_rows(const AttentionProblem& problem, const AttentionTask& task, f
       products = fma(load_at(out, d, problem.head_dim), load(d_out + d), products);
     b.delta[r] = sum(products);
   }
-  dot_products<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
-  dot_products<Element>(problem.v, task, problem.head_dim, b.d_out, rows, b, b.d_s);
+  dot_products<Element>(problem, problem.k, task, b.queries, rows, b, b.p);
+  dot_products<Element>(problem, problem.v, task, b.d_out, rows, b, b.d_s);
   for (int64_t r = 0; r < rows; ++r) {
     const Row row = row_of(problem, task, r);
     softmax_backward(b.p + r * b.keys, b.d_s + r * b.keys, width, visible_keys(problem, task, row.position),
                      problem.log_sum_exp[row.token * problem.heads_q + row.head], b.delta[r]);
-    weighted_sum<Element>(problem.k, task, problem.head_dim, b.d_s + r * b.keys, problem.scale,
+    weighted_sum<Element>(problem, problem.k, task, b.d_s + r * b.keys, problem.scale,
                           at<Element>(problem.d_q, row.token, row.head));
   }
   // The packed queries are multiplied by scale * log2 e, but d_k has only the factor scale.

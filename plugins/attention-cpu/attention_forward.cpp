@@ -86,9 +86,10 @@ void forward_task(const AttentionProblem& problem, const AttentionTask& task, fl
   const Buffers b = take(scratch, problem);
   const int64_t dim = padded_dim(problem);
   const int group = problem.heads_q / problem.heads_kv;
-  pack_key_tiles<Element>(problem.k, task, problem.head_dim, dim, b.keys);
-  pack_rows(at<const Element>(problem.v, task.kv_begin, task.kv_head), problem.v.row, task.kv_count, problem.head_dim,
-            1.0f, b.values, dim, dim);
+  pack_key_tiles<Element>(problem, problem.k, task, dim, b.keys);
+  each_run<Element>(problem, task, problem.v, 0, task.kv_count, [&](int64_t first, int64_t rows, const Element* from) {
+    pack_rows(from, problem.v.row, rows, problem.head_dim, 1.0f, b.values + first * dim, dim, dim);
+  });
   for (int h = 0; h < group; ++h)
     for (int64_t first = 0; first < task.q_count; first += tile_queries)
       forward_block<Element>(problem, task, int64_t{task.kv_head} * group + h, first,

@@ -8,10 +8,11 @@
 
 namespace fvlm::plugins {
 
-// A [tokens, heads, head_dim] tensor whose last dimension is contiguous.
+// A [tokens, heads, head_dim] tensor whose last dimension is contiguous. Of keys in pages: [pages, page_rows, heads,
+// head_dim].
 struct HeadRows {
   void* data;
-  int64_t row, head;
+  int64_t row, head, page = 0;
 };
 
 struct AttentionProblem {
@@ -22,14 +23,17 @@ struct AttentionProblem {
   int heads_q, heads_kv, head_dim;
   int64_t max_seqlen_q, max_seqlen_kv;
   float scale;
+  int64_t page_rows; // of keys and values; 0: they are not in pages
 };
 
 // The query rows [q_begin, q_begin + q_count) of the pack, for all query heads of one key head. q_offset is the
-// position of the first one in its segment, which has q_total query rows.
+// position of the first one in its segment, which has q_total query rows. Keys in pages: the first kv_count rows of
+// `pages`, and kv_begin is 0.
 struct AttentionTask {
   int64_t q_begin, q_count, q_offset, q_total;
   int64_t kv_begin, kv_count;
   int kv_head;
+  const int32_t* pages = nullptr;
 };
 
 struct AttentionKernels {

@@ -44,6 +44,23 @@ FVLM_INLINE Element* at(const HeadRows& rows, int64_t row, int64_t head) {
   return static_cast<Element*>(rows.data) + row * rows.row + head * rows.head;
 }
 
+// Calls body(first, count, element) for each run of keys that are adjacent in memory, from key `begin` to `end` of the
+// task's: their number in the task, how many they are, and the first one's first element.
+template <class Element, class Body>
+FVLM_INLINE void each_run(const AttentionProblem& problem, const AttentionTask& task, const HeadRows& keys,
+                          int64_t begin, int64_t end, const Body& body) {
+  if (!task.pages) {
+    body(begin, end - begin, at<const Element>(keys, task.kv_begin + begin, task.kv_head));
+    return;
+  }
+  for (int64_t page = begin / problem.page_rows; begin < end; ++page) {
+    const int64_t row = begin - page * problem.page_rows, left = problem.page_rows - row;
+    const int64_t count = left < end - begin ? left : end - begin;
+    body(begin, count, at<const Element>(keys, row, task.kv_head) + task.pages[page] * keys.page);
+    begin += count;
+  }
+}
+
 // Number of keys that the query at this position of its segment attends to.
 FVLM_INLINE int64_t visible_keys(const AttentionProblem& problem, const AttentionTask& task, int64_t position) {
   if (!problem.causal) return task.kv_count;
@@ -59,12 +76,15 @@ FVLM_INLINE int64_t first_query(const AttentionProblem& problem, const Attention
 }
 
 // Packs the keys of one head as transposed tiles: tile t is [dim][tile_keys] at t * dim * tile_keys, padded with 0.
+// A page begins at a whole vector of keys.
 template <class Element>
-inline void pack_key_tiles(const HeadRows& keys, const AttentionTask& task, int head_dim, int64_t dim, float* to) {
+inline void pack_key_tiles(const AttentionProblem& problem, const HeadRows& keys, const AttentionTask& task,
+                           int64_t dim, float* to) {
   for (int64_t key = 0; key < task.kv_count; key += tile_keys) {
     const int64_t count = task.kv_count - key < tile_keys ? task.kv_count - key : tile_keys;
-    pack_transposed(at<const Element>(keys, task.kv_begin + key, task.kv_head), keys.row, count, head_dim, to,
-                    tile_keys, dim);
+    each_run<Element>(problem, task, keys, key, key + count, [&](int64_t first, int64_t rows, const Element* from) {
+      pack_transposed(from, keys.row, rows, problem.head_dim, to + (first - key), tile_keys, dim);
+    });
     for (int64_t pad = round_up(count, lanes); pad < tile_keys; pad += lanes)
       for (int64_t d = 0; d < dim; ++d) store(to + d * tile_keys + pad, zero());
     to += dim * tile_keys;

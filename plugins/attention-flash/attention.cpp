@@ -2,6 +2,7 @@
 #include "common/cuda_device.h"
 #include "common/cuda_rotary.cuh"
 #include "common/cuda_tensor_map.h"
+#include "paged_attention.h"
 #include "problem.h"
 
 #include <algorithm>
@@ -89,6 +90,49 @@ class AttentionFlash : public Attention {
     attention_backward(call, multiprocessors_, query.dtype, problem);
   }
 
+  static Support supports_paged(const PagedQuery& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    if (!is_one_of<BFloat16, Half, float>(query.dtype))
+      return refuse("dtype %s is not supported: expected bfloat16, float16 or float32", sdk::name_of(query.dtype));
+    if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
+      return refuse("head_dim %d is not supported: expected a multiple of 8, up to 128", query.head_dim);
+    if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
+      return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
+    if (query.page_rows < 1 || (query.page_rows & (query.page_rows - 1)) != 0)
+      return refuse("page_rows %d is not supported: expected a power of two", query.page_rows);
+    if (query.rows < 0 || query.rows > 65535 || query.heads_q > 65535)
+      return refuse("%lld rows of %d heads are not supported: expected at most 65535",
+                    static_cast<long long>(query.rows), query.heads_q);
+    if (query.max_pages < 0 || query.max_pages > INT32_MAX / query.page_rows / 2)
+      return refuse("sequences of %lld pages are not supported", static_cast<long long>(query.max_pages));
+    return accept(250, "one launch, split over the keys");
+  }
+
+  void forward_paged(const fvlm_call& call, const PagedQuery& query, const Paged& a) {
+    require(supports_paged(query));
+    if (query.rows == 0) return;
+    PagedProblem p{};
+    const Rows q = paged_rows(query, a.q, "q"), out = paged_rows(query, a.out, "out");
+    p.q = q.data, p.q_row = q.row, p.q_head = q.head;
+    p.out = out.data, p.out_row = out.row, p.out_head = out.head;
+    const Rows k = pages_of(query, a.k_pages, "k_pages"), v = pages_of(query, a.v_pages, "v_pages");
+    p.k = k.data, p.k_page = k.page, p.k_row = k.row, p.k_head = k.head;
+    p.v = v.data, p.v_page = v.page, p.v_row = v.row, p.v_head = v.head;
+    const View<const std::int32_t, 2> table(a.page_table, "page_table");
+    if (table.size(0) != query.sequences || table.size(1) != query.max_pages)
+      throw Failure(FVLM_ERROR_ARGUMENT, "page_table: expected [%lld, %lld]", static_cast<long long>(query.sequences),
+                    static_cast<long long>(query.max_pages));
+    p.table = table.data();
+    p.sequences = vector_of<const std::int32_t>(a.sequences, query.rows, "sequences");
+    p.lengths = vector_of<const std::int32_t>(a.lengths, query.rows, "lengths");
+    p.max_pages = query.max_pages;
+    p.head_dim = query.head_dim;
+    while ((1 << p.page_shift) < query.page_rows) ++p.page_shift;
+    p.group = query.heads_q / query.heads_kv;
+    p.scale_log2 = query.scale * 1.44269504F;
+    paged_attention(call, query.dtype, paged_launch(query, multiprocessors_, is_hopper(query.device)), p);
+  }
+
  private:
   static constexpr int max_fast_keys = 512; // keys per segment up to which it was measured to be faster than cuDNN
 
@@ -108,6 +152,33 @@ class AttentionFlash : public Attention {
   }
   // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small.
   static bool keeps_compensation(const Query& query) { return query.causal && query.dtype == bfloat16; }
+
+  // Strides in elements.
+  struct Rows {
+    void* data;
+    int64_t page, row, head;
+  };
+  // q or out of a call over pages: aligned to their elements alone.
+  static Rows paged_rows(const PagedQuery& query, const fvlm_tensor* tensor, const char* name) {
+    if (!tensor || tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != query.rows ||
+        tensor->shape[1] != query.heads_q || tensor->shape[2] != query.head_dim || tensor->strides[2] != 1)
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %d, %d] with contiguous heads", name,
+                    sdk::name_of(query.dtype), static_cast<long long>(query.rows), query.heads_q, query.head_dim);
+    return {tensor->data, 0, tensor->strides[0], tensor->strides[1]};
+  }
+  static Rows pages_of(const PagedQuery& query, const fvlm_tensor* tensor, const char* name) {
+    if (!tensor || tensor->dtype != query.dtype || tensor->ndim != 4 || tensor->shape[0] != query.pages ||
+        tensor->shape[1] != query.page_rows || tensor->shape[2] != query.heads_kv || tensor->shape[3] != query.head_dim)
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %d, %d, %d]", name, sdk::name_of(query.dtype),
+                    static_cast<long long>(query.pages), query.page_rows, query.heads_kv, query.head_dim);
+    const Rows rows{tensor->data, tensor->strides[0], tensor->strides[1], tensor->strides[2]};
+    const auto unit = static_cast<int64_t>(16 / sdk::bytes_of(query.dtype));
+    const auto is_aligned = [unit](int64_t stride, int64_t count) { return count < 2 || stride % unit == 0; };
+    if (tensor->strides[3] != 1 || !is_aligned(rows.page, query.pages) || !is_aligned(rows.row, query.page_rows) ||
+        !is_aligned(rows.head, query.heads_kv) || reinterpret_cast<std::uintptr_t>(rows.data) % 16 != 0)
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: heads have to be contiguous and aligned to 16 bytes", name);
+    return rows;
+  }
 
   template <class Arguments>
   static Problem problem_of(const Query& query, const Arguments& a) {

@@ -65,9 +65,11 @@ class Profile(Bench):
             self.assertLess(row["last_loss"], row["first_loss"])
 
     def test_questions_have_the_terms_of_latentwire(self):
-        row, = self.rows("--configurations", "tiny-latentwire:2")
+        row, cached = self.rows("--configurations", "tiny-latentwire:2,tiny-latentwire:2:cached-teacher")
         self.assertEqual((row["samples"], row["labels"]), (2, 2 * (6 + 1 + 4 + 4)))
         self.assertLess(row["last_loss"], row["first_loss"])
+        for same in ("first_loss", "last_loss"):
+            self.assertEqual(cached[same], row[same], same)
 
     def test_pytorch_has_the_same_losses(self):
         try:
@@ -87,6 +89,8 @@ class Profile(Bench):
         for words, *arguments in (("'tiny' is no configuration", "--configurations", "tiny"),
                                   ("--without: unknown switch 'coarse'", "--without", "coarse"),
                                   ("'tiny:0' is no configuration", "--configurations", "tiny:0"),
+                                  ("'tiny:2:cached' is no configuration", "--configurations", "tiny:2:cached"),
+                                  ("no teacher reads its samples", "--configurations", "tiny:2:cached-teacher"),
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("--precision: expected", "--precision", "int4"),
                                   ("--repeat and --warmup want 1 or more", "--repeat", "0"),
@@ -133,7 +137,7 @@ class Op(Bench):
     def test_what_a_step_asks_for_each_question_once(self):
         rows = self.rows("--configurations", "tiny:2", "--frames", "2", "--text", "9")
         self.assertEqual({row["operation"] for row in rows}, {
-            "attention", "causal-attention", "loss", "optimizer", "rmsnorm", "layernorm", "rope", "swiglu",
+            "attention", "causal-attention", "paged-attention", "loss", "optimizer", "rmsnorm", "layernorm", "rope", "swiglu",
             "scaled_rows", "linear"})
         shapes = [(row["operation"], row["shape"]) for row in rows]
         self.assertEqual(len(shapes), len(set(shapes)))
@@ -141,7 +145,7 @@ class Op(Bench):
         (loss,) = [row for row in rows if row["operation"] == "loss"]
         self.assertEqual(loss["least"]["backward"]["flops"], 2 * loss["least"]["forward"]["flops"])
 
-    SHAPES = ("attention:3x7x2x8", "causal-attention:3x7x2x8", "loss:6x8x40", "optimizer:1000", "rmsnorm:6x8",
+    SHAPES = ("attention:3x7x2x8", "causal-attention:3x7x2x8", "paged-attention:3x20x4x2x8", "loss:6x8x40", "optimizer:1000", "rmsnorm:6x8",
               "layernorm:6x8", "rope:6x2x4", "swiglu:6x8", "bias_gelu:6x8", "layerscale_residual:6x8",
               "scaled_rows:3x8x10", "linear:6x8x10")
 

@@ -2,8 +2,8 @@
 #include "../train/measured_step.h"
 #include "../train/small_run.h"
 #include "base/error.h"
+#include "infer/generator.h"
 #include "mean_pool.h"
-#include "model/generate.h"
 #include "model/loading.h"
 #include "model/trace.h"
 #include "recipe/freeze.h"
@@ -139,8 +139,8 @@ TEST_F(Compose, AnswersAsItIsTraced) {
   EXPECT_GT(model::tensor_over(traced.at("grad.to_decoder.weight")).abs().max().item<double>(), 0);
   EXPECT_FALSE(traced.find("queries"));
 
-  model::Generator generator(model, {}, registry_);
-  model::GenerateOptions options;
+  infer::Generator generator(model, {}, registry_);
+  infer::GenerateOptions options;
   options.limit = 1;
   options.ignore_eos = true;
   const auto answer = generator.answer(frames, prompt, options);

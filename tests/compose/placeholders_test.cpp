@@ -7,7 +7,7 @@
 #include "data/shards/shard_writer.h"
 #include "every_patch.h"
 #include "feed/mix_data.h"
-#include "model/generate.h"
+#include "infer/generator.h"
 #include "model/loading.h"
 #include "model/trace.h"
 #include "model/weights/visual_rows.h"
@@ -127,9 +127,13 @@ at::Tensor plain_hidden(const model::Model& model, ops::Operations& ops, const a
     while (next < visual.size(0)) rows.push_back(visual[next++]);
   for (const int64_t token : tokens)
     rows.push_back(token == placeholder ? visual[next++] : model.decoder().embedding().value()[token]);
-  auto cache = model.decoder().make_kv_cache(ops, 1, std::ssize(rows));
-  for (const at::Tensor& row : rows)
-    hidden.push_back(model.decoder().forward(ops, row.unsqueeze(0), cache, {1})[0].clone());
+  auto pages = model.decoder().make_kv_pages(ops, 2, std::ssize(rows));
+  for (const at::Tensor& row : rows) {
+    model::PassRows one(std::ssize(rows));
+    one.begin_sequence(std::array<int32_t, 1>{1});
+    one.append(0, std::ssize(hidden));
+    hidden.push_back(model.decoder().forward(ops, row.unsqueeze(0), pages, {one, at::kCPU})[0].clone());
+  }
   return at::stack(hidden);
 }
 
@@ -205,8 +209,8 @@ TEST_F(Placeholders, AnswersAsItIsTraced) {
                  out = folder("out.safetensors");
   const at::Tensor frames = at::arange(2 * 3 * 16 * 16, at::kFloat).div(700).sub(1).view({2, 3, 16, 16});
   const int64_t p = placeholder;
-  model::Generator generator(model, {}, registry_);
-  model::GenerateOptions options;
+  infer::Generator generator(model, {}, registry_);
+  infer::GenerateOptions options;
   options.limit = 1;
   options.ignore_eos = true;
   for (const std::vector<int64_t>& prompt :

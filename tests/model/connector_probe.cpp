@@ -49,8 +49,8 @@ class DecoderOfWidth : public Decoder {
                 bool) const override {
     return x;
   }
-  KvCache make_kv_cache(Operations&, int64_t, int64_t) const override { return {}; }
-  Tensor forward(Operations&, const Tensor& x, KvCache&, const std::vector<int64_t>&) const override { return x; }
+  KvPages make_kv_pages(Operations&, int64_t, int64_t) const override { return {}; }
+  Tensor forward(Operations&, const Tensor& x, KvPages&, const StagedRows&) const override { return x; }
   bool can_defer_gradients(int64_t, int64_t) const override { return false; }
   double flops(double, double, bool, bool) const override { return 0; }
   double head_flops(double, bool, bool) const override { return 0; }

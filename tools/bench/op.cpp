@@ -40,6 +40,11 @@ struct TableOf<fvlm_attention_query> {
   }
 };
 template <>
+struct TableOf<fvlm_paged_attention_query> {
+  using Table = PagedAttentionTable;
+  static std::string operation(const fvlm_paged_attention_query&) { return "paged-attention"; }
+};
+template <>
 struct TableOf<fvlm_loss_query> {
   using Table = fvlm_loss_v1;
   static std::string operation(const fvlm_loss_query&) { return "loss"; }
@@ -94,6 +99,21 @@ void fill_attention(OpQuery& op_query, const Sizes& sizes) {
   op_query.query = query;
 }
 
+// A row for each sequence, whose pages have room for as many keys again.
+void fill_paged_attention(OpQuery& op_query, const Sizes& sizes) {
+  fvlm_paged_attention_query query{};
+  query.page_rows = 16;
+  const int64_t pages = (sizes[1] + query.page_rows - 1) / query.page_rows;
+  query.rows = query.sequences = sizes[0];
+  query.pages = sizes[0] * pages;
+  query.max_pages = 2 * pages;
+  query.heads_q = static_cast<int32_t>(sizes[2]);
+  query.heads_kv = static_cast<int32_t>(sizes[3]);
+  query.head_dim = static_cast<int32_t>(sizes[4]);
+  query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(sizes[4])));
+  op_query.query = query;
+}
+
 void fill_loss(OpQuery& op_query, const Sizes& sizes) {
   fvlm_loss_query query{};
   query.needs_d_hidden = query.needs_d_weight = 1;
@@ -116,6 +136,7 @@ const std::vector<Form>& forms() {
   static const std::vector<Form> all = [] {
     std::vector<Form> forms{{"attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<false>},
                             {"causal-attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<true>},
+                            {"paged-attention", "ROWSxKEYSxHEADSxKEY_HEADSxHEAD_DIM", fill_paged_attention},
                             {"loss", "ROWSxWIDTHxVOCABULARY", fill_loss},
                             {"optimizer", "PARAMETERS", fill_optimizer}};
     for (const TableOperation& operation : kernel_operations())
@@ -168,6 +189,15 @@ struct Description {
                         {"segments", filling.segments},
                         {"of_q", filling.of_q},
                         {"of_kv", filling.of_kv},
+                        {"heads_q", of.heads_q},
+                        {"heads_kv", of.heads_kv},
+                        {"head_dim", of.head_dim}});
+    return description;
+  }
+  Json operator()(const fvlm_paged_attention_query& of) const {
+    Json description = base("paged-attention", of.dtype, false);
+    description.update({{"rows", of.rows},
+                        {"keys", ops::typical_keys(of)},
                         {"heads_q", of.heads_q},
                         {"heads_kv", of.heads_kv},
                         {"head_dim", of.head_dim}});

@@ -54,6 +54,15 @@ Passes minimal_work(const fvlm_attention_query& query) {
   return passes;
 }
 
+// Each row reads keys of its own, as where every row continues another sequence.
+Passes minimal_work(const fvlm_paged_attention_query& query) {
+  const double rows = number(query.rows), keys = rows * number(ops::typical_keys(query)), size = bytes_of(query.dtype);
+  Passes passes;
+  passes.forward.bytes = 2 * (rows * query.heads_q + keys * query.heads_kv) * query.head_dim * size;
+  passes.forward.flops = 4 * keys * query.heads_q * query.head_dim;
+  return passes;
+}
+
 Passes minimal_work(const fvlm_loss_query& query) {
   const double size = bytes_of(query.dtype), hidden = number(query.tokens * query.width),
                weight = number(query.vocab * query.width);
@@ -98,6 +107,9 @@ MinimalWork minimal_work(std::string_view operation, const ops::CalledQuery& que
     MinimalWork operator()(const fvlm_attention_query& of) const {
       return {bytes, products_of(operation, of) * minimal_work(of).forward.flops / 2};
     }
+    MinimalWork operator()(const fvlm_paged_attention_query& of) const {
+      return {bytes, minimal_work(of).forward.flops};
+    }
     MinimalWork operator()(const fvlm_loss_query& of) const {
       return {bytes, products_of(operation, of) * minimal_work(of).forward.flops};
     }
@@ -110,6 +122,9 @@ MinimalWork minimal_work(std::string_view operation, const ops::CalledQuery& que
 std::string shape_of(const ops::CalledQuery& query) {
   struct Shape {
     std::string operator()(const fvlm_attention_query& of) const { return KindOf<fvlm_attention_v1>::shape(of); }
+    std::string operator()(const fvlm_paged_attention_query& of) const {
+      return KindOf<PagedAttentionTable>::shape(of);
+    }
     std::string operator()(const fvlm_loss_query& of) const { return KindOf<fvlm_loss_v1>::shape(of); }
     std::string operator()(const fvlm_kernels_query& of) const { return KindOf<fvlm_kernels_v1>::shape(of); }
     std::string operator()(const fvlm_optimizer_query& of) const { return fmt::format("{} parameters", of.elements); }

@@ -21,6 +21,7 @@ struct Passes {
   MinimalWork forward, backward; // backward: zeros if there is none
 };
 Passes minimal_work(const fvlm_attention_query& query);
+Passes minimal_work(const fvlm_paged_attention_query& query);
 Passes minimal_work(const fvlm_loss_query& query);
 Passes minimal_work(const fvlm_kernels_query& query);
 Passes minimal_work(const fvlm_optimizer_query& query); // AdamW's

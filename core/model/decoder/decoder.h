@@ -1,7 +1,7 @@
 // Decoder: rows in, hidden states out. A decoder knows its own parameters and nothing of the other parts. A family of
 // decoders is a folder beside this file and a line in decoders.inc.
 #pragma once
-#include "model/decoder/kv_cache.h"
+#include "model/decoder/kv_pages.h"
 #include "model/part.h"
 #include "model/weights/model_family.h"
 
@@ -25,12 +25,11 @@ class Decoder {
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                         const ops::SharedGradientPass& pass = {}, bool compensated = false) const = 0;
 
-  // For so many sequences, of `capacity` rows at most.
-  virtual KvCache make_kv_cache(Operations& ops, int64_t sequences, int64_t capacity) const = 0;
-  // The same for the next rows of the cache's sequences, to which they are appended: rows[i] of sequence i, one
-  // sequence after the other, then padding.
-  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache,
-                             const std::vector<int64_t>& rows) const = 0;
+  // Pages of keys and values of all layers, the padding page among them.
+  virtual KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const = 0;
+  // The same for the next rows of sequences whose earlier rows are in `pages`, where theirs are written. In every layer
+  // all rows are written before any row attends, so that a row may read what another sequence writes in the same pass.
+  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const = 0;
 
   // Whether two passes, one over `rows` rows of `element` bytes a number, can share one product for each weight
   // gradient: see shared_weight_gradients.h.
@@ -43,11 +42,12 @@ class Decoder {
   Recompute recompute;
 };
 
-// Throws Error(data) for an unknown model_type.
-std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters);
+// Its parameters' names begin with the part's: "decoder". Throws Error(data) for an unknown model_type.
+std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters, const std::string& part);
 
 // For a program that adds decoders of its own, before it reads the first recipe or model directory.
-using MakeDecoder = std::unique_ptr<Decoder> (*)(const DecoderConfig& config, Parameters& parameters);
+using MakeDecoder = std::unique_ptr<Decoder> (*)(const DecoderConfig& config, Parameters& parameters,
+                                                 const std::string& part);
 void register_decoder(DecoderFamily family, MakeDecoder make);
 
 } // namespace fvlm::model

@@ -78,6 +78,21 @@ const ModelPart& ModelDescription::sole_part(Role role) const {
       .at(name);
 }
 
+std::vector<DecoderConfig> ModelDescription::decoders() const {
+  if (!connector()->goes_with_several_decoders()) return {decoder()};
+  std::vector<DecoderConfig> all;
+  for (const ModelPart& part : parts)
+    if (const auto* config = std::get_if<DecoderConfig>(&part.config)) all.push_back(*config);
+  if (all.empty()) (void)decoder(); // throws
+  return all;
+}
+
+std::vector<int64_t> ModelDescription::vocabulary_sizes() const {
+  std::vector<int64_t> sizes;
+  for (const DecoderConfig& decoder : decoders()) sizes.push_back(decoder.vocab_size);
+  return sizes;
+}
+
 const ModelPart& ModelDescription::neighbour(const ModelPart& connector, const std::string& named, Role role) const {
   if (named.empty()) return sole_part(role);
   for (const ModelPart& part : parts)
@@ -90,9 +105,10 @@ const ModelPart& ModelDescription::neighbour(const ModelPart& connector, const s
 WeightLayout ModelDescription::layout(const ModelPart& part) const {
   if (const auto* encoder = std::get_if<VisionConfig>(&part.config)) return layout_of(*encoder);
   if (const auto* decoder = std::get_if<DecoderConfig>(&part.config)) return layout_of(*decoder);
-  return layout_of(std::get<ConnectorConfig>(part.config),
-                   std::get<VisionConfig>(neighbour(part, part.encoder, Role::encoder).config),
-                   std::get<DecoderConfig>(neighbour(part, part.decoder, Role::decoder).config));
+  const auto& config = std::get<ConnectorConfig>(part.config);
+  const auto& encoder = std::get<VisionConfig>(neighbour(part, part.encoder, Role::encoder).config);
+  if (part.decoder.empty() && config->goes_with_several_decoders()) return layout_of(config, encoder, decoders());
+  return layout_of(config, encoder, {std::get<DecoderConfig>(neighbour(part, part.decoder, Role::decoder).config)});
 }
 
 struct ModelDirectory::Content {

@@ -50,8 +50,9 @@ struct HuggingFaceFolder {
 struct ModelPart {
   std::string name; // before the names of its parameters: "vision" in "vision.layernorm.weight"
   std::variant<VisionConfig, ConnectorConfig, DecoderConfig> config;
-  HuggingFaceFolder folder;     // of an encoder or decoder
-  std::string encoder, decoder; // of a connector: the parts that it stands between; empty: the only one of that role
+  HuggingFaceFolder folder; // of an encoder or decoder
+  // Of a connector: the parts that it stands between. Empty: the only encoder, and every decoder.
+  std::string encoder, decoder;
 
   Role role() const { return static_cast<Role>(config.index()); }
 };
@@ -70,6 +71,9 @@ struct ModelDescription {
   const VisionConfig& encoder() const { return std::get<VisionConfig>(sole_part(Role::encoder).config); }
   const ConnectorConfig& connector() const { return std::get<ConnectorConfig>(sole_part(Role::connector).config); }
   const DecoderConfig& decoder() const { return std::get<DecoderConfig>(sole_part(Role::decoder).config); }
+  // All of them, one at least, of a model whose only connector they read. Throws Error(data) for others.
+  std::vector<DecoderConfig> decoders() const;
+  std::vector<int64_t> vocabulary_sizes() const; // of those decoders
 
  private:
   const ModelPart& neighbour(const ModelPart& connector, const std::string& named, Role role) const;

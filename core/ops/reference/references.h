@@ -17,6 +17,8 @@ struct Attention : sdk::Attention, OnDevice {
   static sdk::Support supports(const Query& query);
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments);
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments);
+  static sdk::Support supports_paged(const PagedQuery& query);
+  void forward_paged(const fvlm_call& call, const PagedQuery& query, const Paged& arguments);
 };
 
 struct Loss : sdk::Loss, OnDevice {

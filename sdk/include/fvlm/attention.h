@@ -20,7 +20,15 @@
  *
  * Extra queries (the fields guest_*) belong to another call on the same keys, at most one per segment. That call
  * computes only dq (the field queries_alone); what its queries contribute to d_k and d_v is added by this call's
- * backward, which writes those anyway. */
+ * backward, which writes those anyway.
+ *
+ * Attention over pages (the functions *_paged, which a plugin may leave out) is for generation. The keys and values of
+ * all sequences are in one pool of pages of page_rows rows, and a page may belong to several sequences. Key j of
+ * sequence s is row j % page_rows of page page_table[s][j / page_rows]. A query row attends to the first lengths[row]
+ * keys of its sequence sequences[row], its own included, which was written before. So rows that each continue a
+ * sequence and the rows of a prompt stand side by side, in any order. A row of length 0 is padding: its output is 0,
+ * and nothing else of it is read. Entries of the page table and rows of a page past a sequence's keys may hold anything
+ * (NaN too). Rotary embedding has been applied. */
 #ifndef FVLM_ATTENTION_H
 #define FVLM_ATTENTION_H
 
@@ -72,6 +80,28 @@ typedef struct fvlm_attention_backward {
   const fvlm_tensor* guest_cu_seqlens;      /* int32 [segments + 1]; NULL if they are */
 } fvlm_attention_backward;
 
+/* The problem descriptor of attention over pages. */
+typedef struct fvlm_paged_attention_query {
+  uint32_t struct_size;
+  fvlm_device device;
+  fvlm_dtype dtype; /* of q, k_pages, v_pages and out */
+  int32_t heads_q, heads_kv, head_dim, page_rows;
+  float scale;
+  int64_t rows, sequences, pages; /* capacities: query rows of a call, sequences of the table, pages of the pool */
+  int64_t max_pages;              /* of one sequence */
+} fvlm_paged_attention_query;
+
+/* The last dimension of q, k_pages, v_pages and out is contiguous, their other strides are free. The int32 tensors are
+ * contiguous. */
+typedef struct fvlm_paged_attention {
+  uint32_t struct_size;
+  const fvlm_tensor* q;                   /* [rows, heads_q, head_dim] */
+  const fvlm_tensor *k_pages, *v_pages;   /* [pages, page_rows, heads_kv, head_dim] */
+  const fvlm_tensor* page_table;          /* int32 [sequences, max_pages] */
+  const fvlm_tensor *sequences, *lengths; /* int32 [rows] */
+  fvlm_tensor* out;                       /* [rows, heads_q, head_dim] */
+} fvlm_paged_attention;
+
 typedef struct fvlm_attention_v1 {
   fvlm_table base;
 
@@ -94,6 +124,16 @@ typedef struct fvlm_attention_v1 {
    * [step thread] */
   fvlm_status (*backward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
                           const fvlm_attention_backward* arguments);
+
+  /* The same functions for attention over pages, appended to version 1.0. All but prepare_paged are set, or none is.
+   * A call reads no lengths on the host: it may be captured, and replayed with others. There is no backward. */
+  void (*supports_paged)(const fvlm_paged_attention_query* query, fvlm_support* support); /* [any thread] */
+  fvlm_status (*requirements_paged)(fvlm_instance* instance, const fvlm_paged_attention_query* query,
+                                    fvlm_requirements* requirements, fvlm_error* error); /* [any thread] */
+  fvlm_status (*prepare_paged)(fvlm_instance* instance, const fvlm_call* call,
+                               const fvlm_paged_attention_query* query); /* may be NULL [setup] */
+  fvlm_status (*forward_paged)(fvlm_instance* instance, const fvlm_call* call, const fvlm_paged_attention_query* query,
+                               const fvlm_paged_attention* arguments); /* writes out [step thread] */
 } fvlm_attention_v1;
 
 #ifdef __cplusplus

@@ -64,9 +64,13 @@ TEST(Rules, FromNamesAnEarlierStageTheModelOrAPath) {
   EXPECT_THAT(from("model"), IsEmpty());
   EXPECT_THAT(from("runs/a/align/step-000100"), IsEmpty());
   EXPECT_THAT(from("aling"), ElementsAre("r.lua:16: stages.next.from: there is no earlier stage 'aling'\n"
-                                         "  did you mean 'align'? a checkpoint is given as a path with a '/'"));
-  EXPECT_THAT(from("next"), ElementsAre("r.lua:16: stages.next.from: the stage 'next' comes after this one\n"
-                                        "  use an earlier stage, \"model\", or the path of a checkpoint (with a '/')"));
+                                         "  did you mean 'align'? a folder is named with a '/', as in \"./aling\""));
+  EXPECT_THAT(from("m"),
+              ElementsAre("r.lua:16: stages.next.from: there is no earlier stage 'm'\n"
+                          "  use an earlier stage or \"model\"; a folder is named with a '/', as in \"./m\""));
+  EXPECT_THAT(from("next"),
+              ElementsAre("r.lua:16: stages.next.from: the stage 'next' comes after this one\n"
+                          "  use an earlier stage or \"model\"; a folder is named with a '/', as in \"./next\""));
   EXPECT_EQ(mistakes_of(small_recipe({small_stage("model")})).size(), 1u);
 }
 

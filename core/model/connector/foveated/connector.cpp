@@ -21,6 +21,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <array>
+#include <numeric>
 
 namespace fvlm::model {
 namespace {
@@ -69,6 +70,21 @@ VisualCache frames_of(const VisualCache& cache, std::vector<int64_t> frames) {
   return chosen;
 }
 
+// A video keeps the same pages from its first frame to its last, so that nobody has to account for them.
+constexpr int64_t autoregressive_page_rows = 16;
+
+int64_t pages_of(int64_t rows) {
+  return (rows + autoregressive_page_rows - 1) / autoregressive_page_rows;
+}
+
+// The pages of a video's rows up to `index`: behind the padding page, those of all videos.
+std::vector<int32_t> pages_of_video(const KvPages& pages, int64_t video, int64_t videos, int64_t index) {
+  const int64_t each = (pages.layers.front().size(0) - 1) / videos;
+  std::vector<int32_t> own(static_cast<size_t>(pages_of(index + 1)));
+  std::iota(own.begin(), own.end(), static_cast<int32_t>(1 + video * each));
+  return own;
+}
+
 class FoveatedConnector : public Connector {
  public:
   FoveatedConnector(const connector::Foveated& settings, const Parts& parts, Parameters& parameters)
@@ -96,7 +112,7 @@ class FoveatedConnector : public Connector {
     return {parts_.speed.skip_last_patches, parts_.speed.fold_layer_scale};
   }
   void decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const Videos& videos, int64_t index,
-                                    KvCache& kv_cache, VisualTokens& seen, EncodeOutputs outputs) const;
+                                    KvPages& kv_pages, VisualTokens& seen, EncodeOutputs outputs) const;
   VisualTokens allocate_visual_tokens(const Operations& ops, int64_t frames) const;
 
   const LayerwiseEncoder& encoder_;
@@ -171,9 +187,10 @@ VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& 
   request.end_phase("vision", nullptr);
   VisualTokens seen = allocate_visual_tokens(ops, pack.frames.size(0));
   const Videos videos = videos_of(own.videos);
-  KvCache kv_cache = parts_.decoder.make_kv_cache(ops, std::ssize(videos), own.videos.max_length);
+  KvPages kv_pages = parts_.decoder.make_kv_pages(ops, 1 + std::ssize(videos) * pages_of(own.videos.max_length),
+                                                  autoregressive_page_rows);
   for (int64_t index = 0; index < own.videos.max_length; ++index)
-    decode_frames_autoregressive(ops, cache, videos, index, kv_cache, seen, request.outputs);
+    decode_frames_autoregressive(ops, cache, videos, index, kv_pages, seen, request.outputs);
   return seen;
 }
 
@@ -187,10 +204,11 @@ Value FoveatedConnector::next_queries(Tape& tape, Operations& ops, const Value& 
 // Frame `index` of every video that has so many. Its query is in `seen` already, unless it is a first one; that of the
 // next frame, which the decoder makes, is added.
 void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const Videos& videos,
-                                                     int64_t index, KvCache& kv_cache, VisualTokens& seen,
+                                                     int64_t index, KvPages& kv_pages, VisualTokens& seen,
                                                      EncodeOutputs outputs) const {
   Tape no_grad(Tape::Mode::forward_only);
-  std::vector<int64_t> frames, next, has_next, rows(videos.size());
+  std::vector<int64_t> frames, next, has_next;
+  PassRows rows(kv_pages.page_rows);
   for (size_t i = 0; i < videos.size(); ++i) {
     const int64_t frame = videos[i].begin + index;
     if (frame >= videos[i].end) continue;
@@ -199,7 +217,8 @@ void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const Visu
       next.push_back(frame + 1);
     }
     frames.push_back(frame);
-    rows[i] = 1;
+    rows.begin_sequence(pages_of_video(kv_pages, static_cast<int64_t>(i), std::ssize(videos), index));
+    rows.append(0, index);
   }
   if (frames.empty()) return;
   const auto on_device = [&](const std::vector<int64_t>& values) {
@@ -226,7 +245,8 @@ void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const Visu
     seen.attention.index_copy_(0, places, of_frames);
   }
   if (next.empty()) return;
-  const Value hidden(parts_.decoder.forward(ops, tokens.data, kv_cache, rows));
+  const StagedRows staged(rows, tokens.data.device(), tokens.data.size(0));
+  const Value hidden(parts_.decoder.forward(ops, tokens.data, kv_pages, staged));
   const at::Tensor made = projections_.query_from_hidden(no_grad, ops, hidden).data;
   seen.queries.data.index_copy_(0, on_device(next), made.index_select(0, on_device(has_next)));
 }

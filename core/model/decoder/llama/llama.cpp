@@ -9,18 +9,13 @@
 #include <fmt/format.h>
 
 namespace fvlm::model {
-namespace {
-
-constexpr const char* stem = "decoder.model.";
-
-std::string layer_name(int64_t index, const char* suffix) {
-  return fmt::format("{}layers.{}.{}", stem, index, suffix);
-}
-
-} // namespace
-
-Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config), shape_{config.head_dim, true} {
-  embedding_ = parameters.weight(std::string(stem) + "embed_tokens.weight");
+Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part)
+    : config_(config), shape_{config.head_dim, true} {
+  const std::string stem = part + ".model.";
+  const auto layer_name = [&](int64_t index, const char* suffix) {
+    return fmt::format("{}layers.{}.{}", stem, index, suffix);
+  };
+  embedding_ = parameters.weight(stem + "embed_tokens.weight");
   const auto norm = [&](const std::string& name) {
     return config.norm_weights ? parameters.weight(name + ".weight") : ops::Weight();
   };
@@ -46,8 +41,8 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(conf
     layer.q_norm = norm(layer_name(i, "self_attn.q_norm"));
     layer.k_norm = norm(layer_name(i, "self_attn.k_norm"));
   }
-  norm_ = norm(std::string(stem) + "norm");
-  head_ = config.tie_word_embeddings ? embedding_ : parameters.weight("decoder.lm_head.weight");
+  norm_ = norm(stem + "norm");
+  head_ = config.tie_word_embeddings ? embedding_ : parameters.weight(part + ".lm_head.weight");
 
   shape_.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
   if (config.rope_scaling.type == RopeScaling::Type::none) return;
@@ -142,43 +137,40 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   return normed(tape, ops, stream, norm_);
 }
 
-KvCache Llama::make_kv_cache(Operations& ops, int64_t sequences, int64_t capacity) const {
-  KvCache cache{{}, capacity, std::vector<int64_t>(static_cast<size_t>(sequences))};
+KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const {
+  KvPages made{{}, page_rows};
   for (size_t i = 0; i < layers_.size(); ++i)
-    cache.layers.push_back(
-        at::zeros({sequences * capacity, 2 * config_.num_key_value_heads * config_.head_dim}, ops.tensor_options()));
-  return cache;
+    made.layers.push_back(
+        at::zeros({pages, page_rows, 2 * config_.num_key_value_heads, config_.head_dim}, ops.tensor_options()));
+  return made;
 }
 
-at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache,
-                          const std::vector<int64_t>& rows) const {
-  const int64_t kv = config_.num_key_value_heads, dim = config_.head_dim;
-  const AppendedRows appended = appended_rows(cache, rows, x.size(0), x.device());
-  const int64_t count = appended.places.size(0);
+at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const {
+  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   const ops::AttentionShape rotated{dim, true, {}, shape_.score_factor};
   Tape no_grad(Tape::Mode::forward_only);
   Stream stream({entry(no_grad, ops, Value(x))}, false);
   for (size_t i = 0; i < layers_.size(); ++i) {
+    const at::Tensor& layer = pages.layers[i];
     const auto attend = [&](QueryKeyValue heads, const at::Tensor&) {
-      ops.rotate(no_grad, heads.q, heads.k, heads.v, appended.positions, appended.positions, dim, shape_.rotary);
-      const auto append = [&](const Heads& from, int64_t column, int64_t columns) {
-        cache.layers[i]
+      ops.rotate(no_grad, heads.q, heads.k, heads.v, rows.positions, rows.positions, dim, shape_.rotary);
+      const auto write = [&](const Heads& from, int64_t column, int64_t columns) {
+        layer.view({-1, 2 * kv * dim})
             .narrow(1, column, columns)
-            .index_copy_(0, appended.places, from.value.data.narrow(0, 0, count).narrow(1, from.column, columns));
+            .index_copy_(0, rows.places, from.value.data.narrow(1, from.column, columns));
       };
       if (heads.k.value.data.is_same(heads.v.value.data)) { // adjacent columns
-        append(heads.k, 0, 2 * kv * dim);
+        write(heads.k, 0, 2 * kv * dim);
       } else {
-        append(heads.k, 0, kv * dim);
-        append(heads.v, kv * dim, kv * dim);
+        write(heads.k, 0, kv * dim);
+        write(heads.v, kv * dim, kv * dim);
       }
-      const Value keys_values(cache.layers[i]);
-      return ops.attention(no_grad, heads.q, {keys_values, 0, kv}, {keys_values, kv * dim, kv}, appended.of_q,
-                           appended.of_kv, rotated);
+      const ops::PagedKeys keys{layer.narrow(2, 0, kv), layer.narrow(2, kv, kv), rows.page_table, rows.sequences,
+                                rows.lengths};
+      return Value(ops.paged_attention(heads.q.value.data.narrow(1, heads.q.column, q * dim), q, keys, rotated));
     };
     run_layer(no_grad, ops, layers_[i], stream, attend);
   }
-  for (size_t i = 0; i < rows.size(); ++i) cache.lengths[i] += rows[i];
   return normed(no_grad, ops, stream, norm_).data;
 }
 
@@ -199,8 +191,8 @@ double Llama::head_flops(double labels, bool trains, bool inputs) const {
   return with_backward({product_flops(config_.hidden_size, config_.vocab_size) * labels, 0}, trains, inputs);
 }
 
-std::unique_ptr<Decoder> llama_decoder(const DecoderConfig& config, Parameters& parameters) {
-  return std::make_unique<Llama>(config, parameters);
+std::unique_ptr<Decoder> llama_decoder(const DecoderConfig& config, Parameters& parameters, const std::string& part) {
+  return std::make_unique<Llama>(config, parameters, part);
 }
 
 } // namespace fvlm::model

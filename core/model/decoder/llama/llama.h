@@ -7,7 +7,7 @@ namespace fvlm::model {
 
 class Llama : public Decoder {
  public:
-  Llama(const DecoderConfig& config, Parameters& parameters);
+  Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part);
 
   int64_t width() const override { return config_.hidden_size; }
   ops::Weight embedding() const override { return embedding_; }
@@ -15,9 +15,8 @@ class Llama : public Decoder {
   double softcap() const override { return config_.final_logit_softcapping; }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                 const ops::SharedGradientPass& pass, bool compensated) const override;
-  KvCache make_kv_cache(Operations& ops, int64_t sequences, int64_t capacity) const override;
-  at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache,
-                     const std::vector<int64_t>& rows) const override;
+  KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const override;
+  at::Tensor forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const override;
   bool can_defer_gradients(int64_t rows, int64_t element) const override;
   double flops(double rows, double pairs, bool trains, bool inputs) const override;
   double head_flops(double labels, bool trains, bool inputs) const override;

@@ -25,16 +25,49 @@ struct Attention {
   using Query = fvlm_attention_query;
   using Forward = fvlm_attention_forward;
   using Backward = fvlm_attention_backward;
+  using PagedQuery = fvlm_paged_attention_query;
+  using Paged = fvlm_paged_attention;
 
   void requirements(const Query&, Requirements&) const {}
   void prepare(const fvlm_call&, const Query&) {}
+  // Attention over pages: a class that has forward_paged also has `static Support supports_paged(const PagedQuery&)`.
+  static constexpr NotOffered forward_paged{};
+  void requirements_paged(const PagedQuery&, Requirements&) const {}
+  void prepare_paged(const fvlm_call&, const PagedQuery&) {}
 
   template <class Class>
   static constexpr fvlm_attention_v1 table() {
     auto table = begin_device_table<Class, fvlm_attention_v1>();
     offer<Class, &Class::forward>(table.forward);
     offer<Class, &Class::backward>(table.backward);
+    if constexpr (offered<&Class::forward_paged>) {
+      table.supports_paged = &supports_paged<Class>;
+      table.requirements_paged = &requirements_paged<Class>;
+      table.prepare_paged = &prepare_paged<Class>;
+      offer<Class, &Class::forward_paged>(table.forward_paged);
+    }
     return table;
+  }
+
+ private:
+  template <class Class>
+  static void supports_paged(const PagedQuery* query, fvlm_support* support) {
+    answer(query, support, [](const PagedQuery& requested) { return Class::supports_paged(requested); });
+  }
+  template <class Class>
+  static fvlm_status requirements_paged(fvlm_instance* instance, const PagedQuery* query, fvlm_requirements* out,
+                                        fvlm_error* error) {
+    return fill_requirements(query, out, error, [&](const PagedQuery& requested, Requirements& required) {
+      self<Class>(instance).requirements_paged(requested, required);
+    });
+  }
+  template <class Class>
+  static fvlm_status prepare_paged(fvlm_instance* instance, const fvlm_call* call, const PagedQuery* query) {
+    return guarded(fvlm_sink(call), [&] {
+      check_struct(call, "call");
+      check_struct(query, "query");
+      self<Class>(instance).prepare_paged(*call, *query);
+    });
   }
 };
 

@@ -85,18 +85,25 @@ void supports(const Query* query, fvlm_support* support) {
   answer(query, support, [](const Query& requested) { return Class::supports(requested); });
 }
 
-template <class Class, class Query>
-fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requirements* out, fvlm_error* error) {
+template <class Query, class Require>
+fvlm_status fill_requirements(const Query* query, fvlm_requirements* out, fvlm_error* error, const Require& require) {
   return guarded(error, [&] {
     check_struct(query, "query");
     check_struct<fvlm_requirements>(out, "requirements");
     Requirements required;
-    self<Class>(instance).requirements(*query, required);
+    require(*query, required);
     out->saved_count = required.saved_count;
     out->forward_workspace = required.forward_workspace;
     out->backward_workspace = required.backward_workspace;
     std::copy(required.saved, required.saved + FVLM_MAX_SAVED, out->saved);
     if (FVLM_HAS(out, prepare_workspace)) out->prepare_workspace = required.prepare_workspace;
+  });
+}
+
+template <class Class, class Query>
+fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requirements* out, fvlm_error* error) {
+  return fill_requirements(query, out, error, [&](const Query& requested, Requirements& required) {
+    self<Class>(instance).requirements(requested, required);
   });
 }
 

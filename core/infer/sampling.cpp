@@ -1,4 +1,4 @@
-#include "model/sampling.h"
+#include "infer/sampling.h"
 
 #include "base/error.h"
 
@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace fvlm::model {
+namespace fvlm::infer {
 
 Sampler::Sampler(const Sampling& sampling)
     : sampling_(sampling), random_(sampling.seed, fmt::format("answer {}", sampling.answer)) {
@@ -70,4 +70,4 @@ int64_t Sampler::pick(const at::Tensor& logits, std::span<const int64_t> context
   return drawn.tokens[chosen];
 }
 
-} // namespace fvlm::model
+} // namespace fvlm::infer

@@ -1,6 +1,6 @@
 // sampling_probe: reads a line of JSON for each case from standard input, with `logits`, `context` and the settings of
 // sampling, and prints the tokens that can be drawn and their probabilities as a line of JSON.
-#include "model/sampling.h"
+#include "infer/sampling.h"
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <iostream>
 
 int main() {
-  using namespace fvlm::model;
+  using namespace fvlm::infer;
   for (std::string line; std::getline(std::cin, line);) {
     const auto given = nlohmann::json::parse(line);
     Sampling sampling;

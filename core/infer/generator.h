@@ -1,7 +1,7 @@
 // Answers of a model directory: frames are encoded as in use, then a GenerationBatch answers the prompts behind them.
 #pragma once
+#include "infer/generation_batch.h"
 #include "model/execution.h"
-#include "model/generation_batch.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
 
@@ -10,13 +10,14 @@
 #include <span>
 #include <vector>
 
-namespace fvlm::model {
+namespace fvlm::infer {
 
 struct GenerateOptions {
   int64_t limit = 32;              // new tokens at most, and no more than the decoder has positions for
   bool ignore_eos = false;         // go on behind tokens that end an answer
   std::vector<int64_t> end_tokens; // that end an answer besides the model's own
   Sampling sampling;
+  std::optional<int64_t> top_logprobs; // see Prompt
 };
 
 struct Answer {
@@ -30,9 +31,9 @@ struct Answer {
 class Generator {
  public:
   // Throws Error for a directory that is no model, or an execution that this machine does not have.
-  Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry);
+  Generator(const std::filesystem::path& model, const model::Execution& execution, Registry& registry);
 
-  const ModelConfig& config() const { return model_->config(); }
+  const model::ModelConfig& config() const { return model_->config(); }
   // Throws Error(data) for an empty prompt, placeholders that are not those of the frames, and where frames and prompt
   // leave no position of the decoder's. Returns the rows that they take.
   int64_t require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
@@ -44,24 +45,24 @@ class Generator {
   // The same for each sample's only text as a prompt, together, with another sequence of draws for each. `take` gets
   // them in the order of the samples.
   using TakeAnswer = std::function<void(const Answer&)>;
-  void answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
+  void answers(const std::vector<model::Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
                const TokenCallback& on_token = {});
 
   // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens, and the
   // prompt of one sample, with its frames encoded. Both throw as answer() does.
-  GenerationBatch make_batch(int64_t cache_rows, int64_t expected);
+  GenerationBatch make_batch(const BatchOptions& options);
   // `attention`, if not null, receives the attention maps [frames, layers, heads, tokens of a frame], if there are
   // frames.
-  Prompt encode_prompt(const Sample& sample, const GenerateOptions& options, at::Tensor* attention = nullptr);
+  Prompt encode_prompt(const model::Sample& sample, const GenerateOptions& options, at::Tensor* attention = nullptr);
   bool has_attention() const { return model_->connector().has_attention(); }
 
  private:
   // The visual tokens of each sample's frames, and on request the attention maps of all frames.
-  std::vector<at::Tensor> encode(std::span<const Sample> samples, at::Tensor* attention = nullptr);
+  std::vector<at::Tensor> encode(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
 
-  Operations ops_;
+  model::Operations ops_;
   std::vector<int64_t> ends_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<model::Model> model_;
 };
 
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its
@@ -72,4 +73,4 @@ std::vector<int64_t> end_tokens(const ModelDescription& model);
 void answer_batch(Generator& answerer, const std::filesystem::path& batch, const GenerateOptions& options,
                   const Generator::TakeAnswer& take);
 
-} // namespace fvlm::model
+} // namespace fvlm::infer

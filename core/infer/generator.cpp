@@ -1,6 +1,7 @@
-#include "model/generate.h"
+#include "infer/generator.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
@@ -11,7 +12,10 @@
 #include <chrono>
 #include <set>
 
-namespace fvlm::model {
+namespace fvlm::infer {
+
+using namespace model;
+
 namespace {
 
 // Refused before any work is done.
@@ -27,6 +31,19 @@ void check(const Generator& generator, const std::vector<Sample>& samples, const
 
 bool has_frames(const Sample& sample) {
   return frames_of(sample.frames) > 0;
+}
+
+// Of each frame; of a source of bytes, which is as a whole behind every one of its visual rows, its only one.
+std::vector<std::string> digests_of(const at::Tensor& frames) {
+  std::vector<std::string> digests;
+  if (!frames.defined()) return digests;
+  const at::Tensor all = frames.cpu().contiguous();
+  const int64_t count = frames.dim() == 4 ? frames.size(0) : 1,
+                bytes = count > 0 ? static_cast<int64_t>(all.nbytes()) / count : 0;
+  for (int64_t i = 0; i < count; ++i)
+    digests.push_back(
+        sha256_hex({static_cast<const char*>(all.const_data_ptr()) + i * bytes, static_cast<size_t>(bytes)}));
+  return digests;
 }
 
 // How many answers from this one on have no more frames together than are encoded at a time; at least one.
@@ -119,7 +136,9 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
       answers[begin].seconds = seconds;
       Sampling sampling = options.sampling;
       sampling.answer += begin;
-      batch.add({samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token});
+      Prompt prompt{samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token};
+      prompt.top_logprobs = options.top_logprobs;
+      batch.add(std::move(prompt));
     }
   }
   std::set<int64_t> finished; // but not taken, as one before them goes on
@@ -136,14 +155,17 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   }
 }
 
-GenerationBatch Generator::make_batch(int64_t cache_rows, int64_t expected) {
-  return {*model_, ops_, ends_, cache_rows, expected};
+GenerationBatch Generator::make_batch(const BatchOptions& options) {
+  return {*model_, ops_, ends_, options};
 }
 
 Prompt Generator::encode_prompt(const Sample& sample, const GenerateOptions& options, at::Tensor* attention) {
   const auto& tokens = sample.texts[0].tokens;
   const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
-  return {tokens, encode({&sample, 1}, attention)[0], std::min(options.limit, room), options.sampling, {}};
+  Prompt prompt{tokens, encode({&sample, 1}, attention)[0], std::min(options.limit, room), options.sampling, {}};
+  prompt.visual_keys = digests_of(sample.frames);
+  prompt.top_logprobs = options.top_logprobs;
+  return prompt;
 }
 
 Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
@@ -162,4 +184,4 @@ void answer_batch(Generator& answerer, const std::filesystem::path& file, const 
   answerer.answers(samples, options, take);
 }
 
-} // namespace fvlm::model
+} // namespace fvlm::infer

@@ -1,14 +1,14 @@
 // Sampling of tokens: frequencies match probabilities, only the tokens that the settings leave are drawn, and a seed is
 // reproducible.
 #include "base/error.h"
-#include "model/sampling.h"
+#include "infer/sampling.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-namespace fvlm::model {
+namespace fvlm::infer {
 namespace {
 
 const std::vector<double> shares = {0.05, 0.4, 0.1, 0.3, 0.15};
@@ -108,4 +108,4 @@ TEST(Sampling, RefusesInvalidValues) {
 }
 
 } // namespace
-} // namespace fvlm::model
+} // namespace fvlm::infer

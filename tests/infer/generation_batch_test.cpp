@@ -1,8 +1,7 @@
 // Answers of a batch: those of the prompts one by one, whatever joins and leaves, and however little room there is.
+#include "../model/tiny.h"
 #include "base/error.h"
-#include "model/generation_batch.h"
-#include "model/size_class.h"
-#include "tiny.h"
+#include "infer/generation_batch.h"
 
 #include <ATen/ops/stack.h>
 
@@ -10,7 +9,10 @@
 #include <map>
 #include <set>
 
-namespace fvlm::model {
+namespace fvlm::infer {
+
+using namespace model;
+
 namespace {
 
 // Prompts of many lengths: texts alone, and behind or around visual rows. Answers of many lengths.
@@ -50,7 +52,7 @@ std::vector<std::vector<int64_t>> one_by_one(Tiny& tiny, const std::vector<Promp
 
 std::vector<std::vector<int64_t>> together(Tiny& tiny, const std::vector<Prompt>& prompts,
                                            const std::vector<int64_t>& ends, int64_t cache_rows) {
-  GenerationBatch batch(tiny.model, *tiny.operations, ends, cache_rows);
+  GenerationBatch batch(tiny.model, *tiny.operations, ends, {.cache_rows = cache_rows});
   for (const Prompt& prompt : prompts) batch.add(prompt);
   return tokens_of(batch.finish());
 }
@@ -78,7 +80,7 @@ int64_t next_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector
 TEST(GenerationBatch, EveryTokenIsTheLikeliestOfAPlainPass) {
   Tiny tiny;
   const auto prompts = mixed_prompts(6, 5);
-  const auto answers = together(tiny, prompts, {}, GenerationBatch::default_cache_rows);
+  const auto answers = together(tiny, prompts, {}, BatchOptions().cache_rows);
   for (size_t i = 0; i < prompts.size(); ++i) {
     ASSERT_EQ(std::ssize(answers[i]), prompts[i].max_tokens);
     for (size_t count = 0; count < answers[i].size(); ++count)
@@ -111,7 +113,7 @@ TEST(GenerationBatch, PromptsJoinWhileOthersAreAnswered) {
   auto prompts = mixed_prompts(12, 3);
   prompts[7].tokens.assign(300, 11); // more rows than the cache has been made for
   const auto expected = one_by_one(tiny, prompts, {});
-  GenerationBatch batch(tiny.model, *tiny.operations, {}, 4 * 256);
+  GenerationBatch batch(tiny.model, *tiny.operations, {}, {.cache_rows = 4 * 256});
   std::vector<GeneratedAnswer> answers;
   EXPECT_FALSE(batch.step()) << "there is no prompt";
   for (size_t next = 0; batch.step() || next < prompts.size();) {
@@ -131,8 +133,8 @@ TEST(GenerationBatch, CallbackSeesEveryTokenButTheEndAndMayStop) {
   const int64_t end = free[1][4];
   std::vector<std::vector<int64_t>> seen(3);
   for (size_t i = 0; i < 3; ++i)
-    prompts[i].on_token = [&seen, i](int64_t token) {
-      seen[i].push_back(token);
+    prompts[i].on_token = [&seen, i](const GeneratedToken& token) {
+      seen[i].push_back(token.id);
       return i != 2 || seen[i].size() < 3;
     };
   GenerationBatch batch(tiny.model, *tiny.operations, {end});
@@ -160,44 +162,5 @@ TEST(GenerationBatch, DrawsDependOnSeedAndAnswerAlone) {
   EXPECT_THROW(batch.add(prompts[3]), Error);
 }
 
-// A video's frames are encoded as if it were alone, however many videos and images there are beside it.
-TEST(GenerationBatch, VideosAreEncodedAutoregressivelySideBySide) {
-  Tiny tiny;
-  Dice dice(8);
-  std::vector<Sample> samples;
-  for (const int64_t frames : {3, 0, 1, 6, 2, 2, 6, 1, 4, 5, 1}) samples.push_back(random_sample(dice, frames, 3));
-  ops::Tape none(ops::Tape::Mode::forward_only);
-  const auto encoded = [&](const std::vector<Sample>& of, int64_t spare) {
-    Capacity capacity = Capacity::of(of, 1);
-    capacity.frames += spare;
-    return tiny.model.encode(none, *tiny.operations, tiny.pack(of, capacity), "autoregressive",
-                             EncodeOutputs::tokens_and_attention);
-  };
-  const auto all = encoded(samples, 2);
-  int64_t begin = 0;
-  for (const Sample& sample : samples) {
-    const int64_t frames = frames_of(sample.frames);
-    if (frames == 0) continue;
-    const auto alone = encoded({sample}, 0);
-    for (const auto& [one, many] :
-         {std::pair(alone.tokens.data, all.tokens.data), std::pair(alone.queries.data, all.queries.data),
-          std::pair(alone.attention, all.attention)})
-      EXPECT_LT((one - many.narrow(0, begin, frames)).abs().max().item<double>(), 1e-12) << "frames from " << begin;
-    begin += frames;
-  }
-}
-
-TEST(RowClass, IsNeverTooSmallAndWastesNoMoreThanAQuarter) {
-  int64_t classes = 0, previous = 0;
-  for (int64_t rows = 0; rows <= 4096; ++rows) {
-    const int64_t padded = row_class(rows);
-    EXPECT_GE(padded, rows);
-    EXPECT_LE(padded - rows, padded / 4) << rows;
-    EXPECT_EQ(row_class(padded), padded);
-    classes += padded != std::exchange(previous, padded);
-  }
-  EXPECT_LE(classes, 8 + 4 * 9);
-}
-
 } // namespace
-} // namespace fvlm::model
+} // namespace fvlm::infer

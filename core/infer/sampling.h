@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace fvlm::model {
+namespace fvlm::infer {
 
 // With the meanings, and in the order, of transformers' logits processors.
 struct Sampling {
@@ -46,4 +46,4 @@ class Sampler {
   RandomStream random_;
 };
 
-} // namespace fvlm::model
+} // namespace fvlm::infer

@@ -1,0 +1,147 @@
+#include "infer/generation_batch.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/log_softmax.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace fvlm::infer {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
+  return {options.page_rows, options.prefill_rows > 0 ? options.prefill_rows : device.is_cuda() ? 2048 : 256};
+}
+
+} // namespace
+
+GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
+                                 const BatchOptions& options)
+    : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
+      scheduler_(limits_of(options, ops.options().device)) {}
+
+int64_t GenerationBatch::add(Prompt prompt) {
+  Sampler sampler(prompt.sampling);
+  Scheduler::Prompt scheduled;
+  scheduled.number = prompts_;
+  if (prompt.visual.defined() && model::placeholders_of(prompt.tokens) == 0)
+    scheduled.rows.assign(static_cast<size_t>(prompt.visual.size(0)), visual_placeholder);
+  scheduled.rows.insert(scheduled.rows.end(), prompt.tokens.begin(), prompt.tokens.end());
+  scheduled.max_rows = std::ssize(scheduled.rows) + prompt.max_tokens;
+  scheduled.visual_keys = std::move(prompt.visual_keys);
+  scheduler_.add(std::move(scheduled));
+  answers_.emplace(prompts_, Answer{std::move(prompt), sampler, {.number = prompts_}});
+  return prompts_++;
+}
+
+bool GenerationBatch::cancel(int64_t number) {
+  answers_.erase(number);
+  return scheduler_.remove(number);
+}
+
+// Pages for the prompts that wait, while no other prompt's rows are in them.
+void GenerationBatch::reserve() {
+  if (scheduler_.is_running() || !scheduler_.is_waiting()) return;
+  const auto pages_of = [&](int64_t rows) { return (rows + options_.page_rows - 1) / options_.page_rows; };
+  const int64_t wanted = std::max(scheduler_.wanted_pages(), pages_of(options_.reserved_rows)),
+                pages = std::max(scheduler_.needed_pages(), std::min(wanted, pages_of(options_.cache_rows)));
+  if (pages <= scheduler_.counts().pages) return;
+  pages_ = {}; // first, so that its memory serves the new ones
+  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows);
+  scheduler_.resize(pages);
+}
+
+at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
+  at::Tensor x = model_.decoder().embedding().value().index_select(0, rows.tokens);
+  std::vector<int64_t> places;
+  std::vector<at::Tensor> visual;
+  int64_t begin = 0; // of the part, in the pass
+  for (const Scheduler::Part& part : pass.parts) {
+    const at::Tensor& of_prompt = answers_.at(part.number).prompt.visual;
+    if (of_prompt.defined()) {
+      const auto first = scheduler_.rows(part.number).begin(), from = first + part.begin;
+      int64_t count = 0;
+      for (int64_t i = 0; i < part.count; ++i)
+        if (from[i] == visual_placeholder) places.push_back(begin + i), ++count;
+      if (count > 0) visual.push_back(of_prompt.narrow(0, std::count(first, from, visual_placeholder), count));
+    }
+    begin += part.count;
+  }
+  if (!places.empty())
+    x.index_copy_(0, at::tensor(places, at::kLong).to(x.device()), at::concat(visual).to(x.scalar_type()));
+  return x;
+}
+
+GeneratedToken GenerationBatch::pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const {
+  const Sampler& sampler = answer.sampler;
+  GeneratedToken token{sampler.is_argmax() ? likeliest
+                                           : sampler.pick(logits, scheduler_.rows(answer.answer.number),
+                                                          std::ssize(answer.answer.tokens)),
+                       {}};
+  if (!answer.prompt.top_logprobs) return token;
+  const at::Tensor all = at::log_softmax(logits.to(at::kDouble).cpu(), 0);
+  const auto [values, ids] = all.topk(std::min(*answer.prompt.top_logprobs, all.size(0)));
+  token.logprobs.emplace().chosen = all[token.id].item<double>();
+  for (int64_t i = 0; i < ids.size(0); ++i)
+    token.logprobs->top.emplace_back(ids[i].item<int64_t>(), values[i].item<double>());
+  return token;
+}
+
+bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
+  GeneratedAnswer& generated = answer.answer;
+  scheduler_.append(generated.number, token.id);
+  generated.tokens.push_back(token.id);
+  if (token.logprobs) generated.logprobs.push_back(*token.logprobs);
+  generated.ended = std::find(end_tokens_.begin(), end_tokens_.end(), token.id) != end_tokens_.end();
+  generated.seconds = now() - answer.begin;
+  if (generated.ended || (answer.prompt.on_token && !answer.prompt.on_token(token))) return true;
+  return std::ssize(generated.tokens) == answer.prompt.max_tokens;
+}
+
+bool GenerationBatch::step() {
+  reserve();
+  const double begin = now();
+  const Scheduler::Pass pass = scheduler_.next();
+  if (pass.parts.empty()) return false;
+  const model::StagedRows rows(pass.rows, ops_.options().device);
+  const at::Tensor hidden = model_.decoder().forward(ops_, embed(pass, rows), pages_, rows);
+  at::Tensor logits, likeliest;
+  if (!pass.rows.outputs.empty()) {
+    model::Tape no_grad(model::Tape::Mode::forward_only);
+    const model::Value last(hidden.index_select(0, rows.outputs));
+    logits = model_.decoder().logits(no_grad, ops_, last).data;
+    likeliest = logits.argmax(1).cpu();
+  }
+  int64_t output = 0;
+  for (const Scheduler::Part& part : pass.parts) {
+    Answer& answer = answers_.at(part.number);
+    if (answer.begin == 0) answer.begin = begin;
+    if (!part.is_continued) continue;
+    const int64_t row = output++;
+    if (!append(answer, pick(answer, logits[row], likeliest.const_data_ptr<int64_t>()[row]))) continue;
+    answer.answer.shared_rows = scheduler_.shared_rows(part.number);
+    finished_.push_back(std::move(answer.answer));
+    scheduler_.remove(part.number);
+    answers_.erase(part.number);
+  }
+  return true;
+}
+
+std::vector<GeneratedAnswer> GenerationBatch::take_finished() {
+  return std::exchange(finished_, {});
+}
+
+std::vector<GeneratedAnswer> GenerationBatch::finish() {
+  while (step()) continue;
+  std::sort(finished_.begin(), finished_.end(),
+            [](const GeneratedAnswer& a, const GeneratedAnswer& b) { return a.number < b.number; });
+  return take_finished();
+}
+
+} // namespace fvlm::infer

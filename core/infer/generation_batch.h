@@ -1,0 +1,106 @@
+// GenerationBatch: answers many prompts at once. Each step is one pass of the decoder over the newest token of every
+// answer and over rows of prompts, as many as a budget allows. Prompts join and leave between two steps. One prompt is
+// a batch of one.
+#pragma once
+#include "infer/sampling.h"
+#include "infer/scheduler.h"
+#include "model/model.h"
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace fvlm::infer {
+
+// Natural logarithms of probabilities, as the model has them before any sampling setting applies.
+struct TokenLogprobs {
+  double chosen = 0;                           // of the token itself
+  std::vector<std::pair<int64_t, double>> top; // of the likeliest tokens, the likeliest first
+};
+
+struct GeneratedToken {
+  int64_t id = 0;
+  std::optional<TokenLogprobs> logprobs; // where the prompt asks for them
+};
+
+// Returns false to end the answer.
+using TokenCallback = std::function<bool(const GeneratedToken& token)>;
+
+struct Prompt {
+  std::vector<int64_t> tokens; // visual_placeholder where a visual row stands; without any, all of them stand before
+  at::Tensor visual;           // [visual rows, decoder width]; undefined: none
+  int64_t max_tokens = 1;      // of the answer
+  Sampling sampling;
+  TokenCallback on_token; // called with each token of the answer but an end token; may be empty
+  // Digests of the frames that `visual` was made of, each of equally many rows. Prompts that begin with the same frames
+  // and tokens share what was computed for them; without digests, only what is before the first visual row.
+  std::vector<std::string> visual_keys = {};
+  std::optional<int64_t> top_logprobs = {}; // of so many likeliest tokens besides the chosen one; nothing: none at all
+};
+
+struct GeneratedAnswer {
+  int64_t number = 0;                  // of its prompt, as add() returned it
+  std::vector<int64_t> tokens;         // with the end token, if there is one
+  std::vector<TokenLogprobs> logprobs; // of each token, where the prompt asks for them
+  bool ended = false;                  // by an end token
+  int64_t shared_rows = 0;             // of the prompt, that another prompt's pages had
+  double seconds = 0;                  // since the first pass over its prompt began
+};
+
+struct BatchOptions {
+  // Rows of keys and values that all answers share, unless a single prompt needs more. They take 0.19 GB for a decoder
+  // of 135M parameters (SmolLM2) in bfloat16, 1.6 GB for one of 1.7B. Memory is taken for as many as the prompts need
+  // that wait at the first step, and for no fewer than `reserved_rows`.
+  int64_t cache_rows = 8192;
+  int64_t reserved_rows = 0;
+  int64_t page_rows = 16;   // the smaller, the more is shared between prompts that begin alike
+  int64_t prefill_rows = 0; // rows of prompts in one pass; 0: 2048 on a GPU, 256 on a CPU
+};
+
+class GenerationBatch {
+ public:
+  // An answer ends after any of `end_tokens`. The model and the operations outlive the batch.
+  GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
+                  const BatchOptions& options = {});
+
+  // Queues a prompt of at least one row, and returns its number: 0 for the first. Prompts join in this order, as soon
+  // as there are pages for their rows. Throws Error(usage) for a sampling that makes no sense.
+  int64_t add(Prompt prompt);
+  // Forgets a prompt and its answer, wherever it is, and gives its pages back. False: its answer is over.
+  bool cancel(int64_t number);
+  // One pass: a token for every answer whose prompt has been read. Returns false, and does nothing, if there is nothing
+  // to answer. After an exception the batch cannot be used any more.
+  bool step();
+  // The answers that ended since the last call.
+  std::vector<GeneratedAnswer> take_finished();
+  // Steps until all answers have ended. Returns those that were not taken, in the order of their numbers.
+  std::vector<GeneratedAnswer> finish();
+
+  SchedulerCounts counts() const { return scheduler_.counts(); }
+
+ private:
+  struct Answer {
+    Prompt prompt; // its tokens are the scheduler's
+    Sampler sampler;
+    GeneratedAnswer answer;
+    double begin = 0; // of the first pass
+  };
+  void reserve();
+  at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
+  GeneratedToken pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
+  // Returns whether the answer is over.
+  bool append(Answer& answer, GeneratedToken token);
+
+  const model::Model& model_;
+  model::Operations& ops_;
+  std::vector<int64_t> end_tokens_;
+  BatchOptions options_;
+  int64_t prompts_ = 0;
+  Scheduler scheduler_;
+  model::KvPages pages_;
+  std::map<int64_t, Answer> answers_; // by number; those that are not over
+  std::vector<GeneratedAnswer> finished_;
+};
+
+} // namespace fvlm::infer

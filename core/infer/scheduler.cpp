@@ -1,0 +1,196 @@
+#include "infer/scheduler.h"
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "model/pack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::infer {
+
+namespace {
+
+auto find(auto& sequences, int64_t number) {
+  return std::find_if(sequences.begin(), sequences.end(),
+                      [&](const auto& sequence) { return sequence.prompt.number == number; });
+}
+
+} // namespace
+
+void Scheduler::add(Prompt prompt) {
+  Sequence& sequence = waiting_.emplace_back();
+  sequence.prompt = std::move(prompt);
+}
+
+const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
+  const std::vector<int64_t>& rows = sequence.prompt.rows;
+  const std::vector<std::string>& frames = sequence.prompt.visual_keys;
+  const int64_t visual_rows = model::placeholders_of(rows);
+  const int64_t each = frames.empty() ? 0 : visual_rows / std::ssize(frames);
+  while (std::ssize(sequence.keys) <= page) {
+    const int64_t begin = std::ssize(sequence.keys) * limits_.page_rows;
+    const auto first = rows.begin() + begin, last = first + limits_.page_rows;
+    std::string content = sequence.keys.empty() ? std::string() : sequence.keys.back();
+    bool has_key = sequence.keys.empty() || !content.empty();
+    int64_t visual = std::count(rows.begin(), first, visual_placeholder);
+    for (auto row = first; has_key && row != last; ++row) {
+      content += fmt::format(" {}", *row);
+      if (*row != visual_placeholder) continue;
+      has_key = each > 0;
+      if (has_key) content += fmt::format(":{}:{}", frames[static_cast<size_t>(visual / each)], visual % each);
+      ++visual;
+    }
+    sequence.keys.push_back(has_key ? sha256_hex(content) : std::string());
+  }
+  return sequence.keys[static_cast<size_t>(page)];
+}
+
+void Scheduler::give_back(Sequence& sequence) {
+  // The last page first, so that it is also the first to be used for something else: without those before it, it could
+  // not be shared.
+  for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
+  sequence.pages.clear();
+  sequence.computed = sequence.published = 0;
+}
+
+void Scheduler::preempt_youngest() {
+  give_back(running_.back());
+  waiting_.push_front(std::move(running_.back()));
+  running_.pop_back();
+  ++preemptions_;
+}
+
+// Pages for so many more rows. False: only by giving its own back, as it is the youngest.
+bool Scheduler::make_room(Running::iterator sequence, int64_t rows) {
+  while (std::ssize(sequence->pages) < pages_of(sequence->computed + rows)) {
+    if (const auto page = pool_.allocate()) {
+      sequence->pages.push_back(*page);
+      continue;
+    }
+    const bool is_youngest = std::next(sequence) == running_.end();
+    preempt_youngest();
+    if (is_youngest) return false;
+  }
+  return true;
+}
+
+void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
+  const std::vector<int64_t>& rows = sequence.prompt.rows;
+  pass.parts.push_back({sequence.prompt.number, sequence.computed, count, count == sequence.remaining()});
+  pass.rows.begin_sequence(sequence.pages);
+  for (int64_t i = 0; i < count; ++i, ++sequence.computed)
+    pass.rows.append(std::max<int64_t>(0, rows[static_cast<size_t>(sequence.computed)]), sequence.computed);
+  if (pass.parts.back().is_continued) pass.rows.mark_output();
+  for (; (sequence.published + 1) * limits_.page_rows <= sequence.computed; ++sequence.published) {
+    const std::string& key = key_of(sequence, sequence.published);
+    if (!key.empty()) pool_.publish(sequence.pages[static_cast<size_t>(sequence.published)], key);
+  }
+}
+
+// Lets the first prompt that waits run, if the pages that its rows need are there, and one more for each sequence that
+// runs, so that it is not preempted at once.
+bool Scheduler::admit() {
+  Sequence& sequence = waiting_.front();
+  if (pages_of(sequence.prompt.max_rows) > pool_.total()) return false;
+  const int64_t length = std::ssize(sequence.prompt.rows);
+  for (int64_t page = 0; (page + 1) * limits_.page_rows < length; ++page) { // its last row is computed in any case
+    const std::string& key = key_of(sequence, page);
+    const auto found = key.empty() ? std::nullopt : pool_.find(key);
+    if (!found) break;
+    pool_.share(*found);
+    sequence.pages.push_back(*found);
+  }
+  const int64_t shared = std::ssize(sequence.pages), reserve = running_.empty() ? 0 : std::ssize(running_) + 1;
+  if (pages_of(length) - shared + reserve > pool_.available()) {
+    give_back(sequence);
+    return false;
+  }
+  sequence.computed = shared * limits_.page_rows;
+  sequence.published = shared;
+  if (!sequence.shared) shared_rows_ += sequence.shared.emplace(sequence.computed);
+  running_.push_back(std::move(sequence));
+  waiting_.pop_front();
+  return true;
+}
+
+Scheduler::Pass Scheduler::next() {
+  Pass pass{{}, model::PassRows(limits_.page_rows)};
+  int64_t budget = limits_.prefill_rows;
+  // The oldest first. Who is preempted is younger than all that the pass has so far.
+  for (auto sequence = running_.begin(); sequence != running_.end(); ++sequence) {
+    const bool is_prefill = sequence->remaining() > 1;
+    const int64_t count = is_prefill ? std::min(budget, sequence->remaining()) : 1;
+    if (count == 0) continue;
+    if (!make_room(sequence, count)) break;
+    take(pass, *sequence, count);
+    if (is_prefill) budget -= count;
+  }
+  while (budget > 0 && !waiting_.empty() && admit()) {
+    const auto sequence = std::prev(running_.end());
+    const int64_t count = std::min(budget, sequence->remaining());
+    if (!make_room(sequence, count))
+      throw Error(ErrorKind::internal, "a prompt was admitted for which there are no pages");
+    take(pass, *sequence, count);
+    budget -= count;
+  }
+  return pass;
+}
+
+const Scheduler::Sequence& Scheduler::running(int64_t number) const {
+  const auto found = find(running_, number);
+  if (found == running_.end()) throw Error(ErrorKind::internal, fmt::format("sequence {} does not run", number));
+  return *found;
+}
+
+void Scheduler::append(int64_t number, int64_t token) {
+  find(running_, number)->prompt.rows.push_back(token);
+}
+
+bool Scheduler::remove(int64_t number) {
+  if (const auto found = find(running_, number); found != running_.end()) {
+    give_back(*found);
+    running_.erase(found);
+    return true;
+  }
+  const auto found = find(waiting_, number);
+  if (found == waiting_.end()) return false;
+  waiting_.erase(found);
+  return true;
+}
+
+const std::vector<int64_t>& Scheduler::rows(int64_t number) const {
+  return running(number).prompt.rows;
+}
+
+int64_t Scheduler::shared_rows(int64_t number) const {
+  return running(number).shared.value_or(0);
+}
+
+int64_t Scheduler::needed_pages() const {
+  return waiting_.empty() ? 0 : pages_of(waiting_.front().prompt.max_rows);
+}
+
+int64_t Scheduler::wanted_pages() const {
+  int64_t pages = 0;
+  for (const Sequence& sequence : waiting_) pages += pages_of(sequence.prompt.max_rows);
+  return pages;
+}
+
+void Scheduler::resize(int64_t pages) {
+  if (is_running()) throw Error(ErrorKind::internal, "pages are in use");
+  pool_ = PagePool(pages);
+}
+
+SchedulerCounts Scheduler::counts() const {
+  return {pool_.total(), pool_.free(), pool_.cached(), shared_rows_, preemptions_};
+}
+
+std::vector<int32_t> Scheduler::pages_in_use() const {
+  std::vector<int32_t> pages;
+  for (const Sequence& sequence : running_) pages.insert(pages.end(), sequence.pages.begin(), sequence.pages.end());
+  return pages;
+}
+
+} // namespace fvlm::infer

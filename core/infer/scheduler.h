@@ -1,0 +1,109 @@
+// Scheduler: which rows of which sequences the next pass of the decoder reads, and in which pages their keys and values
+// are. It decides by numbers alone and knows no tensors.
+//
+// Every pass has the newest row of each sequence that is being continued, and of prompts as many rows as a budget
+// allows, in the order in which they came; so a long prompt takes several passes and stalls nobody. A sequence takes
+// pages as it grows. When none is left, the youngest sequence gives its pages back and waits to be computed again.
+//
+// A full page is published under a hash of all rows up to its end, once its rows are part of a pass. A prompt that
+// begins with the same rows shares such pages instead of computing them, even in the same pass. What is behind the last
+// full page is computed again, never copied. Pages of sequences that ended remain published until others need them.
+#pragma once
+#include "infer/page_pool.h"
+#include "model/decoder/kv_pages.h"
+
+#include <deque>
+#include <list>
+#include <string>
+#include <vector>
+
+namespace fvlm::infer {
+
+struct SchedulerLimits {
+  int64_t page_rows = 16;
+  int64_t prefill_rows = 512; // rows of prompts in one pass
+};
+
+struct SchedulerCounts {
+  int64_t pages = 0, free_pages = 0, cached_pages = 0; // the others are in use
+  int64_t shared_rows = 0;                             // of prompts, that were in pages already, since the beginning
+  int64_t preemptions = 0;                             // since the beginning
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerLimits& limits) : limits_(limits), pool_(0) {}
+
+  // A prompt of at least one row. Numbers increase from one to the next.
+  struct Prompt {
+    int64_t number = 0;
+    std::vector<int64_t> rows; // tokens; visual_placeholder where a visual row stands
+    int64_t max_rows = 0;      // with its whole answer
+    // Digests of the frames whose visual rows these are, as many rows of each. Empty: pages with visual rows and those
+    // behind them are not shared.
+    std::vector<std::string> visual_keys;
+  };
+  void add(Prompt prompt);
+
+  // The rows `begin` to `begin + count` of a sequence. If they are its last ones, the pass continues it with a token.
+  struct Part {
+    int64_t number, begin, count;
+    bool is_continued;
+  };
+  struct Pass {
+    std::vector<Part> parts;
+    model::PassRows rows; // an output for each part that is continued
+  };
+  // The next pass, without parts if nothing can be computed: see needed_pages().
+  Pass next();
+  // The token that the pass continued a sequence with.
+  void append(int64_t number, int64_t token);
+  // Forgets a sequence whose answer is over, or not wanted any more, and gives its pages back. False: there is none.
+  bool remove(int64_t number);
+
+  const std::vector<int64_t>& rows(int64_t number) const; // so far; of a sequence that runs
+  int64_t shared_rows(int64_t number) const;              // of its prompt, that were in pages; of one that runs
+  bool is_running() const { return !running_.empty(); }
+  bool is_waiting() const { return !waiting_.empty(); }
+  // Of the first prompt that waits, alone; of all that wait, together.
+  int64_t needed_pages() const;
+  int64_t wanted_pages() const;
+  // New pages, without content. Nothing may run.
+  void resize(int64_t pages);
+
+  SchedulerCounts counts() const;
+  const PagePool& pool() const { return pool_; }
+  // Of all that run, each page as often as sequences have it.
+  std::vector<int32_t> pages_in_use() const;
+
+ private:
+  struct Sequence {
+    Prompt prompt;                 // with its answer so far
+    std::vector<int32_t> pages;    // that hold its rows
+    std::vector<std::string> keys; // of its full pages, as far as they were asked for
+    int64_t computed = 0;          // rows that passes have read
+    int64_t published = 0;         // of its pages
+    std::optional<int64_t> shared; // rows that it found in pages when it was first admitted
+
+    int64_t remaining() const { return std::ssize(prompt.rows) - computed; }
+  };
+  using Running = std::list<Sequence>;
+
+  int64_t pages_of(int64_t rows) const { return (rows + limits_.page_rows - 1) / limits_.page_rows; }
+  // Empty for a page whose content has no key.
+  const std::string& key_of(Sequence& sequence, int64_t page) const;
+  bool admit();
+  bool make_room(Running::iterator sequence, int64_t rows);
+  void preempt_youngest();
+  void take(Pass& pass, Sequence& sequence, int64_t count);
+  void give_back(Sequence& sequence);
+  const Sequence& running(int64_t number) const;
+
+  SchedulerLimits limits_;
+  PagePool pool_;
+  Running running_;              // by number, and all before those that wait
+  std::deque<Sequence> waiting_; // by number
+  int64_t shared_rows_ = 0, preemptions_ = 0;
+};
+
+} // namespace fvlm::infer

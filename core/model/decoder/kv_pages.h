@@ -1,0 +1,51 @@
+// KvPages: the keys and values of many sequences in pages of a few rows, as the decoder reads and writes them. Which
+// page belongs to which sequence is not known here (core/infer decides): a pass is told where its rows go and which
+// pages each sequence reads, so that several sequences can read the same page.
+#pragma once
+#include "model/part.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace fvlm::model {
+
+struct KvPages {
+  std::vector<at::Tensor> layers; // [pages, page_rows, 2 * kv_heads, head_dim]: of a row the keys, then the values
+  int64_t page_rows = 0;
+
+  // Padding rows write here, so that shapes repeat; no sequence has this page.
+  static constexpr int32_t padding_page = 0;
+};
+
+// The rows of one pass, listed on the host: those of one sequence after those of another.
+struct PassRows {
+  explicit PassRows(int64_t page_rows) : page_rows(page_rows) {}
+
+  // The rows appended from here on belong to a sequence with these pages, which hold its rows in order.
+  void begin_sequence(std::span<const int32_t> its_pages) { pages.emplace_back(its_pages.begin(), its_pages.end()); }
+  // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence.
+  void append(int64_t token, int64_t position);
+  // The logits of the last row appended are wanted.
+  void mark_output() { outputs.push_back(static_cast<int32_t>(size() - 1)); }
+  int64_t size() const { return std::ssize(tokens); }
+
+  int64_t page_rows;
+  std::vector<int32_t> tokens, positions, sequences; // of each row
+  std::vector<int32_t> places;                       // of each row, among all rows of all pages
+  std::vector<int32_t> outputs;                      // rows whose logits are wanted
+  std::vector<std::vector<int32_t>> pages;           // of each sequence
+};
+
+// The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding page.
+struct StagedRows {
+  // One copy to the device. `padded`: the number of rows with padding; 0: the size class.
+  StagedRows(const PassRows& rows, at::Device device, int64_t padded = 0);
+
+  at::Tensor tokens, positions, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
+  at::Tensor places;                                // int64 [rows]: among all rows of all pages
+  at::Tensor outputs;                               // int32: rows whose logits are wanted, then padding
+  at::Tensor page_table;                            // int32 [sequences, pages of the longest]
+};
+
+} // namespace fvlm::model

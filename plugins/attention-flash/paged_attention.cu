@@ -1,0 +1,276 @@
+// paged_attention.cu: attention of rows that each continue a sequence whose keys are in pages (flash-decoding). The
+// blocks of a cluster share the keys of one row and key head, the warps of a block share the block's, and all query
+// heads of the key head are computed together, so that keys and values are read once. What the warps and blocks found
+// is combined in shared memory: one launch, whatever the lengths, of which the host knows nothing.
+//
+// Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
+// flight. Each such thread has a running maximum and sum of its own (online softmax).
+#include "common/cuda_cluster.cuh"
+#include "common/cuda_packs.cuh"
+#include "paged_attention.h"
+#include "tiles.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace fvlm::plugins {
+namespace {
+
+constexpr int max_warps = 8, max_cluster = 8, max_dim = 128, unroll = 4;
+// Fewer keys than this are not worth another block of the cluster.
+constexpr int min_keys_per_block = 128;
+
+// The running softmax of one query head over the keys of one thread, warp or block: sum and values are relative to
+// 2^maximum.
+__device__ float reference_of(float maximum) {
+  return maximum == -INFINITY ? 0 : maximum; // no key yet
+}
+
+struct Share {
+  int begin, end; // keys
+};
+
+__device__ Share share_of_block(int length) {
+  const int blocks = Cluster::size();
+  const int even = (length + blocks - 1) / blocks;
+  const int size = max(min_keys_per_block, (even + 31) / 32 * 32);
+  const int begin = min(Cluster::rank() * size, length);
+  return {begin, min(begin + size, length)};
+}
+
+template <class T, int lanes, int heads>
+struct Rows {
+  static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once;
+  float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
+
+  // The query heads of a tile; those past `count` repeat the last one.
+  __device__ void load_queries(const PagedProblem& p, int row, int first_head, int count, int piece, bool has_piece) {
+#pragma unroll
+    for (int h = 0; h < heads; ++h) {
+      const T* from = static_cast<const T*>(p.q) + row * p.q_row + (first_head + min(h, count - 1)) * p.q_head;
+      maximum[h] = -INFINITY;
+      sum[h] = 0;
+#pragma unroll
+      for (int i = 0; i < pack; ++i) {
+        values[h][i] = 0;
+        q[h][i] = has_piece ? static_cast<float>(from[piece * pack + i]) * p.scale_log2 : 0;
+      }
+    }
+  }
+
+  // `unroll` keys of this thread, of which those from `end` on repeat the last one and count nothing.
+  __device__ void attend(const PagedProblem& p, const std::int32_t* table, int kv_head, int first, int end, int piece,
+                         bool has_piece) {
+    Pack<T, pack> k[unroll] = {}, v[unroll] = {};
+    std::int64_t page[unroll];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) page[u] = table[min(first + u * keys_at_once, end - 1) >> p.page_shift];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+      const int in_page = min(first + u * keys_at_once, end - 1) & ((1 << p.page_shift) - 1);
+      if (!has_piece) continue;
+      k[u].load(static_cast<const T*>(p.k) + page[u] * p.k_page + in_page * p.k_row + kv_head * p.k_head +
+                piece * pack);
+      v[u].load(static_cast<const T*>(p.v) + page[u] * p.v_page + in_page * p.v_row + kv_head * p.v_head +
+                piece * pack);
+    }
+    float score[heads][unroll];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+      float key[pack];
+      k[u].widen(key);
+#pragma unroll
+      for (int h = 0; h < heads; ++h) {
+        float dot = 0;
+#pragma unroll
+        for (int i = 0; i < pack; ++i) dot += q[h][i] * key[i];
+#pragma unroll
+        for (int other = lanes / 2; other > 0; other /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, other);
+        score[h][u] = first + u * keys_at_once < end ? dot : -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < heads; ++h) {
+      float larger = maximum[h];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) larger = fmaxf(larger, score[h][u]);
+      const float reference = reference_of(larger);
+      rescale(h, exp2_approx(maximum[h] - reference));
+      maximum[h] = larger;
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) sum[h] += score[h][u] = exp2_approx(score[h][u] - reference);
+    }
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+      float value[pack];
+      v[u].widen(value);
+#pragma unroll
+      for (int h = 0; h < heads; ++h)
+#pragma unroll
+        for (int i = 0; i < pack; ++i) values[h][i] += score[h][u] * value[i];
+    }
+  }
+
+  // Combines the threads of a warp that hold the same piece of different keys.
+  __device__ void combine_warp() {
+#pragma unroll
+    for (int other = lanes; other < warp_size; other *= 2)
+#pragma unroll
+      for (int h = 0; h < heads; ++h) {
+        const float larger = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffu, maximum[h], other));
+        rescale(h, exp2_approx(maximum[h] - reference_of(larger)));
+        maximum[h] = larger;
+        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], other);
+#pragma unroll
+        for (int i = 0; i < pack; ++i) values[h][i] += __shfl_xor_sync(0xffffffffu, values[h][i], other);
+      }
+  }
+
+ private:
+  __device__ void rescale(int h, float factor) {
+    sum[h] *= factor;
+#pragma unroll
+    for (int i = 0; i < pack; ++i) values[h][i] *= factor;
+  }
+};
+
+template <int heads>
+struct PartialSums {
+  float values[max_warps][heads][max_dim], maximum[max_warps][heads], sum[max_warps][heads];
+};
+// What a block found, as the other blocks of the cluster read it.
+template <int heads>
+struct BlockSums {
+  alignas(16) float values[heads][max_dim];
+  float4 maximum_and_sum[heads];
+};
+
+template <class T, int lanes, int heads>
+__global__ void __launch_bounds__(max_warps* warp_size) paged_attention_kernel(const __grid_constant__ PagedProblem p) {
+  __shared__ PartialSums<heads> of_warps;
+  __shared__ BlockSums<heads> of_block;
+  const int row = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.z);
+  const int kv_head = tile / p.tiles, head_in_group = tile % p.tiles * heads;
+  const int first_head = kv_head * p.group + head_in_group, count = min(heads, p.group - head_in_group);
+  const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
+            lane = static_cast<int>(threadIdx.x) % warp_size;
+  const Share share = share_of_block(p.lengths[row]);
+
+  using Own = Rows<T, lanes, heads>;
+  const int piece = lane % lanes;
+  const bool has_piece = piece * Own::pack < p.head_dim;
+  if (share.begin < share.end) {
+    Own own;
+    const std::int32_t* table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
+    own.load_queries(p, row, first_head, count, piece, has_piece);
+    for (int first = share.begin + warp * Own::step; first < share.end; first += warps * Own::step)
+      own.attend(p, table, kv_head, first + lane / lanes, share.end, piece, has_piece);
+    own.combine_warp();
+#pragma unroll
+    for (int h = 0; h < heads; ++h) {
+      if (lane == 0) of_warps.maximum[warp][h] = own.maximum[h], of_warps.sum[warp][h] = own.sum[h];
+      if (lane < lanes && has_piece)
+#pragma unroll
+        for (int i = 0; i < Own::pack; ++i) of_warps.values[warp][h][piece * Own::pack + i] = own.values[h][i];
+    }
+  }
+  __syncthreads();
+
+  const bool is_alone = Cluster::size() == 1;
+  T* out = static_cast<T*>(p.out) + row * p.out_row + first_head * p.out_head;
+  for (int index = static_cast<int>(threadIdx.x); index < count * p.head_dim; index += static_cast<int>(blockDim.x)) {
+    const int h = index / p.head_dim, d = index % p.head_dim;
+    float maximum = -INFINITY, sum = 0, value = 0;
+    if (share.begin < share.end) {
+      for (int w = 0; w < warps; ++w) maximum = fmaxf(maximum, of_warps.maximum[w][h]);
+      for (int w = 0; w < warps; ++w) {
+        const float factor = exp2_approx(of_warps.maximum[w][h] - reference_of(maximum));
+        sum += factor * of_warps.sum[w][h];
+        value += factor * of_warps.values[w][h][d];
+      }
+    }
+    if (is_alone) {
+      out[h * p.out_head + d] = T(sum > 0 ? value / sum : 0);
+    } else {
+      of_block.values[h][d] = value;
+      if (d == 0) of_block.maximum_and_sum[h] = {maximum, sum, 0, 0};
+    }
+  }
+  if (is_alone) return;
+  Cluster::arrive();
+  Cluster::wait();
+  if (Cluster::rank() == 0)
+    for (int index = 4 * static_cast<int>(threadIdx.x); index < count * p.head_dim;
+         index += 4 * static_cast<int>(blockDim.x)) {
+      const int h = index / p.head_dim, d = index % p.head_dim;
+      float maximum = -INFINITY, sum = 0;
+      float4 value = {};
+      for (int block = 0; block < Cluster::size(); ++block) {
+        const float4 found = Cluster::load(&of_block.maximum_and_sum[h].x, block);
+        const float4 more = Cluster::load(&of_block.values[h][d], block);
+        const float larger = fmaxf(maximum, found.x), reference = reference_of(larger);
+        const float kept = exp2_approx(maximum - reference), factor = exp2_approx(found.x - reference);
+        sum = sum * kept + factor * found.y;
+        value = {value.x * kept + factor * more.x, value.y * kept + factor * more.y, value.z * kept + factor * more.z,
+                 value.w * kept + factor * more.w};
+        maximum = larger;
+      }
+      const float factor = sum > 0 ? 1 / sum : 0;
+      T* to = out + h * p.out_head + d;
+      to[0] = T(value.x * factor), to[1] = T(value.y * factor), to[2] = T(value.z * factor),
+      to[3] = T(value.w * factor);
+    }
+  // Shared memory stays until it has been read.
+  Cluster::arrive();
+  Cluster::wait();
+}
+
+template <class T, int lanes, int heads>
+void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p) {
+  p.tiles = (p.group + heads - 1) / heads;
+  cudaLaunchConfig_t config{};
+  config.gridDim = {static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.rows),
+                    static_cast<unsigned>(launch.heads_kv * p.tiles)};
+  config.blockDim = {static_cast<unsigned>(launch.warps * warp_size), 1, 1};
+  config.stream = sdk::stream_of(call);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = launch.blocks > 1 ? 1 : 0;
+  sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads>, p), "launch");
+}
+
+template <class T, int lanes>
+void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p) {
+  if (p.group == 1) return enqueue<T, lanes, 1>(call, launch, p);
+  if (p.group % 4 == 0) return enqueue<T, lanes, 4>(call, launch, p);
+  enqueue<T, lanes, 3>(call, launch, p);
+}
+
+} // namespace
+
+PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiprocessors, bool has_clusters) {
+  PagedLaunch launch{};
+  launch.rows = query.rows;
+  launch.heads_kv = query.heads_kv;
+  const std::int64_t pairs = query.rows * query.heads_kv, keys = query.max_pages * query.page_rows;
+  launch.blocks = 1;
+  while (has_clusters && launch.blocks < max_cluster && pairs * launch.blocks < multiprocessors &&
+         keys > launch.blocks * min_keys_per_block)
+    launch.blocks *= 2;
+  launch.warps = pairs * launch.blocks > 2 * multiprocessors ? max_warps / 2 : max_warps;
+  return launch;
+}
+
+void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& p) {
+  sdk::dispatch<BFloat16, Half, float>(dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    const int pieces = p.head_dim / pack_size<T>;
+    if (pieces <= 8) return enqueue_heads<T, 8>(call, launch, p);
+    if (pieces <= 16) return enqueue_heads<T, 16>(call, launch, p);
+    if constexpr (sizeof(T) == 4) enqueue_heads<T, 32>(call, launch, p);
+  });
+}
+
+} // namespace fvlm::plugins
