@@ -11,10 +11,12 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>
 
@@ -22,12 +24,24 @@ namespace fvlm::cli {
 namespace {
 
 std::atomic<bool> interrupted{false};
+int interrupts = -1; // an eventfd, which wakes who waits for the keyboard, whichever thread got the signal
 
-// Ctrl-C sets a flag, which ends an answer. A read of the keyboard returns, so that a new line can begin.
+// Ctrl-C sets a flag, which ends an answer, and lets a new line begin.
 void stop_answers_at_ctrl_c() {
+  interrupts = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction stops {};
-  stops.sa_handler = [](int) { interrupted = true; };
+  stops.sa_handler = [](int) {
+    interrupted = true;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(interrupts, &one, sizeof one);
+  };
   sigaction(SIGINT, &stops, nullptr);
+}
+
+// Whether Ctrl-C was pressed since the last call.
+bool take_interrupt() {
+  uint64_t count = 0;
+  return ::read(interrupts, &count, sizeof count) == sizeof count;
 }
 
 // Lines of standard input. On a terminal they are edited as the terminal itself lets one edit them.
@@ -37,13 +51,14 @@ class LineReader {
 
   // Nothing at the end of the input. A line that ends with a backslash goes on in the next one.
   std::optional<std::string> read() {
-    std::string all;
+    message_.clear();
+    (void)take_interrupt(); // it has ended an answer
     for (show("> ");; show(". ")) {
       const auto line = read_line();
-      if (!line) return all.empty() ? std::nullopt : std::optional(all);
-      all += *line;
-      if (!all.ends_with('\\')) return all;
-      all.back() = '\n';
+      if (!line) return message_.empty() ? std::nullopt : std::optional(message_);
+      message_ += *line;
+      if (!message_.ends_with('\\')) return message_;
+      message_.back() = '\n';
     }
   }
 
@@ -62,14 +77,19 @@ class LineReader {
         if (line.ends_with('\r')) line.pop_back();
         return line;
       }
-      char bytes[4096];
-      const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
-      if (count > 0) {
-        pending_.append(bytes, static_cast<size_t>(count));
-      } else if (count < 0 && errno == EINTR) {
+      std::array<pollfd, 2> sources = {{{STDIN_FILENO, POLLIN, 0}, {interrupts, POLLIN, 0}}};
+      if (poll(sources.data(), sources.size(), -1) < 0) continue; // by a signal
+      if (take_interrupt()) {
         pending_.clear();
+        message_.clear();
         fmt::print("\n{}\n", styled("/quit or Ctrl-D ends the conversation", Style::dim));
         show("> ");
+        continue;
+      }
+      std::array<char, 4096> bytes;
+      const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+      if (count > 0) {
+        pending_.append(bytes.data(), static_cast<size_t>(count));
       } else if (pending_.empty()) {
         return std::nullopt;
       } else {
@@ -79,7 +99,8 @@ class LineReader {
   }
 
   bool is_terminal_;
-  std::string pending_;
+  std::string pending_; // what was read and is no whole line yet
+  std::string message_; // lines that go on
 };
 
 Options chat_options() {

@@ -154,6 +154,8 @@ function headers() {
   return given;
 }
 
+// The events of a stream, as many at a time as have come. Between two lots the browser has time for keys and clicks, and
+// the page is laid out once for each.
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -162,10 +164,8 @@ async function* eventsOf(response) {
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
-    for (const part of parts) {
-      const data = part.replace(/^data: /, "");
-      if (data !== "[DONE]") yield JSON.parse(data);
-    }
+    yield parts.map(part => part.replace(/^data: /, "")).filter(data => data !== "[DONE]").map(data => JSON.parse(data));
+    await new Promise(resolve => setTimeout(resolve, 15));
   }
 }
 
@@ -213,22 +213,28 @@ async function answer() {
   turn.about.append(note);
   setRunning(true);
   const {signal} = running;
-  let first = 0, last = 0, finish = "";
+  let first = 0, last = 0, finish = "", usage = null;
   try {
     const response = await fetch("/v1/chat/completions", {method: "POST", headers: headers(), body, signal});
     if (!response.ok) throw new Error(await failureOf(response));
-    for await (const part of eventsOf(response)) {
-      if (part.error) throw new Error(part.error.message);
-      if (part.attention) showLook(turn, part.attention);
-      if (part.usage) note.textContent = figures(part.usage, first, last, finish);
-      const choice = part.choices?.[0];
-      if (choice?.finish_reason) finish = choice.finish_reason;
-      if (!choice?.delta?.content) continue;
+    for await (const parts of eventsOf(response)) {
+      signal.throwIfAborted();
+      let text = "";
+      for (const part of parts) {
+        if (part.error) throw new Error(part.error.message);
+        if (part.attention) showLook(turn, part.attention);
+        const choice = part.choices?.[0];
+        text += choice?.delta?.content ?? "";
+        finish = choice?.finish_reason || finish;
+        usage = part.usage ?? usage;
+      }
+      if (!text) continue;
       last = performance.now();
       first ||= last;
-      turn.text += choice.delta.content;
-      atEnd(() => turn.words.append(choice.delta.content));
+      turn.text += text;
+      atEnd(() => turn.words.append(text));
     }
+    if (usage) note.textContent = figures(usage, first, last, finish);
     if (!finish) throw new Error("the connection ended before the answer did");
     say("Answered.");
   } catch (error) {
