@@ -34,7 +34,7 @@ struct GradientComputer::StagedPack {
   StagedInputs place;
   bool measure_attention = false;
   struct Captured {
-    GraphCache graph;
+    ops::GraphCache graph;
     std::vector<bool> gradients_after; // which parameters have a gradient when it is done
   };
   std::map<std::vector<bool>, Captured> passes; // by which have one before
@@ -44,7 +44,7 @@ struct GradientComputer::StagedPack {
 struct GradientComputer::FrozenPack {
   StagedInputs place;
   std::vector<at::Tensor> outputs;
-  GraphCache graph;
+  ops::GraphCache graph;
 };
 
 struct GradientComputer::PendingOutputs {
