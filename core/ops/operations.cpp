@@ -137,13 +137,15 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
   return *op;
 }
 
+// A preference was written with training in mind: where none of its plugins has attention over pages, another one does.
 const PagedAttention& Operations::paged_attention_for(const fvlm_paged_attention_query& query) {
+  BackendPreference preference = options_.attention;
+  if (!preference.names.empty()) preference.names.emplace_back("auto");
   const PagedAttentionKey key{query.heads_q, query.heads_kv,  query.head_dim,  query.page_rows, query.rows,
                               query.pages,   query.sequences, query.max_pages, query.scale};
   auto& [op, refused] = paged_attentions_[key];
   make_op(op, refused, [&, &known = refused] {
-    return std::make_shared<const PagedAttention>(backend_for<PagedAttentionTable>(options_.attention, query, known),
-                                                  query);
+    return std::make_shared<const PagedAttention>(backend_for<PagedAttentionTable>(preference, query, known), query);
   });
   return *op;
 }

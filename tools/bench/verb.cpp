@@ -27,6 +27,7 @@ constexpr Verb subjects[] = {
     {"op", "time single operations: plugins against each other and the roofline", bench_op},
     {"dpo", "time whole steps of preference training", bench_dpo},
     {"ragged", "time training on samples of all lengths, end to end", bench_ragged},
+    {"generate", "time the generation of answers, against transformers", bench_generate},
     {"data", "measure the data loader, against webdataset and PIL", bench_data},
 };
 
