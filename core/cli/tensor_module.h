@@ -23,6 +23,7 @@ struct TensorModule {
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);
+  int (*export_quantized)(Arguments);
   int (*serve)(Arguments);
   int (*eval)(Arguments);
   int (*bench)(Arguments);
@@ -35,6 +36,7 @@ struct TensorModule {
 int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
+int export_quantized_model(Arguments);
 int serve_model(Arguments);
 int evaluate_model(Arguments);
 int bench_subject(Arguments);

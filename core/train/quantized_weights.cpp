@@ -33,7 +33,7 @@ QuantizedWeights::QuantizedWeights(const plan::Plan& plan, Registry& registry, m
                                    at::Device device) {
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const ops::Quantizer>> by_shape;
   for (ops::Parameter& parameter : parameters.all()) {
-    if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.dim())) continue;
+    if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.sizes())) continue;
     auto& quantizer = by_shape[{parameter.value.size(0), parameter.value.size(1)}];
     if (!quantizer) {
       const auto query = query_of(parameter.value, device);
