@@ -38,6 +38,8 @@ Options export_options() {
       .value("calibrate", "RECIPE",
              "with --quantize int4: choose scales for the activations of the training samples of this recipe")
       .value("calibration-samples", "N", "how many of them; default 64")
+      .value("set", "PATH=VALUE", "with --calibrate: change a value of the recipe's plan (repeatable)")
+      .value("arg", "NAME=VALUE", "with --calibrate: set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .value("device", "cpu|cuda", "with --calibrate: where the model runs; default cpu")
       .flag("json", "print one JSON document on standard output");
   return with_plugin_options(options);
@@ -47,7 +49,7 @@ int run_export(Arguments arguments) {
   auto parsed = export_options().parse(arguments);
   if (!parsed) return 0;
   if (parsed->value("quantize")) return tensor_module().export_quantized(arguments);
-  for (const char* name : {"skip", "calibrate", "calibration-samples", "device"})
+  for (const char* name : {"skip", "calibrate", "calibration-samples", "set", "arg", "device"})
     if (parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --quantize", name));
   std::string out = *parsed->value("out");
   std::optional<DType> dtype;

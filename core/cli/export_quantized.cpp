@@ -1,6 +1,7 @@
 // fvlm-engine export --quantize: writes a model directory whose linear weights are stored in few bits.
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "cli/execution_options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -16,6 +17,28 @@
 
 namespace fvlm::cli {
 namespace {
+
+// For a checkpoint RUN/STAGE/step-000100 of a quantization_aware stage, its recipe's quantization. Without --skip, what
+// it skips stays as it is.
+std::optional<plan::Quantization> trained_quantization(const std::filesystem::path& model) {
+  const auto folder = std::filesystem::weakly_canonical(model),
+             plan_file = folder.parent_path().parent_path() / "plan.json";
+  if (!std::filesystem::exists(plan_file)) return {};
+  recipe::Request request;
+  request.file = plan_file;
+  const plan::Plan plan = recipe::resolve(request).plan;
+  const bool aware = stage_named(plan, folder.parent_path().filename().string()).quantization_aware;
+  return aware ? plan.quantization : std::nullopt;
+}
+
+plan::Quantization quantization_of(const ParsedOptions& parsed, const std::filesystem::path& model) {
+  plan::Quantization quantization{packed_scheme(*parsed.value("quantize")).name, parsed.values("skip")};
+  const auto trained = trained_quantization(model);
+  if (trained && trained->scheme != quantization.scheme)
+    log_warning("the stage was trained for {}, and its weights are stored in {}", trained->scheme, quantization.scheme);
+  if (quantization.skip.empty()) quantization.skip = trained ? trained->skip : std::vector<std::string>{"connector.*"};
+  return quantization;
+}
 
 quantize::Importance calibration_of(const ParsedOptions& parsed, const std::filesystem::path& folder,
                                     Registry& registry) {
@@ -43,9 +66,7 @@ int export_quantized_model(Arguments arguments) {
   quantize::QuantizeRequest request;
   request.model = resolve_model(*parsed->value("MODEL"));
   request.out = out;
-  request.quantization.scheme = packed_scheme(*parsed->value("quantize")).name;
-  request.quantization.skip = parsed->values("skip");
-  if (request.quantization.skip.empty()) request.quantization.skip = {"connector.*"};
+  request.quantization = quantization_of(*parsed, request.model);
   if (const auto word = parsed->value("dtype")) request.dtype = dtype_of_option(*word);
   const auto registry = open_registry(*parsed);
   initialize_device("cpu");

@@ -75,7 +75,7 @@ void QuantizedWeights::pass_gradients() {
     ops::Parameter& parameter = *matrix.parameter;
     if (!matrix.trains() || !parameter.has_gradient) continue;
     const at::Tensor original = (matrix.quantized ? matrix.original : parameter.value).to(at::kFloat);
-    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(original, parameter.gradient));
+    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(original, parameter.gradient.to(at::kFloat)));
   }
 }
 
