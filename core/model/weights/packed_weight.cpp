@@ -55,6 +55,10 @@ const PackedScheme& packed_scheme(std::string_view name) {
   throw Error(ErrorKind::usage, fmt::format("unknown quantization scheme '{}': expected {}", name, join_or(names)));
 }
 
+int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols) {
+  return rows * (scheme.words(cols) + scheme.groups(cols)) * 4;
+}
+
 bool is_packable(std::string_view name, std::span<const int64_t> shape) {
   return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(weight_suffix) &&
          name.find("emb") == name.npos && name.find("lm_head") == name.npos;

@@ -33,6 +33,9 @@ const PackedScheme* find_packed_scheme(std::string_view name);
 // Throws Error(usage) for another name, with the names that there are.
 const PackedScheme& packed_scheme(std::string_view name);
 
+// Of the codes and scales of a weight.
+int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols);
+
 // Whether a tensor is a linear's matrix that can be stored quantized, of a width from which the schemes can be told
 // apart. Embeddings and output heads are not: what reads them needs their numbers.
 bool is_packable(std::string_view name, std::span<const int64_t> shape);
