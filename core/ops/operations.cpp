@@ -45,7 +45,7 @@ Backend<Table> Operations::backend_for(BackendPreference preference, const typen
       log_warning("{}", line);
   choices_.push_back(choice.report);
   queries_.emplace_back(query);
-  auto& backend = backends_[{choice.plugin->name(), typeid(Table)}];
+  auto& backend = backends_[{choice.plugin->name(), typeid(Table), ""}];
   if (!backend) {
     const auto made = std::make_shared<Backend<Table>>(choice, options_.device);
     made->state().flags = flags;
@@ -167,8 +167,7 @@ const Quantizer& Operations::quantizer_for(const Weight& weight, int64_t tokens)
     BackendPreference preference = options_.quantizer;
     preference.without = known;
     const auto choice = select<fvlm_quantizer_v1>(registry_, preference, query, weight.scheme());
-    auto& backend =
-        backends_[{choice.plugin->name(), std::string(KindOf<fvlm_quantizer_v1>::family) + weight.scheme()}];
+    auto& backend = backends_[{choice.plugin->name(), typeid(fvlm_quantizer_v1), weight.scheme()}];
     if (!backend) backend = std::make_shared<Backend<fvlm_quantizer_v1>>(choice, options_.device);
     return std::make_shared<const Quantizer>(*static_cast<const Backend<fvlm_quantizer_v1>*>(backend.get()), query);
   });

@@ -243,7 +243,8 @@ class Operations {
   std::function<void(const Weight&, const at::Tensor&)> observe_linear_;
   std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
   std::map<int64_t, at::Tensor> ones_;               // by length
-  std::map<std::pair<std::string, std::type_index>, std::shared_ptr<void>> backends_; // by plugin and table
+  // By plugin, table, and the variant of a kind that has some.
+  std::map<std::tuple<std::string, std::type_index, std::string>, std::shared_ptr<void>> backends_;
   TimingCache timing_cache_;
   std::vector<SelectionReport> choices_;
   std::vector<Query> queries_;
