@@ -46,6 +46,7 @@ function fvlm.recipe(table) end
 ---@field directory? string A model directory or checkpoint in place of vision, decoder and connector. The first stage, and `from = "model"`, start from its weights. `model = "DIR"` is short for it.
 ---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
+---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
 ---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM, that of its encoder. In pixels. Default: `224`.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
@@ -140,6 +141,38 @@ function fvlm.llama(table) end
 ---@return fvlm.GhostVis
 function fvlm.ghostvis(table) end
 
+---A new decoder of the Llama family, initialized from the recipe's seed.
+---@class fvlm.Llama
+---@field tokenizer string Folder with tokenizer.json, which determines the vocabulary size.
+---@field width integer Features of a token.
+---@field layers integer Number of layers.
+---@field heads integer Query heads; must divide the width.
+---@field kv_heads? integer Key and value heads, shared by groups of query heads. Default: as many as heads.
+---@field mlp? integer Features inside the gated MLP. Default: 4 x width.
+---@field rope_theta? number Base of the rotary position angles. Default: `10000`.
+---@field tied_head? boolean Share the weights of the output head and the token embedding. Default: `true`.
+---@field max_positions? integer Longest sequence of visual and text tokens. In tokens. Default: `8192`.
+
+---A new decoder of the Llama family, initialized from the recipe's seed.
+---@param table fvlm.Llama
+---@return fvlm.Llama
+function fvlm.llama(table) end
+
+---A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: 64 features a layer,
+---heads of 128 features, half as many key and value heads, and an MLP of 2.7 x the width, rounded up to a multiple of
+---64.
+---@class fvlm.GhostVis
+---@field tokenizer string Folder with tokenizer.json, which determines the vocabulary size.
+---@field depth integer Number of layers: 2, or a multiple of 4. In layers.
+---@field max_positions? integer Longest sequence of visual and text tokens. In tokens. Default: `2048`.
+
+---A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: 64 features a layer,
+---heads of 128 features, half as many key and value heads, and an MLP of 2.7 x the width, rounded up to a multiple of
+---64.
+---@param table fvlm.GhostVis
+---@return fvlm.GhostVis
+function fvlm.ghostvis(table) end
+
 ---Turns a frame into one visual token, and a hidden state into the next query.
 ---@class fvlm.Foveated
 ---@field query_dim? integer Features of a query. Default: `384`.
@@ -194,7 +227,7 @@ function fvlm.pixel_shuffle(table) end
 ---embeddings: LatentWire. The encoder is fvlm.bytes.
 ---@class fvlm.ByteLatents
 ---@field latents? integer Decoder rows of a text, which all decoders share. Default: `8`.
----@field private_latents? integer Further rows, of a pooler that this decoder alone has. Default: `0`.
+---@field private_latents? integer Further rows, of a pooler that each decoder has of its own. Default: `0`.
 ---@field heads? integer Heads of the poolers; the encoder's width is divided among them. Default: `8`.
 ---@field color? boolean Standardize each row, and give its columns the mean and deviation of the decoder's embeddings, which are learned from there. Default: `false`.
 
@@ -263,10 +296,11 @@ function fvlm.byte_latents(table) end
 ---@field spike_factor? number A loss above this multiple of its running mean is reported as a spike; 0: never. Default: `3`.
 ---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
 
----The quantization that weights are rounded to while a quantization_aware stage trains. `export` does not quantize
----yet, so a recipe without such a stage is refused.
+---The quantization that a quantization_aware stage trains for: its passes compute with the linear weights rounded to
+---this scheme, while checkpoints hold the original ones. `export --quantize` of such a checkpoint leaves out what
+---`skip` names, too. Embeddings and output heads are never quantized.
 ---@class fvlm.Quantization
----@field scheme? string Name of the scheme: the NAME of a plugin's kind "fvlm.quantizer/1:NAME". Default: `"int8"`.
+---@field scheme? string Name of the scheme: int8, int4, or another NAME of a plugin's kind "fvlm.quantizer/1:NAME", which `export` does not know. Default: `"int8"`.
 ---@field skip? string|(string)[] Modules that are not quantized, by name, with *. Default: `{ "decoder.lm_head", "vision.*" }`.
 
 ---One part of the run: data, objective and optimizer for a number of samples.
@@ -307,6 +341,7 @@ function fvlm.stage(name) end
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
 ---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample. For samples with a context, a question and answers it takes the place of `questions.prompt`: `{source}` stands for what the encoder of bytes reads, and the rest may have special tokens.
 ---@field questions? fvlm.Questions How samples with a context, a question and answers are written. Default: with the defaults of its fields.
+---@field decoders? table<string, fvlm.DecoderTexts> What the model's further decoders read otherwise: their own chats, special tokens and prompts of teachers. Default: the same as `decoder`.
 ---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 ---@field documents? "joined"|"isolated" Samples are documents (KEY.txt, or `text` of KEY.json; a conversation is one, too), each from the tokenizer's bos token on. Training reads one stream of them, cut into rows of max_text_tokens: a row counts as a sample. An evaluation cuts each document by itself. Default: samples are conversations.
 
@@ -323,6 +358,24 @@ function fvlm.mix(table) end
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
 ---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says), `question` (the question about `context`), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
 ---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
+
+---How samples with a context, a question and answers are written.
+---@class fvlm.Questions
+---@field source? string What an encoder of bytes reads, or in a text-only source the decoder: {context} and {question} stand for those of the sample. Default: `"Context: {context}\nQuestion: {question}\n"`.
+---@field prompt? string What stands around the source where the decoder reads it as text, such as a chat with its special tokens; {source} stands for it. Default: `"{source}"`.
+---@field anchor? string Text behind the source or its rows, before the answer. Spaces at its end are tokenized with the answer. Default: `"Answer: "`.
+---@field eos? string The special token that ends an answer, and is learnt with it. Default: `"<|im_end|>"`.
+---@field bos? string The special token that texts of the decoder begin with; empty: none.
+---@field bos_place? "first"|"after_prefix" Where that token stands in texts with rows. Default: `"first"`.
+---@field max_answer_tokens? integer Longer answers are cut off, in training. In tokens. Default: `32`.
+---@field max_source_tokens? integer The decoder reads this much of a source as text: to compare with as many rows. Default: all of it. In tokens.
+
+---What a further decoder reads otherwise than the mix says.
+---@class fvlm.DecoderTexts
+---@field system? string As in the mix.
+---@field chat_template? string As in the mix.
+---@field teacher_prompt? string As in the mix.
+---@field questions? fvlm.Questions As in the mix, all of them but `source`, which one encoder reads for all decoders.
 
 ---How samples with a context, a question and answers are written.
 ---@class fvlm.Questions

@@ -43,7 +43,7 @@ int64_t ConfigReader::whole(const char* key, std::optional<int64_t> fallback, in
   if (!value) return fallback.value_or(least);
   if (auto number = whole_within(*value, least, most)) return *number;
   problems_.add("'{}' is {}, and must be a whole number from {} to {}", key, shown_value(key), least, most);
-  return least;
+  return fallback.value_or(least); // so that it is not complained of twice
 }
 
 std::optional<int64_t> ConfigReader::whole_or_null(const char* key, int64_t most) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <vector>
 
 namespace fvlm {
 namespace {
@@ -18,27 +19,66 @@ std::string plain(std::string message) {
   return message;
 }
 
+// Reads a document without keeping it, and throws for what a parser of the library lets pass. The library's own
+// callbacks would do, but they take a time that grows with the square of an array's length.
+class StrictReader final : public nlohmann::json_sax<Json> {
+ public:
+  explicit StrictReader(const std::string& where) : where_(where) {}
+
+  bool start_object(size_t) override {
+    open();
+    keys_.emplace_back();
+    return true;
+  }
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second)
+      throw Error(ErrorKind::data, fmt::format("duplicate key {} in a JSON object", Json(name).dump())).at(where_);
+    return true;
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    --depth_;
+    return true;
+  }
+  bool start_array(size_t) override {
+    open();
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  // Json::parse() comes to the same place and says why.
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  void open() {
+    constexpr int max_depth = 64;
+    if (++depth_ > max_depth)
+      throw Error(ErrorKind::data, fmt::format("the JSON is nested more than {} levels deep", max_depth)).at(where_);
+  }
+
+  const std::string& where_;
+  int depth_ = 0;
+  std::vector<std::set<std::string>> keys_; // of each open object
+};
+
 } // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  constexpr int max_depth = 64;
-  std::vector<std::set<std::string>> keys; // of each open object
-  auto watch = [&](int level, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-      if (level >= max_depth)
-        throw Error(ErrorKind::data, fmt::format("the JSON is nested more than {} levels deep", max_depth)).at(where);
-      if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw Error(ErrorKind::data, fmt::format("duplicate key {} in a JSON object", parsed.dump())).at(where);
-    }
-    return true;
-  };
   if (auto zero = text.find('\0'); zero != text.npos) // the parser would treat it as the end
     throw Error(ErrorKind::data, fmt::format("invalid JSON: byte {} is 0", zero)).at(where);
+  StrictReader strict(where);
+  (void)Json::sax_parse(text.begin(), text.end(), &strict);
   try {
-    return Json::parse(text.begin(), text.end(), watch);
+    return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& wrong) {
     throw Error(ErrorKind::data, "invalid JSON: " + plain(wrong.what())).at(where);
   }

@@ -25,7 +25,7 @@ Tower tower_of(const std::string& folder) {
   return {HuggingFaceFolder::open(folder), (fs::path(folder) / "config.json").string()};
 }
 
-Tower fresh_tower(nlohmann::json config, const char* where) {
+Tower fresh_tower(nlohmann::json config, const std::string& where) {
   Tower tower{{}, where};
   tower.folder.config = std::move(config);
   return tower;
@@ -59,13 +59,12 @@ nlohmann::json config_of(const plan::GhostVis& fresh) {
           {"max_position_embeddings", fresh.max_positions}};
 }
 
-Tower decoder_of(const plan::Model& model) {
+Tower decoder_of(const plan::Model& model, const std::string& where) {
   if (const auto* folder = std::get_if<std::string>(&model.decoder)) return tower_of(*folder);
   const std::string folder = model.tokenizer_folder();
   const auto tokenizer = Tokenizer::from_file(fs::path(folder) / "tokenizer.json");
   const auto* ghostvis = std::get_if<plan::GhostVis>(&model.decoder);
-  Tower tower =
-      fresh_tower(ghostvis ? config_of(*ghostvis) : config_of(std::get<plan::Llama>(model.decoder)), "model.decoder");
+  Tower tower = fresh_tower(ghostvis ? config_of(*ghostvis) : config_of(std::get<plan::Llama>(model.decoder)), where);
   tower.folder.config["vocab_size"] = tokenizer.size();
   std::vector<TokenId> ends;
   for (const char* end : {"<|im_end|>", "<|assistant_end|>", "<|bos|>"})
@@ -93,19 +92,25 @@ void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
               .advise(fmt::format("layers are counted from 0, the last is {}", layers - 1));
     };
     check("vision", stage.activation_checkpointing.vision, description.encoder().num_hidden_layers);
-    check("decoder", stage.activation_checkpointing.decoder, description.decoder().num_hidden_layers);
+    for (const DecoderConfig& decoder : description.decoders())
+      check("decoder", stage.activation_checkpointing.decoder, decoder.num_hidden_layers);
   }
 }
 
 } // namespace
 
 ModelDescription describe(const plan::Plan& plan) {
-  const Tower vision = vision_of(plan.model), decoder = decoder_of(plan.model);
+  const Tower vision = vision_of(plan.model);
   ModelDescription description;
   description.name = plan.name;
   description.parts = {{"vision", read_vision_config(vision.folder.config, vision.where), vision.folder},
-                       {"connector", plan.model.connector, {}},
-                       {"decoder", read_decoder_config(decoder.folder.config, decoder.where), decoder.folder}};
+                       {"connector", plan.model.connector, {}}};
+  for (size_t i = 0; i < plan.model.decoder_count(); ++i) {
+    const std::string where = i == 0 ? "model.decoder" : fmt::format("model.decoders[{}]", i);
+    const Tower decoder = decoder_of(plan.model.with_decoder(i), where);
+    description.parts.push_back(
+        {plan::decoder_name(i), read_decoder_config(decoder.folder.config, decoder.where), decoder.folder});
+  }
   check_sizes(plan, description);
   // A part without a folder brings no config.json: it gets the one that says what was read.
   for (ModelPart& part : description.parts) {

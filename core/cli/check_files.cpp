@@ -84,6 +84,27 @@ class FileCheck {
     report.missing.push_back({path, file, std::move(what), source, true});
   }
 
+  bool decoder(const plan::Model& model, const std::string& path) {
+    bool good = true;
+    int64_t vocabulary_size = 0; // unknown
+    const auto* decoder = std::get_if<std::string>(&model.decoder);
+    const std::string tokenizer = model.tokenizer_folder();
+    if (decoder)
+      good &= attempt(path, *decoder, [&] {
+        const auto opened = HuggingFaceFolder::open(*decoder);
+        const auto config = read_decoder_config(opened.config, (fs::path(*decoder) / "config.json").string());
+        bind(*opened.weights, layout_of(config));
+        vocabulary_size = config.vocab_size;
+      });
+    good &= attempt(decoder ? path : path + ".tokenizer", tokenizer, [&] {
+      const auto read = Tokenizer::from_file(fs::path(tokenizer) / "tokenizer.json");
+      if (vocabulary_size == 0 && !decoder) vocabulary_size = read.size();
+      if (vocabulary_size > 0) read.check_vocabulary_size(vocabulary_size, tokenizer);
+    });
+    if (path == "model.decoder") vocabulary_size_ = vocabulary_size;
+    return good;
+  }
+
   void model() {
     const auto& model = plan_.model;
     bool good = true;
@@ -94,20 +115,8 @@ class FileCheck {
              layout_of(read_vision_config(opened.config, (fs::path(*folder) / "config.json").string())));
         frame_preparation(model); // throws for an image processor that the engine does not have
       });
-    const auto* decoder = std::get_if<std::string>(&model.decoder);
-    const std::string tokenizer = model.tokenizer_folder();
-    if (decoder)
-      good &= attempt("model.decoder", *decoder, [&] {
-        const auto opened = HuggingFaceFolder::open(*decoder);
-        const auto config = read_decoder_config(opened.config, (fs::path(*decoder) / "config.json").string());
-        bind(*opened.weights, layout_of(config));
-        vocabulary_size_ = config.vocab_size;
-      });
-    good &= attempt(decoder ? "model.decoder" : "model.decoder.tokenizer", tokenizer, [&] {
-      const auto read = Tokenizer::from_file(fs::path(tokenizer) / "tokenizer.json");
-      if (vocabulary_size_ == 0 && !decoder) vocabulary_size_ = read.size();
-      if (vocabulary_size_ > 0) read.check_vocabulary_size(vocabulary_size_, tokenizer);
-    });
+    for (size_t i = 0; i < model.decoder_count(); ++i)
+      good &= decoder(model.with_decoder(i), i == 0 ? "model.decoder" : "model.decoders" + recipe::index_part(i));
     if (!good) return;
     try {
       budget::describe(plan_);
@@ -125,11 +134,14 @@ class FileCheck {
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {
-    if (model_is_good_)
-      attempt(path + (mix.chat_template ? ".chat_template" : ""), plan_.model.tokenizer_folder(), [&] {
-        const auto tokenizer = Tokenizer::from_file(fs::path(plan_.model.tokenizer_folder()) / "tokenizer.json");
-        const SampleReader reader(mix, tokenizer, frame_preparation(plan_.model), nullptr, visual_rows(plan_.model));
+    for (size_t i = 0; model_is_good_ && i < plan_.model.decoder_count(); ++i) {
+      const plan::Mix own = mix.for_decoder(i);
+      const std::string folder = plan_.model.with_decoder(i).tokenizer_folder();
+      attempt(path + (own.chat_template ? ".chat_template" : ""), folder, [&] {
+        const auto tokenizer = Tokenizer::from_file(fs::path(folder) / "tokenizer.json");
+        const SampleReader reader(own, tokenizer, frame_preparation(plan_.model), nullptr, visual_rows(plan_.model));
       });
+    }
     if (mix.preprocessed) return;
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];

@@ -83,9 +83,9 @@ class ScoreFile {
   void add(const evaluation::SampleSet& set, const std::string& mode, const evaluation::Scores& scores) {
     if (!file_) return;
     for (const auto& sample : scores.samples) {
-      Json line{{"set", set.settings().name},  {"mode", mode},
-                {"position", sample.position}, {"key", sample.key},
-                {"source", sample.source},     {"right", sample.correct}};
+      Json line{{"set", set.name(scores.decoder)}, {"mode", mode},
+                {"position", sample.position},     {"key", sample.key},
+                {"source", sample.source},         {"right", sample.correct}};
       for (const auto& text : sample.texts) {
         line["losses"].push_back(text.mean());
         line["labels"].push_back(text.labels);

@@ -7,6 +7,7 @@
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
+#include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
 #include "data/media/decode_image.h"
@@ -18,6 +19,7 @@
 #include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
+#include "serve/prompt_writer.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -92,12 +94,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
   return 0;
 }
 
-struct ReadFrames {
-  at::Tensor frames;
-  std::vector<TileGrid> tiles; // of each image, where images are cut
-};
-
-ReadFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
+serve::PromptFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
   const auto image = parsed.value("image"), video = parsed.value("video");
   if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
   if (!image && !video) return {};
@@ -108,13 +105,12 @@ ReadFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   const MediaFile media(image ? *image : *video, options);
   at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
   media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
-  return {frames, media.tiles()};
+  return {frames, media.tiles(), image.has_value()};
 }
 
 // What a question becomes for the model.
 struct Prompt {
-  at::Tensor frames; // or the bytes of a source
-  std::vector<TokenId> ids;
+  model::Sample sample;            // with the text of the prompt alone
   std::vector<int64_t> end_tokens; // that end the answer besides the model's own
 };
 
@@ -135,13 +131,12 @@ Prompt question_about_context(const ParsedOptions& parsed, const Tokenizer& toke
                 fmt::format("--prompt: the question leaves nothing of the encoder's {} bytes", rows.max_bytes))
         .advise("ask a shorter question");
   Prompt prompt;
-  prompt.frames = at::empty({std::ssize(*source)}, at::kByte);
-  std::copy(source->begin(), source->end(), prompt.frames.data_ptr<uint8_t>());
+  prompt.sample.frames = at::empty({std::ssize(*source)}, at::kByte);
+  std::copy(source->begin(), source->end(), prompt.sample.frames.data_ptr<uint8_t>());
   SampleText text = QuestionEncoder(tokenizer, input.questions).behind_rows(rows.per_frame, "");
   const auto answer = std::find(text.answer_mask.begin(), text.answer_mask.end(), 1) - text.answer_mask.begin();
   prompt.end_tokens = {text.ids.back()};
-  text.ids.resize(static_cast<size_t>(answer));
-  prompt.ids = std::move(text.ids);
+  prompt.sample.texts.push_back({{text.ids.begin(), text.ids.begin() + answer}, {}});
   return prompt;
 }
 
@@ -150,18 +145,14 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
   if (parsed.value("context"))
     throw Error(ErrorKind::usage, "--context goes with an encoder of bytes, and this model's reads images")
         .advise("put the text into --prompt");
-  std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
-  auto [frames, tiles] = frames_of(parsed, input.media, registry);
-  if (visual.in_place && frames.defined()) mention_frames(turns, parsed.value("image") ? image_mark : video_mark);
-  Prompt prompt{frames, ChatTemplate(tokenizer, visual, input.chat_template).prompt(turns, input.system), {}};
-  if (visual.in_place) {
-    MarkedFrames marked{frames.defined() ? frames.size(0) : 0, visual.per_frame, parsed.value("image").has_value(), {}};
-    if (input.media.preparation().has_tile_text())
-      marked.images = tile_texts(tokenizer, tiles, marked.frames, visual.per_frame);
-    std::vector<uint8_t> no_mask;
-    expand_marks(prompt.ids, no_mask, marked);
-  }
-  return prompt;
+  serve::ChatRequest request;
+  request.turns = {{"user", *parsed.value("prompt")}};
+  request.frames = frames_of(parsed, input.media, registry);
+  if (visual.in_place && request.frames->frames.defined())
+    mention_frames(request.turns, parsed.value("image") ? image_mark : video_mark);
+  const serve::PromptWriter writer(
+      tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
+  return {writer.write(request), {}};
 }
 
 int answer_question(const ParsedOptions& parsed, const std::string& model, infer::Generator& answerer,
@@ -187,7 +178,7 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   };
-  const auto answer = answerer.answer(prompt.frames, {prompt.ids.begin(), prompt.ids.end()}, options,
+  const auto answer = answerer.answer(prompt.sample.frames, prompt.sample.texts[0].tokens, options,
                                       [&](const infer::GeneratedToken& token) {
                                         emit(stream.add(static_cast<TokenId>(token.id)));
                                         return !stream.stopped();
@@ -207,19 +198,6 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   return 0;
 }
 
-// Sampling settings imply a temperature of 1, since they would have no effect on greedy decoding.
-infer::Sampling sampling_of(const ParsedOptions& parsed) {
-  const bool samples = parsed.value("top-k") || parsed.value("top-p") || parsed.value("min-p");
-  infer::Sampling sampling;
-  sampling.temperature = parsed.number_or("temperature", samples ? 1 : 0);
-  sampling.top_k = parsed.integer_or("top-k", sampling.top_k);
-  sampling.top_p = parsed.number_or("top-p", sampling.top_p);
-  sampling.min_p = parsed.number_or("min-p", sampling.min_p);
-  sampling.repetition_penalty = parsed.number_or("repetition-penalty", sampling.repetition_penalty);
-  sampling.seed = static_cast<uint64_t>(parsed.integer_or("seed", 0));
-  return sampling;
-}
-
 } // namespace
 
 int generate_answers(Arguments arguments) {
@@ -235,22 +213,17 @@ int generate_answers(Arguments arguments) {
       "sample's text as its prompt and no loss_mask; without a tokenizer.json it prints token ids. Times include\n"
       "encoding frames and prompts.",
       "generate runs/quickstart --video clip.mp4 --prompt \"Which colour came first?\"");
-  with_media_options(
-      with_execution_options(options)
-          .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
-          .value(
-              "prompt", "TEXT",
-              "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a text")
-          .value("image", "FILE", "a JPEG or PNG")
-          .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
-          .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
-      .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")
-      .value("temperature", "T", "sampling temperature; default 0: greedy")
-      .value("top-k", "N", "sample from the N likeliest tokens; default 0: from all")
-      .value("top-p", "P", "nucleus sampling: sample from the likeliest tokens with this total probability; default 1")
-      .value("min-p", "P", "sample from tokens with at least this share of the likeliest one's probability; default 0")
-      .value("repetition-penalty", "R", "make tokens that occurred less likely: 1.1, for example; default 1")
-      .value("seed", "N", "random seed of sampling; default 0")
+  with_sampling_options(
+      with_media_options(
+          with_execution_options(options)
+              .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+              .value("prompt", "TEXT",
+                     "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a "
+                     "text")
+              .value("image", "FILE", "a JPEG or PNG")
+              .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
+              .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
+          .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32"))
       .value("stop", "TEXT", "stop before this text (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")

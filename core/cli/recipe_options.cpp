@@ -62,9 +62,15 @@ std::optional<int64_t> rows_per_frame(const plan::Model& model) {
   }
 }
 
+// Of the decoder with the fewest, among those that are known.
 std::optional<int64_t> positions_of(const plan::Model& model) {
-  const auto fresh = model.decoder_positions();
-  return fresh ? fresh : budget::decoder_positions(model);
+  std::optional<int64_t> least;
+  for (size_t i = 0; i < model.decoder_count(); ++i) {
+    const plan::Model one = model.with_decoder(i);
+    const auto fresh = one.decoder_positions(), own = fresh ? fresh : budget::decoder_positions(one);
+    if (own) least = std::min(least.value_or(*own), *own);
+  }
+  return least;
 }
 
 } // namespace

@@ -3,13 +3,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/answering_model.h"
 #include "cli/execution_options.h"
-#include "cli/media_options.h"
-#include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
-#include "model/weights/model_file.h"
-#include "model/weights/resolve_model.h"
-#include "model/weights/visual_rows.h"
 #include "serve/api_server.h"
 
 #include <fmt/format.h>
@@ -22,9 +18,10 @@ namespace {
 
 Options serve_options() {
   Options options("serve MODEL [--port N] [--host ADDRESS] [--token-file FILE] [--device cpu|cuda] [--dtype TYPE]",
-                  "Answer requests over HTTP as OpenAI's API has them: POST /v1/chat/completions and /v1/completions, "
-                  "whole or as a\n"
-                  "stream; GET /v1/models, /health, /metrics (Prometheus). Images are JPEG or PNG in data URLs; "
+                  "Serve a chat page, and answer requests over HTTP as OpenAI's API has them: POST "
+                  "/v1/chat/completions and\n"
+                  "/v1/completions, whole or as a stream; GET /v1/models, /health, /metrics (Prometheus). Images are "
+                  "JPEG or PNG in data URLs; "
                   "nothing is fetched\n"
                   "from a network or read from a file that a request names. All requests are answered together, a "
                   "token of each in\n"
@@ -36,6 +33,9 @@ Options serve_options() {
                          "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
+      .value("allow-host", "NAME",
+             "a name that clients call the server by, besides localhost and IP addresses (repeatable)")
+      .value("allow-origin", "ORIGIN", "pages of this origin may ask, such as https://example.com (repeatable)")
       .value("name", "NAME", "the model's name for clients; default: that of its folder")
       .value("token-file", "FILE", "clients must present the token in this file; default: that in FVLM_SERVE_TOKEN")
       .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
@@ -45,6 +45,8 @@ Options serve_options() {
              "rows of prompts in one step, so that long prompts do not stall answers; default 2048, on a CPU 256")
       .value("body-limit", "MIB", "the largest request; default 32")
       .value("connections", "N", "connections at a time; default 1024")
+      .value("idle", "SECONDS", "how long a client may take to send a request or to read an answer; default 60")
+      .value("patience", "SECONDS", "how long an answer may take to begin, before status 503; default 600")
       .value("grace", "SECONDS", "how long the end waits for answers that have begun; default 30");
   return options;
 }
@@ -82,6 +84,8 @@ int serve_model(Arguments arguments) {
   serve::HttpLimits http;
   http.body_bytes = static_cast<uint64_t>(positive(*parsed, "body-limit", 32)) << 20;
   http.connections = positive(*parsed, "connections", http.connections);
+  http.idle = std::chrono::seconds(positive(*parsed, "idle", http.idle.count()));
+  http.first_byte = std::chrono::seconds(positive(*parsed, "patience", http.first_byte.count()));
   serve::ServiceLimits limits;
   limits.requests = positive(*parsed, "queue", limits.requests);
   limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
@@ -89,37 +93,22 @@ int serve_model(Arguments arguments) {
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));
+  serve::RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
   const std::string token = token_of(*parsed), host = parsed->value_or("host", "127.0.0.1");
 
-  const auto execution = execution_of(*parsed);
-  const auto registry = open_registry(*parsed);
-  const std::filesystem::path model = resolve_model(*parsed->value("MODEL"));
-  const auto tokenizer_file = decoder_folder(model) / "tokenizer.json";
-  if (!std::filesystem::exists(tokenizer_file))
-    throw Error(ErrorKind::data, "serving needs a tokenizer, and there is no decoder/tokenizer.json")
-        .at(model.string());
-  const Tokenizer tokenizer = Tokenizer::from_file(tokenizer_file);
-  infer::Generator generator(model, execution, *registry);
-  tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, model.string());
-  const InputSettings input = input_settings(*parsed, model, generator.config());
-  const auto rows = visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size);
-  if (rows.max_bytes > 0)
-    throw Error(ErrorKind::data, "serve answers questions about pictures, and this model's encoder reads text as bytes")
-        .at(model.string())
-        .advise("ask it with `generate --context TEXT`");
-  const serve::PromptWriter prompts(
-      tokenizer, rows, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
-
-  serve::AnswerService service(generator, tokenizer, prompts, limits);
+  AnsweringModel model(*parsed, "serve");
+  serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits);
   const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
   const std::string name = parsed->value_or("name", usual_name);
-  serve::ApiServer api(service, {name, token, {}});
+  serve::ApiServer api(service, {name, token, {}, limits.max_tokens, model.generator.has_attention()},
+                       std::move(guard));
   serve::HttpServer server(host, static_cast<uint16_t>(port), http,
                            [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
   stop_at_signals(server);
-  log_info("'{}' is served at http://{}:{}/v1{}; Ctrl-C ends it", name,
-           host.find(':') == std::string::npos ? host : "[" + host + "]", server.port(),
-           token.empty() ? "" : ", for clients with the token");
+  const std::string address =
+      fmt::format("{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", server.port());
+  log_info("'{}' is served at http://{}/v1{}; chat with it at http://{}/; Ctrl-C ends it", name, address,
+           token.empty() ? "" : ", for clients with the token", address);
   server.run(std::chrono::seconds(positive(*parsed, "grace", 30)));
   service.stop(); // before the server, to which it sends what is left
   log_info("{} answered", counted(service.counts().answered, "request"));

@@ -23,6 +23,8 @@ struct TensorModule {
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);
+  int (*chat)(Arguments);
+  int (*export_quantized)(Arguments);
   int (*serve)(Arguments);
   int (*eval)(Arguments);
   int (*bench)(Arguments);
@@ -35,6 +37,8 @@ struct TensorModule {
 int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
+int chat_with_model(Arguments);
+int export_quantized_model(Arguments);
 int serve_model(Arguments);
 int evaluate_model(Arguments);
 int bench_subject(Arguments);

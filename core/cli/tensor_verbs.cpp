@@ -8,6 +8,10 @@ int run_plugin_check(Arguments arguments) {
   return tensor_module().plugin_check(arguments);
 }
 
+int run_chat(Arguments arguments) {
+  return tensor_module().chat(arguments);
+}
+
 int run_generate(Arguments arguments) {
   return tensor_module().generate(arguments);
 }

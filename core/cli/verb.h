@@ -16,6 +16,7 @@ struct Verb {
 
 // Each verb has a file of its own, here or in its room under tools/. main.cpp lists them for --help.
 int run_bench(Arguments);
+int run_chat(Arguments);
 int run_check(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);

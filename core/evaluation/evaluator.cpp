@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "data/preprocess.h"
 #include "feed/packer.h"
 
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 namespace fvlm::evaluation {
 namespace {
@@ -48,6 +50,8 @@ std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSe
   OpenedSource source;
   source.samples = {data, &data->samples()};
   source.tokenizer = {data, &data->tokenizer()};
+  const auto tokenizers = data->tokenizers();
+  for (size_t i = 1; i < tokenizers.size(); ++i) source.further.emplace_back(data, tokenizers[i]);
   source.image_size = plan.model.image_size;
   source.processor = image_processor(plan.model);
   source.mix = set.data;
@@ -81,12 +85,20 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
 Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) : sets_(std::move(sets)), beta_(beta) {}
 
 Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
-                        const EvaluationProgress& progress) {
+                        const EvaluationProgress& progress, size_t decoder) {
   const auto& [set, mode] = key;
-  set->tokenizer().check_vocabulary_size(model.config().decoder.vocab_size, "evaluation set " + set->settings().name);
-  return evaluation::score(*set, model, ops, mode, [&, mode = mode, set = set](int64_t done, int64_t all) {
+  if (set->decoders() != model.decoders())
+    throw Error(ErrorKind::data,
+                fmt::format("the set is read by {}, and the model has {}",
+                            counted(static_cast<int64_t>(set->decoders()), "decoder"), model.decoders()))
+        .at("evaluation set " + set->settings().name)
+        .advise("evaluate with the recipe that the model was trained by");
+  set->tokenizer(decoder).check_vocabulary_size(model.with_decoder(decoder).config().decoder.vocab_size,
+                                                "evaluation set " + set->settings().name);
+  const auto report = [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->settings(), mode, done, all});
-  });
+  };
+  return evaluation::score(*set, model, ops, mode, report, decoder);
 }
 
 std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operations& ops,
@@ -94,13 +106,23 @@ std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operatio
   std::vector<Result> results;
   for (const auto& set : sets_)
     for (const std::string& mode : set->settings().modes) {
-      const auto begin = std::chrono::steady_clock::now();
+      auto begin = std::chrono::steady_clock::now();
+      const auto add = [&](Result result) {
+        const auto now = std::chrono::steady_clock::now();
+        result.seconds = std::chrono::duration<double>(now - std::exchange(begin, now)).count();
+        results.push_back(std::move(result));
+      };
       const SetAndMode key{set.get(), mode};
-      const Scores scores = score(key, model, ops, progress);
       const auto reference = references_.find(key);
-      results.push_back(result_of(*set, mode, scores, reference == references_.end() ? nullptr : &reference->second));
-      results.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      if (take) take(*set, mode, scores);
+      std::vector<Scores> all;
+      for (size_t decoder = 0; decoder < set->decoders(); ++decoder) {
+        const Scores& scores = all.emplace_back(score(key, model, ops, progress, decoder));
+        add(result_of(*set, mode, scores, reference == references_.end() ? nullptr : &reference->second));
+        if (take) take(*set, mode, scores);
+      }
+      if (all.size() == 1 || set->settings().measure != plan::Measure::answer) continue;
+      const auto joint = joint_answers(*set, model, ops, mode, all);
+      if (!joint.empty()) add(result_of(*set, mode, joint));
     }
   return results;
 }

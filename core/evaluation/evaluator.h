@@ -34,6 +34,7 @@ class Evaluator {
   const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
 
   // Evaluates every set in each of its modes, in the order of the recipe, without gradients. The model does not change.
+  // Of several decoders, each one's results, and those of their joint answers where the set measures answers.
   std::vector<Result> evaluate(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress = {},
                                const ScoreSink& take = {}) const;
 
@@ -48,7 +49,7 @@ class Evaluator {
  private:
   using SetAndMode = std::pair<const SampleSet*, std::string>;
   static Scores score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
-                      const EvaluationProgress& progress);
+                      const EvaluationProgress& progress, size_t decoder = 0);
   std::vector<std::unique_ptr<SampleSet>> sets_;
   double beta_ = 0.1;
   std::map<SetAndMode, Reference> references_;

@@ -109,7 +109,7 @@ double Result::quality() const {
 
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores, const Reference* reference) {
   const plan::Measure measure = set.settings().measure;
-  Result result{set.settings().name,
+  Result result{set.name(scores.decoder),
                 mode,
                 measure,
                 std::ssize(scores.samples),
@@ -166,6 +166,39 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   const char* values_name = is_accuracy ? "accuracy" : plan::name_of(measure);
   if (by_source.size() > 1)
     for (const auto& [source, mean] : by_source) add(fmt::format("{}.{}", values_name, source).c_str(), mean);
+  return result;
+}
+
+Result result_of(const SampleSet& set, const std::string& mode, const std::vector<JointAnswer>& answers) {
+  Mean accuracy, all_correct, any_correct, agreement, f1_of_chosen, best_f1;
+  for (const JointAnswer& joint : answers) {
+    std::vector<double> exact, shared;
+    for (const std::string& answer : joint.answers) {
+      exact.push_back(exact_match(answer, joint.expected));
+      shared.push_back(f1(answer, joint.expected));
+    }
+    accuracy.add(exact[joint.chosen]);
+    f1_of_chosen.add(shared[joint.chosen]);
+    all_correct.add(*std::min_element(exact.begin(), exact.end()));
+    any_correct.add(*std::max_element(exact.begin(), exact.end()));
+    best_f1.add(*std::max_element(shared.begin(), shared.end()));
+    agreement.add(std::all_of(joint.answers.begin(), joint.answers.end(), [&](const std::string& answer) {
+      return normalized(answer) == normalized(joint.answers.front());
+    }));
+  }
+  Result result{set.settings().name + ".joint",
+                mode,
+                set.settings().measure,
+                std::ssize(answers),
+                set.samples() + std::ssize(set.skipped()) - std::ssize(answers),
+                {}};
+  result.values = {{"accuracy", accuracy.value()},
+                   {"f1", f1_of_chosen.value()},
+                   {"all_correct_accuracy", all_correct.value()},
+                   {"any_correct_accuracy", any_correct.value()},
+                   {"any_correct_f1", best_f1.value()},
+                   {"agreement", agreement.value()},
+                   {"samples", static_cast<double>(result.samples)}};
   return result;
 }
 

@@ -1,5 +1,6 @@
 // The result of an evaluation: named numbers, as written to metrics.jsonl.
 #pragma once
+#include "evaluation/joint.h"
 #include "evaluation/score.h"
 #include "report/metrics_log.h"
 
@@ -20,7 +21,7 @@ namespace fvlm::evaluation {
 using Values = std::vector<std::pair<std::string, double>>;
 
 struct Result {
-  std::string set;
+  std::string set;  // of a decoder after the first: "heldout.decoder2"
   std::string mode; // of the connector
   plan::Measure measure = plan::Measure::loss;
   int64_t samples = 0;
@@ -48,5 +49,9 @@ double margin_of(const SampleScore& pair);
 
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores,
                  const Reference* reference = nullptr);
+// Of what several decoders answer together, as the set NAME.joint. accuracy, f1: of the chosen answers;
+// all_correct_accuracy, any_correct_accuracy, any_correct_f1: as if all had to be right, and as if someone knew the
+// best one; agreement: the share of questions to which all answers are the same.
+Result result_of(const SampleSet& set, const std::string& mode, const std::vector<JointAnswer>& answers);
 
 } // namespace fvlm::evaluation

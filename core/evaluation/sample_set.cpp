@@ -29,6 +29,7 @@ Order order_of(const plan::EvaluationSet& set, plan::Mix mix, const std::vector<
 int64_t longest_sequence(const Sample& sample) {
   int64_t longest = 0;
   for (const SampleText& text : sample.texts) longest = std::max(longest, sample.rows(text));
+  for (const auto& other : sample.further) longest = std::max(longest, longest_sequence(*other));
   return longest;
 }
 
@@ -78,7 +79,7 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
       skipped_.push_back(measured->aside);
       continue;
     }
-    check(*measured);
+    for (size_t decoder = 0; decoder < decoders(); ++decoder) check(*measured, *for_decoder(measured->sample, decoder));
     const Sample& sample = *measured->sample;
     ++samples_;
     largest = {std::max(largest.frames, sample.frames), std::max(largest.rows, sample.rows())};
@@ -88,8 +89,11 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
   }
 }
 
-void SampleSet::check(const MeasuredSample& measured) const {
-  const Sample& sample = *measured.sample;
+std::string SampleSet::name(size_t decoder) const {
+  return decoder == 0 ? settings_.name : settings_.name + "." + plan::decoder_name(decoder);
+}
+
+void SampleSet::check(const MeasuredSample& measured, const Sample& sample) const {
   const bool is_question = sample.texts.size() > 1 && sample.correct_choice;
   const bool is_pair = sample.texts.size() == 2 && !sample.correct_choice;
   const auto refuse = [&](const char* what, const char* advice) {

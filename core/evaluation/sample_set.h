@@ -18,7 +18,8 @@ inline constexpr PackSize default_pack{128, 8192};
 // Where samples come from, and what goes with them.
 struct OpenedSource {
   std::shared_ptr<const SampleSource> samples;
-  std::shared_ptr<const Tokenizer> tokenizer; // of the texts
+  std::shared_ptr<const Tokenizer> tokenizer;            // of the texts
+  std::vector<std::shared_ptr<const Tokenizer>> further; // of decoders after the first
   int64_t image_size = 0;
   std::optional<ImageProcessor> processor; // of the encoder
   plan::Mix mix;                           // its sources define the order
@@ -34,7 +35,13 @@ class SampleSet {
   SampleSet(plan::EvaluationSet settings, OpenedSource source, const PackSize& limit);
 
   const plan::EvaluationSet& settings() const { return settings_; }
-  const Tokenizer& tokenizer() const { return *source_.tokenizer; }
+  // How many decoders read the samples; the tokenizer of one; and the set's name in what is said of that one:
+  // "heldout", "heldout.decoder2".
+  size_t decoders() const { return 1 + source_.further.size(); }
+  const Tokenizer& tokenizer(size_t decoder = 0) const {
+    return decoder == 0 ? *source_.tokenizer : *source_.further[decoder - 1];
+  }
+  std::string name(size_t decoder = 0) const;
   int64_t image_size() const { return source_.image_size; }
   FramePreparation preparation() const { return {source_.image_size, source_.processor}; }
   int64_t samples() const { return samples_; }                           // that can be used
@@ -54,7 +61,7 @@ class SampleSet {
 
  private:
   void measure_all(PackSize& largest, PackSize& all);
-  void check(const MeasuredSample& measured) const;
+  void check(const MeasuredSample& measured, const Sample& sample) const;
 
   plan::EvaluationSet settings_;
   OpenedSource source_;

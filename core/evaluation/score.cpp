@@ -45,12 +45,13 @@ PromptAndAnswer correct_text(const Sample& sample) {
   return PromptAndAnswer(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
 }
 
-void add_answers(const SampleSet& set, const HostPack& loaded, const Answerer& answerer, ScoredPack& scored_pack) {
+void add_answers(const SampleSet& set, size_t decoder, const HostPack& loaded, const Answerer& answerer,
+                 ScoredPack& scored_pack) {
   auto answers = generate_answers(loaded, scored_pack, answerer, set.settings().max_new_tokens.value_or(128));
   for (size_t i = 0; i < answers.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
     Answers expected = sample.answers;
-    if (expected.empty()) expected = {decoded(set.tokenizer(), correct_text(sample).answer)};
+    if (expected.empty()) expected = {decoded(set.tokenizer(decoder), correct_text(sample).answer)};
     scored_pack.scores[i].generated = {std::move(answers[i]), std::move(expected)};
   }
 }
@@ -88,13 +89,15 @@ class Sizes {
     }
   }
 
-  std::vector<std::pair<std::string, double>> means(const model::ModelConfig& config, const std::string& mode) const {
+  std::vector<std::pair<std::string, double>> means(const model::Model& model, const std::string& mode) const {
+    const model::ModelConfig& config = model.config();
     if (!config.connector->reads_bytes() || samples_ == 0) return {};
     const auto samples = static_cast<double>(samples_);
     std::vector<std::pair<std::string, double>> all{{"prompt_tokens", tokens_ / samples}, {"latents", rows_ / samples}};
     if (bytes_ == 0) return all; // the decoder reads the source
     all.emplace_back("source_bytes", bytes_ / samples);
-    if (const auto sent = config.connector->wire_bytes(mode, config.vision.hidden_size))
+    if (const auto sent =
+            config.connector->wire_bytes({mode, config.vision.hidden_size, static_cast<int64_t>(model.decoders())}))
       all.emplace_back("wire_bytes", static_cast<double>(*sent));
     return all;
   }
@@ -124,8 +127,22 @@ int64_t bytes_of(const model::Text& text, const Tokenizer& tokenizer) {
 
 } // namespace
 
-ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
-                      const std::string& mode, model::EncodeOutputs outputs) {
+ReadSamples read_samples(const SampleSet& set, const std::vector<model::Sample>& samples, const model::Model& model,
+                         ops::Operations& ops, const std::string& mode, model::EncodeOutputs outputs) {
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const model::FrameReader reader = model.frame_reader(set.image_size(), set.image_size());
+  ReadSamples read;
+  read.pack = model::make_pack(samples, capacity_of(samples, set, reader.rows_per_frame), reader, ops.tensor_options());
+  read.seen = model.encode(none, ops, read.pack, mode, outputs);
+  read.hidden = model.decode(none, ops, read.seen.tokens, read.pack);
+  return read;
+}
+
+ScoredPack score_pack(const SampleSet& set, const HostPack& of_all, const model::Model& whole, ops::Operations& ops,
+                      const std::string& mode, model::EncodeOutputs outputs, size_t decoder) {
+  const HostPack loaded = of_all.for_decoder(decoder);
+  const model::Model& model = whole.with_decoder(decoder);
+  const Tokenizer& tokenizer = set.tokenizer(decoder);
   const plan::Measure measure = set.settings().measure;
   const bool of_bytes = measure == plan::Measure::bits_per_byte;
   // A document's texts are its parts.
@@ -133,7 +150,7 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
       !set.settings().data.documents && measure != plan::Measure::choice && measure != plan::Measure::preference;
   ScoredPack scored_pack;
   scored_pack.samples = feed::model_samples(loaded, set.image_size(), [&](const SampleText& text) {
-    return of_bytes ? text_of(text, set.tokenizer()) : answer_of(text);
+    return of_bytes ? text_of(text, tokenizer) : answer_of(text);
   });
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
@@ -145,11 +162,8 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
   if (scored_pack.samples.empty()) return scored_pack;
 
   ops::Tape none(ops::Tape::Mode::forward_only);
+  const auto [pack, seen, hidden] = read_samples(set, scored_pack.samples, model, ops, mode, outputs);
   const model::FrameReader reader = model.frame_reader(set.image_size(), set.image_size());
-  const auto pack = model::make_pack(scored_pack.samples, capacity_of(scored_pack.samples, set, reader.rows_per_frame),
-                                     reader, ops.tensor_options());
-  const auto seen = model.encode(none, ops, pack, mode, outputs);
-  const auto hidden = model.decode(none, ops, seen.tokens, pack);
   scored_pack.visual = model::visual_by_sample(seen.tokens.data, scored_pack.samples, reader.rows_per_frame);
   if (seen.attention.defined()) scored_pack.attention = seen.attention.narrow(0, 0, pack.frames_used);
   if (seen.query_attention.defined()) scored_pack.query_attention = seen.query_attention.narrow(0, 0, pack.frames_used);
@@ -164,7 +178,7 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model:
       if (!ranks.empty()) scored.first_rank = ranks[text];
       scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
-      if (of_bytes) scored.bytes = bytes_of(scored_pack.samples[i].texts[of_sample], set.tokenizer());
+      if (of_bytes) scored.bytes = bytes_of(scored_pack.samples[i].texts[of_sample], tokenizer);
     }
   return scored_pack;
 }
@@ -180,22 +194,24 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
 }
 
 Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
-             const ScoreProgress& progress) {
+             const ScoreProgress& progress, size_t decoder) {
   const c10::InferenceMode without_gradients;
   const ops::ModelThreads threads(parameters_of(model));
   const auto outputs =
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   Scores scores;
+  scores.decoder = decoder;
   double entropy = 0;
   int64_t frames = 0;
   const bool generates = set.settings().measure == plan::Measure::answer;
-  const Answerer answerer(set.tokenizer(), model, ops);
+  const Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops);
   Sizes sizes;
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
-    ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs);
-    if (generates) sizes.add(loaded->pack);
-    if (generates) add_answers(set, loaded->pack, answerer, scored_pack);
+    ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs, decoder);
+    const HostPack own = loaded->pack.for_decoder(decoder);
+    if (generates) sizes.add(own);
+    if (generates) add_answers(set, decoder, own, answerer, scored_pack);
     scores.samples.insert(scores.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
     if (scored_pack.attention.defined()) {
       entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();
@@ -205,7 +221,7 @@ Scores score(const SampleSet& set, const model::Model& model, ops::Operations& o
   }
   std::sort(scores.samples.begin(), scores.samples.end(),
             [](const SampleScore& a, const SampleScore& b) { return a.position < b.position; });
-  scores.sizes = sizes.means(model.config(), mode);
+  scores.sizes = sizes.means(model, mode);
   if (frames > 0) scores.attention_entropy = entropy / static_cast<double>(frames);
   return scores;
 }

@@ -34,6 +34,7 @@ struct SampleScore {
 };
 
 struct Scores {
+  size_t decoder = 0;               // whose scores these are
   std::vector<SampleScore> samples; // in the order of their positions
   // Entropy of the attention over a frame: mean over frames, layers and heads, in nats; if the set requests it.
   std::optional<double> attention_entropy;
@@ -42,6 +43,7 @@ struct Scores {
   std::vector<std::pair<std::string, double>> sizes;
 };
 
+// What follows is of one of the decoders that read the set. `model`: all of it.
 // One pack of a set, all texts of a sample in one forward pass that shares its frames.
 struct ScoredPack {
   std::vector<SampleScore> scores;
@@ -52,7 +54,15 @@ struct ScoredPack {
   at::Tensor attention, query_attention;
 };
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
-                      const std::string& mode, model::EncodeOutputs outputs);
+                      const std::string& mode, model::EncodeOutputs outputs, size_t decoder = 0);
+// A pack of these samples that the model reads in a forward pass, of few sizes.
+struct ReadSamples {
+  model::Pack pack;
+  model::VisualTokens seen;
+  ops::Value hidden;
+};
+ReadSamples read_samples(const SampleSet& set, const std::vector<model::Sample>& samples, const model::Model& model,
+                         ops::Operations& ops, const std::string& mode, model::EncodeOutputs outputs);
 // What the model generates for each sample of a pack behind its visual tokens, of at most `tokens` tokens.
 std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack,
                                           const Answerer& answerer, int64_t tokens);
@@ -61,6 +71,6 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
 // The model and its arenas do not change.
 using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
 Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
-             const ScoreProgress& progress = {});
+             const ScoreProgress& progress = {}, size_t decoder = 0);
 
 } // namespace fvlm::evaluation

@@ -55,8 +55,8 @@ void write_frame(const at::Tensor& frame, const FramePreparation& preparation, c
 
 class SampleWriter {
  public:
-  SampleWriter(const SampleSet& set, const model::Model& model, const ShowRequest& request)
-      : set_(set), model_(model), request_(request), folder_(request.folder / set.settings().name) {
+  SampleWriter(const SampleSet& set, size_t decoder, const model::Model& model, const ShowRequest& request)
+      : set_(set), decoder_(decoder), model_(model), request_(request), folder_(request.folder / set.name(decoder)) {
     make_folders(folder_);
   }
 
@@ -67,19 +67,19 @@ class SampleWriter {
     const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
     const std::string source(packed.sample->bytes.begin(), packed.sample->bytes.end());
-    Json sample{{"set", set_.settings().name},
+    Json sample{{"set", set_.name(decoder_)},
                 {"stage", request_.stage},
                 {"step", request_.step},
                 {"key", packed.sample->key},
                 {"source", score.source},
-                {"question", source.empty() ? question_of(set_.tokenizer(), correct.prompt) : source},
-                {"expected", decoded(set_.tokenizer(), correct.answer)},
+                {"question", source.empty() ? question_of(tokenizer(), correct.prompt) : source},
+                {"expected", decoded(tokenizer(), correct.answer)},
                 {"answer", answers.front()}};
     if (!source.empty()) sample["read_as_bytes"] = true;
     if (set_.settings().measure == plan::Measure::answer) add_modes(packed, correct, answers, sample);
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
-        sample["options"].push_back({{"text", decoded(set_.tokenizer(), PromptAndAnswer(texts[i]).answer)},
+        sample["options"].push_back({{"text", decoded(tokenizer(), PromptAndAnswer(texts[i]).answer)},
                                      {"loss", score.texts[i].mean()},
                                      {"right", i == score.correct}});
     sample["frames"] = Json::array();
@@ -95,11 +95,13 @@ class SampleWriter {
   }
 
  private:
+  const Tokenizer& tokenizer() const { return set_.tokenizer(decoder_); }
+
   // The answer of each of the set's modes, which measures answers.
   void add_modes(const PackedSample& packed, const PromptAndAnswer& text, const std::vector<std::string>& answers,
                  Json& sample) const {
     Answers expected = packed.sample->answers;
-    if (expected.empty()) expected = {decoded(set_.tokenizer(), text.answer)};
+    if (expected.empty()) expected = {decoded(tokenizer(), text.answer)};
     for (size_t i = 0; i < answers.size(); ++i)
       sample["answers"].push_back({{"mode", set_.settings().modes[i]},
                                    {"text", answers[i]},
@@ -120,35 +122,34 @@ class SampleWriter {
   }
 
   const SampleSet& set_;
+  size_t decoder_;
   const model::Model& model_;
   const ShowRequest& request_;
   std::filesystem::path folder_;
   int shown_ = 0;
 };
 
-} // namespace
-
-void show(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request) {
-  if (set.settings().show == 0) return;
-  const c10::InferenceMode without_gradients;
+void show_decoder(const SampleSet& set, size_t decoder, const model::Model& model, ops::Operations& ops,
+                  const ShowRequest& request) {
   const plan::EvaluationSet& settings = set.settings();
   const bool measures_answers = settings.measure == plan::Measure::answer;
   const int64_t tokens = measures_answers ? settings.max_new_tokens.value_or(request.tokens) : request.tokens;
-  SampleWriter showing(set, model, request);
-  const Answerer answerer(set.tokenizer(), model, ops);
+  SampleWriter showing(set, decoder, model, request);
+  const Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops);
   const auto loader = set.loader(set.settings().show);
   while (const auto loaded = loader->next()) {
-    const ScoredPack scored_pack =
-        score_pack(set, loaded->pack, model, ops, settings.modes.front(), model::EncodeOutputs::tokens_and_attention);
+    const HostPack own = loaded->pack.for_decoder(decoder);
+    const ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, settings.modes.front(),
+                                              model::EncodeOutputs::tokens_and_attention, decoder);
     std::vector<std::vector<std::string>> answers; // by mode
-    answers.push_back(generate_answers(loaded->pack, scored_pack, answerer, tokens));
+    answers.push_back(generate_answers(own, scored_pack, answerer, tokens));
     for (size_t i = 1; measures_answers && i < settings.modes.size(); ++i) {
       const ScoredPack in_mode =
-          score_pack(set, loaded->pack, model, ops, settings.modes[i], model::EncodeOutputs::tokens);
-      answers.push_back(generate_answers(loaded->pack, in_mode, answerer, tokens));
+          score_pack(set, loaded->pack, model, ops, settings.modes[i], model::EncodeOutputs::tokens, decoder);
+      answers.push_back(generate_answers(own, in_mode, answerer, tokens));
     }
     for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
-      const PackedSample& packed = loaded->pack.samples[i];
+      const PackedSample& packed = own.samples[i];
       const int64_t first = packed.first_frame, frames = packed.sample->frames;
       std::optional<FrameMaps> maps;
       if (frames > 0 && scored_pack.attention.defined()) {
@@ -161,6 +162,14 @@ void show(const SampleSet& set, const model::Model& model, ops::Operations& ops,
       showing.add(packed, scored_pack.scores[i], scored_pack.samples[i], of_sample, maps);
     }
   }
+}
+
+} // namespace
+
+void show(const SampleSet& set, const model::Model& model, ops::Operations& ops, const ShowRequest& request) {
+  if (set.settings().show == 0) return;
+  const c10::InferenceMode without_gradients;
+  for (size_t decoder = 0; decoder < set.decoders(); ++decoder) show_decoder(set, decoder, model, ops, request);
 }
 
 } // namespace fvlm::evaluation

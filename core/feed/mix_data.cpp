@@ -17,16 +17,34 @@ DataLoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOpt
           .quarantine = loader.quarantine};
 }
 
+Tokenizer tokenizer_of(const plan::Model& model) {
+  return Tokenizer::from_file(std::filesystem::path(model.tokenizer_folder()) / "tokenizer.json");
+}
+
 } // namespace
 
 MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options)
     : visual_rows_(visual_rows(plan.model)), mix_(resolve_preprocessed_mix(plan, mix, visual_rows_)),
-      loader_(loader_options_of(plan.loader, options)),
-      tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
+      loader_(loader_options_of(plan.loader, options)), tokenizer_(tokenizer_of(plan.model)), further_([&] {
+        std::deque<Further> further;
+        for (size_t i = 1; i < plan.model.decoder_count(); ++i)
+          further.push_back({mix.for_decoder(i), tokenizer_of(plan.model.with_decoder(i))});
+        return further;
+      }()),
       video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
       samples_(mix_, tokenizer_, frame_preparation(plan.model), video_ ? &*video_ : nullptr, visual_rows_,
-               ShardOptions{}, options.progress, options.texts, options.teacher_is_cached) {
+               ShardOptions{}, options.progress, options.texts, options.teacher_is_cached, [&] {
+                 std::vector<DecoderReads> reads;
+                 for (const Further& each : further_) reads.push_back({&each.mix, &each.tokenizer});
+                 return reads;
+               }()) {
   for (const plan::Source& source : mix.sources) names_.push_back(name_of(source));
+}
+
+std::vector<const Tokenizer*> MixData::tokenizers() const {
+  std::vector<const Tokenizer*> all{&tokenizer_};
+  for (const Further& each : further_) all.push_back(&each.tokenizer);
+  return all;
 }
 
 } // namespace fvlm::feed

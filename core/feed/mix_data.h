@@ -9,6 +9,7 @@
 
 #include <c10/core/Device.h>
 
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ class MixData {
   MixData& operator=(const MixData&) = delete;
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  // Of each decoder, the first's before others.
+  std::vector<const Tokenizer*> tokenizers() const;
   const MixSamples& samples() const { return samples_; }
   const std::vector<std::string>& source_names() const { return names_; }
   const DataLoaderOptions& loader_options() const { return loader_; }
@@ -43,6 +46,11 @@ class MixData {
   plan::Mix mix_; // the plan's, or what `preprocess` made of it
   DataLoaderOptions loader_;
   Tokenizer tokenizer_;
+  struct Further {
+    plan::Mix mix;
+    Tokenizer tokenizer;
+  };
+  std::deque<Further> further_; // of decoders after the first; a deque, as others refer to them
   std::vector<std::string> names_;
   std::optional<VideoDecoder> video_;
   MixSamples samples_;

@@ -98,7 +98,7 @@ int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int6
   return rows;
 }
 
-std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples) {
+std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::Tensor* attention) {
   const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
   if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
   const FrameReader reader = model_->frame_reader(shown->frames);
@@ -107,8 +107,10 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples) {
     for (Text& text : sample.texts) text.is_label.assign(text.tokens.size(), false);
   Tape no_grad(Tape::Mode::forward_only);
   const Pack pack = make_pack(packed, Capacity::of(packed, reader.rows_per_frame), reader, ops_.tensor_options());
-  const at::Tensor tokens = model_->encode(no_grad, ops_, pack, config().connector->mode_of_use()).tokens.data;
-  return visual_by_sample(tokens, packed, reader.rows_per_frame);
+  const VisualTokens visual = model_->encode(no_grad, ops_, pack, config().connector->mode_of_use(),
+                                             attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
+  if (attention) *attention = visual.attention;
+  return visual_by_sample(visual.tokens.data, packed, reader.rows_per_frame);
 }
 
 void Generator::answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
@@ -157,10 +159,10 @@ GenerationBatch Generator::make_batch(const BatchOptions& options) {
   return {*model_, ops_, ends_, options};
 }
 
-Prompt Generator::encode_prompt(const Sample& sample, const GenerateOptions& options) {
+Prompt Generator::encode_prompt(const Sample& sample, const GenerateOptions& options, at::Tensor* attention) {
   const auto& tokens = sample.texts[0].tokens;
   const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
-  Prompt prompt{tokens, encode({&sample, 1})[0], std::min(options.limit, room), options.sampling, {}};
+  Prompt prompt{tokens, encode({&sample, 1}, attention)[0], std::min(options.limit, room), options.sampling, {}};
   prompt.visual_keys = digests_of(sample.frames);
   prompt.top_logprobs = options.top_logprobs;
   return prompt;

@@ -51,11 +51,14 @@ class Generator {
   // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens, and the
   // prompt of one sample, with its frames encoded. Both throw as answer() does.
   GenerationBatch make_batch(const BatchOptions& options);
-  Prompt encode_prompt(const model::Sample& sample, const GenerateOptions& options);
+  // `attention`, if not null, receives the attention maps [frames, layers, heads, tokens of a frame], if there are
+  // frames.
+  Prompt encode_prompt(const model::Sample& sample, const GenerateOptions& options, at::Tensor* attention = nullptr);
+  bool has_attention() const { return model_->connector().has_attention(); }
 
  private:
-  // The visual tokens of each sample's frames.
-  std::vector<at::Tensor> encode(std::span<const model::Sample> samples);
+  // The visual tokens of each sample's frames, and on request the attention maps of all frames.
+  std::vector<at::Tensor> encode(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
 
   model::Operations ops_;
   std::vector<int64_t> ends_;

@@ -13,6 +13,9 @@ DType dtype_of(at::ScalarType type);
 // Over the mapped bytes where they are aligned, else a copy.
 at::Tensor tensor_over(const TensorView& view);
 
+// Of a model with one encoder, one connector, and the decoders that read it.
+ModelConfig config_of(const ModelDescription& description);
+
 // Reads every parameter of the model from its directory, in the model's dtype. Lets go of each file page it has read.
 std::unique_ptr<Model> load_model(const ModelDirectory& directory, const ArenaOptions& options);
 std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ArenaOptions& options);

@@ -2,10 +2,38 @@
 
 namespace fvlm::model {
 
+std::vector<DecoderConfig> ModelConfig::decoders() const {
+  std::vector<DecoderConfig> all{decoder};
+  all.insert(all.end(), further.begin(), further.end());
+  return all;
+}
+
 Model::Model(const ModelConfig& config, const ArenaOptions& options)
-    : config_(config), parameters_(blocks_of(config.vision, config.connector, config.decoder), options),
-      encoder_(make_encoder(config.vision, parameters_)), decoder_(make_decoder(config.decoder, parameters_)),
-      connector_(make_connector(*config.connector, {*encoder_, *decoder_, speed}, parameters_)) {}
+    : config_(config),
+      parameters_(std::make_shared<Parameters>(blocks_of(config.vision, config.connector, config.decoders()), options)),
+      encoder_(make_encoder(config.vision, *parameters_)),
+      decoder_(make_decoder(config.decoder, *parameters_, plan::decoder_name(0))) {
+  Parts parts{*encoder_, *decoder_, speed};
+  std::vector<std::shared_ptr<Decoder>> others;
+  for (size_t i = 0; i < config.further.size(); ++i) {
+    others.push_back(make_decoder(config.further[i], *parameters_, plan::decoder_name(i + 1)));
+    parts.further.push_back(others.back().get());
+  }
+  connector_ = make_connector(*config.connector, parts, *parameters_);
+  for (size_t i = 0; i < others.size(); ++i)
+    further_.push_back(std::unique_ptr<Model>(new Model(*this, i + 1, std::move(others[i]))));
+}
+
+Model::Model(const Model& first, size_t index, std::shared_ptr<Decoder> decoder)
+    : config_{first.config_.vision, first.config_.further[index - 1], first.config_.connector},
+      parameters_(first.parameters_), encoder_(first.encoder_), decoder_(std::move(decoder)),
+      connector_(first.connector_), index_(index) {}
+
+void Model::set_recompute(const Recompute& encoder, const Recompute& decoders) {
+  encoder_->recompute = encoder;
+  decoder_->recompute = decoders;
+  for (const auto& other : further_) other->decoder_->recompute = decoders;
+}
 
 FrameReader Model::frame_reader(int64_t height, int64_t width) const {
   const int64_t tokens = encoder_->tokens_per_frame(height, width);
@@ -19,12 +47,23 @@ FrameReader Model::frame_reader(const at::Tensor& frames) const {
 VisualTokens Model::encode(Tape& tape, Operations& ops, const Pack& pack, std::string_view mode, EncodeOutputs outputs,
                            const PhaseCallback& on_phase) const {
   if (!pack.encoder_input().defined()) return {};
-  return connector_->encode(tape, ops, pack, {mode, outputs, on_phase});
+  return connector_->encode(tape, ops, pack, {mode, outputs, on_phase, index_});
+}
+
+std::vector<Value> Model::encode_for_all(Tape& tape, Operations& ops, const Pack& pack, std::string_view mode,
+                                         const PhaseCallback& on_phase) const {
+  if (!pack.encoder_input().defined()) return std::vector<Value>(decoders());
+  return connector_->encode_for_all(tape, ops, pack, {mode, EncodeOutputs::tokens, on_phase});
+}
+
+Value Model::adapt(Tape& tape, Operations& ops, const Value& latents, const Pack& pack) const {
+  return latents.defined() ? connector_->adapt(tape, ops, latents, pack.frame_slots, index_) : Value();
 }
 
 double Model::flops(int64_t tokens, const Work& work, const TrainedParts& trained, std::string_view mode) const {
   const bool any = trained.any(); // a gradient goes all the way back to the visual tokens
-  return connector_->flops({tokens, work, trained, mode}) +
+  const Connector::FlopsRequest request{tokens, work, trained, mode};
+  return (index_ == 0 ? connector_->flops(request) : connector_->further_flops(request, index_)) +
          decoder_->flops(work.rows, work.pairs, trained.decoder, any) +
          decoder_->head_flops(work.labels, trained.decoder, any);
 }

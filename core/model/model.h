@@ -1,4 +1,4 @@
-// Model: an encoder, a connector and a decoder, each made by its name, and the forward passes over a pack.
+// Model: an encoder, a connector and one or more decoders, each made by its name, and the forward passes over a pack.
 #pragma once
 #include "model/connector/connector.h"
 #include "model/pack.h"
@@ -15,6 +15,9 @@ struct ModelConfig {
   VisionConfig vision;
   DecoderConfig decoder;
   ConnectorConfig connector = plan::default_connector();
+  std::vector<DecoderConfig> further = {}; // decoders that read the same frames
+
+  std::vector<DecoderConfig> decoders() const;
 };
 
 class Model {
@@ -23,13 +26,18 @@ class Model {
   Model(const ModelConfig& config, const ArenaOptions& options);
 
   const ModelConfig& config() const { return config_; }
-  Parameters& parameters() { return parameters_; }
-  const Parameters& parameters() const { return parameters_; }
+  Parameters& parameters() { return *parameters_; }
+  const Parameters& parameters() const { return *parameters_; }
   Encoder& encoder() { return *encoder_; }
   const Encoder& encoder() const { return *encoder_; }
   Decoder& decoder() { return *decoder_; }
   const Decoder& decoder() const { return *decoder_; }
   const Connector& connector() const { return *connector_; }
+  // How many decoders there are, and the model as one of them has it: the same encoder, connector and parameters, with
+  // that decoder and its rows in place of the first's.
+  size_t decoders() const { return 1 + further_.size(); }
+  const Model& with_decoder(size_t index) const { return index == 0 ? *this : *further_[index - 1]; }
+  void set_recompute(const Recompute& encoder, const Recompute& decoders);
   // Optimizations of the plan; they do not change the result.
   plan::Speed speed;
 
@@ -42,11 +50,18 @@ class Model {
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, std::string_view mode,
                       EncodeOutputs outputs = EncodeOutputs::tokens, const PhaseCallback& on_phase = {}) const;
 
+  // encode() in two, where there are several decoders: what each of them reads of the frames, in one pass; and of that
+  // the rows of this one. Nothing if the pack has no frame slots.
+  std::vector<Value> encode_for_all(Tape& tape, Operations& ops, const Pack& pack, std::string_view mode,
+                                    const PhaseCallback& on_phase = {}) const;
+  Value adapt(Tape& tape, Operations& ops, const Value& latents, const Pack& pack) const;
+
   // The decoder over visual tokens and text: hidden states [rows, width]. `pass`: VisualTokens::next.
   Value decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,
                const ops::SharedGradientPass& pass = {}) const;
 
-  // Floating-point operations of a step in this mode; `tokens`: of a frame in the encoder.
+  // Floating-point operations of a step in this mode; `tokens`: of a frame in the encoder. Of a further decoder, what
+  // it adds.
   double flops(int64_t tokens, const Work& work, const TrainedParts& trained, std::string_view mode) const;
 
   // Decoder rows of a prompt: its tokens, and the visual rows of the frames, if they are defined, in place of its
@@ -54,11 +69,15 @@ class Model {
   int64_t prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
 
  private:
+  Model(const Model& first, size_t index, std::shared_ptr<Decoder> decoder);
+
   ModelConfig config_;
-  Parameters parameters_;
-  std::unique_ptr<Encoder> encoder_;
-  std::unique_ptr<Decoder> decoder_;
-  std::unique_ptr<Connector> connector_;
+  std::shared_ptr<Parameters> parameters_;
+  std::shared_ptr<Encoder> encoder_;
+  std::shared_ptr<Decoder> decoder_;
+  std::shared_ptr<Connector> connector_;
+  size_t index_ = 0;                            // of the decoder
+  std::vector<std::unique_ptr<Model>> further_; // of the first, the model as the others have it
 };
 
 } // namespace fvlm::model

@@ -8,9 +8,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/concat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace fvlm::model {
 namespace {
@@ -42,9 +45,13 @@ class Tracer {
   double run() {
     TracedModel policy = load(request_.model, request_.gradients);
     const BatchFile batch(request_.batch, policy.model->encoder().reads_bytes()); // samples' frames lie in its mapping
-    const auto& config = policy.model->config();
-    const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
-                                       config.decoder.vocab_size);
+    if (request_.preference && policy.model->decoders() > 1)
+      throw Error(ErrorKind::usage, "--objective dpo goes with a model of one decoder").at(request_.model.string());
+    int64_t vocabulary = policy.model->config().decoder.vocab_size; // of the decoder that knows the fewest tokens
+    for (const DecoderConfig& decoder : policy.model->config().further)
+      vocabulary = std::min(vocabulary, decoder.vocab_size);
+    const auto samples =
+        batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled, vocabulary);
     const FrameReader reader = policy.model->frame_reader(batch.frames());
     pack_ = make_pack(samples, Capacity::of(samples, reader.rows_per_frame), reader, ops_.tensor_options());
     text_lengths_.clear();
@@ -52,16 +59,21 @@ class Tracer {
       for (const Text& text : sample.texts)
         text_lengths_.push_back(std::ssize(text.tokens) - placeholders_of(text.tokens));
 
-    forward(policy, tape_, request_.attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
-    if (request_.preference)
-      trace_dpo(policy);
-    else
-      trace_next_token(policy);
+    if (policy.model->decoders() > 1) {
+      trace_decoders(policy);
+    } else {
+      forward(policy, tape_, request_.attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
+      if (request_.preference)
+        trace_dpo(policy);
+      else
+        out_["loss"] = trace_next_token({*policy.model, tape_, policy.visual, policy.hidden});
+    }
     if (request_.gradients) {
       tape_.backward();
       policy.model->parameters().zero_missing_gradients();
       for (const auto& parameter : policy.model->parameters().all())
-        out_["grad." + parameter.name] = parameter.gradient;
+        if (parameter.gradient.defined()) // quantized weights have none
+          out_["grad." + parameter.name] = parameter.gradient;
     }
     const VisualTokens visual = policy.visual.tokens.defined()
                                     ? policy.visual
@@ -93,11 +105,11 @@ class Tracer {
   }
 
   // [sum of text lengths, vocab], for each of `sides` texts a sample has.
-  std::vector<at::Tensor> logits(const TracedModel& traced, size_t sides) {
+  std::vector<at::Tensor> logits(const Model& model, const Value& hidden, size_t sides) {
     Tape none(Tape::Mode::forward_only);
     const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(ops_.options().device);
-    const Value text(traced.hidden.data.index_select(0, rows));
-    const at::Tensor all = traced.model->decoder().logits(none, ops_, text).data;
+    const Value text(hidden.data.index_select(0, rows));
+    const at::Tensor all = model.decoder().logits(none, ops_, text).data;
     std::vector<std::vector<at::Tensor>> parts(sides);
     int64_t begin = 0;
     for (size_t text = 0; text < text_lengths_.size(); ++text) {
@@ -110,26 +122,60 @@ class Tracer {
     return joined;
   }
 
-  void trace_next_token(TracedModel& policy) {
+  // What one decoder made of the batch.
+  struct Decoded {
+    const Model& model;
+    Tape& tape;
+    const VisualTokens& visual;
+    const Value& hidden;
+    std::string suffix = ""; // of the names of its tensors
+    int64_t decoders = 1;    // over which the loss is the mean
+  };
+
+  // Every decoder reads the same tokens. Each leaves its gradient in the latents, as in training.
+  void trace_decoders(TracedModel& policy) {
+    const auto latents = policy.model->encode_for_all(tape_, ops_, pack_, policy.mode);
+    std::vector<at::Tensor> losses;
+    for (size_t i = 0; i < latents.size(); ++i) {
+      const Model& model = policy.model->with_decoder(i);
+      Tape tape(request_.gradients ? Tape::Mode::record : Tape::Mode::forward_only);
+      VisualTokens visual;
+      visual.tokens = model.adapt(tape, ops_, latents[i], pack_);
+      const Value hidden = model.decode(tape, ops_, visual.tokens, pack_);
+      const std::string suffix = i == 0 ? "" : "." + plan::decoder_name(i);
+      losses.push_back(trace_next_token({model, tape, visual, hidden, suffix, std::ssize(latents)}));
+      tape.backward();
+      if (i == 0)
+        policy.visual = visual;
+      else if (visual.tokens.defined())
+        out_["visual_tokens" + suffix] = visual.tokens.data;
+    }
+    out_["loss"] = at::stack(losses).mean();
+  }
+
+  // Returns the decoder's loss.
+  at::Tensor trace_next_token(const Decoded& decoded) {
+    const auto& [model, tape, visual, of_text, suffix, decoders] = decoded;
     const Labels& labels = pack_.labels;
     const at::Tensor weights = labels.weights.to(ops_.options().gradient_dtype);
-    out_["logits"] = logits(policy, 1)[0];
-    at::Tensor losses = next_token_loss(tape_, ops_, *policy.model, policy.hidden, pack_, weights);
+    const at::Tensor gradients = decoders > 1 ? weights / decoders : weights;
+    out_["logits" + suffix] = logits(model, of_text, 1)[0];
+    at::Tensor losses = next_token_loss(tape, ops_, model, of_text, pack_, gradients);
     if (request_.lambda_coarse != 0) {
-      const Value hidden = policy.model->decode(tape_, ops_, policy.visual.view("coarse"), pack_);
-      losses = losses + request_.lambda_coarse * next_token_loss(tape_, ops_, *policy.model, hidden, pack_,
-                                                                 weights * request_.lambda_coarse);
+      const Value hidden = model.decode(tape, ops_, visual.view("coarse"), pack_);
+      losses = losses + request_.lambda_coarse *
+                            next_token_loss(tape, ops_, model, hidden, pack_, gradients * request_.lambda_coarse);
     }
-    out_["loss"] = losses.mul(weights).sum();
     const at::Tensor counts = at::tensor(pack_.labels_per_text, at::kLong).to(ops_.options().device);
     out_["label_count"] = counts;
-    out_["loss_per_sample"] =
+    out_["loss_per_sample" + suffix] =
         at::zeros(counts.sizes(), losses.options()).index_add_(0, labels.sequences, losses) / counts.clamp_min(1);
+    return losses.mul(weights).sum();
   }
 
   void trace_dpo(TracedModel& policy) {
     const LogProbabilities policy_logprobs = log_probabilities(tape_, ops_, *policy.model, policy.hidden, pack_);
-    const auto both = logits(policy, 2);
+    const auto both = logits(*policy.model, policy.hidden, 2);
     Tape none(Tape::Mode::forward_only);
     TracedModel reference = load(request_.reference, false);
     forward(reference, none);

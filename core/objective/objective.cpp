@@ -14,7 +14,7 @@ namespace fvlm::objective {
 
 using ops::Tape, ops::Value;
 
-std::vector<std::string> term_names(std::span<const plan::Term> terms) {
+std::vector<std::string> term_names(std::span<const plan::Term> terms, size_t decoders) {
   std::vector<std::string> names;
   std::map<std::string, int> seen;
   for (const plan::Term& term : terms) {
@@ -22,6 +22,8 @@ std::vector<std::string> term_names(std::span<const plan::Term> terms) {
     const int number = ++seen[name];
     names.push_back(number == 1 ? name : fmt::format("{}_{}", name, number));
   }
+  for (size_t decoder = 1; decoder < decoders; ++decoder)
+    for (size_t term = 0; term < terms.size(); ++term) names.push_back(names[term] + "." + plan::decoder_name(decoder));
   return names;
 }
 
@@ -38,14 +40,14 @@ Objective::Objective(std::span<const plan::Term> terms, const std::string& mode)
   }
 }
 
-// What one call of forward_backward hands on.
+// What one decoder's part of forward_backward hands on.
 struct Objective::Pass {
   Tape& tape;
   ops::Operations& ops;
   const model::Model& policy;
   const FrozenModels& frozen;
   const PassInputs& in;
-  const PassSums& sums;
+  const at::Tensor& sums; // [terms, columns]
   PartTimes& times;
 
   // From here to the end of the forward pass's part, which the backward pass leaves in reverse.
@@ -56,14 +58,37 @@ struct Objective::Pass {
 };
 
 void Objective::forward_backward(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
-                                 const PassInputs& in, const PassSums& sums, PartTimes& times) const {
+                                 const DecoderPasses& passes, const PassSums& sums, PartTimes& times) const {
   Tape tape;
-  const Pass pass{tape, ops, policy, frozen, in, sums, times};
+  const PassInputs& in = *passes.front();
+  const Pass pass{tape, ops, policy, frozen, in, sums.terms, times};
   pass.begin("vision");
   const auto on_phase = [&](const char* ended, const char* next) {
     times.add_elapsed(ended);
     if (next) pass.begin(next);
   };
+  if (passes.size() > 1) {
+    const auto latents = policy.encode_for_all(tape, ops, in.pack, mode_, on_phase);
+    const int64_t terms = std::ssize(terms_);
+    // Each decoder leaves its gradient in the latents, and its activations are gone before the next one's come.
+    for (size_t decoder = 0; decoder < passes.size(); ++decoder) {
+      Tape own;
+      const model::Model& model = policy.with_decoder(decoder);
+      const PassInputs& read = *passes[decoder];
+      const at::Tensor into = sums.terms.narrow(0, static_cast<int64_t>(decoder) * terms, terms);
+      const Pass of_decoder{own, ops, model, frozen, read, into, times};
+      of_decoder.begin("connector");
+      model::VisualTokens seen;
+      seen.tokens = model.adapt(own, ops, latents[decoder], read.pack);
+      times.add_elapsed("connector");
+      add_views(of_decoder, seen);
+      own.backward();
+      times.add_elapsed("backward");
+    }
+    tape.backward();
+    times.add_elapsed("backward");
+    return;
+  }
   auto seen = policy.encode(tape, ops, in.pack, mode_,
                             sums.attention_entropy.defined() ? model::EncodeOutputs::tokens_and_attention
                                                              : model::EncodeOutputs::tokens,
@@ -75,16 +100,20 @@ void Objective::forward_backward(ops::Operations& ops, const model::Model& polic
     seen.attention.reset();
     times.add_elapsed("metrics");
   }
+  add_views(pass, seen);
+  tape.backward();
+  times.add_elapsed("backward");
+}
+
+void Objective::add_views(const Pass& pass, const model::VisualTokens& seen) const {
   for (const View& view : views_) {
     pass.begin("decoder");
     const Value& visual = seen.view(view.name);
-    const Value hidden = view.name.empty() ? policy.decode(tape, ops, visual, in.pack, seen.next)
-                                           : policy.decode(tape, ops, visual, in.pack);
-    times.add_elapsed("decoder");
+    const Value hidden = view.name.empty() ? pass.policy.decode(pass.tape, pass.ops, visual, pass.in.pack, seen.next)
+                                           : pass.policy.decode(pass.tape, pass.ops, visual, pass.in.pack);
+    pass.times.add_elapsed("decoder");
     add_view(pass, view, visual, hidden);
   }
-  tape.backward();
-  times.add_elapsed("backward");
 }
 
 void Objective::add_view(const Pass& pass, const View& view, const Value& visual, const Value& hidden) const {
@@ -142,7 +171,7 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& visual
     const size_t term = view.terms[i];
     const auto sums = losses_[term]->compute(inputs[i], label_losses);
     for (size_t column = 0; column < sums.size(); ++column)
-      pass.sums.terms[static_cast<int64_t>(term)][static_cast<int64_t>(column)].add_(sums[column]);
+      pass.sums[static_cast<int64_t>(term)][static_cast<int64_t>(column)].add_(sums[column]);
     reads_others =
         reads_others || inputs[i].teacher || terms_[term]->reference() != plan::ObjectiveTerm::Reference::none;
   }

@@ -39,14 +39,18 @@ struct PassInputs {
   int64_t pairs = 0;
 };
 
+// The passes of a pack, one for each decoder of the model.
+using DecoderPasses = std::vector<const PassInputs*>;
+
 // Where a pass adds its sums: device tensors of the step.
 struct PassSums {
-  at::Tensor terms;             // float64 [terms, Objective::columns()]: losses, count, figures
+  at::Tensor terms;             // float64 [decoders * terms, Objective::columns()]: losses, count, figures
   at::Tensor attention_entropy; // float64, a scalar; undefined: not measured in this pass
 };
 
-// "next_token", "dpo"; a second one of its kind is "next_token_2".
-std::vector<std::string> term_names(std::span<const plan::Term> terms);
+// "next_token", "dpo"; a second one of its kind is "next_token_2". Then those of further decoders:
+// "next_token.decoder2".
+std::vector<std::string> term_names(std::span<const plan::Term> terms, size_t decoders = 1);
 
 class Objective {
  public:
@@ -60,9 +64,10 @@ class Objective {
   int64_t views() const { return std::ssize(views_); }
 
   void forward_backward(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
-                        const PassInputs& in, const PassSums& sums, PartTimes& times) const;
+                        const DecoderPasses& passes, const PassSums& sums, PartTimes& times) const;
 
-  // The reference's log-probabilities of the labels that the first term with pairs selects: float64 [2 pairs].
+  // What follows is of the decoder that the policy is given with. The reference's log-probabilities of the labels that
+  // the first term with pairs selects: float64 [2 pairs].
   at::Tensor reference_log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in) const;
 
   // The hidden states of a term's teacher at the labels that it is compared at: [n, width].
@@ -75,6 +80,7 @@ class Objective {
     std::vector<size_t> terms;
   };
   struct Pass;
+  void add_views(const Pass& pass, const model::VisualTokens& seen) const;
   void add_view(const Pass& pass, const View& view, const ops::Value& visual, const ops::Value& hidden) const;
   ops::Value hidden_of(const model::Model& frozen, ops::Operations& ops, const model::Pack& pack) const;
   at::Tensor log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in, size_t term) const;

@@ -51,8 +51,12 @@ class ConnectorSettings {
 
   // The mode that generation encodes frames in: the one for inference alone, or else the default.
   virtual std::string mode_of_use() const;
-  // Bytes of what a decoder elsewhere has to be sent for a frame in this mode. Nothing: frames do not travel.
-  virtual std::optional<int64_t> wire_bytes(std::string_view, int64_t) const { return {}; } // mode, encoder width
+  // Bytes of what so many decoders elsewhere have to be sent for a frame in this mode. Nothing: frames do not travel.
+  struct Wire {
+    std::string_view mode;
+    int64_t encoder_width = 0, decoders = 1;
+  };
+  virtual std::optional<int64_t> wire_bytes(const Wire&) const { return {}; }
 
   // Decoder rows that the connector makes of a frame, at least 1. `tokens_per_frame` returns the encoder's tokens of a
   // frame; it is called only by connectors whose number depends on it.
@@ -65,6 +69,10 @@ class ConnectorSettings {
 
   // The weights between an encoder and a decoder of these widths.
   virtual WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const = 0;
+  // Whether several decoders can read what the connector makes of a frame; and the weights that a decoder after the
+  // first then adds, which go by its name.
+  virtual bool goes_with_several_decoders() const { return false; }
+  virtual void append_decoder(WeightLayout&, const std::string&, int64_t, int64_t) const {} // name, both widths
   // In fvlm.json, besides the kind. read_config() notes in the reader what is wrong.
   virtual nlohmann::json config_json() const = 0;
   virtual void read_config(ConfigReader& reader) = 0;
@@ -82,6 +90,11 @@ class ConnectorSettings {
 };
 
 using Connector = Polymorphic<ConnectorSettings>;
+
+// The part of a model's decoder, by its index: "decoder", "decoder2", "decoder3".
+inline std::string decoder_name(size_t index) {
+  return index == 0 ? "decoder" : "decoder" + std::to_string(index + 1);
+}
 
 // Of a recipe that does not mention it: the first of connectors.inc.
 Connector default_connector();

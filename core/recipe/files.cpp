@@ -22,10 +22,14 @@ class FileSearch {
   void model() {
     const auto& model = resolved_.plan.model;
     if (auto* folder = std::get_if<std::string>(&model.vision)) tower("model.vision", *folder);
-    if (auto* folder = std::get_if<std::string>(&model.decoder))
-      tower("model.decoder", *folder);
-    else
-      file("model.decoder.tokenizer", fs::path(model.tokenizer_folder()) / "tokenizer.json");
+    for (size_t i = 0; i < model.decoder_count(); ++i) {
+      const plan::Model one = model.with_decoder(i);
+      const std::string path = i == 0 ? "model.decoder" : "model.decoders" + index_part(i);
+      if (auto* folder = std::get_if<std::string>(&one.decoder))
+        tower(path, *folder);
+      else
+        file(path + ".tokenizer", fs::path(one.tokenizer_folder()) / "tokenizer.json");
+    }
   }
 
   void stage(const plan::Stage& stage) {

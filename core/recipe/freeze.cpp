@@ -55,7 +55,7 @@ void read_parts(plan::Model& model, Reader& reader, const std::function<void(pla
              "set it for the recipe, not for the plan file");
     return;
   }
-  for (const char* part : {"vision", "decoder", "connector"})
+  for (const char* part : {"vision", "decoder", "decoders", "connector"})
     if (reader.value_origin(std::string("model.") + part))
       return report(part, fmt::format("`directory` excludes `{}`: a model directory has all parts of a model", part),
                     "leave out one of them");
@@ -70,7 +70,7 @@ void read_parts(plan::Model& model, Reader& reader, const std::function<void(pla
                   error.advice());
   }
   model.image_size = image_size.value_or(model.image_size);
-  for (const char* part : {"model.vision", "model.decoder", "model.connector"})
+  for (const char* part : {"model.vision", "model.decoder", "model.decoders", "model.connector"})
     reader.inherit_origin(part, "model.directory");
 }
 

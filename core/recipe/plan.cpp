@@ -5,6 +5,13 @@
 
 namespace fvlm::plan {
 
+Model Model::with_decoder(size_t index) const {
+  Model model = *this;
+  model.decoders.reset();
+  if (index > 0) model.decoder = decoders->at(index - 1);
+  return model;
+}
+
 std::string Model::tokenizer_folder() const {
   if (const auto* folder = std::get_if<std::string>(&decoder)) return *folder;
   if (const auto* fresh = std::get_if<GhostVis>(&decoder)) return fresh->tokenizer;
@@ -88,6 +95,24 @@ std::vector<double> Mix::shares(double progress) const {
     shares[i] = sum > 0 ? part * shares[i] / sum : 0;
   }
   return shares;
+}
+
+// The encoder reads one source for all decoders.
+Mix Mix::for_decoder(size_t index) const {
+  Mix mix = *this;
+  mix.decoders.reset();
+  if (!decoders) return mix;
+  const auto own = decoders->find(decoder_name(index));
+  if (own == decoders->end()) return mix;
+  const DecoderTexts& texts = own->second;
+  mix.system = texts.system.value_or(system);
+  if (texts.chat_template) mix.chat_template = texts.chat_template;
+  if (texts.teacher_prompt) mix.teacher_prompt = texts.teacher_prompt;
+  if (texts.questions) {
+    mix.questions = texts.questions;
+    mix.questions->source = questions.value_or(QuestionForm()).source;
+  }
+  return mix;
 }
 
 bool Mix::has_frames() const {
@@ -209,7 +234,8 @@ const BackendPreferences& Kernels::operator[](std::string_view kind) const {
 }
 
 std::vector<std::string> parameter_groups(const Model& model) {
-  std::vector<std::string> groups = {"connector", "vision", "decoder"};
+  std::vector<std::string> groups = {"connector", "vision"};
+  for (size_t i = 0; i < model.decoder_count(); ++i) groups.push_back(decoder_name(i));
   for (const auto& [name, patterns] : model.groups) groups.push_back(name);
   return groups;
 }

@@ -67,9 +67,12 @@ struct Model {
   std::optional<std::string> directory; // a model directory that vision, decoder, connector and weights come from
   Vision vision;
   Decoder decoder;
+  std::optional<std::vector<Decoder>> decoders; // further ones, which read the same frames: decoder2, decoder3, ...
   Connector connector = default_connector();
   int64_t image_size = 224;
-  std::string tokenizer_folder() const; // the folder of the decoder's tokenizer.json
+  size_t decoder_count() const { return 1 + (decoders ? decoders->size() : 0); }
+  Model with_decoder(size_t index) const; // as a model of that decoder alone
+  std::string tokenizer_folder() const;   // the folder of the decoder's tokenizer.json
   // The new vision tower; null: it is a folder's.
   const FreshVision* fresh_vision() const;
   FreshVision* fresh_vision() { return const_cast<FreshVision*>(std::as_const(*this).fresh_vision()); }
@@ -112,6 +115,12 @@ struct QuestionForm {
   bool operator==(const QuestionForm&) const = default;
 };
 
+// What a further decoder reads otherwise than the mix says.
+struct DecoderTexts {
+  std::optional<std::string> system, chat_template, teacher_prompt;
+  std::optional<QuestionForm> questions;
+};
+
 struct Mix {
   std::vector<Source> sources;
   std::optional<double> text_ratio; // fraction of text-only samples; if absent, the weights decide
@@ -126,6 +135,8 @@ struct Mix {
   std::optional<std::string> preprocessed;   // a folder written by `preprocess`
   std::optional<Documents> documents;        // the samples are one stream of text, cut into rows of max_text_tokens
   std::optional<QuestionForm> questions;     // absent: QuestionForm()
+  std::optional<std::map<std::string, DecoderTexts>> decoders; // by the decoder's name: "decoder2"
+  Mix for_decoder(size_t index) const;                         // as a mix for that decoder alone
 
   // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
@@ -393,7 +404,7 @@ struct Plan {
   std::vector<Stage> stages;
 };
 
-// "connector", "vision", "decoder", then the recipe's additional groups.
+// "connector", "vision", "decoder", those of further decoders, then the recipe's additional groups.
 std::vector<std::string> parameter_groups(const Model& model);
 
 } // namespace fvlm::plan

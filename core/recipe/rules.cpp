@@ -52,7 +52,7 @@ class Rules {
         check_start(stage);
         if (reader_.is_valid("model")) check_groups(stage), check_fresh_towers(stage);
         check_quantization(stage);
-        if (reader_.is_valid("model")) check_connector(stage);
+        if (reader_.is_valid("model")) check_connector(stage), check_decoders(stage);
         check_packing(stage);
         check_batch(stage);
         return true;
@@ -81,10 +81,11 @@ class Rules {
     auto names = earlier_;
     names.emplace_back("model");
     auto near = nearest(stage.from, names);
-    reader_.report_at(".from", what,
-                      near && !later
-                          ? fmt::format("did you mean '{}'? a checkpoint is given as a path with a '/'", *near)
-                          : "use an earlier stage, \"model\", or the path of a checkpoint (with a '/')");
+    reader_.report_at(
+        ".from", what,
+        fmt::format("{} a folder is named with a '/', as in \"./{}\"",
+                    near && !later ? fmt::format("did you mean '{}'?", *near) : "use an earlier stage or \"model\";",
+                    stage.from));
   }
 
   void check_groups(const Stage& stage) {
@@ -145,6 +146,51 @@ class Rules {
         known(".objective" + index_part(i + 1), "view", stage.objective[i]->view(), connector.views());
   }
 
+  void check_decoders(const Stage& stage) {
+    const auto of_mix = [&](const std::string& path, const Mix& mix) {
+      std::vector<std::string> known;
+      for (size_t i = 1; i < plan_.model.decoder_count(); ++i) known.push_back(decoder_name(i));
+      if (mix.decoders)
+        for (const auto& [name, texts] : *mix.decoders)
+          if (!contains(known, name))
+            reader_.report_at(
+                path + ".decoders" + key_part(name), fmt::format("the model has no further decoder '{}'", name),
+                known.empty() ? "add it to `decoders` of the model"
+                              : fmt::format("use {}; what `decoder` reads is in the mix itself", join_or(known)));
+      if (known.empty()) return;
+      if (mix.preprocessed)
+        reader_.report_at(path + ".preprocessed", "a preprocessed mix has the tokens of one decoder",
+                          "remove it: with several decoders the shards are read");
+      if (mix.documents)
+        reader_.report_at(path + ".documents", "documents are rows of one decoder", "remove `decoders` of the model");
+    };
+    of_mix(".data", stage.data);
+    for (const EvaluationSet& set : stage.evaluation.sets) {
+      const std::string path = ".evaluation.sets" + key_part(set.name);
+      of_mix(path + ".data", set.data);
+      if (plan_.model.decoders && set.measure == Measure::preference)
+        reader_.report_at(path + ".measure", "preferences are measured of one decoder", "use \"loss\" or \"answer\"");
+    }
+    if (!plan_.model.decoders) return;
+    for (size_t i = 0; i < stage.objective.size(); ++i) {
+      const Term& term = stage.objective[i];
+      if (!term) continue;
+      const std::string path = ".objective" + index_part(i + 1);
+      if (term->needs_pairs())
+        reader_.report_at(path, fmt::format("fvlm.{} is for models with one decoder", term->name()),
+                          "remove the term, or `decoders` of the model");
+      if (term->teacher())
+        reader_.report_at(path + ".teacher", "one teacher cannot be compared with several decoders",
+                          "use reads = \"teacher_prompt\" without `teacher`: each decoder is its own teacher");
+      for (size_t decoder = 1; term->caches_teacher() && decoder < plan_.model.decoder_count(); ++decoder)
+        if (!contains(stage.freeze, decoder_name(decoder)))
+          reader_.report_at(
+              path + ".cache_teacher",
+              fmt::format("each decoder is its own teacher, and this stage trains {}", decoder_name(decoder)),
+              fmt::format("add \"{}\" to `freeze`, or leave out cache_teacher", decoder_name(decoder)));
+    }
+  }
+
   void check_fresh_towers(const Stage& stage) {
     auto layers = [&](const char* part, const Recompute& recompute, int64_t count) {
       for (int64_t layer : recompute.layers)
@@ -156,15 +202,19 @@ class Rules {
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
     if (auto* encoder = std::get_if<Bytes>(&plan_.model.vision))
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, encoder->layers);
-    if (const auto count = plan_.model.decoder_layers())
-      layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, *count);
+    for (size_t i = 0; i < plan_.model.decoder_count(); ++i)
+      if (const auto count = plan_.model.with_decoder(i).decoder_layers())
+        layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, *count);
   }
 
   void check_positions() {
-    const auto positions = plan_.model.decoder_positions();
-    if (!positions || !reader_.is_valid("model")) return;
+    if (!reader_.is_valid("model")) return;
+    std::optional<int64_t> positions; // of the decoder with the fewest
+    for (size_t i = 0; i < plan_.model.decoder_count(); ++i)
+      if (const auto own = plan_.model.with_decoder(i).decoder_positions())
+        positions = std::min(positions.value_or(*own), *own);
     const auto rows = plan_.model.connector->known_rows_per_frame();
-    if (!rows) return; // who reads the encoder's config checks it
+    if (!positions || !rows) return; // who reads the encoder's config checks it
     for (const LongSequences& long_ones : find_long_sequences(plan_, *positions, *rows))
       if (reader_.is_valid(long_ones.mix))
         reader_.report_at(long_ones.mix + ".max_text_tokens", long_ones.what, long_sequences_advice);
@@ -222,10 +272,8 @@ class Rules {
       return;
     const auto& stages = plan_.stages;
     if (std::none_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.quantization_aware; }))
-      reader_.report_at("quantization",
-                        "no stage is quantization_aware, so nothing would be quantized (`export` does not quantize "
-                        "yet)",
-                        "remove it, or set quantization_aware = true in a stage");
+      reader_.report_at("quantization", "no stage is quantization_aware, so nothing would train for it",
+                        "set quantization_aware = true in a stage, or remove it: `export --quantize` needs no recipe");
   }
 
   // A single "measure" for every kind applies to those that can be timed, so only explicit entries are mistakes.
@@ -245,9 +293,6 @@ class Rules {
     if (plan_.gradients == Gradients::fp32 || !reader_.is_valid("precision")) return;
     if (plan_.precision != Precision::bf16)
       reader_.report_at("gradients", "bf16 gradients need precision = \"bf16\"", "remove `gradients`");
-    for (const Stage& stage : plan_.stages)
-      if (stage.quantization_aware)
-        reader_.report_at("gradients", "a quantization_aware stage needs fp32 gradients", "remove `gradients`");
   }
 
   void check_best_by() {
@@ -292,10 +337,15 @@ void derive_frames(Plan& plan) {
 void derive(Reader& reader, Plan& plan) {
   if (auto* vision = plan.model.fresh_vision()) vision->mlp = vision->mlp.value_or(4 * vision->width);
   if (auto* bytes = std::get_if<Bytes>(&plan.model.vision)) bytes->mlp = bytes->mlp.value_or(4 * bytes->width);
-  if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
+  const auto fill = [](Decoder& any) {
+    auto* decoder = std::get_if<Llama>(&any);
+    if (!decoder) return;
     decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);
-  }
+  };
+  fill(plan.model.decoder);
+  if (plan.model.decoders)
+    for (Decoder& decoder : *plan.model.decoders) fill(decoder);
   for (const char* kind : untimed_kinds) {
     auto& preferences = plan.kernels.preferences.at(kind);
     std::replace(preferences.begin(), preferences.end(), std::string("measure"), std::string("auto"));

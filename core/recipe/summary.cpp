@@ -137,8 +137,10 @@ class Summary {
 
   void run() {
     line("run", values_.below("", {"precision", "seed"}, nested_names()));
-    line("model", tower("vision"));
-    line("", tower("decoder"));
+    line("model", tower("vision", "model.vision", json_["model"]["vision"]));
+    line("", tower("decoder", "model.decoder", json_["model"]["decoder"]));
+    for (size_t i = 1; i < plan_.model.decoder_count(); ++i)
+      line("", tower(plan::decoder_name(i), "model.decoders" + index_part(i), json_["model"]["decoders"][i - 1]));
     line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
     if (!plan_.model.connector->reads_bytes())
       line("images", {fmt::format("{0} x {0} pixels", plan_.model.image_size)});
@@ -156,9 +158,7 @@ class Summary {
     return names;
   }
 
-  std::vector<std::string> tower(const char* name) const {
-    std::string path = fmt::format("model.{}", name);
-    const Json& json = json_["model"][name];
+  std::vector<std::string> tower(const std::string& name, const std::string& path, const Json& json) const {
     if (json.is_string()) return {fmt::format("{} {}", name, value_text(json))};
     auto parts = values_.below(path, {}, {"kind"});
     parts.insert(parts.begin(), fmt::format("{} new {}", name, value_text(json["kind"])));
@@ -259,6 +259,8 @@ class Summary {
     if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts dropped");
     if (mix.system != plan::Mix{}.system) parts.push_back(mix.system.empty() ? "no system turn" : "custom system turn");
     if (mix.chat_template) parts.push_back(fmt::format("the decoder's chat template '{}'", *mix.chat_template));
+    if (mix.decoders)
+      for (const auto& [name, texts] : *mix.decoders) parts.push_back("texts of its own for " + name);
     if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("custom prompts");
     if (mix.preprocessed) parts.push_back("preprocessed in " + *mix.preprocessed);
     line("", parts);

@@ -106,7 +106,9 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
     options.limit = request.max_tokens.value_or(limits_.max_tokens);
     options.sampling = request.sampling;
     const model::Sample sample = prompts_.write(request);
-    infer::Prompt prompt = generator_.encode_prompt(sample, options);
+    at::Tensor maps;
+    infer::Prompt prompt = generator_.encode_prompt(sample, options, request.attention ? &maps : nullptr);
+    if (maps.defined()) job->listener->show_attention(prompts_.attention_of(sample.frames, maps));
     job->usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
     for (int64_t answer = 0; answer < request.answers; ++answer) {
       auto running =

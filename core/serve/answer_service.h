@@ -19,6 +19,7 @@ namespace fvlm::serve {
 class AnswerListener {
  public:
   virtual ~AnswerListener() = default;
+  virtual void show_attention(const FrameAttention&) {} // before any text, if the request asks for it
   virtual void add_text(int64_t answer, const std::string& piece) = 0;
   virtual void end_answer(int64_t answer, const char* finish) = 0;
   // One of these is the last call.

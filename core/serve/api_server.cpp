@@ -1,6 +1,7 @@
 #include "serve/api_server.h"
 
 #include "base/log.h"
+#include "serve/chat_page.h"
 
 #include <fmt/format.h>
 
@@ -37,6 +38,10 @@ std::string document_of(const Error& error) {
   return error_json(message, status_of(error) == 400 ? "invalid_request_error" : "server_error", error.where());
 }
 
+void refuse(HttpResponse& response, int status, const std::string& why, const char* type = "invalid_request_error") {
+  response.send(status, json_type, error_json(why, type));
+}
+
 // Sends the answers of one request, whole or as a stream of events.
 class Conversation final : public AnswerListener {
  public:
@@ -44,6 +49,12 @@ class Conversation final : public AnswerListener {
       : json_(std::move(json)), response_(std::move(response)), answers_(static_cast<size_t>(request.answers)),
         first_(answers_.size(), 1), streams_(request.stream), streams_usage_(request.stream_usage) {}
 
+  void show_attention(const FrameAttention& attention) override {
+    if (streams_)
+      write(json_.attention(attention));
+    else
+      json_.keep_attention(attention);
+  }
   void add_text(int64_t answer, const std::string& piece) override {
     if (streams_)
       write(json_.piece(answer, piece, std::exchange(first_[static_cast<size_t>(answer)], 0) != 0));
@@ -83,34 +94,54 @@ class Conversation final : public AnswerListener {
 
 } // namespace
 
-ApiServer::ApiServer(AnswerService& service, ApiSettings settings)
-    : service_(service), settings_(std::move(settings)), started_(seconds_now()) {
+ApiServer::ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard)
+    : service_(service), settings_(std::move(settings)), guard_(std::move(guard)), started_(seconds_now()) {
   std::random_device device;
   run_id_ = fmt::format("{:08x}", device());
 }
 
 void ApiServer::handle(HttpRequest request, std::shared_ptr<HttpResponse> response) {
-  const auto refuse = [&](int status, const std::string& why, const char* type = "invalid_request_error") {
-    response->send(status, json_type, error_json(why, type));
-  };
   try {
-    const bool gets = request.method == "GET", posts = request.method == "POST";
-    const std::string& path = request.path;
-    if (path == "/health") return response->send(200, json_type, "{\"status\":\"ok\"}");
-    if (!settings_.token.empty() && !same_secret(request.authorization, "Bearer " + settings_.token))
-      return refuse(401, "this server wants the header 'Authorization: Bearer TOKEN' with its token",
-                    "authentication_error");
-    const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
-    if ((chat || completion) && posts) return answer(request, response, chat);
-    if (path == "/v1/models" && gets) return response->send(200, json_type, models());
-    if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
-    if (chat || completion || path == "/v1/models" || path == "/metrics")
-      return refuse(405, fmt::format("{} takes {}", path, chat || completion ? "POST" : "GET"));
-    refuse(404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
+    route(request, response);
   } catch (const std::exception& error) {
     log_error("a request failed: {}", error.what());
-    refuse(500, "a defect of the server; its log says more", "server_error");
+    refuse(*response, 500, "a defect of the server; its log says more", "server_error");
   }
+}
+
+void ApiServer::route(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response) {
+  const bool gets = request.method == "GET", posts = request.method == "POST";
+  const std::string& path = request.path;
+  if (guard_.is_listed(request.origin)) {
+    response->add_header("Access-Control-Allow-Origin", request.origin);
+    response->add_header("Vary", "Origin");
+    if (request.method == "OPTIONS") { // a browser asks whether the page may ask
+      response->add_header("Access-Control-Allow-Methods", "GET, POST");
+      response->add_header("Access-Control-Allow-Headers", "Authorization, *");
+      return response->send(204, json_type, "");
+    }
+  }
+  if (const auto refusal = guard_.check(request)) return refuse(*response, refusal->status, refusal->why);
+  if (path == "/health" && gets) return response->send(200, json_type, "{\"status\":\"ok\"}");
+  if (path == "/" && gets) { // it asks for the token itself
+    response->add_header("Content-Security-Policy", chat_page().policy);
+    response->add_header("X-Frame-Options", "DENY");
+    return response->send(200, "text/html; charset=utf-8", chat_page().html);
+  }
+  if (!settings_.token.empty() && !same_secret(request.authorization, "Bearer " + settings_.token)) {
+    response->add_header("WWW-Authenticate", "Bearer");
+    return refuse(*response, 401, "this server wants the header 'Authorization: Bearer TOKEN' with its token",
+                  "authentication_error");
+  }
+  const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
+  if ((chat || completion) && posts) return answer(request, response, chat);
+  if (path == "/v1/models" && gets) return response->send(200, json_type, models());
+  if (path == "/v1/models/" + settings_.model_name && gets) return response->send(200, json_type, model().dump());
+  if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
+  for (const char* known : {"/", "/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics"})
+    if (path == known)
+      return refuse(*response, 405, fmt::format("{} takes {}", path, chat || completion ? "POST" : "GET"));
+  refuse(*response, 404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
 }
 
 void ApiServer::answer(const HttpRequest& http, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
@@ -121,22 +152,34 @@ void ApiServer::answer(const HttpRequest& http, const std::shared_ptr<HttpRespon
       return response->send(404, json_type,
                             error_json(fmt::format("this server has the model '{}'", settings_.model_name),
                                        "invalid_request_error", "model"));
+    if (request.attention && !settings_.has_attention)
+      throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
     request.model = settings_.model_name;
     const std::string id = fmt::format("{}-{}-{}", is_chat ? "chatcmpl" : "cmpl", run_id_, requests_++);
     auto listener = std::make_shared<Conversation>(request, AnswerJson(request, id, seconds_now()), response);
-    if (!service_.submit(std::move(request), std::move(listener)))
-      response->send(429, json_type, error_json("too many requests wait; try again later", "rate_limit_error"), 1);
+    if (!service_.submit(std::move(request), std::move(listener))) {
+      response->add_header("Retry-After", "1");
+      refuse(*response, 429, "too many requests wait; try again later", "rate_limit_error");
+    }
   } catch (const Error& error) {
     response->send(status_of(error), json_type, document_of(error));
   }
 }
 
+nlohmann::json ApiServer::model() const {
+  return {{"id", settings_.model_name},
+          {"object", "model"},
+          {"created", started_},
+          {"owned_by", "fvlm-engine"},
+          {"fvlm", // an extension: what a request may hold
+           {{"attention", settings_.has_attention},
+            {"max_images", settings_.requests.most_images},
+            {"max_tokens", settings_.requests.most_tokens},
+            {"usual_tokens", settings_.usual_tokens}}}};
+}
+
 std::string ApiServer::models() const {
-  return nlohmann::json{
-      {"object", "list"},
-      {"data",
-       {{{"id", settings_.model_name}, {"object", "model"}, {"created", started_}, {"owned_by", "fvlm-engine"}}}}}
-      .dump();
+  return nlohmann::json{{"object", "list"}, {"data", nlohmann::json::array({model()})}}.dump();
 }
 
 std::string ApiServer::metrics() const {

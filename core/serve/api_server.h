@@ -2,6 +2,7 @@
 #pragma once
 #include "serve/answer_service.h"
 #include "serve/http_server.h"
+#include "serve/request_guard.h"
 
 #include <atomic>
 #include <map>
@@ -13,23 +14,28 @@ struct ApiSettings {
   std::string model_name;
   std::string token; // that clients must present; empty: none
   RequestLimits requests;
+  int64_t usual_tokens = 512; // of an answer whose request sets no max_tokens
+  bool has_attention = false; // whether the model can show where it looks
 };
 
 class ApiServer {
  public:
   // The service must outlive it.
-  ApiServer(AnswerService& service, ApiSettings settings);
+  ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard);
 
   // As an HttpHandler.
   void handle(HttpRequest request, std::shared_ptr<HttpResponse> response);
 
  private:
+  void route(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response);
   void answer(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response, bool is_chat);
+  nlohmann::json model() const;
   std::string models() const;
   std::string metrics() const;
 
   AnswerService& service_;
   ApiSettings settings_;
+  RequestGuard guard_;
   std::atomic<uint64_t> requests_{0};
   int64_t started_;
   std::string run_id_; // so that ids of answers differ between two runs of the server

@@ -1,5 +1,6 @@
 #include "serve/chat_request.h"
 
+#include "base/base64.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "data/media/decode_image.h"
@@ -7,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -70,7 +70,8 @@ Json object_of(std::string_view body) {
   try {
     document = parse_json(body, "the request's body");
   } catch (const Error& error) {
-    throw Error(ErrorKind::usage, error.text());
+    constexpr size_t longest = 300; // the message may quote the body
+    throw Error(ErrorKind::usage, error.text().substr(0, longest));
   }
   if (!document.is_object()) throw wrong("", "the request's body is no JSON object");
   return document;
@@ -84,6 +85,7 @@ std::vector<std::string> stops_of(const Fields& fields) {
     if (!one.is_string() || one.get_ref<const std::string&>().empty())
       throw wrong("stop", "expected a text that is not empty, or a list of such, got " + Fields::shortened(*value));
     stops.push_back(one.get<std::string>());
+    if (stops.back().size() > 1024) throw wrong("stop", "a text to stop at has at most 1,024 bytes");
   }
   if (stops.size() > 16) throw wrong("stop", fmt::format("at most 16 texts are looked for, not {}", stops.size()));
   return stops;
@@ -98,6 +100,7 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
     if (!options->is_object()) throw wrong("stream_options", "expected an object");
     request.stream_usage = Fields(*options).flag("include_usage");
   }
+  request.attention = fields.flag("attention");
   request.answers = fields.integer("n", 1, limits.most_answers).value_or(1);
   request.max_tokens = fields.integer("max_tokens", 1, limits.most_tokens);
   if (!request.max_tokens) request.max_tokens = fields.integer("max_completion_tokens", 1, limits.most_tokens);
@@ -129,41 +132,70 @@ std::string image_of(const Json& part, const std::string& where) {
   const size_t comma = text.find(',');
   if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(";base64"))
     throw wrong(where, "expected a data URL with base64: \"data:image/png;base64,...\"");
-  std::string file = decode_base64(text.substr(comma + 1));
-  if (!looks_like_image(std::as_bytes(std::span(file)))) throw wrong(where, "this is no JPEG or PNG");
-  return file;
+  std::optional<std::string> file = decode_base64(text.substr(comma + 1));
+  if (!file) throw wrong(where, "the data URL is not valid base64");
+  if (!looks_like_image(std::as_bytes(std::span(*file)))) throw wrong(where, "this is no JPEG or PNG");
+  return std::move(*file);
 }
 
-// A user's own words never become marks of images.
-std::string without_own_marks(const std::string& text, const std::string& where) {
-  if (has_visual_mark(text)) throw wrong(where, "the text holds <image> or <video>, which stand for pictures here");
-  return text;
-}
+// Reads the contents of messages, and counts what they hold together.
+class Contents {
+ public:
+  Contents(ChatRequest& request, const RequestLimits& limits) : request_(request), limits_(limits) {}
 
-std::string content_of(const Json& content, const std::string& where, bool may_have_images, ChatRequest& request,
-                       const RequestLimits& limits) {
-  if (content.is_string()) return without_own_marks(content.get<std::string>(), where);
-  if (!content.is_array()) throw wrong(where, "expected a text or a list of parts, got " + Fields::shortened(content));
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string place = fmt::format("{}[{}]", where, i);
-    const Json& part = content[i];
-    if (!part.is_object()) throw wrong(place, "expected an object with a type");
-    const std::string type = Fields(part).text("type");
-    if (type == "text") {
-      text += without_own_marks(Fields(part).text("text"), place);
-    } else if (type == "image_url") {
-      if (!may_have_images) throw wrong(place, "only a user's messages may have images");
-      request.images.push_back(image_of(part, place));
-      if (std::ssize(request.images) > limits.most_images)
-        throw wrong(place, fmt::format("at most {} images are taken", limits.most_images));
-      text += image_mark;
-    } else {
-      throw wrong(place, fmt::format("parts are of type text or image_url, not '{}'", type));
+  // The text, with a mark for each image, which joins the request's.
+  std::string read(const Json& content, const std::string& where, bool is_users) {
+    if (content.is_string()) return text(content.get<std::string>(), where, is_users);
+    if (!content.is_array())
+      throw wrong(where, "expected a text or a list of parts, got " + Fields::shortened(content));
+    std::string all;
+    for (size_t i = 0; i < content.size(); ++i) {
+      const std::string place = fmt::format("{}[{}]", where, i);
+      const Json& part = content[i];
+      if (!part.is_object()) throw wrong(place, "expected an object with a type");
+      const std::string type = Fields(part).text("type");
+      if (type == "text") {
+        all += text(Fields(part).text("text"), place, is_users);
+      } else if (type == "image_url") {
+        if (!is_users) throw wrong(place, "only a user's messages may have images");
+        add_image(image_of(part, place), place);
+        all += image_mark;
+      } else {
+        throw wrong(place, fmt::format("parts are of type text or image_url, not '{}'", type));
+      }
     }
+    return all;
   }
-  return text;
-}
+
+  // A user's own words never become marks of images. Elsewhere marks have no meaning, and an answer may hold them.
+  std::string text(std::string text, const std::string& where, bool is_users) {
+    if (is_users && has_visual_mark(text))
+      throw wrong(where, "the text holds <image> or <video>, which stand for pictures here");
+    if ((bytes_ += std::ssize(text)) > limits_.most_text)
+      throw wrong(where, fmt::format("a request has at most {} bytes of text", limits_.most_text));
+    return text;
+  }
+
+ private:
+  void add_image(std::string file, const std::string& where) {
+    const size_t number = request_.images.size();
+    if (std::ssize(request_.images) >= limits_.most_images)
+      throw wrong(where, fmt::format("at most {} images are taken", limits_.most_images));
+    try {
+      const Image head = decode_image(std::as_bytes(std::span(file)), {.only_size = true});
+      pixels_ += head.width * head.height;
+    } catch (const Error& error) {
+      throw wrong(where, fmt::format("image {}: {}", number, error.what()));
+    }
+    if (pixels_ > limits_.most_pixels)
+      throw wrong(where, fmt::format("the images of a request have at most {} pixels together", limits_.most_pixels));
+    request_.images.push_back(std::move(file));
+  }
+
+  ChatRequest& request_;
+  const RequestLimits& limits_;
+  int64_t pixels_ = 0, bytes_ = 0;
+};
 
 } // namespace
 
@@ -173,6 +205,9 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   ChatRequest request = common(fields, limits);
   const Json* messages = fields.find("messages");
   if (!messages || !messages->is_array() || messages->empty()) throw wrong("messages", "expected a list of messages");
+  if (std::ssize(*messages) > limits.most_messages)
+    throw wrong("messages", fmt::format("a request has at most {} messages", limits.most_messages));
+  Contents contents(request, limits);
   for (size_t i = 0; i < messages->size(); ++i) {
     const std::string where = fmt::format("messages[{}]", i);
     const Json& message = (*messages)[i];
@@ -180,7 +215,7 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
     const std::string role = Fields(message).text("role");
     const Json* content = Fields(message).find("content");
     if (!content) throw wrong(where, "it has no content");
-    const std::string text = content_of(*content, where + ".content", role == "user", request, limits);
+    const std::string text = contents.read(*content, where + ".content", role == "user");
     if (role == "system" || role == "developer") {
       if (i > 0) throw wrong(where, "the system's message comes first");
       request.system = text;
@@ -202,33 +237,8 @@ ChatRequest parse_completion(std::string_view body, const RequestLimits& limits)
   request.is_chat = false;
   const Json* prompt = fields.find("prompt");
   if (!prompt || !prompt->is_string()) throw wrong("prompt", "expected a text");
-  request.turns.push_back({"user", without_own_marks(prompt->get<std::string>(), "prompt")});
+  request.turns.push_back({"user", Contents(request, limits).text(prompt->get<std::string>(), "prompt", true)});
   return request;
-}
-
-std::string decode_base64(std::string_view text) {
-  static const auto values = [] {
-    std::array<int8_t, 256> table;
-    table.fill(-1);
-    constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < alphabet.size(); ++i) table[static_cast<uint8_t>(alphabet[i])] = static_cast<int8_t>(i);
-    return table;
-  }();
-  while (text.ends_with('=')) text.remove_suffix(1);
-  std::string bytes;
-  bytes.reserve(text.size() / 4 * 3 + 3);
-  uint32_t bits = 0;
-  int held = 0;
-  for (const char letter : text) {
-    const int8_t value = values[static_cast<uint8_t>(letter)];
-    if (value < 0) throw Error(ErrorKind::usage, "the data URL is not valid base64");
-    bits = bits << 6 | static_cast<uint32_t>(value);
-    if ((held += 6) < 8) continue;
-    held -= 8;
-    bytes.push_back(static_cast<char>(bits >> held & 0xFF));
-  }
-  if (held >= 6) throw Error(ErrorKind::usage, "the data URL's base64 is cut off");
-  return bytes;
 }
 
 nlohmann::json AnswerJson::document(const char* chat_kind, Json choices) const {
@@ -246,6 +256,14 @@ Json json_of(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
           {"completion_tokens", usage.completion},
           {"total_tokens", usage.prompt + usage.completion}};
+}
+
+Json json_of(const FrameAttention& shown) {
+  Json frames = Json::array();
+  for (size_t i = 0; i < shown.frames.size(); ++i)
+    frames.push_back(
+        {{"image", "data:image/jpeg;base64," + encode_base64(shown.frames[i])}, {"shares", shown.shares[i]}});
+  return {{"rows", shown.rows}, {"columns", shown.columns}, {"frames", std::move(frames)}};
 }
 
 // Generated text may end in the middle of a character.
@@ -271,7 +289,18 @@ std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usag
   }
   Json all = document("chat.completion", std::move(choices));
   all["usage"] = json_of(usage);
+  if (!attention_.is_null()) all["attention"] = attention_;
   return dumped(all);
+}
+
+std::string AnswerJson::attention(const FrameAttention& shown) const {
+  Json all = document("chat.completion.chunk", Json::array());
+  all["attention"] = json_of(shown);
+  return event(all);
+}
+
+void AnswerJson::keep_attention(const FrameAttention& shown) {
+  attention_ = json_of(shown);
 }
 
 std::string AnswerJson::piece(int64_t answer, const std::string& text, bool first) const {

@@ -39,8 +39,34 @@ constexpr auto outcome = asio::as_tuple(asio::use_awaitable); // errors are retu
 
 HttpRequest request_of(http::request<http::string_body>&& request) {
   const std::string_view target(request.target().data(), request.target().size());
-  return {std::string(request.method_string()), std::string(target.substr(0, target.find('?'))),
-          std::string(request[http::field::authorization]), std::move(request.body())};
+  return {std::string(request.method_string()),
+          std::string(target.substr(0, target.find('?'))),
+          std::string(request[http::field::host]),
+          std::string(request[http::field::origin]),
+          std::string(request[http::field::content_type]),
+          std::string(request[http::field::authorization]),
+          std::move(request.body())};
+}
+
+// What is wrong with the headers that decide who may ask: there are two of one, so that it is unclear which holds, or,
+// with HTTP/1.1, there is no Host.
+std::optional<std::string> unclear_header(const http::request<http::string_body>& request) {
+  for (const http::field field :
+       {http::field::host, http::field::origin, http::field::content_type, http::field::authorization})
+    if (request.count(field) > 1)
+      return fmt::format("the request has two headers {}", std::string(http::to_string(field)));
+  if (request.version() >= 11 && request.count(http::field::host) == 0) return "the request has no Host";
+  return std::nullopt;
+}
+
+// Headers that let a browser do no more with an answer than show it to who asked.
+template <class Message>
+void add_headers(Message& message, const PendingResponse::Head& head) {
+  message.set(http::field::content_type, head.content_type);
+  message.set(http::field::cache_control, "no-store");
+  message.set("X-Content-Type-Options", "nosniff");
+  message.set("Referrer-Policy", "no-referrer");
+  for (const auto& [name, value] : head.headers) message.set(name, value);
 }
 
 } // namespace
@@ -111,6 +137,10 @@ struct HttpServer::State {
     }
     auto [error, bytes] = co_await http::async_read(stream, buffer, parser, outcome);
     if (error) co_return co_await refuse_unreadable(stream, error);
+    if (const auto unclear = unclear_header(parser.get())) {
+      co_await refuse(stream, http::status::bad_request, *unclear);
+      co_return false;
+    }
 
     const bool keep_alive = parser.get().keep_alive();
     const unsigned version = parser.get().version();
@@ -142,14 +172,18 @@ struct HttpServer::State {
     stream.expires_never();
     // An answer that the handler gave at once is sent even if the client has closed its sending direction.
     co_await asio::post(io, asio::use_awaitable);
+    asio::steady_timer patience(io, limits.first_byte);
+    patience.async_wait([pending = response.shared_from_this()](error_code error) {
+      if (!error) pending->give_up();
+    });
     while (!response.head_)
       if (!co_await wait(stream, response, watches)) co_return false;
+    patience.cancel();
     const PendingResponse::Head head = std::move(*response.head_);
     if (!head.in_pieces) co_return co_await send_whole(stream, head, version, keep_alive);
 
     http::response<http::empty_body> begin{http::status::ok, version};
-    begin.set(http::field::content_type, head.content_type);
-    begin.set(http::field::cache_control, "no-cache");
+    add_headers(begin, head);
     begin.keep_alive(keep_alive);
     const bool chunked = version >= 11;
     begin.chunked(chunked);
@@ -185,10 +219,7 @@ struct HttpServer::State {
   asio::awaitable<bool> send_whole(beast::tcp_stream& stream, const PendingResponse::Head& head, unsigned version,
                                    bool keep_alive) {
     http::response<http::string_body> whole{http::int_to_status(static_cast<unsigned>(head.status)), version};
-    whole.set(http::field::content_type, head.content_type);
-    if (head.retry_after > 0) whole.set(http::field::retry_after, std::to_string(head.retry_after));
-    if (head.status == 401) whole.set(http::field::www_authenticate, "Bearer");
-    whole.set("X-Content-Type-Options", "nosniff");
+    add_headers(whole, head);
     whole.body() = head.body;
     whole.keep_alive(keep_alive && !stopping);
     whole.prepare_payload();

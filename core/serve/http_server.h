@@ -10,8 +10,9 @@
 namespace fvlm::serve {
 
 struct HttpRequest {
-  std::string method, path; // the path without the query
-  std::string authorization, body;
+  std::string method, path;                              // the path without the query
+  std::string host, origin, content_type, authorization; // headers; empty: not there
+  std::string body;
 };
 
 struct HttpLimits {
@@ -19,7 +20,8 @@ struct HttpLimits {
   uint64_t all_body_bytes = uint64_t{512} << 20; // of requests that are read or answered, together
   uint32_t header_bytes = 16 << 10;
   int64_t connections = 1024;
-  std::chrono::seconds idle{60}; // to send a request, to wait between two, and to read what was sent
+  std::chrono::seconds idle{60};        // to send a request, to wait between two, and to read what was sent
+  std::chrono::seconds first_byte{600}; // until an answer has to begin
 };
 
 // The answer to one request. [any thread]
@@ -27,8 +29,10 @@ class HttpResponse {
  public:
   virtual ~HttpResponse() = default;
 
-  // The whole answer. `retry_after` above 0 is sent as Retry-After, in seconds.
-  virtual void send(int status, std::string content_type, std::string body, int retry_after = 0) = 0;
+  // Adds a header; before send() or begin().
+  virtual void add_header(std::string name, std::string value) = 0;
+  // The whole answer.
+  virtual void send(int status, std::string content_type, std::string body) = 0;
   // The beginning of an answer of status 200 that is written in pieces, and ended by end().
   virtual void begin(std::string content_type) = 0;
   virtual void write(std::string piece) = 0;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace fvlm::serve {
 
@@ -25,20 +26,25 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
       : io_(io), changed_(io, boost::asio::steady_timer::time_point::max()) {}
 
   struct Head {
-    int status = 500, retry_after = 0;
+    int status = 500;
     std::string content_type, body;
     bool in_pieces = false;
+    std::vector<std::pair<std::string, std::string>> headers;
   };
 
-  void send(int status, std::string content_type, std::string body, int retry_after) override {
+  void add_header(std::string name, std::string value) override {
+    headers_.emplace_back(std::move(name), std::move(value));
+  }
+
+  void send(int status, std::string content_type, std::string body) override {
     finished_ = true;
-    hand_over([head = Head{status, retry_after, std::move(content_type), std::move(body), false}](auto& to) mutable {
-      to.head_ = std::move(head);
-    });
+    hand_over([head = Head{status, std::move(content_type), std::move(body), false, std::move(headers_)}](
+                  auto& to) mutable { to.set_head(std::move(head)); });
   }
   void begin(std::string content_type) override {
-    hand_over(
-        [head = Head{200, 0, std::move(content_type), "", true}](auto& to) mutable { to.head_ = std::move(head); });
+    hand_over([head = Head{200, std::move(content_type), "", true, std::move(headers_)}](auto& to) mutable {
+      to.set_head(std::move(head));
+    });
   }
   void write(std::string piece) override {
     hand_over([piece = std::move(piece)](auto& to) mutable { to.pieces_.push_back(std::move(piece)); });
@@ -50,6 +56,14 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   bool is_abandoned() const override { return abandoned_; }
 
   void abandon() { abandoned_ = true; }
+  // Answers in the handler's place, unless it has begun. What it adds later is dropped.
+  void give_up() {
+    if (head_) return;
+    abandon();
+    head_ =
+        Head{503, "text/plain", "the answer did not begin in time; try again later\n", false, {{"Retry-After", "10"}}};
+    changed_.cancel();
+  }
   bool finished() const { return finished_; }
   boost::asio::awaitable<void> changed() {
     changed_.expires_at(boost::asio::steady_timer::time_point::max());
@@ -70,10 +84,13 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
       if (to_->begun_)
         to_->end();
       else
-        to_->send(500, "text/plain", "the server dropped this request\n", 0);
+        to_->send(500, "text/plain", "the server dropped this request\n");
     }
-    void send(int status, std::string type, std::string body, int retry_after) override {
-      to_->send(status, std::move(type), std::move(body), retry_after);
+    void add_header(std::string name, std::string value) override {
+      to_->add_header(std::move(name), std::move(value));
+    }
+    void send(int status, std::string type, std::string body) override {
+      to_->send(status, std::move(type), std::move(body));
     }
     void begin(std::string type) override {
       to_->begun_ = true;
@@ -88,6 +105,9 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   };
 
  private:
+  void set_head(Head head) {
+    if (!head_) head_ = std::move(head);
+  }
   template <class Change>
   void hand_over(Change change) {
     boost::asio::post(io_, [self = shared_from_this(), change = std::move(change)]() mutable {
@@ -96,6 +116,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
     });
   }
 
+  std::vector<std::pair<std::string, std::string>> headers_;
   boost::asio::io_context& io_;
   boost::asio::steady_timer changed_;
   std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false};

@@ -1,12 +1,14 @@
 #include "serve/prompt_writer.h"
 
 #include "base/error.h"
+#include "data/media/write_image.h"
 #include "data/visual_marks.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm::serve {
 
@@ -14,14 +16,15 @@ PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& v
     : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)),
       chat_(tokenizer, visual_rows, settings_.chat_template) {}
 
-model::Sample PromptWriter::write(const ChatRequest& request) const {
+PromptFrames PromptWriter::decode(const std::vector<std::string>& images) const {
   const FramePreparation& preparation = settings_.preparation;
-  const size_t frame = static_cast<size_t>(3 * preparation.image_size() * preparation.image_size());
+  const int64_t size = preparation.image_size();
+  const auto frame = static_cast<size_t>(3 * size * size);
+  PromptFrames out;
   std::vector<float> pixels;
-  std::vector<TileGrid> tiles;
-  for (size_t i = 0; i < request.images.size(); ++i) try {
-      const auto file = std::as_bytes(std::span(request.images[i]));
-      if (preparation.makes_tiles()) tiles.push_back(preparation.layout(file).grid());
+  for (size_t i = 0; i < images.size(); ++i) try {
+      const auto file = std::as_bytes(std::span(images[i]));
+      if (preparation.makes_tiles()) out.tiles.push_back(preparation.layout(file).grid());
       preparation.prepare_image(file, [&](std::span<const uint8_t> bytes) {
         pixels.resize(pixels.size() + frame);
         preparation.normalise(bytes, std::span(pixels).last(frame));
@@ -29,15 +32,26 @@ model::Sample PromptWriter::write(const ChatRequest& request) const {
     } catch (const Error& error) {
       throw Error(ErrorKind::usage, fmt::format("image {}: {}", i, error.what()));
     }
-  auto frames = static_cast<int64_t>(pixels.size() / frame);
-  const bool is_one_image = request.images.size() == 1 && frames == 1;
-  if (is_one_image) frames = settings_.image_frames;
+  if (pixels.empty()) return out;
+  const auto read = static_cast<int64_t>(pixels.size() / frame);
+  out.is_one_image = images.size() == 1 && read == 1;
+  const int64_t repeats = out.is_one_image ? settings_.image_frames : 1;
+  out.frames = at::empty({read * repeats, 3, size, size}, at::kFloat);
+  for (int64_t i = 0; i < repeats; ++i)
+    std::copy(pixels.begin(), pixels.end(), out.frames.data_ptr<float>() + static_cast<size_t>(i) * pixels.size());
+  return out;
+}
 
-  MarkedFrames marked{frames, visual_rows_.per_frame, is_one_image, {}};
-  if (preparation.has_tile_text()) marked.images = tile_texts(tokenizer_, tiles, frames, visual_rows_.per_frame);
+model::Sample PromptWriter::write(const ChatRequest& request) const {
+  const PromptFrames shown = request.frames ? *request.frames : decode(request.images);
+  const int64_t frames = shown.frames.defined() ? shown.frames.size(0) : 0;
+  MarkedFrames marked{frames, visual_rows_.per_frame, shown.is_one_image, {}};
+  if (settings_.preparation.has_tile_text())
+    marked.images = tile_texts(tokenizer_, shown.tiles, frames, visual_rows_.per_frame);
   std::vector<Turn> turns = request.turns;
   if (!visual_rows_.in_place)
-    for (Turn& turn : turns) turn.text = without_marks(turn.text);
+    for (Turn& turn : turns)
+      if (turn.role == "user") turn.text = without_marks(turn.text);
   std::vector<TokenId> tokens = request.is_chat ? chat_.prompt(turns, request.system.value_or(settings_.system))
                                                 : tokenizer_.encode(turns.at(0).text, SpecialTokens::as_text);
   std::vector<uint8_t> no_mask;
@@ -45,12 +59,26 @@ model::Sample PromptWriter::write(const ChatRequest& request) const {
 
   model::Sample sample;
   sample.texts.push_back({{tokens.begin(), tokens.end()}, {}});
-  if (frames == 0) return sample;
-  sample.frames = at::empty({frames, 3, preparation.image_size(), preparation.image_size()}, at::kFloat);
-  for (int64_t i = 0; i < frames; ++i) // the only image as often as it is repeated
-    std::copy_n(pixels.begin() + static_cast<std::ptrdiff_t>(is_one_image ? 0 : static_cast<size_t>(i) * frame), frame,
-                sample.frames.data_ptr<float>() + static_cast<size_t>(i) * frame);
+  sample.frames = shown.frames;
   return sample;
+}
+
+FrameAttention PromptWriter::attention_of(const at::Tensor& frames, const at::Tensor& maps) const {
+  const int64_t size = settings_.preparation.image_size(), side = size / settings_.patch_size, patches = side * side;
+  // The last of a frame's tokens are its patches; before them is CLS.
+  const at::Tensor means = maps.mean(at::IntArrayRef{1, 2}).to(at::kDouble).cpu();
+  const at::Tensor cells = means.narrow(1, means.size(1) - patches, patches).contiguous();
+  FrameAttention shown{side, side, {}, {}};
+  for (int64_t i = 0; i < frames.size(0); ++i) {
+    const at::Tensor frame = frames[i].contiguous();
+    Image image{size, size, std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
+    settings_.preparation.denormalise({frame.const_data_ptr<float>(), static_cast<size_t>(frame.numel())}, image.rgb);
+    shown.frames.push_back(write_jpeg(image, 85));
+    const double* const shares = cells.const_data_ptr<double>() + i * patches;
+    auto& rounded = shown.shares.emplace_back();
+    for (int64_t cell = 0; cell < patches; ++cell) rounded.push_back(std::round(shares[cell] * 1e5) / 1e5);
+  }
+  return shown;
 }
 
 } // namespace fvlm::serve

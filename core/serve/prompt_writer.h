@@ -1,4 +1,5 @@
-// PromptWriter: what a model reads for a request: tokens with places for visual rows, and frames.
+// PromptWriter: what a model reads for a conversation: tokens with places for visual rows, and frames. `serve`, `chat`
+// and `generate` write their prompts with it.
 #pragma once
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
@@ -12,6 +13,7 @@ struct PromptSettings {
   int64_t image_frames = 1; // how often a request's only image is repeated
   std::string system;       // the system turn of requests that have none
   std::optional<std::string> chat_template;
+  int64_t patch_size = 1; // of the encoder, for attention_of()
 };
 
 class PromptWriter {
@@ -21,8 +23,12 @@ class PromptWriter {
 
   // A sample with one text. Throws Error for images that cannot be decoded and conversations that the template refuses.
   model::Sample write(const ChatRequest& request) const;
+  // The frames of a prompt, and the attention to each. `maps`: [frames, layers, heads, tokens of a frame].
+  FrameAttention attention_of(const at::Tensor& frames, const at::Tensor& maps) const;
 
  private:
+  PromptFrames decode(const std::vector<std::string>& images) const;
+
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;
   PromptSettings settings_;

@@ -147,7 +147,7 @@ class Search {
   void run_steps(PackTry& now, StageModel& made) {
     const auto operations = make_operations(plan_, registry_, request_.device);
     const SyntheticPack pack = make_synthetic_pack(stage_, visual_rows(plan_.model), now.size, now.segments,
-                                                   plan_.model.image_size, description_.decoder().vocab_size);
+                                                   plan_.model.image_size, description_.vocabulary_sizes());
     const StepCounts counts = counts_of(stage_, pack.samples);
     const Order order = Order::once({counts.samples});
     const Frozen frozen = with_empty_caches(made.frozen, stage_, *made.model, order, pack.host);

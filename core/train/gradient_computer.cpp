@@ -7,6 +7,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 namespace fvlm::train {
 
 Frozen with_empty_caches(Frozen frozen, const plan::Stage& stage, const model::Model& policy, const Order& order,
@@ -19,19 +21,21 @@ Frozen with_empty_caches(Frozen frozen, const plan::Stage& stage, const model::M
   frozen.teacher_cache = std::make_shared<TeacherRowCache>(order, std::filesystem::path());
   for (const PackedSample& packed : host.samples) {
     TeacherRowCache::Rows rows;
-    for (size_t term = 0; term < stage.objective.size(); ++term) {
-      if (!stage.objective[term]->caches_teacher()) continue;
-      const int64_t count = objective::label_count(*packed.sample, stage.objective[term]->labels()),
-                    width = frozen.models.teacher(term, policy).config().decoder.hidden_size;
-      rows.push_back(at::zeros({count, width}, policy.parameters().trained().scalar_type()));
-    }
+    for (size_t decoder = 0; decoder < policy.decoders(); ++decoder)
+      for (size_t term = 0; term < stage.objective.size(); ++term) {
+        if (!stage.objective[term]->caches_teacher()) continue;
+        const Sample& own = *for_decoder(packed.sample, decoder);
+        const int64_t count = objective::label_count(own, stage.objective[term]->labels()),
+                      width = frozen.models.teacher(term, policy.with_decoder(decoder)).config().decoder.hidden_size;
+        rows.push_back(at::zeros({count, width}, policy.parameters().trained().scalar_type()));
+      }
     frozen.teacher_cache->insert(packed, std::move(rows));
   }
   return frozen;
 }
 
 struct GradientComputer::StagedPack {
-  StagedInputs place;
+  std::vector<StagedInputs> places; // by decoder
   bool measure_attention = false;
   struct Captured {
     ops::GraphCache graph;
@@ -42,7 +46,7 @@ struct GradientComputer::StagedPack {
 
 // A pack that frozen models read before training.
 struct GradientComputer::FrozenPack {
-  StagedInputs place;
+  std::vector<StagedInputs> places; // by decoder
   std::vector<at::Tensor> outputs;
   ops::GraphCache graph;
 };
@@ -63,7 +67,8 @@ GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& st
   if (device::Runtime* gpu = device::runtime())
     staging_ = std::make_unique<InputStaging>(
         *gpu, ops_.options().device, std::vector<int64_t>{max.frames, 3, size, size}, plan.speed.overlap_copies);
-  sums_.terms = at::zeros({std::ssize(stage_.objective), objective_.columns()}, on_device);
+  const int64_t rows = static_cast<int64_t>(policy.decoders()) * std::ssize(stage_.objective);
+  sums_.terms = at::zeros({rows, objective_.columns()}, on_device);
   sums_.attention_entropy = at::zeros({}, on_device);
   begin_step();
 }
@@ -80,27 +85,48 @@ void GradientComputer::begin_step() {
 
 std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const HostPack& host, const StepCounts& counts,
                                                                       double scale, bool measure_attention) {
-  BuiltPass built = builder_.build(host, counts, scale);
-  counted_ += built.counted;
-  used_rows_ += built.used_rows;
-  all_rows_ += built.all_rows;
-  if (frozen_.cache) built.inputs.reference_log_probs = cached_log_probs(host);
-  if (frozen_.teacher_cache) add_cached_rows(host, built.inputs);
-  measure_attention = measure_attention && policy_.connector().has_attention() && built.inputs.pack.frames_used > 0;
-  measured_attention_ = measured_attention_ || measure_attention;
-  if (!staging_) {
-    auto staged = std::make_shared<StagedPack>();
-    staged->place.inputs = on_device(std::move(built), ops_.options().device);
-    staged->measure_attention = measure_attention;
-    return staged;
+  std::vector<BuiltPass> built;
+  for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder) {
+    BuiltPass& own = built.emplace_back(builder_.build(host, decoder, counts, scale));
+    counted_ += own.counted;
+    used_rows_ += own.used_rows;
+    all_rows_ += own.all_rows;
+    if (frozen_.cache) own.inputs.reference_log_probs = cached_log_probs(host);
+    if (frozen_.teacher_cache) add_cached_rows(host, decoder, own.inputs);
   }
-  auto key = shape_key(built.inputs);
-  key.push_back(measure_attention);
-  auto& staged = staged_[key];
-  if (!staged) staged = std::make_shared<StagedPack>();
+  measure_attention =
+      measure_attention && policy_.connector().has_attention() && built.front().inputs.pack.frames_used > 0;
+  measured_attention_ = measured_attention_ || measure_attention;
+  auto staged = std::make_shared<StagedPack>();
+  if (staging_) {
+    auto key = shape_keys(built);
+    key.push_back(measure_attention);
+    auto& known = staged_[key];
+    if (!known) known = staged;
+    staged = known;
+  }
   staged->measure_attention = measure_attention;
-  staging_->stage(std::move(built), host.buffer, staged->place);
+  put_in_place(std::move(built), host, staged->places);
   return staged;
+}
+
+std::vector<int64_t> GradientComputer::shape_keys(std::vector<BuiltPass>& built) {
+  std::vector<int64_t> key;
+  for (BuiltPass& one : built) {
+    const auto own = shape_key(one.inputs);
+    key.insert(key.end(), own.begin(), own.end());
+  }
+  return key;
+}
+
+void GradientComputer::put_in_place(std::vector<BuiltPass> built, const HostPack& host,
+                                    std::vector<StagedInputs>& places) {
+  places.resize(built.size());
+  for (size_t i = 0; i < built.size(); ++i)
+    if (staging_)
+      staging_->stage(std::move(built[i]), host.buffer, places[i]);
+    else
+      places[i].inputs = on_device(std::move(built[i]), ops_.options().device);
 }
 
 void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
@@ -111,7 +137,9 @@ void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
   const bool ran = graph.run([this, &staged, &times, before] {
     policy_.parameters().set_gradient_flags(before);
     const objective::PassSums sums{sums_.terms, staged.measure_attention ? sums_.attention_entropy : at::Tensor()};
-    objective_.forward_backward(ops_, policy_, frozen_.models, staged.place.inputs, sums, times);
+    objective::DecoderPasses passes;
+    for (const StagedInputs& place : staged.places) passes.push_back(&place.inputs);
+    objective_.forward_backward(ops_, policy_, frozen_.models, passes, sums, times);
   });
   if (ran)
     after = parameters.gradient_flags();
@@ -130,8 +158,8 @@ void GradientComputer::forward_backward(const HostPack& host, const StepCounts& 
 }
 
 void GradientComputer::cache_reference(const HostPack& host, const model::Model& reference) {
-  const auto make = [this, &reference](const objective::PassInputs& in) {
-    return std::vector<at::Tensor>{objective_.reference_log_probs(ops_, reference, in)};
+  const auto make = [this, &reference](const std::vector<StagedInputs>& places) {
+    return std::vector<at::Tensor>{objective_.reference_log_probs(ops_, reference, places.front().inputs)};
   };
   compute_once(FrozenRead::reference, host, make, [this](const auto& pairs, const auto& outputs) {
     const double* sum = outputs.front().template const_data_ptr<double>();
@@ -143,24 +171,27 @@ void GradientComputer::cache_reference(const HostPack& host, const model::Model&
 }
 
 void GradientComputer::cache_teachers(const HostPack& host) {
-  const auto make = [this](const objective::PassInputs& in) {
+  const auto make = [this](const std::vector<StagedInputs>& places) {
     std::vector<at::Tensor> rows;
-    for (size_t term = 0; term < stage_.objective.size(); ++term)
-      if (stage_.objective[term]->caches_teacher())
-        rows.push_back(objective_.teacher_hidden(ops_, policy_, frozen_.models, in, term));
+    for (size_t decoder = 0; decoder < places.size(); ++decoder)
+      for (size_t term = 0; term < stage_.objective.size(); ++term)
+        if (stage_.objective[term]->caches_teacher())
+          rows.push_back(objective_.teacher_hidden(ops_, policy_.with_decoder(decoder), frozen_.models,
+                                                   places[decoder].inputs, term));
     return rows;
   };
   compute_once(FrozenRead::teachers, host, make, [this](const auto& samples, const auto& outputs) {
     std::vector<int64_t> begins(outputs.size());
     for (const PackedSample& packed : samples) {
       TeacherRowCache::Rows rows;
-      for (const plan::Term& term : stage_.objective) {
-        if (!term->caches_teacher()) continue;
-        const int64_t count = objective::label_count(*packed.sample, term->labels());
-        int64_t& begin = begins[rows.size()];
-        rows.push_back(outputs[rows.size()].narrow(0, begin, count).clone());
-        begin += count;
-      }
+      for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder)
+        for (const plan::Term& term : stage_.objective) {
+          if (!term->caches_teacher()) continue;
+          const int64_t count = objective::label_count(*for_decoder(packed.sample, decoder), term->labels());
+          int64_t& begin = begins[rows.size()];
+          rows.push_back(outputs[rows.size()].narrow(0, begin, count).clone());
+          begin += count;
+        }
       frozen_.teacher_cache->insert(packed, std::move(rows));
     }
   });
@@ -168,17 +199,16 @@ void GradientComputer::cache_teachers(const HostPack& host) {
 
 void GradientComputer::compute_once(FrozenRead which, const HostPack& host, const MakeOutputs& make, TakeOutputs take) {
   if (host.samples.empty()) return;
-  BuiltPass built = builder_.build_to_read(host);
-  auto key = shape_key(built.inputs);
+  std::vector<BuiltPass> built;
+  for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder)
+    built.push_back(builder_.build_to_read(host, decoder));
+  auto key = shape_keys(built);
   key.push_back(static_cast<int64_t>(which));
   auto& pack = frozen_packs_[key];
   if (!pack) pack = std::make_shared<FrozenPack>(FrozenPack{{}, {}, {"a frozen model", captures_}});
-  if (staging_)
-    staging_->stage(std::move(built), host.buffer, pack->place);
-  else
-    pack->place.inputs = on_device(std::move(built), ops_.options().device);
+  put_in_place(std::move(built), host, pack->places);
   pack->graph.run([&make, &pack = *pack] {
-    const auto made = make(pack.place.inputs);
+    const auto made = make(pack.places);
     if (pack.outputs.empty()) {
       for (const at::Tensor& output : made) pack.outputs.push_back(output.clone());
       return;
@@ -213,8 +243,10 @@ at::Tensor GradientComputer::cached_log_probs(const HostPack& host) const {
   return at::tensor(sums, at::kDouble);
 }
 
-void GradientComputer::add_cached_rows(const HostPack& host, objective::PassInputs& inputs) const {
-  size_t place = 0; // among the terms whose teacher is cached
+void GradientComputer::add_cached_rows(const HostPack& host, size_t decoder, objective::PassInputs& inputs) const {
+  const auto cached = std::count_if(stage_.objective.begin(), stage_.objective.end(),
+                                    [](const plan::Term& term) { return term->caches_teacher(); });
+  size_t place = decoder * static_cast<size_t>(cached); // among the rows of the decoders' terms
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     if (!stage_.objective[term]->caches_teacher()) continue;
     objective::ComparedLabels& compared = inputs.compared.at(term);
@@ -235,9 +267,9 @@ std::vector<GradientComputer::TermSums> GradientComputer::read_sums(const at::Te
   const at::Tensor on_host = sums.cpu();
   const double* row = on_host.const_data_ptr<double>();
   std::vector<TermSums> all;
-  for (const plan::Term& term : stage.objective) {
+  for (int64_t i = 0; i < sums.size(0); ++i, row += sums.size(1)) {
+    const plan::Term& term = stage.objective[static_cast<size_t>(i) % stage.objective.size()];
     all.push_back({row[0], row[1], {row + 2, row + 2 + term->figures().size()}});
-    row += sums.size(1);
   }
   return all;
 }

@@ -62,9 +62,9 @@ class GradientComputer {
   void cache_teachers(const HostPack& host);
   void finish_caching();
 
-  // Of the packs since begin_step(), on the device: float64, a row for each term.
+  // Of the packs since begin_step(), on the device: float64, a row for each decoder and term.
   const at::Tensor& sums() const { return sums_.terms; }
-  // The same on the host; waits for the device. Columns without a figure are left out.
+  // The same on the host, decoder by decoder; waits for the device. Columns without a figure are left out.
   static std::vector<TermSums> read_sums(const at::Tensor& sums, const plan::Stage& stage);
   // The labels and pairs of those packs, of all terms.
   double counted() const { return counted_; }
@@ -82,13 +82,16 @@ class GradientComputer {
  private:
   struct FrozenPack;
   struct PendingOutputs;
-  using MakeOutputs = std::function<std::vector<at::Tensor>(const objective::PassInputs& inputs)>;
+  using MakeOutputs = std::function<std::vector<at::Tensor>(const std::vector<StagedInputs>& places)>;
   using TakeOutputs = std::function<void(const std::vector<PackedSample>& samples, const std::vector<at::Tensor>&)>;
   enum class FrozenRead { reference, teachers };
   void compute_once(FrozenRead which, const HostPack& host, const MakeOutputs& make, TakeOutputs take);
   void collect_outputs();
   at::Tensor cached_log_probs(const HostPack& host) const;
-  void add_cached_rows(const HostPack& host, objective::PassInputs& inputs) const;
+  void add_cached_rows(const HostPack& host, size_t decoder, objective::PassInputs& inputs) const;
+  static std::vector<int64_t> shape_keys(std::vector<BuiltPass>& built);
+  // Where passes read them, one for each decoder.
+  void put_in_place(std::vector<BuiltPass> built, const HostPack& host, std::vector<StagedInputs>& places);
 
   const plan::Stage& stage_;
   objective::Objective objective_;

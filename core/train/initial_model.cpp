@@ -10,8 +10,7 @@
 namespace fvlm::train {
 std::unique_ptr<model::Model> make_model(const ModelDescription& description, uint64_t seed,
                                          const model::ArenaOptions& options) {
-  auto model = std::make_unique<model::Model>(
-      model::ModelConfig{description.encoder(), description.decoder(), description.connector()}, options);
+  auto model = std::make_unique<model::Model>(model::config_of(description), options);
   std::map<std::string, const TensorSpec*> fresh;
   std::map<std::string, const TensorView*> given;
   std::vector<WeightLayout> layouts;

@@ -22,14 +22,22 @@ void Interval::add(const Step& step) {
     sums["attention_entropy"] += *step.attention_entropy;
     sums["watched"] += 1;
   }
-  const auto names = objective::term_names(stage_.objective);
+  const auto names = objective::term_names(stage_.objective, decoders_);
   for (size_t index = 0; index < step.terms.size(); ++index) {
     const GradientComputer::TermSums& term = step.terms[index];
     if (term.count == 0) continue;
     sums["term." + names[index]] += term.loss / term.count;
-    const auto figures = stage_.objective[index]->figures();
-    for (size_t i = 0; i < figures.size(); ++i) sums[figures[i]] += term.figures[i] / term.count;
+    const auto names_of_figures = figures(index);
+    for (size_t i = 0; i < names_of_figures.size(); ++i) sums[names_of_figures[i]] += term.figures[i] / term.count;
   }
+}
+
+std::vector<std::string> Interval::figures(size_t term) const {
+  const size_t terms = stage_.objective.size(), decoder = term / terms;
+  std::vector<std::string> names;
+  for (const auto& name : stage_.objective[term % terms]->figures())
+    names.push_back(decoder == 0 ? name : name + "." + plan::decoder_name(decoder));
+  return names;
 }
 
 void Interval::add_times(PartTimes& times) {
@@ -46,9 +54,9 @@ std::map<std::string, double> Interval::values() const {
   };
   add_mean("loss");
   add_mean("gradient_norm");
-  for (const std::string& name : objective::term_names(stage_.objective)) add_mean("term." + name);
-  for (const plan::Term& term : stage_.objective)
-    for (const std::string& figure : term->figures()) add_mean(figure);
+  for (const std::string& name : objective::term_names(stage_.objective, decoders_)) add_mean("term." + name);
+  for (size_t term = 0; term < decoders_ * stage_.objective.size(); ++term)
+    for (const std::string& figure : figures(term)) add_mean(figure);
   if (const double all = sums.at("all_rows"); all > 0) values["padding_share"] = 1 - sums.at("used_rows") / all;
   if (const auto watched = sums.find("watched"); watched != sums.end())
     values["attention_entropy"] = sums.at("attention_entropy") / watched->second;

@@ -17,8 +17,10 @@ namespace fvlm::train {
 class Interval {
  public:
   // `rows_per_frame`: of the decoder, in each text of a sample.
-  Interval(const plan::Stage& stage, int64_t rows_per_frame, RunState& state, c10::Device device)
-      : stage_(stage), rows_per_frame_(stage.texts_per_sample() * rows_per_frame), state_(state), device_(device) {}
+  Interval(const plan::Stage& stage, size_t decoders, int64_t rows_per_frame, RunState& state, c10::Device device)
+      : stage_(stage), decoders_(decoders),
+        rows_per_frame_(static_cast<int64_t>(decoders) * stage.texts_per_sample() * rows_per_frame), state_(state),
+        device_(device) {}
 
   // Of the stage.
   int64_t decoder_tokens() const { return state_.decoder_tokens(rows_per_frame_); }
@@ -43,7 +45,11 @@ class Interval {
   std::optional<report::Record> take(PartTimes& times);
 
  private:
+  // A term's figures, of one of the decoders.
+  std::vector<std::string> figures(size_t term) const;
+
   const plan::Stage& stage_;
+  size_t decoders_;
   int64_t rows_per_frame_; // in all texts of a sample
   RunState& state_;
   c10::Device device_;

@@ -138,8 +138,8 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   return capacity;
 }
 
-BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
-  return build_inputs(host, stage_.reads_teacher_prompt(), 0);
+BuiltPass PassBuilder::build_to_read(const HostPack& host, size_t decoder) const {
+  return build_inputs(host.for_decoder(decoder), stage_.reads_teacher_prompt(), 0);
 }
 
 BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const {
@@ -164,13 +164,15 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   return built;
 }
 
-BuiltPass PassBuilder::build(const HostPack& host, const StepCounts& counts, double scale) const {
-  BuiltPass built = build_inputs(host, stage_.packs_teacher_texts(), counts.progress);
+BuiltPass PassBuilder::build(const HostPack& host, size_t decoder, const StepCounts& counts, double scale) const {
+  const HostPack own = host.for_decoder(decoder);
+  BuiltPass built = build_inputs(own, stage_.packs_teacher_texts(), counts.progress);
   std::vector<double> weights;
   for (size_t index = 0; index < stage_.objective.size(); ++index) {
-    for (const PackedSample& packed : host.samples)
+    for (const PackedSample& packed : own.samples)
       built.counted += count_of(*stage_.objective[index], *packed.sample, counts.progress);
-    weights.push_back(counts.of_term[index] > 0 ? scale * counts.weights[index] / counts.of_term[index] : 0);
+    const size_t term = decoder * stage_.objective.size() + index; // of the counts
+    weights.push_back(counts.of_term[term] > 0 ? scale * counts.weights[term] / counts.of_term[term] : 0);
   }
   built.inputs.weights = at::tensor(weights, at::kDouble);
   return built;

@@ -22,10 +22,10 @@ class PassBuilder {
   PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
               const at::TensorOptions& options, const model::Capacity& max);
 
-  // Where the step holds `counts`, and losses are multiplied by `scale`.
-  BuiltPass build(const HostPack& host, const StepCounts& counts, double scale) const;
+  // The pass of one decoder, where the step holds `counts`, and losses are multiplied by `scale`.
+  BuiltPass build(const HostPack& host, size_t decoder, const StepCounts& counts, double scale) const;
   // The same for models that only read: without weights, and with the texts of cached teachers.
-  BuiltPass build_to_read(const HostPack& host) const;
+  BuiltPass build_to_read(const HostPack& host, size_t decoder) const;
 
  private:
   std::vector<bool> predicted(const SampleText& text) const;

@@ -29,8 +29,8 @@ namespace fvlm::train {
 namespace {
 
 void require_positions(const recipe::Resolved& resolved, const ModelDescription& description) {
-  recipe::require_positions(resolved, description.decoder().max_position_embeddings,
-                            visual_rows(resolved.plan.model).per_frame);
+  for (const DecoderConfig& decoder : description.decoders())
+    recipe::require_positions(resolved, decoder.max_position_embeddings, visual_rows(resolved.plan.model).per_frame);
 }
 
 namespace fs = std::filesystem;
@@ -249,8 +249,7 @@ class Run {
   std::unique_ptr<model::Model> make(const ModelDescription& description, const std::string& from,
                                      const model::ArenaOptions& options) const {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
-    auto model = std::make_unique<model::Model>(
-        model::ModelConfig{description.encoder(), description.decoder(), description.connector()}, options);
+    auto model = std::make_unique<model::Model>(model::config_of(description), options);
     if (from == previous_) {
       for (ops::Parameter& parameter : model->parameters().all())
         parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
@@ -309,10 +308,10 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     if (request.stage && planned.name != *request.stage) continue;
     const plan::Stage stage = with_length(resolved.plan, planned);
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
-    data.tokenizer().check_vocabulary_size(description.decoder().vocab_size, resolved.plan.model.tokenizer_folder());
+    data.check_vocabulary_sizes(resolved.plan.model, description.decoders());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
-    model::Model model({description.encoder(), description.decoder(), description.connector()}, {});
+    model::Model model(model::config_of(description), {});
     auto from = std::exchange(first_from, std::nullopt);
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
     if (from) model::load_weights(ModelDirectory::open(resolve_model(*from)), model);

@@ -42,11 +42,14 @@ uint64_t SampleKeys::of(const PackedSample& packed) {
   Xxh64 hash;
   hash.update(std::as_bytes(std::span(&number, 1)));
   add(hash, std::span<const char>(sample.key));
-  for (const auto* texts : {&sample.texts, &sample.teacher_texts})
-    for (const SampleText& text : *texts) {
-      add(hash, std::span<const TokenId>(text.ids));
-      add(hash, std::span<const uint8_t>(text.answer_mask));
-    }
+  for (size_t decoder = 0; decoder < sample.decoders(); ++decoder) {
+    const Sample& own = *for_decoder(packed.sample, decoder);
+    for (const auto* texts : {&own.texts, &own.teacher_texts})
+      for (const SampleText& text : *texts) {
+        add(hash, std::span<const TokenId>(text.ids));
+        add(hash, std::span<const uint8_t>(text.answer_mask));
+      }
+  }
   hash.update(std::as_bytes(std::span(sample.bytes)));
   return hash.value();
 }

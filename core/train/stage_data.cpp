@@ -38,6 +38,12 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
   pack_ = feed::choose_packer(registry, plan.kernels["packer"], batches_.capacity, &packer_);
 }
 
+void StageData::check_vocabulary_sizes(const plan::Model& model, const std::vector<DecoderConfig>& decoders) const {
+  const auto tokenizers = mix_.tokenizers();
+  for (size_t i = 0; i < tokenizers.size(); ++i)
+    tokenizers[i]->check_vocabulary_size(decoders.at(i).vocab_size, model.with_decoder(i).tokenizer_folder());
+}
+
 // As the recipe says; what it leaves open holds any sample, and frames and rows in the proportion of the data.
 PackSize StageData::capacity() const {
   const plan::Stage::SampleSize largest = stage_.largest_sample(rows_per_frame_);

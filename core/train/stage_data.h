@@ -2,6 +2,7 @@
 #pragma once
 #include "data/stream/statistics.h"
 #include "feed/mix_data.h"
+#include "model/weights/towers.h"
 #include "plugin/selection.h"
 #include "train/padding.h"
 
@@ -18,6 +19,8 @@ class StageData {
 
   const plan::Stage& stage() const { return stage_; }
   const Tokenizer& tokenizer() const { return mix_.tokenizer(); }
+  // Throws Error(data) for a decoder that knows fewer tokens than its tokenizer.
+  void check_vocabulary_sizes(const plan::Model& model, const std::vector<DecoderConfig>& decoders) const;
   const MixSamples& samples() const { return mix_.samples(); }
   const Order& order() const { return order_; }
   const BatchPlan& batches() const { return batches_; }

@@ -37,6 +37,7 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   options.deterministic = plan.deterministic;
   options.attention = BackendPreference::of(plan.kernels["attention"]);
   options.loss = BackendPreference::of(plan.kernels["loss"]);
+  options.quantizer = BackendPreference::of(plan.kernels["quantizer"]);
   for (const plan::KernelKind& kind : plan::kernel_kinds())
     options.operations[std::string(kind.name)] = BackendPreference::of(plan.kernels[kind.name]);
   return std::make_unique<ops::Operations>(registry, std::move(options));
@@ -74,8 +75,8 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
                          return trains(stage, group_of(plan.model, directory_name(spec.name)));
                        }});
   made.model->speed = plan.speed;
-  made.model->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
-  made.model->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
+  made.model->set_recompute(model::Recompute::from_plan(stage.activation_checkpointing.vision),
+                            model::Recompute::from_plan(stage.activation_checkpointing.decoder));
   if (stage.uses(plan::ObjectiveTerm::Reference::live)) made.frozen.models.reference = make_frozen(plan, device, begin);
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const std::string* folder = stage.objective[term]->teacher();

@@ -8,7 +8,7 @@
 namespace fvlm::train {
 namespace {
 
-constexpr std::string_view decoder = "decoder."; // all that a teacher without frames reads of the model
+constexpr std::string_view decoder = "decoder"; // or decoder2: all that a teacher without frames reads of the model
 
 // Of all teachers, in the order of their terms.
 std::string identity_of(const RunContext& context, const plan::Stage& stage, const StageModel& model) {

@@ -25,15 +25,21 @@ double count_of(const plan::ObjectiveTerm& term, const Sample& sample, double pr
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples,
                      double progress) {
   StepCounts counts;
-  counts.of_term.resize(stage.objective.size());
-  for (const plan::Term& term : stage.objective) counts.weights.push_back(term->weight.at(progress));
+  const size_t terms = stage.objective.size(), decoders = samples.empty() ? 1 : samples.front()->decoders();
+  counts.of_term.resize(decoders * terms);
+  for (size_t i = 0; i < decoders; ++i)
+    for (const plan::Term& term : stage.objective)
+      counts.weights.push_back(term->weight.at(progress) / static_cast<double>(decoders));
   counts.progress = progress;
   counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
     counts.frames += sample->frames;
-    for (const SampleText& text : sample->texts) counts.text_tokens += text.tokens();
-    for (size_t index = 0; index < stage.objective.size(); ++index)
-      counts.of_term[index] += count_of(*stage.objective[index], *sample, progress);
+    for (size_t i = 0; i < decoders; ++i) {
+      const Sample& own = *for_decoder(sample, i);
+      for (const SampleText& text : own.texts) counts.text_tokens += text.tokens();
+      for (size_t index = 0; index < terms; ++index)
+        counts.of_term[i * terms + index] += count_of(*stage.objective[index], own, progress);
+    }
   }
   return counts;
 }

@@ -9,6 +9,7 @@
 
 namespace fvlm::train {
 
+// The terms of the first decoder, then those of each further one: the loss is the mean over the decoders.
 struct StepCounts {
   std::vector<double> of_term; // labels by their weights, pairs, or texts
   std::vector<double> weights; // of each term in the sum

@@ -10,12 +10,16 @@ namespace fvlm::train {
 StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
                      const Optimization& optimization, const objective::FrozenModels& frozen)
     : plan_(plan), stage_(stage), policy_(policy) {
+  trained_.resize(policy.decoders());
   for (const Group* group : optimization.trained())
     for (const ops::Parameter* parameter : group->parameters) {
       const std::string name = directory_name(parameter->name);
-      trained_.vision = trained_.vision || name.starts_with("vision.");
-      trained_.decoder = trained_.decoder || name.starts_with("decoder.");
-      trained_.connector = trained_.connector || name.starts_with("connector.");
+      for (size_t i = 0; i < trained_.size(); ++i) {
+        model::TrainedParts& trained = trained_[i];
+        trained.vision = trained.vision || name.starts_with("vision.");
+        trained.decoder = trained.decoder || name.starts_with(plan::decoder_name(i) + ".");
+        trained.connector = trained.connector || name.starts_with("connector.");
+      }
     }
   if (frozen.reference) frozen_.push_back(frozen.reference.get());
   for (size_t term = 0; term < stage.objective.size(); ++term) {
@@ -31,8 +35,15 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
 }
 
 double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) const {
+  double all = 0;
+  for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder) all += of_decoder(decoder, samples);
+  return all;
+}
+
+double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<const Sample>> samples) const {
   model::Work work, of_teacher, of_head;
-  for (const auto& sample : samples) {
+  for (const auto& of_all : samples) {
+    const auto sample = for_decoder(of_all, decoder);
     std::vector<int64_t> texts;
     int64_t count = 0;
     for (const SampleText& text : sample->texts) {
@@ -55,10 +66,13 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
   for (const auto& sample : samples) bytes += std::ssize(sample->bytes);
   if (policy_.encoder().reads_bytes() && work.frames > 0) // of a text of mean length
     tokens = std::llround(static_cast<double>(bytes) / work.frames);
-  double all = policy_.flops(tokens, work, trained_, stage_.mode);
-  for (const model::Model* model : frozen_) all += model->flops(tokens, work, {}, stage_.mode);
-  for (const model::Model* model : teachers_) all += model->flops(tokens, of_teacher, {}, stage_.mode);
-  for (const model::Model* model : heads_) all += model->flops(tokens, of_head, {}, stage_.mode);
+  double all = policy_.with_decoder(decoder).flops(tokens, work, trained_[decoder], stage_.mode);
+  const auto add = [&](const std::vector<const model::Model*>& models, const model::Work& of) {
+    for (const model::Model* model : models) all += model->with_decoder(decoder).flops(tokens, of, {}, stage_.mode);
+  };
+  add(frozen_, work);
+  add(teachers_, of_teacher);
+  add(heads_, of_head);
   return all;
 }
 

@@ -20,10 +20,12 @@ class StepFlops {
   double of(std::span<const std::shared_ptr<const Sample>> samples) const;
 
  private:
+  double of_decoder(size_t decoder, std::span<const std::shared_ptr<const Sample>> samples) const;
+
   const plan::Plan& plan_;
   const plan::Stage& stage_;
   const model::Model& policy_;
-  model::TrainedParts trained_;
+  std::vector<model::TrainedParts> trained_; // by decoder
   // Models that read every pack and do not train; those that read the texts of teachers with their own prompts; and
   // those whose output head alone works.
   std::vector<const model::Model*> frozen_, teachers_, heads_;

@@ -1,6 +1,7 @@
 #include "train/step_memory.h"
 
 #include "base/error.h"
+#include "model/loading.h"
 #include "model/weights/visual_rows.h"
 #include "ops/cuda_requirements.h"
 #include "ops/reference.h"
@@ -79,7 +80,7 @@ class StepMemory::Step {
   Step(const StepMemory& memory, const PackSize& size, int64_t most_samples)
       : plan_(memory.plan_), stage_(memory.stage_), model_(memory.model_) {
     const plan::VisualRows visual = visual_rows(plan_.model);
-    pack_ = make_synthetic_samples(stage_, visual, size, most_samples, memory.description_.decoder().vocab_size);
+    pack_ = make_synthetic_samples(stage_, visual, size, most_samples, memory.description_.vocabulary_sizes());
     const int64_t image = plan_.model.image_size;
     if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image);
         pixels > 0 && visual.max_bytes == 0) {
@@ -134,8 +135,7 @@ StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const M
   const c10::InferenceMode without_autograd;
   operations_ = make_operations(plan_, registry_, at::kMeta);
   const MakeModel make = [&](const model::ArenaOptions& options) {
-    const model::ModelConfig config{description_.encoder(), description_.decoder(), description_.connector()};
-    return std::make_unique<model::Model>(config, options);
+    return std::make_unique<model::Model>(model::config_of(description_), options);
   };
   model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make);
 }
@@ -145,8 +145,8 @@ StepMemory::~StepMemory() = default;
 budget::Need StepMemory::of(const PackSize& size, int64_t most_samples,
                             const plan::ActivationCheckpointing& recompute) {
   const c10::InferenceMode without_autograd;
-  model_.model->encoder().recompute = model::Recompute::from_plan(recompute.vision);
-  model_.model->decoder().recompute = model::Recompute::from_plan(recompute.decoder);
+  model_.model->set_recompute(model::Recompute::from_plan(recompute.vision),
+                              model::Recompute::from_plan(recompute.decoder));
   Step step(*this, size, most_samples);
   PartTimes times;
   run(step, times); // afterwards all workspaces have their size

@@ -10,7 +10,8 @@ namespace fvlm::train {
 
 StepObserver::StepObserver(RunContext& context, const plan::Stage& stage, RunState& state)
     : context_(context), stage_(stage), state_(state),
-      interval_(stage, visual_rows(context.plan.model).per_frame, state, context.device),
+      interval_(stage, context.plan.model.decoder_count(), visual_rows(context.plan.model).per_frame, state,
+                context.device),
       guard_(context.plan.guard, state.guard), scaler_(context.plan.precision == plan::Precision::fp16, state.scaler) {}
 
 std::optional<std::string> StepObserver::observe(const PendingStep& step, const Optimization& optimization,
@@ -46,7 +47,7 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   const auto names = objective::term_names(stage_.objective);
   for (size_t term = 0; term < names.size(); ++term) {
     const plan::ObjectiveTerm& of = *stage_.objective[term];
-    if (!of.weight.is_constant()) rates["weight." + names[term]] = step.counts.weights[term];
+    if (!of.weight.is_constant()) rates["weight." + names[term]] = of.weight.at(step.counts.progress);
     if (const auto* labels = dynamic_cast<const plan::LabelTerm*>(&of);
         labels && labels->first && !labels->first->is_constant())
       rates["first." + names[term]] = static_cast<double>(*of.labels_at(step.counts.progress).first);

@@ -18,7 +18,8 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 } // namespace
 
 SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
-                                     const PackSize& size, int64_t most_samples, int64_t vocabulary) {
+                                     const PackSize& size, int64_t most_samples,
+                                     const std::vector<int64_t>& vocabularies) {
   const int64_t rows_per_frame = visual_rows.per_frame, texts = stage.texts_per_sample(),
                 readers = stage.packs_teacher_texts() ? 2 : 1,
                 most_frames = stage.largest_sample(rows_per_frame).frames,
@@ -40,8 +41,14 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     sample->frames = std::max<int64_t>(0, of_sample);
     sample->rows_per_frame = rows_per_frame;
     if (sample->frames > 0) sample->bytes.assign(static_cast<size_t>(visual_rows.max_bytes), ' ');
-    for (int64_t i = 0; i < texts; ++i) sample->texts.push_back(made_text(tokens, vocabulary));
-    if (stage.packs_teacher_texts()) sample->teacher_texts = sample->texts;
+    for (size_t decoder = 0; decoder < vocabularies.size(); ++decoder) {
+      auto own = decoder == 0 ? sample : std::make_shared<Sample>(*sample);
+      own->texts.clear();
+      own->further.clear();
+      for (int64_t i = 0; i < texts; ++i) own->texts.push_back(made_text(tokens, vocabularies[decoder]));
+      if (stage.packs_teacher_texts()) own->teacher_texts = own->texts;
+      if (decoder > 0) sample->further.push_back(std::move(own));
+    }
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
     made.host.frame_count += sample->frames;
     made.samples.push_back(std::move(sample));
@@ -52,9 +59,9 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
 }
 
 SyntheticPack make_synthetic_pack(const plan::Stage& stage, const plan::VisualRows& visual_rows, const PackSize& size,
-                                  int64_t most_samples, int64_t image_size, int64_t vocabulary,
+                                  int64_t most_samples, int64_t image_size, const std::vector<int64_t>& vocabularies,
                                   const AllocateHost& allocate) {
-  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabulary);
+  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabularies);
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
   if (pixels == 0 || visual_rows.max_bytes > 0) return made;
   made.host.buffer = allocate(pixels * sizeof(float));

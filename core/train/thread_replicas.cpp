@@ -62,8 +62,7 @@ ThreadReplicas::ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage,
     replica.operations = make_operations(plan, registry, options.device);
     replica.model = std::make_unique<model::Model>(policy.config(), options);
     replica.model->speed = policy.speed;
-    replica.model->encoder().recompute = policy.encoder().recompute;
-    replica.model->decoder().recompute = policy.decoder().recompute;
+    replica.model->set_recompute(policy.encoder().recompute, policy.decoder().recompute);
     computers_.push_back(
         std::make_unique<GradientComputer>(plan, stage, *replica.model, *replica.operations, max_capacity, frozen));
   }

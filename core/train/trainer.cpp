@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/loading.h"
 #include "train/memory.h"
 #include "train/schedule.h"
 #include "train/stage_length.h"
@@ -30,15 +31,11 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       // Where a step may change what the next one starts from, that one waits.
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                      context.plan.precision != plan::Precision::fp16) {
-  data_.tokenizer().check_vocabulary_size(context.description.decoder().vocab_size,
-                                          context.plan.model.tokenizer_folder());
+  data_.check_vocabulary_sizes(context.plan.model, context.description.decoders());
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
-    return std::make_unique<model::Model>(model::ModelConfig{context.description.encoder(),
-                                                             context.description.decoder(),
-                                                             context.description.connector()},
-                                          options);
+    return std::make_unique<model::Model>(model::config_of(context.description), options);
   };
   const MakeModel reference = [&](const model::ArenaOptions& options) {
     return begins ? begin(options) : reference_.make(begin, bare, options);

@@ -66,9 +66,11 @@ class Profile(Bench):
             self.assertLess(row["last_loss"], row["first_loss"])
 
     def test_questions_have_the_terms_of_latentwire(self):
-        row, = self.rows("--configurations", "tiny-latentwire:2")
+        row, cached = self.rows("--configurations", "tiny-latentwire:2,tiny-latentwire:2:cached-teacher")
         self.assertEqual((row["samples"], row["labels"]), (2, 2 * (6 + 1 + 4 + 4)))
         self.assertLess(row["last_loss"], row["first_loss"])
+        for same in ("first_loss", "last_loss"):
+            self.assertEqual(cached[same], row[same], same)
 
     def test_pytorch_has_the_same_losses(self):
         try:
@@ -88,6 +90,8 @@ class Profile(Bench):
         for words, *arguments in (("'tiny' is no configuration", "--configurations", "tiny"),
                                   ("--without: unknown switch 'coarse'", "--without", "coarse"),
                                   ("'tiny:0' is no configuration", "--configurations", "tiny:0"),
+                                  ("'tiny:2:cached' is no configuration", "--configurations", "tiny:2:cached"),
+                                  ("no teacher reads its samples", "--configurations", "tiny:2:cached-teacher"),
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("--precision: expected", "--precision", "int4"),
                                   ("--repeat and --warmup want 1 or more", "--repeat", "0"),

@@ -144,6 +144,26 @@ class Bytes(unittest.TestCase):
                 floor = 0.01 * max([g.abs().max().item() for name, g in expected.items() if name.startswith("grad.")], default=0)
                 self.compare(trace, expected, floor)
 
+    def test_a_trace_of_two_decoders_is_the_oracles(self):
+        """A Llama and a Qwen2 read the same latents; what both leave in the encoder and the shared latents is summed."""
+        self.make_batch()
+        tool("make-tiny", "model", "bytes-latents-two", folder / "two")
+        given = (folder / "two", "--batch", folder / "batch.safetensors", "--out")
+        for options in (("--grads",), ("--mode", "int8")):
+            with self.subTest(options=options):
+                tool("trace", *given, folder / "theirs", *options)
+                run(engine, "trace", *given, folder / "ours", *options)
+                expected, trace = load_file(folder / "theirs"), load_file(folder / "ours")
+                self.assertEqual(set(trace), set(expected))
+                self.assertEqual(list(trace["visual_tokens.decoder2"].shape), [4 * 5, 48])
+                self.compare({"loss": trace["loss"]}, {"loss": expected["loss"]}, 0)
+                floor = 0.01 * max([g.abs().max().item() for name, g in expected.items() if name.startswith("grad.")], default=0)
+                self.compare(trace, expected, floor)
+                if "--grads" in options:
+                    for name in ("decoder", "decoder2", "adapter.decoder2", "private_poolers.decoder2", "shared_pooler", "vision"):
+                        self.assertTrue(any(key.startswith(f"grad.{name}.") for key in trace), name)
+        self.assertIn("the model has 2 decoders", run(engine, "generate", folder / "two", "--prompt", "who?", code=4))
+
     def test_a_batch_is_answered_as_by_the_oracle(self):
         self.make_batch()
         given = (folder / "tiny", "--batch", folder / "batch.safetensors", "--limit", "8")

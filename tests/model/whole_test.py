@@ -422,6 +422,7 @@ class WrongFolders(unittest.TestCase):
         for word in words:
             self.assertIn(word, said)
         self.assertFalse((root / "refused").exists())
+        return said
 
     def test_another_architecture(self):
         self.refused("smolvlm", '"paligemma" is not supported', "llava, idefics3, smolvlm", "config.json",
@@ -434,8 +435,9 @@ class WrongFolders(unittest.TestCase):
 
     def test_what_is_not_supported_is_named(self):
         self.refused("llava-clip-llama", "'projector_hidden_act' = \"relu\"", config=lambda one: one.update(projector_hidden_act="relu"))
-        self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
-                     config=lambda one: one.update(vision_feature_layer=[-2, -1]))
+        said = self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
+                            config=lambda one: one.update(vision_feature_layer=[-2, -1]))
+        self.assertEqual(said.count("vision_feature_layer"), 1, said)
         self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
                      config=lambda one: one.update(vision_feature_select_strategy="default"))
 

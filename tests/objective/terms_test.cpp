@@ -75,9 +75,9 @@ class Terms : public testing::Test {
     const Tensor sums = at::zeros({std::ssize(stage_.objective), objective.columns()}, at::kDouble);
     PartTimes times;
     for (size_t first = 0; first < samples_.size(); first += samples_of_a_pack) {
-      auto in = on_device(builder.build(host(first, samples_of_a_pack), counts, 1), at::kCPU);
+      auto in = on_device(builder.build(host(first, samples_of_a_pack), 0, counts, 1), at::kCPU);
       for (Tensor& mask : in.masks) mask = mask.to(at::kDouble);
-      objective.forward_backward(*tiny.operations, tiny.model, frozen, in, {sums, {}}, times);
+      objective.forward_backward(*tiny.operations, tiny.model, frozen, {&in}, {sums, {}}, times);
     }
     return sums;
   }
@@ -243,7 +243,7 @@ TEST_F(Terms, FirstMovesWithTheStageAndShapesDoNot) {
     const PassBuilder builder(
         plan_, stage_, tiny.model, tiny.operations->tensor_options(),
         {.frames = 16, .rows = 256, .sequences = 8, .labels = 64, .longest_sequence = 64, .longest_video = 4});
-    auto built = builder.build(host(0, 4), counts_of(stage_, samples_, progress), 1);
+    auto built = builder.build(host(0, 4), 0, counts_of(stage_, samples_, progress), 1);
     if (!shapes) shapes = shape_key(built.inputs);
     EXPECT_EQ(shape_key(built.inputs), *shapes);
   }

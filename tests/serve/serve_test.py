@@ -2,110 +2,24 @@
 and requests that are wrong.
 
 usage: serve_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
-import base64
 import concurrent.futures
-import http.client
 import json
-import re
 import select
 import signal
 import socket
 import subprocess
-import time
 import unittest
-import zlib
 
 from against_oracle import engine, folder, tool
+from running_server import JSON, Server, data_url, events, picture, user, with_image
 
 TOKEN = "correct horse"
-
-
-def picture(size=28, step=9):
-    """A PNG of grey steps."""
-    def chunk(kind, data):
-        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-    head = size.to_bytes(4, "big") * 2 + b"\x08\x00\x00\x00\x00"
-    rows = b"".join(b"\x00" + bytes((x * step + y) % 256 for x in range(size)) for y in range(size))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def data_url(file, kind="image/png"):
-    return f"data:{kind};base64,{base64.b64encode(file).decode()}"
-
-
-def with_image(text, file):
-    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": data_url(file)}}, {"type": "text", "text": text}]}
-
-
-class Server:
-    def __init__(self, *options, model="gqa", environment=None):
-        command = [engine, "serve", folder / model, "--port", 0, *options]
-        self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
-        self.log = ""
-        while not (found := re.search(r"http://[^ ]*:(\d+)/v1", self.log)):
-            line = self.process.stderr.readline()
-            assert line, f"it ended: {self.log}"
-            self.log += line
-        self.port = int(found[1])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.stop()
-
-    def stop(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        self.log += self.process.communicate(timeout=60)[1]
-        return self.process.returncode
-
-    def connection(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-
-    def send(self, path, body=None, method=None, headers=None, raw=False):
-        connection = self.connection()
-        data = body if raw or body is None else json.dumps(body)
-        connection.request(method or ("GET" if body is None else "POST"), path, data, headers or {})
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return response.status, text, response
-
-    def ask(self, *messages, **fields):
-        """The text of a chat's first answer. Greedy unless the fields say otherwise."""
-        request = {"messages": list(messages), "temperature": 0, "max_tokens": 8} | fields
-        status, text, _ = self.send("/v1/chat/completions", request)
-        assert status == 200, text
-        return json.loads(text)["choices"][0]["message"]["content"]
-
-    def metrics(self):
-        lines = [line.split() for line in self.send("/metrics")[1].splitlines() if not line.startswith("#")]
-        return {name.removeprefix("fvlm_"): int(value) for name, value in lines}
-
-    def wait_for(self, **metrics):
-        for _ in range(600):
-            now = self.metrics()
-            if all(now[name] == value for name, value in metrics.items()):
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"expected {metrics}, the metrics are {now}")
-
-
-def user(text):
-    return {"role": "user", "content": text}
 
 
 def generated(*options):
     command = [engine, "generate", folder / "gqa", "--json", *options]
     printed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout
     return json.loads(printed)
-
-
-def events(body):
-    """The documents of a stream of events, and whether it ended properly."""
-    parts = [part.removeprefix("data: ") for part in body.split("\n\n") if part]
-    return [json.loads(part) for part in parts if part != "[DONE]"], parts[-1] == "[DONE]"
 
 
 def setUpModule():
@@ -192,7 +106,7 @@ class Answers(unittest.TestCase):
     def test_one_connection_carries_many_requests(self):
         connection = self.server.connection()
         for _ in range(3):
-            connection.request("POST", "/v1/chat/completions", json.dumps({"messages": [user("Hi")], "max_tokens": 2}))
+            connection.request("POST", "/v1/chat/completions", json.dumps({"messages": [user("Hi")], "max_tokens": 2}), JSON)
             response = connection.getresponse()
             self.assertEqual(response.status, 200)
             response.read()
@@ -226,7 +140,8 @@ class Trouble(unittest.TestCase):
             (400, "stand for pictures", chat, {"messages": [user("<image> what?")]}),
             (400, "leave nothing of the decoder's", chat, {"messages": [user("cat " * 5000)]}),
             (404, "has the model 'gqa'", chat, asked | {"model": "gpt"}),
-            (404, "no such path", "/v1/../etc/passwd", None), (404, "no such path", "/", None),
+            (404, "no such path", "/v1/../etc/passwd", None), (404, "no such path", "/chat", None), (405, "takes GET", "/", {}),
+            (400, "attention: expected true or false", chat, asked | {"attention": 1}),
             (405, "takes POST", chat, None), (405, "takes GET", "/v1/models", {}), (400, "prompt: expected", "/v1/completions", {"prompt": 3}),
         ]
         with Server() as server:
@@ -272,7 +187,7 @@ class Trouble(unittest.TestCase):
             request = json.dumps({"messages": [user("Tell a story.")], "max_tokens": 200, "stream": True, "seed": 1})
             left = [server.connection() for _ in range(3)]
             for connection in left:
-                connection.request("POST", "/v1/chat/completions", request)
+                connection.request("POST", "/v1/chat/completions", request, JSON)
                 connection.getresponse().read(10)
             for connection in left:
                 connection.sock.shutdown(socket.SHUT_RDWR)
@@ -305,7 +220,7 @@ class Trouble(unittest.TestCase):
         with Server() as server:
             connection = server.connection()
             connection.request("POST", "/v1/chat/completions",
-                               json.dumps({"messages": [user("Tell a story.")], "max_tokens": 120, "stream": True, "seed": 1}))
+                               json.dumps({"messages": [user("Tell a story.")], "max_tokens": 120, "stream": True, "seed": 1}), JSON)
             response = connection.getresponse()
             first = response.read(10)
             server.process.send_signal(signal.SIGTERM)
@@ -322,7 +237,7 @@ class Trouble(unittest.TestCase):
             for connection in asked:
                 connection.request("POST", "/v1/chat/completions",
                                    json.dumps({"messages": [user("Tell a story.")], "max_tokens": 4096, "n": 8, "stream": True,
-                                               "temperature": 5}))
+                                               "temperature": 5}), JSON)
                 connection.getresponse().read(10)
             self.assertEqual(server.stop(), 0, server.log)
 

@@ -40,7 +40,7 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
   const int64_t image = plan.model.image_size;
   const int64_t rows = visual_rows(plan.model).per_frame;
   const SyntheticPack pack =
-      make_synthetic_pack(stage, visual_rows(plan.model), size, 0, image, description.decoder().vocab_size);
+      make_synthetic_pack(stage, visual_rows(plan.model), size, 0, image, description.vocabulary_sizes());
   const auto used = model::Capacity::of(
       feed::model_samples(pack.host, image,
                           [&](const SampleText& text) { return objective::labels(text, stage.objective); }),

@@ -18,7 +18,7 @@ from against_oracle import engine, folder, load_file, save_file, tokenizers, too
 os.environ |= {"HF_HUB_OFFLINE": "1", "FVLM_CACHE": str(folder / "cache")}
 try:
     from transformers import (CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM, LlavaConfig, LlavaForConditionalGeneration,
-                              PreTrainedTokenizerFast)
+                              PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM)
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -61,6 +61,11 @@ def make_folders():
     llama = make_tokenizer(folder / "Llama-3.2-1B-Instruct", ["<|begin_of_text|>", "<|eot_id|>"], "llama3", bos_token="<|begin_of_text|>",
                            eos_token="<|eot_id|>")
     LlamaForCausalLM(text_config(llama)).save_pretrained(folder / "Llama-3.2-1B-Instruct")
+    qwen = make_tokenizer(folder / "Qwen2.5-1.5B-Instruct", ["<|quad_start|>"], "qwen25", eos_token="<|im_end|>")
+    config = text_config(qwen).to_dict() | {"model_type": "qwen2", "hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1}
+    Qwen2ForCausalLM(Qwen2Config(**{key: config[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                                                                 "num_attention_heads", "num_key_value_heads",
+                                                                 "max_position_embeddings")})).save_pretrained(folder / "Qwen2.5-1.5B-Instruct")
     vicuna = make_tokenizer(folder / "hf-llava", ["<image>"], "llava", bos_token="<|im_start|>", eos_token="<|im_end|>",
                             pad_token="<|endoftext|>", image_token="<image>")
     llava = LlavaConfig(vision_config=clip, text_config=text_config(vicuna), image_token_index=len(vicuna) - 1)
@@ -101,12 +106,16 @@ class System:
     @classmethod
     def setUpClass(cls):
         short = {"stages.*.samples": 48, "stages.*.batch": 8, "checkpoint": '{"every":1,"keep_last":100}', "log_every": 1}
-        cls.full = [recipes / cls.recipe, *settings(cls.sets, cls.args)]
-        cls.words = [recipes / cls.recipe, *settings(short | cls.sets, cls.args)]
+        cls.full = [recipes / cls.recipe, *cls.settings(cls.sets)]
+        cls.words = [recipes / cls.recipe, *cls.settings(short | cls.sets)]
         cls.plan = json.loads(run(engine, "plan", *cls.words, "--json"))["plan"]
         cls.stages = [stage["name"] for stage in cls.plan["stages"]]
         cls.name = cls.__name__.lower()
         cls.train(f"{cls.name}-whole")
+
+    @classmethod
+    def settings(cls, sets):
+        return settings(sets, cls.args)
 
     @classmethod
     def train(cls, name):
@@ -216,6 +225,61 @@ class LatentWireForLlama(System, unittest.TestCase):
     recipe, args, rows_per_frame, reads_bytes = "latentwire.lua", {"weights": "", "data": "data"}, 8, True
     sets = {"stages.*.evaluation.sets.*.samples": 8, "model.vision.max_bytes": 256, "model.vision.layers": 2,
             "stages.*.packing": '{"frames":8,"tokens":512}'}
+
+
+class LatentWireForTwo(LatentWireForLlama):
+    """Llama and Qwen read the same latents."""
+
+    args = LatentWireForLlama.args | {"second": "Qwen2.5-1.5B-Instruct"}
+    rows_per_frame = 28
+
+    @classmethod
+    def settings(cls, sets):
+        return settings(sets, {key: value for key, value in cls.args.items() if key != "second"}) + ["--arg", f"second={cls.args['second']}"]
+
+    def results(self):
+        lines = [json.loads(line) for line in (folder / f"{self.name}-whole" / "metrics.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["kind"] == "evaluation"]
+
+    def test_each_decoder_and_both_together_are_evaluated(self):
+        sets = {line["set"] for line in self.results()}
+        names = ("latents", "text", "token_budget")
+        self.assertEqual(sets, {name + end for name in names for end in ("", ".decoder2", ".joint")})
+        for line in self.results():
+            if not line["set"].endswith(".joint"):
+                continue
+            self.assertLessEqual(line["all_correct_accuracy"], line["accuracy"])
+            self.assertLessEqual(line["accuracy"], line["any_correct_accuracy"])
+        steps = [json.loads(line) for line in (folder / f"{self.name}-whole" / "metrics.jsonl").read_text().splitlines()]
+        step = next(line for line in steps if line["kind"] == "step")
+        terms = [f"term.{term}{end}" for term in ("next_token", "kl", "manifold") for end in ("", ".decoder2")]
+        self.assertLessEqual(set(terms), set(step))
+        mean = sum(step[f"term.next_token{end}"] + step[f"term.next_token_2{end}"] + step[f"term.next_token_3{end}"] / 2 + step[f"term.kl{end}"] +
+                   step[f"term.manifold{end}"] / 1000 for end in ("", ".decoder2")) / 2
+        self.assertAlmostEqual(step["loss"], mean, delta=1e-4 * mean)
+
+    def test_eval_and_export_of_both(self):
+        printed = json.loads(run(engine, "eval", *self.words, "--model", f"{self.name}-whole", "--json", "--scores", "scores.jsonl"))
+        last = {(line["set"], line["mode"]): line["accuracy"] for line in self.results()}
+        self.assertEqual({(one["set"], one["mode"]): one["accuracy"] for one in printed["results"]}, last)
+        self.assertEqual({json.loads(line)["set"] for line in (folder / "scores.jsonl").read_text().splitlines()},
+                         {name + end for name in ("latents", "text", "token_budget") for end in ("", ".decoder2")})
+        run(engine, "export", f"{self.name}-whole", "--out", f"{self.name}-exported", "--dtype", "fp32")
+        parts = json.loads((folder / f"{self.name}-exported" / "fvlm.json").read_text())["parts"]
+        self.assertEqual([part["name"] for part in parts], ["vision", "connector", "decoder", "decoder2"])
+        for part in ("decoder", "decoder2"):
+            self.assertTrue((folder / f"{self.name}-exported" / part / "tokenizer.json").exists())
+
+    def test_bad_input_is_named(self):
+        def refused(words, *sets, code=3):
+            result = subprocess.run([str(word) for word in (engine, "check", *self.words, *[each for one in sets for each in ("--set", one)])],
+                                    capture_output=True, text=True, cwd=folder)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(words, result.stderr)
+
+        refused("the model has no further decoder 'decoder3'", 'stages.latents.data.decoders={"decoder3":{"system":""}}')
+        refused("what fvlm.foveated makes of a frame is for one decoder", 'model.connector={}')
+        refused("each decoder is its own teacher, and this stage trains decoder2", "stages.latents.freeze=decoder")
 
 
 class SmolVLM(System, unittest.TestCase):

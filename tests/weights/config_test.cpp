@@ -97,7 +97,7 @@ TEST(Config, Fvlm135mHas1573MillionParameters) {
   VisionConfig vision = read_vision_config(dinov2_small, "config.json");
   DecoderConfig decoder = read_decoder_config(smollm2_135m, "config.json");
   uint64_t sum = parameters(layout_of(vision)) + parameters(layout_of(decoder)) +
-                 parameters(layout_of(foveated(), vision, decoder));
+                 parameters(layout_of(foveated(), vision, {decoder}));
   EXPECT_EQ(sum / 100000, 1573u) << sum;
 }
 

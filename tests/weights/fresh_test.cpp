@@ -25,7 +25,7 @@ TEST(Fresh, ConnectorIsInitializedLikePytorchLayers) {
   VisionConfig vision = read_vision_config({{"model_type", "dinov2"}}, "c");
   DecoderConfig decoder =
       read_decoder_config({{"model_type", "llama"}, {"hidden_size", 1024}, {"num_attention_heads", 8}}, "c");
-  for (const TensorSpec& spec : layout_of(foveated(4000), vision, decoder).tensors) {
+  for (const TensorSpec& spec : layout_of(foveated(4000), vision, {decoder}).tensors) {
     auto values = fresh(spec, 42);
     double count = static_cast<double>(values.size()), mean = 0, squares = 0, largest = 0;
     for (float value : values)

@@ -8,6 +8,7 @@
 #include "objective/dpo/settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -20,13 +21,16 @@ Configuration configuration_named(const std::string& name) {
   const std::string how = parts.size() == 3 ? parts[2] : "";
   configuration.recompute.vision.light = how == "light" || how == "light-vision";
   configuration.recompute.decoder.light = how == "light";
+  configuration.caches_teacher = how == "cached-teacher";
   configuration.recompute.vision.every = configuration.recompute.decoder.every = how == "checkpointing" ? 1 : 0;
   const std::string number = parts.size() > 1 ? parts[1] : "";
+  const auto& variants = configuration_variants;
+  const bool knows = parts.size() < 3 || std::find(std::begin(variants), std::end(variants), how) != std::end(variants);
   const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
-  if (parts.size() > 3 || (parts.size() == 3 && how != "light" && how != "light-vision" && how != "checkpointing") ||
-      end.ec != std::errc() || end.ptr != number.data() + number.size() || configuration.samples < 1)
+  if (parts.size() > 3 || !knows || end.ec != std::errc() || end.ptr != number.data() + number.size() ||
+      configuration.samples < 1)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
-        .advise("SHAPE:SAMPLES, and :checkpointing, :light or :light-vision behind it, as in 135m:8");
+        .advise(fmt::format("SHAPE:SAMPLES, and :{} behind it, as in 135m:8", fmt::join(variants, ", :")));
   (void)shape_named(configuration.shape);
   return configuration;
 }
@@ -62,9 +66,11 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
     dpo.cache_reference = reference == "remembered";
     stage.objective = {dpo};
   }
+  if (configuration.caches_teacher && !shape.question)
+    throw Error(ErrorKind::usage, "no teacher reads its samples, so that none can be cached").at(job.name);
   if (shape.question) {
     if (!reference.empty()) throw Error(ErrorKind::usage, "its samples are no pairs of answers").at(job.name);
-    stage.objective = question_objective();
+    stage.objective = question_objective(configuration.caches_teacher);
     stage.data.max_text_tokens = shape.question->prompt + shape.question->anchor + shape.question->answer;
   }
   const plan::VisualRows visual = visual_rows(job.plan.model);
@@ -72,7 +78,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
   job.pack = shape.question ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary())
                             : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples,
-                                                         shape.frame, shape.vocabulary(), feed::staging_for(device));
+                                                         shape.frame, {shape.vocabulary()}, feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);

@@ -5,17 +5,21 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace fvlm::bench {
 
 // "SHAPE:SAMPLES", and ":checkpointing", ":light" or, in the vision tower alone, ":light-vision" where activations are
-// recomputed: "135m:8", "1.7b:8:checkpointing".
+// recomputed, or ":cached-teacher" where the teacher's rows are computed once: "135m:8", "1.7b:8:checkpointing".
 struct Configuration {
   std::string name, shape;
   int64_t samples = 0;
   plan::ActivationCheckpointing recompute = {};
+  bool caches_teacher = false;
 };
 
+inline constexpr std::string_view configuration_variants[] = {"checkpointing", "light", "light-vision",
+                                                              "cached-teacher"};
 Configuration configuration_named(const std::string& name); // throws Error(usage)
 
 struct Job {

@@ -7,9 +7,7 @@
 #include "bench/peer.h"
 #include "device/runtime.h"
 #include "model/execution.h"
-#include "model/flops.h"
 #include "model/loading.h"
-#include "objective/labels.h"
 #include "objective/next_token/settings.h"
 #include "ops/host_memory.h"
 #include "train/active_lines.h"
@@ -21,7 +19,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <limits>
 
@@ -84,7 +81,7 @@ class Profile {
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
     const auto counts = train::counts_of(stage, job.pack.samples);
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = flops_of(training.trained_model(), job);
+    row.flops = training.flops(job.pack.samples);
     train::GradientComputer& gradient_computer = training.gradient_computer();
     if (stage.uses(plan::ObjectiveTerm::Reference::cached) || stage.caches_teacher()) cache_frozen(training, job, row);
 
@@ -165,30 +162,6 @@ class Profile {
     (void)peer.run(request_.warmup);
     for (const StepTime& turn : peer.run(request_.repeat).turns) side.times.add(turn);
     side.peak_bytes = peer.peak_bytes();
-  }
-
-  static double flops_of(const model::Model& model, const Job& job) {
-    model::Work work, of_teacher;
-    for (const auto& sample : job.pack.samples) {
-      for (const SampleText& text : sample->teacher_texts) of_teacher.add(0, 0, std::array{text.tokens()}, 0);
-      std::vector<int64_t> lengths;
-      int64_t learnt = 0;
-      for (const SampleText& text : sample->texts) {
-        lengths.push_back(text.tokens());
-        const auto flags = objective::labels(text, job.plan.stages.front().objective);
-        learnt += std::count(flags.begin(), flags.end(), true);
-      }
-      work.add(sample->frames, sample->visual_rows(), lengths, learnt);
-    }
-    const int64_t size = job.plan.model.image_size, tokens = model.encoder().tokens_per_frame(size, size);
-    const plan::Stage& stage = job.plan.stages.front();
-    const auto trains = [&](const char* group) {
-      return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
-    };
-    const std::string& mode = stage.mode;
-    return model.flops(tokens, work, {trains("vision"), trains("connector"), trains("decoder")}, mode) +
-           (job.reference == "live" ? model.flops(tokens, work, {}, mode) : 0) +
-           model.flops(tokens, of_teacher, {}, mode);
   }
 
   const ProfileRequest& request_;

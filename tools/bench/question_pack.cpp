@@ -33,7 +33,7 @@ class Tokens {
 
 } // namespace
 
-std::vector<plan::Term> question_objective() {
+std::vector<plan::Term> question_objective(bool caches_teacher) {
   objective::NextToken first, first_few;
   first.first.emplace().points = {1};
   first_few.first.emplace().points = {first_tokens};
@@ -41,6 +41,7 @@ std::vector<plan::Term> question_objective() {
   kl.reads = objective::Kl::Reads::teacher_prompt;
   kl.first.emplace().points = {first_tokens};
   kl.temperature = temperature;
+  kl.cache_teacher = caches_teacher;
   return {term(objective::NextToken(), 1), term(first, weight_of_first), term(first_few, weight_of_first), term(kl, 1)};
 }
 

@@ -8,8 +8,8 @@
 namespace fvlm::bench {
 
 // Cross-entropy of the answer, of its first token and of the first 4, and their divergence from the same decoder behind
-// a prompt, which is computed in every step.
-std::vector<plan::Term> question_objective();
+// a prompt, which is computed in every step or, where the teacher is cached, once.
+std::vector<plan::Term> question_objective(bool caches_teacher);
 
 // The decoder reads a first token, the latents, the anchor and the answer; the teacher the prompt, the anchor and the
 // answer.

@@ -2,6 +2,7 @@
 
 #include "model/loading.h"
 #include "objective/next_token/settings.h"
+#include "train/step_flops.h"
 
 #include <algorithm>
 #include <limits>
@@ -61,6 +62,11 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
 std::unique_ptr<train::GradientComputer> Training::gradient_computer_for(const plan::Plan& plan) {
   return std::make_unique<train::GradientComputer>(plan, plan.stages.front(), *stage_.model, *operations_, capacity_,
                                                    stage_.frozen);
+}
+
+double Training::flops(std::span<const std::shared_ptr<const Sample>> samples) const {
+  const train::StepFlops flops(plan_, plan_.stages.front(), *stage_.model, *stage_.optimization, stage_.frozen.models);
+  return flops.of(samples);
 }
 
 void Training::optimize(bool captured) {

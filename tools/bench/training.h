@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ class Training {
   }
   void finish_caching() { gradient_computer_->finish_caching(); }
 
+  double flops(std::span<const std::shared_ptr<const Sample>> samples) const;
   void optimize(bool captured = true); // clipping and optimizer step on the current gradients
   // Of the last step. They synchronize with the device.
   double loss() const;

@@ -9,6 +9,7 @@ int bench_dpo(Arguments);
 int bench_generate(Arguments);
 int bench_op(Arguments);
 int bench_profile(Arguments);
+int bench_quant(Arguments);
 int bench_ragged(Arguments);
 int bench_step(Arguments);
 

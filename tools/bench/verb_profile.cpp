@@ -10,6 +10,7 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -107,8 +108,8 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   const char* samples = subject.pairs ? "PAIRS" : "SAMPLES";
   with_training_peer_option(with_training_options(options))
       .value("configurations", "LIST",
-             fmt::format("SHAPE:{0}, optionally followed by :checkpointing, :light or :light-vision; default {1}",
-                         samples, subject.configurations))
+             fmt::format("SHAPE:{}, optionally followed by one of :{};\n                         default {}", samples,
+                         fmt::join(bench::configuration_variants, ", :"), subject.configurations))
       .value("frames", "N", "frames per sample; default 8")
       .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
       .value("repeat", "N", "measured steps; default 10")

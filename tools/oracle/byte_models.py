@@ -1,4 +1,5 @@
-"""LatentWire in PyTorch: a byte encoder, poolers and an adapter before transformers' Llama, one sample at a time.
+"""LatentWire in PyTorch: a byte encoder, poolers and an adapter before transformers' Llama, one sample at a time. Further decoders,
+decoder2 and so on, read the same bytes and the same ids behind adapters of their own; the loss is the mean over all.
 
 A batch holds source_bytes [all bytes] and source_lengths [B] (0: the sample has no source) in place of frames, and an id of -1
 for each row of the latents. The contract of losses and gradients is that of fvlm_oracle.py; names of modules are those of the
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from fvlm_oracle import LlamaForCausalLM, load_file, read_text, save_file
+from fvlm_oracle import load_file, read_text, save_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 # Letters in shapes: B samples, N bytes, M latents, D encoder width, W decoder width.
 LARGEST = {"int8": 127, "int6": 31, "int4": 7}
@@ -79,20 +81,25 @@ class Adapter(nn.Module):
         return self.color(y) if hasattr(self, "color") else y
 
 
+def decoder_name(index):
+    return f"decoder{index + 1}" if index else "decoder"
+
+
 class Latents(nn.Module):
-    def __init__(self, width, decoder, latents, private, heads, color):
+    def __init__(self, width, decoder, latents, private, heads, color, further=()):
         super().__init__()
         self.shared_pooler = Pooler(width, latents, heads)
+        widths = {decoder_name(i): one for i, one in enumerate([decoder, *further])}
         if private:
-            self.private_poolers = nn.ModuleDict({"decoder": Pooler(width, private, heads)})
-        self.adapter = nn.ModuleDict({"decoder": Adapter(width, decoder, color)})
+            self.private_poolers = nn.ModuleDict({name: Pooler(width, private, heads) for name in widths})
+        self.adapter = nn.ModuleDict({name: Adapter(width, one, color) for name, one in widths.items()})
 
-    def forward(self, features, rms, padding=None, mode="latents"):
-        """[B, N, D] -> [B, M, W], each sample as loud as `rms`"""
+    def forward(self, features, rms, padding=None, mode="latents", name="decoder"):
+        """[B, N, D] -> [B, M, W] of a decoder, each sample as loud as `rms`"""
         z = self.shared_pooler(features, padding)
         if hasattr(self, "private_poolers"):
-            z = torch.cat([z, self.private_poolers["decoder"](features, padding)], 1)
-        y = self.adapter["decoder"](sent(z, mode))
+            z = torch.cat([z, self.private_poolers[name](features, padding)], 1)
+        y = self.adapter[name](sent(z, mode))
         return y * rms / y.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-6)
 
 
@@ -109,10 +116,13 @@ def sent(z, mode):
 
 
 class LatentWire(nn.Module):
-    def __init__(self, encoder, connector, decoder):
+    def __init__(self, encoder, connector, *decoders):
         super().__init__()
-        self.vision, self.connector, self.decoder = encoder, connector, decoder
-        decoder.model.embed_tokens.padding_idx = None
+        self.vision, self.connector = encoder, connector
+        self.names = [decoder_name(i) for i in range(len(decoders))]
+        for name, decoder in zip(self.names, decoders):
+            setattr(self, name, decoder)
+            decoder.model.embed_tokens.padding_idx = None
         self.eval()
 
     @classmethod
@@ -120,17 +130,18 @@ class LatentWire(nn.Module):
         folder = Path(folder)
         sizes = json.loads((folder / "vision" / "config.json").read_text())
         parts = json.loads((folder / "fvlm.json").read_text())["parts"]
-        decoder = LlamaForCausalLM.from_pretrained(folder / "decoder", dtype=torch.float32)
+        names = [part["name"] for part in parts if part["role"] == "decoder"]
+        decoders = [AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32) for name in names]
+        widths = [decoder.config.hidden_size for decoder in decoders]
         config = next(part["config"] for part in parts if part["role"] == "connector")
         encoder = ByteEncoder(*(sizes[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads",
                                                        "intermediate_size", "max_bytes")))
-        connector = Latents(sizes["hidden_size"], decoder.config.hidden_size, config["latents"], config["private_latents"],
-                            config["heads"], config["color"])
+        connector = Latents(sizes["hidden_size"], widths[0], config["latents"], config["private_latents"], config["heads"],
+                            config["color"], widths[1:])
         encoder.load_state_dict(load_file(folder / "vision" / "model.safetensors"))
         weights = load_file(folder / "connector.safetensors")
-        del weights["adapter.decoder.scale"]
-        connector.load_state_dict(weights)
-        model = cls(encoder, connector, decoder)
+        connector.load_state_dict({name: weight for name, weight in weights.items() if not name.endswith(".scale")})
+        model = cls(encoder, connector, *decoders)
         for parameter in model.parameters():  # Module.to(dtype) would round the rotary frequencies too
             parameter.data = parameter.data.to(dtype)
         return model.to(device)
@@ -144,32 +155,35 @@ class LatentWire(nn.Module):
         config = {"kind": "byte_latents", "latents": len(pooler.latent),
                   "private_latents": len(private["decoder"].latent) if private else 0, "heads": pooler.cross_attn.num_heads,
                   "color": hasattr(self.connector.adapter["decoder"], "color")}
-        self.decoder.save_pretrained(folder / "decoder")
+        for name in self.names:
+            getattr(self, name).save_pretrained(folder / name)
         (folder / "vision").mkdir(parents=True, exist_ok=True)
         (folder / "vision" / "config.json").write_text(json.dumps({"model_type": "bytes", **sizes}))
         save_file(self.vision.state_dict(), folder / "vision" / "model.safetensors")
-        save_file(self.connector.state_dict() | {"adapter.decoder.scale": torch.ones(1)}, folder / "connector.safetensors")
+        scales = {f"adapter.{name}.scale": torch.ones(1) for name in self.names}
+        save_file(self.connector.state_dict() | scales, folder / "connector.safetensors")
         parts = [{"name": "vision", "role": "encoder", "folder": "vision", "model_type": "bytes"},
                  {"name": "connector", "role": "connector", "file": "connector.safetensors", "config": config},
-                 {"name": "decoder", "role": "decoder", "folder": "decoder", "model_type": "llama"}]
+                 *({"name": name, "role": "decoder", "folder": name, "model_type": getattr(self, name).config.model_type}
+                   for name in self.names)]
         (folder / "fvlm.json").write_text(json.dumps({"format_version": 2, "parts": parts}, indent=2) + "\n")
 
     def named_gradients(self):
         for name, parameter in self.named_parameters():
             yield name.removeprefix("connector."), torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
-    def latents(self, source, mode):
+    def latents(self, source, mode, name):
         """[N] -> [M, W]"""
-        rms = self.decoder.model.embed_tokens.weight.detach().square().mean().sqrt()
-        return self.connector(self.vision(source[None]), rms, mode=mode)[0]
+        rms = getattr(self, name).model.embed_tokens.weight.detach().square().mean().sqrt()
+        return self.connector(self.vision(source[None]), rms, mode=mode, name=name)[0]
 
-    def embed(self, source, ids, mode):
+    def embed(self, source, ids, mode, name="decoder"):
         """A source [N], which may be empty, and ids with a place for each of its latents, or none: then they stand before.
         -> the latents [M, W], decoder rows [S, W], and the ids of these with -1 for a latent."""
-        table = self.decoder.model.embed_tokens
+        table = getattr(self, name).model.embed_tokens
         if not len(source):
             return table.weight[:0], table(ids), ids
-        latents = self.latents(source, mode)
+        latents = self.latents(source, mode, name)
         if (ids >= 0).all():
             ids = torch.cat([ids.new_full((len(latents),), -1), ids])
         return latents, table(ids.clamp(min=0)).masked_scatter(ids[:, None] < 0, latents), ids
@@ -190,12 +204,22 @@ class LatentWire(nn.Module):
 
 def cross_entropy(model, batch, mode):
     """-> every number of a trace; `loss` is differentiable."""
+    out, losses = {}, []
+    for name in model.names:
+        of_decoder = decoder_cross_entropy(model, batch, mode, name)
+        losses.append(of_decoder.pop("loss"))
+        suffix = "" if name == "decoder" else "." + name
+        out |= {key if key == "label_count" else key + suffix: tensor for key, tensor in of_decoder.items()}
+    return out | {"loss": torch.stack(losses).mean()}
+
+
+def decoder_cross_entropy(model, batch, mode, name):
     ids, mask, lengths = read_text(batch)
     sources = batch["source_bytes"].split(batch["source_lengths"].tolist())
     sums, counts, tokens, logits = [], [], [], []
     for source, text, is_label in zip(sources, ids.split(lengths), mask.split(lengths)):
-        latents, rows, of_rows = model.embed(source, text, mode)
-        row_logits = model.decoder(inputs_embeds=rows[None]).logits[0]
+        latents, rows, of_rows = model.embed(source, text, mode, name)
+        row_logits = getattr(model, name)(inputs_embeds=rows[None]).logits[0]
         label = (of_rows >= 0).index_put(((of_rows >= 0).nonzero().squeeze(1),), is_label[text >= 0] != 0)
         label[: len(of_rows) - len(text) + 1] = False  # the text's first token
         losses = F.cross_entropy(row_logits[:-1][label[1:]], of_rows[label], reduction="sum")

@@ -25,6 +25,4 @@ std::string short_count(double value);                                     // "4
 std::string colour_class(int number);
 std::string further_colours(); // rules for page/style.css
 
-std::string base64(std::string_view bytes);
-
 } // namespace fvlm::report

@@ -1,4 +1,5 @@
 // Held-out samples with the model's answers and attention maps.
+#include "base/base64.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -28,7 +29,7 @@ struct Picture {
   std::string type, bytes;
   bool few = false;
 
-  std::string address() const { return fmt::format("data:image/{};base64,{}", type, base64(bytes)); }
+  std::string address() const { return fmt::format("data:image/{};base64,{}", type, encode_base64(bytes)); }
 };
 
 // Throws Error(data) for a file that holds no picture.
@@ -141,7 +142,7 @@ class Cards {
 
   static std::string veil(const ShownSample& sample, const AttentionMap& map, double most) {
     return fmt::format(R"(<img class="heat" alt="" src="data:image/png;base64,{}">)",
-                       base64(heat_map_png(map, sample.rows, sample.columns, most)));
+                       encode_base64(heat_map_png(map, sample.rows, sample.columns, most)));
   }
 
   static std::string frame_html(size_t number, const ShownFrame& frame) {

@@ -72,13 +72,17 @@ void QuestionEncoder::append_begin(plan::QuestionForm::Begin place, SampleText& 
   if (!form_.bos.empty() && form_.bos_place == place) append({special(form_.bos, "bos")}, false, to);
 }
 
-void QuestionEncoder::append_answer(const std::string& answer, SampleText& to) const {
+std::vector<TokenId> QuestionEncoder::answer(const std::string& answer) const {
   const size_t spaces = form_.anchor.size() - (form_.anchor.find_last_not_of(' ') + 1);
-  append(tokenizer_.encode(form_.anchor.substr(0, form_.anchor.size() - spaces)), false, to);
   std::vector<TokenId> ids = tokenizer_.encode(std::string(spaces, ' ') + answer, SpecialTokens::as_text);
   ids.resize(std::min(ids.size(), static_cast<size_t>(form_.max_answer_tokens)));
   ids.push_back(special(form_.eos, "eos"));
-  append(ids, true, to);
+  return ids;
+}
+
+void QuestionEncoder::append_answer(const std::string& answer, SampleText& to) const {
+  append(tokenizer_.encode(form_.anchor.substr(0, form_.anchor.find_last_not_of(' ') + 1)), false, to);
+  append(this->answer(answer), true, to);
 }
 
 SampleText QuestionEncoder::behind_rows(int64_t rows, const std::string& answer) const {

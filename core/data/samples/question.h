@@ -35,6 +35,8 @@ class QuestionEncoder {
   // Throws Error(data) where the tokenizer has no such BOS or EOS.
   void require_tokens() const;
 
+  // An answer's tokens, with the spaces at the end of the anchor before it and EOS behind it.
+  std::vector<TokenId> answer(const std::string& answer) const;
   // Behind visual rows: a placeholder stands for each. Throws as require_tokens() does.
   SampleText behind_rows(int64_t rows, const std::string& answer) const;
   // Behind the source as text, in the place of {source} in the prompt; the rest of the prompt may have special tokens.

@@ -5,7 +5,9 @@
 #include "data/tokenizer.h"
 #include "recipe/visual_rows.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,21 +52,33 @@ struct Sample {
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
   bool lacks_answer = false;                                 // dropped because nothing is left to learn
+  std::vector<std::shared_ptr<const Sample>> further;        // the same sample as further decoders read it
+
+  size_t decoders() const { return 1 + further.size(); }
 
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included if it reads
-  // them in a step.
+  // them in a step. Where several decoders read the sample, those of the one that takes the most.
   int64_t visual_rows() const { return frames * rows_per_frame; }
   int64_t rows(const SampleText& text) const { return visual_rows() + text.tokens(); }
   int64_t rows() const {
     int64_t all = 0;
     for (const auto& text : texts) all += rows(text);
-    return teacher_is_cached ? all : all + teacher_rows();
+    for (const auto& text : teacher_texts)
+      if (!teacher_is_cached) all += text.tokens();
+    for (const auto& other : further) all = std::max(all, other->rows());
+    return all;
   }
   int64_t teacher_rows() const {
     int64_t all = 0;
     for (const auto& text : teacher_texts) all += text.tokens();
+    for (const auto& other : further) all = std::max(all, other->teacher_rows());
     return all;
   }
 };
+
+// The sample as one of the decoders reads it.
+inline std::shared_ptr<const Sample> for_decoder(const std::shared_ptr<const Sample>& sample, size_t decoder) {
+  return decoder == 0 ? sample : sample->further.at(decoder - 1);
+}
 
 } // namespace fvlm

@@ -4,6 +4,12 @@
 
 namespace fvlm {
 
+HostPack HostPack::for_decoder(size_t decoder) const {
+  HostPack pack = *this;
+  for (PackedSample& packed : pack.samples) packed.sample = fvlm::for_decoder(packed.sample, decoder);
+  return pack;
+}
+
 uint64_t HostPack::hash() const {
   Xxh64 hash;
   const auto number = [&](int64_t value) { hash.update(std::as_bytes(std::span(&value, 1))); };
@@ -16,12 +22,15 @@ uint64_t HostPack::hash() const {
     hash.update(std::as_bytes(std::span(sample.key)));
     hash.update(std::as_bytes(std::span(sample.source)));
     hash.update(std::as_bytes(std::span(sample.bytes)));
-    for (const auto* texts : {&sample.texts, &sample.teacher_texts})
-      for (const SampleText& text : *texts) {
-        number(static_cast<int64_t>(text.ids.size()));
-        hash.update(std::as_bytes(std::span(text.ids)));
-        hash.update(std::as_bytes(std::span(text.answer_mask)));
-      }
+    for (size_t decoder = 0; decoder < sample.decoders(); ++decoder) {
+      const Sample& own = *fvlm::for_decoder(packed.sample, decoder);
+      for (const auto* texts : {&own.texts, &own.teacher_texts})
+        for (const SampleText& text : *texts) {
+          number(static_cast<int64_t>(text.ids.size()));
+          hash.update(std::as_bytes(std::span(text.ids)));
+          hash.update(std::as_bytes(std::span(text.answer_mask)));
+        }
+    }
   }
   hash.update(std::as_bytes(frames));
   return hash.value();

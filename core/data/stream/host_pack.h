@@ -22,6 +22,9 @@ struct HostPack {
   std::span<const float> frames;     // [frame_count, 3, H, W], normalised
   std::shared_ptr<std::byte> buffer; // what holds them; goes back to the loader with the last copy of this
 
+  // How many decoders read the pack, and the pack as one of them reads it.
+  size_t decoders() const { return samples.empty() ? 1 : samples.front().sample->decoders(); }
+  HostPack for_decoder(size_t decoder) const;
   // Hashes everything that the model sees.
   uint64_t hash() const;
 };

@@ -14,9 +14,17 @@ std::string name_of(const plan::Source& source) {
 
 MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                        const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options,
-                       const Progress& progress, int64_t texts, bool teacher_is_cached)
+                       const Progress& progress, int64_t texts, bool teacher_is_cached,
+                       const std::vector<DecoderReads>& further)
     : mix_(mix), frame_elements_(visual_rows.max_bytes > 0 ? 0 : 3 * frames.image_size() * frames.image_size()),
       texts_(texts), teacher_is_cached_(teacher_is_cached), reader_(mix, tokenizer, frames, video, visual_rows) {
+  for (size_t i = 0; i < further.size(); ++i) try {
+      further_.emplace_back(*further[i].mix, *further[i].tokenizer, frames, video, visual_rows);
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", plan::decoder_name(i + 1), error.what()))
+          .at(error.where())
+          .advise(error.advice());
+    }
   for (const plan::Source& source : mix.sources)
     sources_.emplace_back(source.patterns(), options, [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);
@@ -35,9 +43,26 @@ Sample MixSamples::measure(const DrawnSample& drawn) const {
   const auto shard = shards.shard(place);
   Sample sample = reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
   sample.teacher_is_cached = teacher_is_cached_;
+  if (sample.dropped.empty()) add_further(*shard, shard->sample(place.sample), mix_.sources[drawn.source], sample);
   if (sample.dropped.empty()) check_texts(sample);
   if (mix_.documents && texts_ == 0) sample.texts = cut(sample.texts.front(), mix_.max_text_tokens);
   return sample;
+}
+
+// A sample that one decoder cannot use is used by none.
+void MixSamples::add_further(const Shard& shard, const ShardSample& members, const plan::Source& source,
+                             Sample& sample) const {
+  for (const SampleReader& reader : further_) {
+    auto own = std::make_shared<Sample>(reader.measure(shard, members, source));
+    own->teacher_is_cached = teacher_is_cached_;
+    sample.truncated_tokens += own->truncated_tokens;
+    sample.truncated_answer_tokens += own->truncated_answer_tokens;
+    sample.further.push_back(own);
+    if (own->dropped.empty()) continue;
+    sample.dropped = fmt::format("{}: {}", plan::decoder_name(sample.further.size()), own->dropped);
+    sample.lacks_answer = own->lacks_answer;
+    return;
+  }
 }
 
 void MixSamples::check_texts(const Sample& sample) const {

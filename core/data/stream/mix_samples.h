@@ -11,6 +11,12 @@
 
 namespace fvlm {
 
+// How a decoder reads the samples of a mix: the mix as it is for that decoder alone, and its tokenizer.
+struct DecoderReads {
+  const plan::Mix* mix;
+  const Tokenizer* tokenizer;
+};
+
 class MixSamples : public SampleSource {
  public:
   // Told while the sources are opened: which, and how many of its shards are.
@@ -19,10 +25,11 @@ class MixSamples : public SampleSource {
   // All but the options and the progress must outlive it. No decoder: mp4s are refused, each as a broken sample.
   // `visual_rows`: of the model that learns from them. `texts`: what an objective learns from, one of a sample or the
   // two of a pair; others are broken. 0: any number. A document is whole where there is one text, for the Composer to
-  // make rows of; else it comes cut. `teacher_is_cached`: see Sample.
+  // make rows of; else it comes cut. `teacher_is_cached`: see Sample. `further`: what decoders after the first read.
   MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
              const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options = {},
-             const Progress& progress = {}, int64_t texts = 0, bool teacher_is_cached = false);
+             const Progress& progress = {}, int64_t texts = 0, bool teacher_is_cached = false,
+             const std::vector<DecoderReads>& further = {});
 
   std::vector<int64_t> sizes() const override;
   int64_t frame_elements() const override { return frame_elements_; }
@@ -34,12 +41,14 @@ class MixSamples : public SampleSource {
 
  private:
   void check_texts(const Sample& sample) const;
+  void add_further(const Shard& shard, const ShardSample& members, const plan::Source& source, Sample& sample) const;
 
   const plan::Mix& mix_;
   int64_t frame_elements_, texts_;
   bool teacher_is_cached_;
   SampleReader reader_;
-  std::deque<ShardSet> sources_; // a deque, as ShardSet cannot be moved
+  std::vector<SampleReader> further_; // of decoders after the first
+  std::deque<ShardSet> sources_;      // a deque, as ShardSet cannot be moved
 };
 
 // The name for messages: its own, or its first pattern.

@@ -39,6 +39,14 @@ VisualTokens Connector::encode_no_frames(Operations& ops, int64_t) const {
   return none;
 }
 
+std::vector<Value> Connector::encode_for_all(Tape&, Operations&, const Pack&, const EncodeRequest&) const {
+  throw Error(ErrorKind::internal, "the connector goes with one decoder");
+}
+
+Value Connector::adapt(Tape&, Operations&, const Value&, int64_t, size_t) const {
+  throw Error(ErrorKind::internal, "the connector goes with one decoder");
+}
+
 std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& settings, const Parts& parts,
                                           Parameters& parameters) {
   const auto found = all_connectors().find(settings.name());

@@ -20,7 +20,10 @@ namespace fvlm::model {
 struct Parts {
   const Encoder& encoder;
   const Decoder& decoder;
-  const plan::Speed& speed; // optimizations that do not change the result
+  const plan::Speed& speed;                 // optimizations that do not change the result
+  std::vector<const Decoder*> further = {}; // decoders that read the same frames
+
+  const Decoder& decoder_at(size_t index) const { return index == 0 ? decoder : *further[index - 1]; }
 };
 
 struct VisualTokens {
@@ -47,6 +50,7 @@ struct EncodeRequest {
   std::string_view mode; // one of the connector's
   EncodeOutputs outputs = EncodeOutputs::tokens;
   const PhaseCallback& on_phase; // may be empty
+  size_t decoder = 0;            // whose rows are wanted, where there are several
 
   void end_phase(const char* ended, const char* next) const {
     if (on_phase) on_phase(ended, next);
@@ -63,6 +67,11 @@ class Connector {
   virtual bool has_attention() const { return false; }
   // Visual tokens of a pack's frames, of which there are some.
   virtual VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const = 0;
+  // encode() in two, of a connector that goes with several decoders: what each of them reads of the frames, made in one
+  // pass, and the rows that a decoder has of that.
+  virtual std::vector<Value> encode_for_all(Tape& tape, Operations& ops, const Pack& pack,
+                                            const EncodeRequest& request) const;
+  virtual Value adapt(Tape& tape, Operations& ops, const Value& latents, int64_t frames, size_t decoder) const;
   // The same for a pack without frames: tensors of no rows, for those who want to see their shapes.
   virtual VisualTokens encode_no_frames(Operations& ops, int64_t tokens_per_frame) const;
 
@@ -78,6 +87,8 @@ class Connector {
     std::string_view mode;
   };
   virtual double flops(const FlopsRequest& request) const = 0;
+  // What a further decoder adds to that.
+  virtual double further_flops(const FlopsRequest&, size_t) const { return 0; }
 
  protected:
   explicit Connector(const Parts& parts) : parts_(parts) {}

@@ -20,11 +20,17 @@ Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
 
 } // namespace
 
+FramewiseConnector::Input FramewiseConnector::read(Tape& tape, Operations& ops, const Pack& pack,
+                                                   const EncodeRequest& request) const {
+  Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.frame_slots, pack.patches,
+              request.mode, request.decoder};
+  request.end_phase("vision", "connector");
+  return input;
+}
+
 VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack& pack,
                                         const EncodeRequest& request) const {
-  const Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.frame_slots,
-                    pack.patches, request.mode};
-  request.end_phase("vision", "connector");
+  const Input input = read(tape, ops, pack, request);
   VisualTokens out;
   AttentionMaps maps;
   out.tokens = connect(tape, ops, input, request.outputs == EncodeOutputs::tokens_and_attention ? &maps : nullptr);

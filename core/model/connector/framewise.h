@@ -19,7 +19,10 @@ class FramewiseConnector : public Connector {
     int64_t frames;
     Segments tokens; // a segment for each frame
     std::string_view mode;
+    size_t decoder; // whose rows are wanted
   };
+  // What the encoder makes of the pack's frames.
+  Input read(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const;
   // [frames * rows of a frame, decoder width]. `maps`, if not null, receives the attention maps of a connector that has
   // them.
   virtual Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps* maps) const = 0;

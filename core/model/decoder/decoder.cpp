@@ -9,7 +9,8 @@
 
 namespace fvlm::model {
 
-#define FVLM_DECODER(name) std::unique_ptr<Decoder> name##_decoder(const DecoderConfig&, Parameters&);
+#define FVLM_DECODER(name)                                                                                             \
+  std::unique_ptr<Decoder> name##_decoder(const DecoderConfig&, Parameters&, const std::string&);
 #include "model/decoder/decoders.inc"
 #undef FVLM_DECODER
 
@@ -31,11 +32,11 @@ Value Decoder::logits(Tape& tape, Operations& ops, const Value& hidden) const {
   return softcap() == 0 ? logits : ops::softcap(tape, logits, softcap());
 }
 
-std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters) {
+std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters, const std::string& part) {
   const auto found = all_decoders().find(family_of(config).name);
   if (found == all_decoders().end())
     throw Error(ErrorKind::data, fmt::format("no decoder of model_type '{}' is built in", config.model_type));
-  return found->second(config, parameters);
+  return found->second(config, parameters, part);
 }
 
 void register_decoder(DecoderFamily family, MakeDecoder make) {

@@ -42,11 +42,12 @@ class Decoder {
   Recompute recompute;
 };
 
-// Throws Error(data) for an unknown model_type.
-std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters);
+// Its parameters' names begin with the part's: "decoder". Throws Error(data) for an unknown model_type.
+std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters, const std::string& part);
 
 // For a program that adds decoders of its own, before it reads the first recipe or model directory.
-using MakeDecoder = std::unique_ptr<Decoder> (*)(const DecoderConfig& config, Parameters& parameters);
+using MakeDecoder = std::unique_ptr<Decoder> (*)(const DecoderConfig& config, Parameters& parameters,
+                                                 const std::string& part);
 void register_decoder(DecoderFamily family, MakeDecoder make);
 
 } // namespace fvlm::model

@@ -48,11 +48,12 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
 }
 
 std::vector<ParameterBlock> blocks_of(const VisionConfig& vision, const ConnectorConfig& connector,
-                                      const DecoderConfig& decoder) {
+                                      const std::vector<DecoderConfig>& decoders) {
   auto blocks = blocks_of(layout_of(vision), "vision.", fused_weights(vision));
-  for (auto& block : blocks_of(layout_of(connector, vision, decoder), "", {})) blocks.push_back(std::move(block));
-  for (auto& block : blocks_of(layout_of(decoder), "decoder.", fused_weights(decoder)))
-    blocks.push_back(std::move(block));
+  for (auto& block : blocks_of(layout_of(connector, vision, decoders), "", {})) blocks.push_back(std::move(block));
+  for (size_t i = 0; i < decoders.size(); ++i)
+    for (auto& block : blocks_of(layout_of(decoders[i]), plan::decoder_name(i) + ".", fused_weights(decoders[i])))
+      blocks.push_back(std::move(block));
   return blocks;
 }
 

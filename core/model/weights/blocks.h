@@ -30,6 +30,6 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
 
 // Of a whole model. The connector's names have no folder before them.
 std::vector<ParameterBlock> blocks_of(const VisionConfig& vision, const ConnectorConfig& connector,
-                                      const DecoderConfig& decoder);
+                                      const std::vector<DecoderConfig>& decoders);
 
 } // namespace fvlm

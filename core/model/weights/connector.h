@@ -3,6 +3,8 @@
 #include "model/weights/towers.h"
 #include "recipe/connector_settings.h"
 
+#include <vector>
+
 namespace fvlm {
 
 using ConnectorConfig = plan::Connector;
@@ -11,6 +13,9 @@ using ConnectorConfig = plan::Connector;
 ConnectorConfig read_connector_config(const nlohmann::json& config, const std::string& where);
 nlohmann::json config_json(const ConnectorConfig& config);
 
-WeightLayout layout_of(const ConnectorConfig& config, const VisionConfig& vision, const DecoderConfig& decoder);
+// Of a connector that all these decoders read, of which there is one at least. Throws Error(data) where it goes with
+// one alone.
+WeightLayout layout_of(const ConnectorConfig& config, const VisionConfig& vision,
+                       const std::vector<DecoderConfig>& decoders);
 
 } // namespace fvlm

@@ -77,8 +77,16 @@ void read_model_directory(plan::Model& model) {
   const ModelFile file = ModelFile::read(directory);
   const fs::path vision = directory / file.sole_part(Role::encoder, directory).location;
   model.vision = vision.string();
-  model.decoder = (directory / file.sole_part(Role::decoder, directory).location).string();
   model.connector = file.sole_part(Role::connector, directory).connector;
+  if (model.connector->goes_with_several_decoders()) {
+    std::vector<plan::Decoder> decoders;
+    for (const ModelFile::Part& part : file.parts)
+      if (part.role == Role::decoder) decoders.emplace_back((directory / part.location).string());
+    if (decoders.size() > 1) model.decoders = {decoders.begin() + 1, decoders.end()};
+    if (!decoders.empty()) model.decoder = decoders.front();
+    if (!decoders.empty()) return;
+  }
+  model.decoder = (directory / file.sole_part(Role::decoder, directory).location).string();
   if (model.connector->known_rows_per_frame()) return;
   const fs::path config = vision / "config.json";
   model.image_size = read_vision_config(read_json_object(config, largest_encoder_config), config.string()).image_size;

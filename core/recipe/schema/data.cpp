@@ -67,7 +67,18 @@ void check_documents(Reader& reader, const Mix& mix) {
   }
 }
 
+void check_decoders(Reader& reader, const Mix& mix) {
+  if (!mix.decoders) return;
+  const std::string source = mix.questions.value_or(QuestionForm()).source;
+  for (const auto& [name, texts] : *mix.decoders)
+    if (texts.questions && texts.questions->source != source && texts.questions->source != QuestionForm().source)
+      reader.report_at(".decoders" + key_part(name) + ".questions.source",
+                       "one encoder reads the source for all decoders, and the mix has another",
+                       "leave it out here, and write it into `questions` of the mix");
+}
+
 void check_mix(Reader& reader, const Mix& mix) {
+  check_decoders(reader, mix);
   if (mix.teacher_prompt && mix.preprocessed)
     reader.report_at(".preprocessed", "a preprocessed mix keeps no fields, which `teacher_prompt` reads",
                      "remove `preprocessed`");
@@ -141,6 +152,16 @@ Ref<QuestionForm> questions() {
       .done();
 }
 
+Ref<DecoderTexts> decoder_texts() {
+  return record<DecoderTexts>("DecoderTexts", "", "What a further decoder reads otherwise than the mix says.")
+      .field("system", &DecoderTexts::system, optional(text_or_empty()), "As in the mix.")
+      .field("chat_template", &DecoderTexts::chat_template, optional(text()), "As in the mix.")
+      .field("teacher_prompt", &DecoderTexts::teacher_prompt, optional(text()), "As in the mix.")
+      .field("questions", &DecoderTexts::questions, optional(questions()),
+             "As in the mix, all of them but `source`, which one encoder reads for all decoders.")
+      .done();
+}
+
 } // namespace
 
 Ref<Mix> mix_schema() {
@@ -185,6 +206,10 @@ Ref<Mix> mix_schema() {
           .field("questions", &Mix::questions, optional(questions()),
                  "How samples with a context, a question and answers are written. Default: with the defaults of its "
                  "fields.")
+          .field("decoders", &Mix::decoders, optional(map("decoder", decoder_texts())),
+                 "What the model's further decoders read otherwise: their own chats, special tokens and prompts of "
+                 "teachers. Default: the same as `decoder`.")
+          .example("{ decoder2 = { questions = { eos = \"<|im_end|>\" } } }")
           .field("preprocessed", &Mix::preprocessed, optional(path()),
                  "Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches "
                  "them.")

@@ -144,6 +144,11 @@ Ref<Model> model_schema() {
                  "The language model: a Hugging Face folder with its tokenizer, or a new one.")
           .required_without("directory")
           .aliases({"llm", "language_model"})
+          .field("decoders", &Model::decoders, optional(list(one_of(path(), llama(), ghostvis()), {.min = 1})),
+                 "Further language models, `decoder2`, `decoder3` and so on, which read the same latents of "
+                 "fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a "
+                 "mix) and its parameter group; the loss is the mean over all.")
+          .example("{ \"weights/Qwen2.5-0.5B-Instruct\" }")
           .field("connector", &Model::connector, registered(connector::all_settings(), PlainTable::first),
                  "The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` "
                  "provides one.")
@@ -163,9 +168,15 @@ Ref<Model> model_schema() {
             if (model.groups.size() > max_groups)
               reader.report_at(".groups", fmt::format("{} parameter groups exceed the limit of {}", model.groups.size(),
                                                       max_groups));
-            for (const char* own : {"connector", "vision", "decoder", "default"})
+            std::vector<std::string> reserved = {"connector", "vision", "default"};
+            for (size_t i = 0; i < model.decoder_count(); ++i) reserved.push_back(decoder_name(i));
+            for (const std::string& own : reserved)
               if (model.groups.contains(own))
                 reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
+            if (model.decoders && !model.connector->goes_with_several_decoders())
+              reader.report_at(".decoders",
+                               fmt::format("what fvlm.{} makes of a frame is for one decoder", model.connector->name()),
+                               "several decoders need the connector fvlm.byte_latents, or remove `decoders`");
             if (std::holds_alternative<Bytes>(model.vision) != model.connector->reads_bytes() &&
                 !std::holds_alternative<std::string>(model.vision))
               reader.report_at(

@@ -9,6 +9,8 @@
 #include <ATen/ops/arange.h>
 #include <fmt/format.h>
 
+#include <optional>
+
 namespace fvlm::model {
 namespace {
 
@@ -101,49 +103,99 @@ class Adapter {
   Operations::Layer input_norm_, in_, mid_, out_, skip_, film_scale_, film_shift_, output_norm_, color_;
 };
 
+// What a decoder has of its own.
+struct Reader {
+  std::optional<Pooler> pooler;
+  Adapter adapter;
+  EmbeddingRms rms;
+};
+
 class ByteLatentsConnector : public FramewiseConnector {
  public:
   ByteLatentsConnector(const connector::ByteLatents& settings, const Parts& parts, Parameters& parameters)
-      : FramewiseConnector(parts), settings_(settings), adapter_({parameters, "adapter.decoder."}, settings.color),
-        rms_(parts.decoder) {
+      : FramewiseConnector(parts), settings_(settings) {
     const int64_t width = parts.encoder.width();
     if (width % settings.heads != 0)
       throw Error(ErrorKind::data, fmt::format("the encoder's width of {} is not divisible by the {} heads of "
                                                "fvlm.byte_latents",
                                                width, settings.heads))
           .advise("choose another number of heads for fvlm.byte_latents");
-    poolers_.push_back({{parameters, "shared_pooler."}, settings.latents, settings.heads, width});
-    if (settings.private_latents > 0)
-      poolers_.push_back({{parameters, "private_poolers.decoder."}, settings.private_latents, settings.heads, width});
+    shared_.emplace(WeightsOf{parameters, "shared_pooler."}, settings.latents, settings.heads, width);
+    for (size_t i = 0; i <= parts.further.size(); ++i) {
+      const std::string name = plan::decoder_name(i) + ".";
+      std::optional<Pooler> own;
+      if (settings.private_latents > 0)
+        own.emplace(WeightsOf{parameters, "private_poolers." + name}, settings.private_latents, settings.heads, width);
+      readers_.push_back(
+          {std::move(own), {{parameters, "adapter." + name}, settings.color}, EmbeddingRms(parts.decoder_at(i))});
+    }
   }
 
   std::map<std::string, at::Tensor> initial_values() const override {
-    if (!settings_.color) return {};
-    const at::Tensor table = parts_.decoder.embedding().value().to(at::kFloat);
-    return {{"adapter.decoder.color.gamma", table.std(0)}, {"adapter.decoder.color.beta", table.mean(0)}};
+    std::map<std::string, at::Tensor> values;
+    for (size_t i = 0; settings_.color && i < readers_.size(); ++i) {
+      const at::Tensor table = parts_.decoder_at(i).embedding().value().to(at::kFloat);
+      const std::string color = "adapter." + plan::decoder_name(i) + ".color.";
+      values[color + "gamma"] = table.std(0);
+      values[color + "beta"] = table.mean(0);
+    }
+    return values;
   }
 
- private:
-  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
-    std::vector<Value> pooled;
-    for (const Pooler& pooler : poolers_) pooled.push_back(pooler(tape, ops, input.hidden, input.tokens, input.frames));
-    Value z = pooled.size() == 1 ? pooled[0] : side_by_side(tape, pooled[0], pooled[1], input.frames);
-    if (connector::wire_bits(input.mode) > 0) z = Value(over_wire(z.data, input.frames, input.mode)); // inference alone
-    return calibrated(tape, adapter_(tape, ops, z), input.frames, rms_.value());
-  }
-
-  ForwardFlops connect_flops(int64_t tokens) const override {
-    const int64_t width = parts_.encoder.width();
-    const auto rows = static_cast<double>(settings_.latents + settings_.private_latents);
-    ForwardFlops all = Adapter::flops(width, parts_.decoder.width()) * rows;
-    for (const Pooler& pooler : poolers_) all = all + pooler.flops(tokens, width);
+  std::vector<Value> encode_for_all(Tape& tape, Operations& ops, const Pack& pack,
+                                    const EncodeRequest& request) const override {
+    const Input input = read(tape, ops, pack, request);
+    const Value shared = pooled(tape, ops, *shared_, input);
+    std::vector<Value> all;
+    for (const Reader& reader : readers_) all.push_back(latents(tape, ops, input, shared, reader));
+    request.end_phase("connector", nullptr);
     return all;
   }
 
+  Value adapt(Tape& tape, Operations& ops, const Value& latents, int64_t frames, size_t decoder) const override {
+    const Reader& reader = readers_[decoder];
+    return calibrated(tape, reader.adapter(tape, ops, latents), frames, reader.rms.value());
+  }
+
+  double further_flops(const FlopsRequest& request, size_t decoder) const override {
+    const auto& [tokens, work, trained, mode] = request;
+    return with_backward(reader_flops(tokens, decoder) * work.frames, trained.connector, trained.vision);
+  }
+
+ private:
+  static Value pooled(Tape& tape, Operations& ops, const Pooler& pooler, const Input& input) {
+    return pooler(tape, ops, input.hidden, input.tokens, input.frames);
+  }
+
+  // The shared ones, then the decoder's own.
+  static Value latents(Tape& tape, Operations& ops, const Input& input, const Value& shared, const Reader& reader) {
+    const Value z =
+        reader.pooler ? side_by_side(tape, shared, pooled(tape, ops, *reader.pooler, input), input.frames) : shared;
+    if (connector::wire_bits(input.mode) == 0) return z;
+    return Value(over_wire(z.data, input.frames, input.mode)); // inference alone
+  }
+
+  Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
+    const Value shared = pooled(tape, ops, *shared_, input);
+    const Value z = latents(tape, ops, input, shared, readers_[input.decoder]);
+    return adapt(tape, ops, z, input.frames, input.decoder);
+  }
+
+  ForwardFlops connect_flops(int64_t tokens) const override {
+    return reader_flops(tokens, 0) + shared_->flops(tokens, parts_.encoder.width());
+  }
+
+  ForwardFlops reader_flops(int64_t tokens, size_t decoder) const {
+    const int64_t width = parts_.encoder.width();
+    const auto rows = static_cast<double>(settings_.latents + settings_.private_latents);
+    const ForwardFlops adapter = Adapter::flops(width, parts_.decoder_at(decoder).width()) * rows;
+    const auto& own = readers_[decoder].pooler;
+    return own ? adapter + own->flops(tokens, width) : adapter;
+  }
+
   connector::ByteLatents settings_;
-  std::vector<Pooler> poolers_;
-  Adapter adapter_;
-  EmbeddingRms rms_;
+  std::optional<Pooler> shared_;
+  std::vector<Reader> readers_; // by decoder
 };
 
 } // namespace

@@ -23,7 +23,7 @@ Settings byte_latents_settings() {
           .field("latents", &ByteLatents::latents, integer(at_least(1)),
                  "Decoder rows of a text, which all decoders share.")
           .field("private_latents", &ByteLatents::private_latents, integer(at_least(0)),
-                 "Further rows, of a pooler that this decoder alone has.")
+                 "Further rows, of a pooler that each decoder has of its own.")
           .field("heads", &ByteLatents::heads, integer(at_least(1)),
                  "Heads of the poolers; the encoder's width is divided among them.")
           .field("color", &ByteLatents::color, boolean(),
@@ -47,8 +47,8 @@ int64_t wire_bits(std::string_view mode) {
   return mode == "fp16" ? 16 : mode == "int8" ? 8 : mode == "int6" ? 6 : mode == "int4" ? 4 : 0;
 }
 
-std::optional<int64_t> ByteLatents::wire_bytes(std::string_view mode, int64_t encoder_width) const {
-  const int64_t values = (latents + private_latents) * encoder_width, bits = wire_bits(mode),
+std::optional<int64_t> ByteLatents::wire_bytes(const Wire& wire) const {
+  const int64_t values = (latents + wire.decoders * private_latents) * wire.encoder_width, bits = wire_bits(wire.mode),
                 scales = bits == 16 ? 0 : (values + wire_group - 1) / wire_group;
   if (bits == 0) return {};
   return (values * bits + 7) / 8 + 2 * scales;
@@ -135,9 +135,14 @@ void append_adapter(Builder to, int64_t width, int64_t decoder_width, bool color
 WeightLayout ByteLatents::layout(int64_t encoder_width, int64_t decoder_width) const {
   WeightLayout out;
   append_pooler({out, "shared_pooler."}, latents, encoder_width);
-  if (private_latents > 0) append_pooler({out, "private_poolers.decoder."}, private_latents, encoder_width);
-  append_adapter({out, "adapter.decoder."}, encoder_width, decoder_width, color);
+  append_decoder(out, plan::decoder_name(0), encoder_width, decoder_width);
   return out;
+}
+
+void ByteLatents::append_decoder(WeightLayout& out, const std::string& decoder, int64_t encoder_width,
+                                 int64_t decoder_width) const {
+  if (private_latents > 0) append_pooler({out, "private_poolers." + decoder + "."}, private_latents, encoder_width);
+  append_adapter({out, "adapter." + decoder + "."}, encoder_width, decoder_width, color);
 }
 
 } // namespace fvlm::connector

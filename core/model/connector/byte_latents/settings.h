@@ -14,11 +14,14 @@ struct ByteLatents : Cloneable<ByteLatents, plan::ConnectorSettings> {
   std::string_view name() const override { return "byte_latents"; }
   std::vector<plan::ConnectorMode> modes() const override;
   std::string mode_of_use() const override { return "latents"; }
-  std::optional<int64_t> wire_bytes(std::string_view mode, int64_t encoder_width) const override;
+  std::optional<int64_t> wire_bytes(const Wire& wire) const override;
   int64_t rows_per_frame(const TokensPerFrame&) const override { return latents + private_latents; }
   bool rows_in_place() const override { return true; }
   bool reads_bytes() const override { return true; }
   WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const override;
+  bool goes_with_several_decoders() const override { return true; }
+  void append_decoder(WeightLayout& layout, const std::string& decoder, int64_t encoder_width,
+                      int64_t decoder_width) const override;
   nlohmann::json config_json() const override;
   void read_config(ConfigReader& reader) override;
 

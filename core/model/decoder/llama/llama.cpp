@@ -9,18 +9,13 @@
 #include <fmt/format.h>
 
 namespace fvlm::model {
-namespace {
-
-constexpr const char* stem = "decoder.model.";
-
-std::string layer_name(int64_t index, const char* suffix) {
-  return fmt::format("{}layers.{}.{}", stem, index, suffix);
-}
-
-} // namespace
-
-Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config), shape_{config.head_dim, true} {
-  embedding_ = parameters.weight(std::string(stem) + "embed_tokens.weight");
+Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part)
+    : config_(config), shape_{config.head_dim, true} {
+  const std::string stem = part + ".model.";
+  const auto layer_name = [&](int64_t index, const char* suffix) {
+    return fmt::format("{}layers.{}.{}", stem, index, suffix);
+  };
+  embedding_ = parameters.weight(stem + "embed_tokens.weight");
   const auto norm = [&](const std::string& name) {
     return config.norm_weights ? parameters.weight(name + ".weight") : ops::Weight();
   };
@@ -46,8 +41,8 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(conf
     layer.q_norm = norm(layer_name(i, "self_attn.q_norm"));
     layer.k_norm = norm(layer_name(i, "self_attn.k_norm"));
   }
-  norm_ = norm(std::string(stem) + "norm");
-  head_ = config.tie_word_embeddings ? embedding_ : parameters.weight("decoder.lm_head.weight");
+  norm_ = norm(stem + "norm");
+  head_ = config.tie_word_embeddings ? embedding_ : parameters.weight(part + ".lm_head.weight");
 
   shape_.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
   if (config.rope_scaling.type == RopeScaling::Type::none) return;
@@ -196,8 +191,8 @@ double Llama::head_flops(double labels, bool trains, bool inputs) const {
   return with_backward({product_flops(config_.hidden_size, config_.vocab_size) * labels, 0}, trains, inputs);
 }
 
-std::unique_ptr<Decoder> llama_decoder(const DecoderConfig& config, Parameters& parameters) {
-  return std::make_unique<Llama>(config, parameters);
+std::unique_ptr<Decoder> llama_decoder(const DecoderConfig& config, Parameters& parameters, const std::string& part) {
+  return std::make_unique<Llama>(config, parameters, part);
 }
 
 } // namespace fvlm::model

@@ -7,7 +7,7 @@ namespace fvlm::model {
 
 class Llama : public Decoder {
  public:
-  Llama(const DecoderConfig& config, Parameters& parameters);
+  Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part);
 
   int64_t width() const override { return config_.hidden_size; }
   ops::Weight embedding() const override { return embedding_; }

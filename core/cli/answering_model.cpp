@@ -1,0 +1,41 @@
+#include "cli/answering_model.h"
+
+#include "base/error.h"
+#include "cli/execution_options.h"
+#include "cli/plugin_options.h"
+#include "model/weights/model_file.h"
+#include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+Tokenizer tokenizer_in(const std::filesystem::path& model, const char* verb) {
+  const auto file = decoder_folder(model) / "tokenizer.json";
+  if (!std::filesystem::exists(file))
+    throw Error(ErrorKind::data, fmt::format("{} needs a tokenizer, and there is no decoder/tokenizer.json", verb))
+        .at(model.string());
+  return Tokenizer::from_file(file);
+}
+
+} // namespace
+
+AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb)
+    : registry(open_registry(parsed)), folder(resolve_model(*parsed.value("MODEL"))),
+      tokenizer(tokenizer_in(folder, verb)), generator(folder, execution_of(parsed), *registry),
+      input(input_settings(parsed, folder, generator.config())),
+      rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),
+      prompts(tokenizer, rows,
+              {input.media.preparation(), input.media.image_frames, input.system, input.chat_template,
+               generator.config().vision.patch_size}) {
+  tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, folder.string());
+  if (rows.max_bytes > 0)
+    throw Error(ErrorKind::data,
+                fmt::format("{} answers questions about pictures, and this model's encoder reads text as bytes", verb))
+        .at(folder.string())
+        .advise("ask it with `generate --context TEXT`");
+}
+
+} // namespace fvlm::cli

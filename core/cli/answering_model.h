@@ -1,0 +1,31 @@
+// What `serve` and `chat` answer with: a model about pictures, its tokenizer, and the writer of its prompts.
+#pragma once
+#include "cli/media_options.h"
+#include "cli/options.h"
+#include "data/tokenizer.h"
+#include "infer/generator.h"
+#include "plugin/registry.h"
+#include "serve/prompt_writer.h"
+
+#include <filesystem>
+#include <memory>
+
+namespace fvlm::cli {
+
+struct AnsweringModel {
+  // Of the options MODEL, with_execution_options() and with_image_options(). `verb` is for messages. Throws Error(data)
+  // for a model without a tokenizer, or whose encoder reads text.
+  AnsweringModel(const ParsedOptions& parsed, const char* verb);
+  AnsweringModel(const AnsweringModel&) = delete; // the parts refer to each other
+  AnsweringModel& operator=(const AnsweringModel&) = delete;
+
+  std::unique_ptr<Registry> registry;
+  std::filesystem::path folder;
+  Tokenizer tokenizer;
+  infer::Generator generator;
+  InputSettings input;
+  plan::VisualRows rows;
+  serve::PromptWriter prompts;
+};
+
+} // namespace fvlm::cli

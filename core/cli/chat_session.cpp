@@ -1,0 +1,275 @@
+#include "cli/chat_session.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "data/media/decode_image.h"
+#include "data/media/video.h"
+#include "data/visual_marks.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+
+namespace fvlm::cli {
+namespace {
+
+// Prints one answer as it comes. Its functions are called on the model's thread, but for wait().
+class PrintedAnswer final : public serve::AnswerListener {
+ public:
+  explicit PrintedAnswer(const std::atomic<bool>& interrupted) : interrupted_(interrupted) {}
+
+  void add_text(int64_t, const std::string& piece) override {
+    if (!first_) first_ = std::chrono::steady_clock::now();
+    text_ += piece;
+    fmt::print("{}", strip_control_characters(piece));
+    std::fflush(stdout);
+  }
+  void end_answer(int64_t, const char* finish) override { finish_ = finish; }
+  void complete(const serve::Usage& usage) override {
+    usage_ = usage;
+    finish();
+  }
+  void fail(const Error& error) override {
+    error_ = error;
+    finish();
+  }
+  bool is_abandoned() const override { return interrupted_; }
+
+  // Until it is complete. Throws the Error of one that failed.
+  void wait() {
+    std::unique_lock lock(lock_);
+    changed_.wait(lock, [this] { return finished_; });
+    if (error_) throw Error(*error_);
+  }
+  const std::string& text() const { return text_; }
+  std::string figures() const {
+    const double seconds =
+        first_ ? std::chrono::duration<double>(std::chrono::steady_clock::now() - *first_).count() : 0;
+    std::string words = fmt::format("{}, a prompt of {}", counted(usage_.completion, "token"), grouped(usage_.prompt));
+    if (usage_.completion > 1 && seconds > 0)
+      words += fmt::format(", {:.1f} a second", static_cast<double>(usage_.completion - 1) / seconds);
+    if (interrupted_) return words + ", stopped";
+    return finish_ == "length" ? words + ", not finished" : words;
+  }
+
+ private:
+  void finish() {
+    std::lock_guard lock(lock_);
+    finished_ = true;
+    changed_.notify_one();
+  }
+
+  const std::atomic<bool>& interrupted_;
+  std::string text_, finish_;
+  serve::Usage usage_;
+  std::optional<std::chrono::steady_clock::time_point> first_;
+  std::optional<Error> error_;
+  std::mutex lock_;
+  std::condition_variable changed_;
+  bool finished_ = false;
+};
+
+double number_of(const std::string& text) {
+  try {
+    size_t end = 0;
+    const double value = std::stod(text, &end);
+    if (end == text.size()) return value;
+  } catch (const std::exception&) { // the same message for all that is no number
+  }
+  throw Error(ErrorKind::usage, fmt::format("'{}' is no number", text));
+}
+
+int64_t whole_number_of(const std::string& text) {
+  const double value = number_of(text);
+  if (value != static_cast<double>(static_cast<int64_t>(value)) || value < 0)
+    throw Error(ErrorKind::usage, fmt::format("expected a whole number of 0 or more, got '{}'", text));
+  return static_cast<int64_t>(value);
+}
+
+} // namespace
+
+struct ChatSession::Command {
+  const char* name;
+  const char* argument;
+  const char* help;
+};
+
+const std::vector<ChatSession::Command>& ChatSession::commands() {
+  static const std::vector<Command> all = {
+      {"image", "FILE", "show a JPEG or PNG with the next message"},
+      {"video", "FILE", "show a video, or a folder of images, with the next message"},
+      {"system", "TEXT", "replace the system text; without a text there is none"},
+      {"retry", "", "answer the last message again, with the next seed"},
+      {"reset", "", "begin a new conversation"},
+      {"settings", "[NAME VALUE]", "print the settings, or change one: /settings temperature 0.7"},
+      {"help", "", "list the commands"},
+      {"quit", "", "end the conversation, as Ctrl-D does"},
+  };
+  return all;
+}
+
+ChatSession::ChatSession(AnsweringModel& model, const ChatSettings& settings, const std::atomic<bool>& interrupted,
+                         bool is_terminal)
+    : model_(model), settings_(settings), interrupted_(interrupted), is_terminal_(is_terminal),
+      service_(model.generator, model.tokenizer, model.prompts, {}) {}
+
+void ChatSession::say(const std::string& text) const {
+  if (is_terminal_) fmt::print("{}\n", styled(text, Style::dim));
+}
+
+bool ChatSession::take(const std::string& line) {
+  if (line.starts_with('/') && !line.starts_with("//")) {
+    const size_t end = line.find(' ');
+    run(line.substr(1, end == std::string::npos ? end : end - 1),
+        end == std::string::npos ? "" : trimmed(line.substr(end)));
+  } else if (!trimmed(line).empty()) {
+    ask(line.starts_with("//") ? line.substr(1) : line);
+  }
+  return !quits_;
+}
+
+void ChatSession::run(const std::string& name, const std::string& argument) {
+  if (name == "image") {
+    show_image(argument);
+  } else if (name == "video") {
+    show_video(argument);
+  } else if (name == "system") {
+    system_ = argument;
+  } else if (name == "retry") {
+    retry();
+  } else if (name == "reset") {
+    reset();
+  } else if (name == "settings") {
+    set(argument);
+  } else if (name == "help") {
+    for (const Command& command : commands())
+      fmt::print("/{:<22} {}\n", fmt::format("{} {}", command.name, command.argument), command.help);
+  } else if (name == "quit" || name == "exit") {
+    quits_ = true;
+  } else {
+    std::vector<std::string> names;
+    for (const Command& command : commands()) names.emplace_back(command.name);
+    const auto near = nearest(name, names);
+    throw Error(ErrorKind::usage, fmt::format("there is no command /{}", name))
+        .advise(near ? fmt::format("did you mean /{}?", *near)
+                     : "/help lists them; a message that begins with a slash begins with two");
+  }
+}
+
+void ChatSession::set(const std::string& argument) {
+  ChatSettings changed = settings_;
+  infer::Sampling& sampling = changed.sampling;
+  if (!argument.empty()) {
+    const size_t space = argument.find_first_of(" =");
+    const std::string name = argument.substr(0, space);
+    const std::string value = space == std::string::npos ? "" : trimmed(argument.substr(space + 1));
+    if (name == "temperature") {
+      sampling.temperature = number_of(value);
+    } else if (name == "top-p") {
+      sampling.top_p = number_of(value);
+    } else if (name == "min-p") {
+      sampling.min_p = number_of(value);
+    } else if (name == "repetition-penalty") {
+      sampling.repetition_penalty = number_of(value);
+    } else if (name == "top-k") {
+      sampling.top_k = whole_number_of(value);
+    } else if (name == "seed") {
+      sampling.seed = static_cast<uint64_t>(whole_number_of(value));
+    } else if (name == "max-tokens") {
+      changed.max_tokens = std::max<int64_t>(1, whole_number_of(value));
+    } else {
+      throw Error(ErrorKind::usage, fmt::format("there is no setting '{}'", name)).advise("/settings lists them");
+    }
+    (void)infer::Sampler(sampling); // throws for what makes no sense
+    settings_ = changed;
+  }
+  fmt::print("temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {}\n",
+             sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
+             sampling.seed, changed.max_tokens);
+}
+
+void ChatSession::show_image(const std::string& file) {
+  if (video_)
+    throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both")
+        .advise("/reset begins a new one");
+  std::string bytes = read_file(file, max_image_file_bytes);
+  if (!looks_like_image(std::as_bytes(std::span(bytes))))
+    throw Error(ErrorKind::data, "not a JPEG or PNG").at(file).advise("/video shows videos and folders of images");
+  images_.push_back(std::move(bytes));
+  marks_ += image_mark;
+  say(fmt::format("the next message shows {}", file));
+}
+
+void ChatSession::show_video(const std::string& file) {
+  if (video_ || !images_.empty())
+    throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both")
+        .advise("/reset begins a new one");
+  MediaOptions options = model_.input.media;
+  const auto decoder = choose_video_decoder(*model_.registry, {});
+  options.video = decoder ? &*decoder : nullptr;
+  const MediaFile media(file, options);
+  at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
+  media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
+  video_ = serve::PromptFrames{frames, media.tiles(), false};
+  marks_ = video_mark;
+  say(fmt::format("the next message shows {} of {}", counted(media.frames(), "frame"), file));
+}
+
+void ChatSession::ask(const std::string& text) {
+  if (has_visual_mark(text))
+    throw Error(ErrorKind::usage, "the message holds <image> or <video>, which stand for pictures")
+        .advise("/image FILE shows a picture");
+  turns_.push_back({"user", marks_.empty() ? text : fmt::format("{}\n{}", marks_, text)});
+  try {
+    answer();
+  } catch (...) {
+    turns_.pop_back();
+    throw;
+  }
+  marks_.clear();
+}
+
+void ChatSession::retry() {
+  if (turns_.empty()) throw Error(ErrorKind::usage, "there is no message to answer again");
+  const Turn last = std::move(turns_.back());
+  turns_.pop_back();
+  ++settings_.sampling.seed;
+  try {
+    answer();
+  } catch (...) {
+    turns_.push_back(last);
+    throw;
+  }
+}
+
+void ChatSession::reset() {
+  turns_.clear();
+  images_.clear();
+  video_.reset();
+  marks_.clear();
+  say("a new conversation");
+}
+
+void ChatSession::answer() {
+  serve::ChatRequest request;
+  request.system = system_;
+  request.turns = turns_;
+  request.images = images_;
+  request.frames = video_;
+  request.sampling = settings_.sampling;
+  request.max_tokens = settings_.max_tokens;
+  const auto printed = std::make_shared<PrintedAnswer>(interrupted_);
+  service_.submit(std::move(request), printed);
+  printed->wait();
+  fmt::print("\n");
+  say(printed->figures());
+  turns_.push_back({"assistant", printed->text()});
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,48 @@
+#include "serve/chat_page.h"
+
+#include "base/base64.h"
+#include "base/error.h"
+#include "base/hash.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace fvlm::serve {
+
+extern const std::string_view page_html, page_css, page_js, media_js; // of page/, by fvlm_embed()
+
+namespace {
+
+// 'sha256-...', by which a policy names an inline script or style sheet.
+std::string source_of(std::string_view text) {
+  const std::string hex = sha256_hex(text);
+  std::string digest;
+  for (size_t at = 0; at < hex.size(); at += 2) digest += static_cast<char>(std::stoi(hex.substr(at, 2), nullptr, 16));
+  return fmt::format("'sha256-{}'", encode_base64(digest));
+}
+
+void fill(std::string& page, std::string_view mark, std::string_view text) {
+  const size_t at = page.find(mark);
+  if (at == std::string::npos) throw Error(ErrorKind::internal, fmt::format("the chat page has no {}", mark));
+  page.replace(at, mark.size(), text);
+}
+
+} // namespace
+
+const ChatPage& chat_page() {
+  static const ChatPage page = [] {
+    const std::string script = fmt::format("\n{}{}", media_js, page_js), style = fmt::format("\n{}", page_css);
+    ChatPage made{
+        std::string(page_html),
+        fmt::format("default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data: blob:; "
+                    "media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+                    source_of(script), source_of(style))};
+    fill(made.html, "{{style}}", style);
+    fill(made.html, "{{script}}", script);
+    return made;
+  }();
+  return page;
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,72 @@
+#include "serve/request_guard.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <boost/asio/ip/address.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::serve {
+namespace {
+
+std::string lower_case(std::string text) {
+  for (char& letter : text)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  return text;
+}
+
+// The name of a Host header, without its port.
+std::string name_of(const std::string& host) {
+  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
+  return host.substr(0, host.find(':'));
+}
+
+bool is_address(const std::string& name) {
+  boost::system::error_code error;
+  boost::asio::ip::make_address(name, error);
+  return !error;
+}
+
+} // namespace
+
+RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::string> origins)
+    : hosts_(std::move(hosts)), origins_(std::move(origins)) {
+  for (std::string& host : hosts_) {
+    if (host.empty() || host.find_first_of(":/ ") != std::string::npos)
+      throw Error(ErrorKind::usage, fmt::format("--allow-host: '{}' is no host name", host))
+          .advise("give the name alone: --allow-host gpu.example.com");
+    host = lower_case(host);
+  }
+  for (std::string& origin : origins_) {
+    const size_t name = origin.find("://");
+    const bool is_web = origin.starts_with("http://") || origin.starts_with("https://");
+    if (!is_web || name + 3 == origin.size() || origin.find('/', name + 3) != std::string::npos)
+      throw Error(ErrorKind::usage, fmt::format("--allow-origin: '{}' is no origin", origin))
+          .advise("give scheme and host, without a path: --allow-origin https://example.com");
+    origin = lower_case(origin);
+  }
+}
+
+bool RequestGuard::is_listed(const std::string& origin) const {
+  return std::find(origins_.begin(), origins_.end(), lower_case(origin)) != origins_.end();
+}
+
+std::optional<RequestGuard::Refusal> RequestGuard::check(const HttpRequest& request) const {
+  const std::string host = lower_case(request.host), name = name_of(host);
+  const bool is_known = host.empty() || name == "localhost" || name.ends_with(".localhost") || is_address(name) ||
+                        std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end();
+  if (!is_known)
+    return Refusal{421, fmt::format("this server is not known as '{}'; --allow-host NAME lets it be", name)};
+  const std::string origin = lower_case(request.origin);
+  if (!origin.empty() && !is_listed(origin) &&
+      (host.empty() || (origin != "http://" + host && origin != "https://" + host)))
+    return Refusal{403, fmt::format("pages of '{}' may not ask this server; --allow-origin lets them", origin)};
+  const std::string type = lower_case(trimmed(request.content_type.substr(0, request.content_type.find(';'))));
+  if (request.method == "POST" && type != "application/json")
+    return Refusal{415, fmt::format("expected Content-Type: application/json, got '{}'", type)};
+  return std::nullopt;
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,118 @@
+"""`fvlm-engine chat`: conversations of a script beside the answers of `serve` and `generate`, and Ctrl-C on a terminal.
+
+usage: chat_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import fcntl
+import json
+import os
+import pty
+import subprocess
+import termios
+import unittest
+
+from against_oracle import engine, folder, tool
+from running_server import Server, make_endless, picture, user
+
+OPTIONS = ("--image-size", 28, "--max-tokens", 8)
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    make_endless("gqa")
+    (folder / "picture.png").write_bytes(picture())
+    (folder / "clip").mkdir()
+    for number in range(3):
+        (folder / "clip" / f"{number}.png").write_bytes(picture(step=number + 2))
+
+
+def command(verb, *options):
+    return [str(word) for word in (engine, verb, folder / "gqa", *options)]
+
+
+def generated(*options):
+    printed = subprocess.run(command("generate", "--json", *OPTIONS, *options), capture_output=True, text=True, check=True).stdout
+    return json.loads(printed)["text"]
+
+
+def clean(text):
+    """As it is printed: without what would move a terminal's cursor."""
+    kept = "\n\t"
+    return "".join(" " if not letter.isprintable() and letter not in kept and letter != "\ufffd" else letter for letter in text)
+
+
+def chat(lines, *options, code=0):
+    result = subprocess.run(command("chat", *OPTIONS, *options), input="\n".join(lines) + "\n", capture_output=True, text=True)
+    assert result.returncode == code, result.stderr
+    return result.stdout if code == 0 else result.stderr
+
+
+class Script(unittest.TestCase):
+    def test_answers_as_generate_does(self):
+        for line, options in ((["What is this?"], []), (["/system Be brief.", "What is this?"], ["--system", "Be brief."]),
+                              (["/image " + str(folder / "picture.png"), "What is this?"], ["--image", folder / "picture.png"]),
+                              (["/video " + str(folder / "clip"), "What is this?"], ["--video", folder / "clip"])):
+            with self.subTest(line=line):
+                expected = generated("--prompt", "What is this?", *options)
+                self.assertEqual(clean(chat(line)), clean(expected) + "\n")
+
+    def test_carries_the_conversation_along_until_it_is_reset(self):
+        with Server("--image-size", 28) as server:
+            first = server.ask(user("What is this?"))
+            turns = [user("What is this?"), {"role": "assistant", "content": first}, user("And why?")]
+            second, alone = server.ask(*turns), server.ask(user("And why?"))
+        self.assertEqual(clean(chat(["What is this?", "And why?"])), clean(f"{first}\n{second}\n"))
+        self.assertEqual(clean(chat(["What is this?", "/reset", "And why?"])), clean(f"{first}\n{alone}\n"))
+
+    def test_a_line_goes_on_behind_a_backslash_and_two_slashes_are_one(self):
+        self.assertEqual(clean(chat(["one \\", "two"])), clean(generated("--prompt", "one \ntwo")) + "\n")
+        self.assertEqual(clean(chat(["//what"])), clean(generated("--prompt", "/what")) + "\n")
+
+    def test_settings_change_the_next_answer_and_retry_the_seed(self):
+        drawn = [generated("--prompt", "Hi", "--temperature", 1.5, "--seed", seed) for seed in (4, 5)]
+        printed = chat(["/settings temperature 1.5", "/settings seed 4", "Hi", "/retry"])
+        self.assertEqual(clean(printed.split("max-tokens 8\n")[2]), clean("".join(text + "\n" for text in drawn)))
+
+    def test_mistakes_end_a_script_and_say_why(self):
+        for code, words, lines in ((2, "did you mean /image?", ["/imgae x"]),
+                                   (4, "not a JPEG or PNG", [f"/image {folder / 'gqa' / 'fvlm.json'}"]),
+                                   (2, "no message to answer again", ["/retry"]), (2, "'hot' is no number", ["/settings temperature hot"]),
+                                   (2, "stand for pictures", ["an <image>"]), (2, "one video or pictures", [f"/video {folder / 'clip'}", f"/image {folder / 'picture.png'}"]),
+                                   (2, "temperature", ["/settings temperature -1"])):
+            with self.subTest(words=words):
+                self.assertIn(words, chat(lines, code=code))
+
+
+class Terminal(unittest.TestCase):
+    def read_until(self, words):
+        while words not in self.seen:
+            self.seen += os.read(self.keyboard, 65536).decode(errors="replace")
+        before, self.seen = self.seen.split(words, 1)
+        return before
+
+    def test_ctrl_c_stops_an_answer_and_not_the_program(self):
+        self.seen = ""
+        self.keyboard, terminal = pty.openpty()
+        process = subprocess.Popen(command("chat", "--image-size", 28, "--max-tokens", 8000), stdin=terminal, stdout=terminal, stderr=terminal,
+                                   start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+                                   env=os.environ | {"NO_COLOR": "1"})
+        os.close(terminal)
+        self.read_until("> ")
+        os.write(self.keyboard, b"\x03")
+        self.read_until("/quit or Ctrl-D")
+        self.read_until("> ")
+        os.write(self.keyboard, b"Tell a story.\n")
+        self.read_until("story.")
+        os.read(self.keyboard, 100) # the answer has begun
+        os.write(self.keyboard, b"\x03")
+        self.read_until(", stopped")
+        self.read_until("> ")
+        os.write(self.keyboard, b"/settings max-tokens 3\n")
+        self.read_until("max-tokens 3\r\n")
+        os.write(self.keyboard, b"And now?\n")
+        self.read_until("3 tokens, a prompt of")
+        os.write(self.keyboard, b"\x04")
+        self.assertEqual(process.wait(timeout=60), 0)
+        os.close(self.keyboard)
+
+
+if __name__ == "__main__":
+    unittest.main()

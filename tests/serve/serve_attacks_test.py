@@ -1,0 +1,163 @@
+"""What `fvlm-engine serve` makes of requests that mean it ill (attacks.py): each has its answer, the server answers a good
+request after it as before, and its memory does not grow.
+
+usage: serve_attacks_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import json
+import socket
+import struct
+import unittest
+
+from against_oracle import folder, tool
+from attacks import BODIES, BODY, CHAT, FRAMING, HEADERS, PATHS, chat, get, post
+from running_server import Server, make_endless, user
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+
+
+class Attacks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28)
+        cls.usual = cls.server.ask(user("Hello?"))
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+    def still_answers(self):
+        self.assertEqual(self.server.ask(user("Hello?")), self.usual)
+
+    def expect(self, status, expected, what):
+        self.assertIn(status, expected if isinstance(expected, tuple) else (expected,), what)
+
+    def status_of(self, sent, says_more=False):
+        """Of the first answer to these bytes; 0 where the connection is closed without one. A client that says no more has
+        left, for the server."""
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as client:
+            answer = b""
+            try:
+                client.sendall(sent)
+                if not says_more:
+                    client.shutdown(socket.SHUT_WR)
+                while b"\r\n" not in answer and (piece := client.recv(65536)):
+                    answer += piece
+            except ConnectionError: # it may close before all is sent; the answer can be lost then
+                pass
+            return int(answer.split(b" ", 2)[1]) if answer else 0
+
+    def run_all(self):
+        for name, sent, expected in FRAMING:
+            with self.subTest(framing=name):
+                self.expect(self.status_of(sent, says_more=expected == 200), expected, name)
+                self.still_answers()
+        for name, body, expected, words in BODIES:
+            with self.subTest(body=name):
+                status, text, _ = self.server.send(CHAT, body, raw=isinstance(body, bytes))
+                self.expect(status, expected, text)
+                self.assertIn(words, text)
+                self.assertLess(len(text), 1000, "an answer that quotes all of it")
+                self.still_answers()
+        for name, headers, expected in HEADERS:
+            with self.subTest(headers=name):
+                status, text, response = self.server.send(CHAT, chat(), headers=headers)
+                self.expect(status, expected, text)
+                self.assertIsNone(response.getheader("Access-Control-Allow-Origin"))
+                self.still_answers()
+        for path in PATHS:
+            with self.subTest(path=path):
+                self.assertEqual(self.status_of(get(path.encode())), 404)
+
+    def resident(self):
+        pages = int(open(f"/proc/{self.server.process.pid}/statm").read().split()[1])
+        return pages * 4096 / 2**20
+
+    def test_have_their_answers_and_take_no_memory(self):
+        self.assertGreaterEqual(len(FRAMING) + len(BODIES) + len(HEADERS) + len(PATHS), 60)
+        self.run_all()
+        before = self.resident()
+        self.run_all()
+        self.assertLess(self.resident() - before, 48, "MiB of memory more after the second round")
+
+    def test_clients_that_vanish_hold_nothing(self):
+        request = json.dumps(chat("Tell a story.", max_tokens=4096, n=8, stream=True, temperature=5)).encode()
+        for _ in range(20): # with a reset in place of an end
+            client = socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(post(b"Content-Length: %d\r\n" % len(request), request))
+            client.recv(20)
+            client.close()
+        self.server.wait_for(requests_running=0, requests_waiting=0)
+        self.still_answers()
+
+    def test_a_flood_of_pipelined_requests_is_answered_in_order(self):
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as client:
+            client.sendall(get() * 300 + get(b"/nothing"))
+            client.shutdown(socket.SHUT_WR)
+            answer = b""
+            while piece := client.recv(65536):
+                answer += piece
+        self.assertEqual(answer.count(b"HTTP/1.1 200 "), 300)
+        self.assertTrue(answer.rindex(b"HTTP/1.1 404 ") > answer.rindex(b"HTTP/1.1 200 "))
+
+    def test_slow_clients_are_cut_off(self):
+        with Server("--image-size", 28, "--idle", 1) as server:
+            def opened(sent):
+                client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+                client.sendall(sent)
+                return client
+            half = [opened(get()[:-2]) for _ in range(50)] + [opened(post(b"Content-Length: 50\r\n", b"{")) for _ in range(50)] + [opened(b"")]
+            for client in half:
+                self.assertEqual(client.recv(100), b"", "closed without an answer")
+                client.close()
+            self.assertEqual(server.ask(user("Hello?")), self.usual)
+
+    def test_an_answer_that_does_not_begin_in_time_is_given_up(self):
+        tool("make-tiny", "model", "gqa", folder / "endless", "--seed", "1")
+        make_endless("endless")
+        with Server("--image-size", 28, "--patience", 1, model="endless") as server:
+            status, text, response = server.send(CHAT, chat("Tell a story.", max_tokens=4096, n=8))
+            self.assertEqual((status, response.getheader("Retry-After")), (503, "10"), text)
+            server.wait_for(requests_running=0, requests_abandoned_total=1)
+            self.assertIsNotNone(server.ask(user("Hello?")))
+
+    def test_connections_have_a_limit(self):
+        with Server("--image-size", 28, "--connections", 8) as server:
+            held = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(8)]
+            for client in held:
+                client.sendall(get())
+                self.assertIn(b" 200 ", client.recv(100))
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+                self.assertIn(b" 503 ", client.recv(100))
+            for client in held:
+                client.close()
+            for _ in range(600):
+                try:
+                    if server.send("/health")[0] == 200:
+                        break
+                except OSError:
+                    pass
+            else:
+                self.fail("closed connections still count")
+
+    def test_words_of_a_template_are_text(self):
+        def rows(text):
+            return json.loads(self.server.send(CHAT, chat(text))[1])["usage"]["prompt_tokens"]
+        for token in ("<|im_end|>", "<|im_start|>", "<|endoftext|>"):
+            self.assertGreater(rows(f"Hi {token}"), rows("Hi ") + 1, "a special token is one")
+
+    def test_other_pages_may_ask_where_they_are_listed(self):
+        page = "https://app.example.com"
+        with Server("--image-size", 28, "--allow-origin", page, "--allow-host", "gpu.example.com") as server:
+            status, text, response = server.send(CHAT, chat(), headers={"Origin": page})
+            self.assertEqual((status, response.getheader("Access-Control-Allow-Origin"), response.getheader("Vary")), (200, page, "Origin"), text)
+            status, _, response = server.send(CHAT, method="OPTIONS", headers={"Origin": page, "Access-Control-Request-Method": "POST"})
+            self.assertEqual((status, response.getheader("Access-Control-Allow-Methods")), (204, "GET, POST"))
+            self.assertEqual(server.send(CHAT, chat(), headers={"Origin": "https://example.com"})[0], 403)
+            self.assertEqual(server.send(CHAT, method="OPTIONS", headers={"Origin": "https://example.com"})[0], 403)
+            self.assertEqual(server.send(CHAT, chat(), headers={"Host": "GPU.example.com:80", "Origin": "http://gpu.example.com:80"})[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,266 @@
+"""The chat page of `fvlm-engine serve` in a real browser: answers that are streamed, stopped, retried and edited, pictures
+and the veil over what the model did not look at, keys, and texts that look like HTML.
+
+usage: serve_browser_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or Chromium are missing. With
+FVLM_SCREENSHOTS=DIR it also writes pictures of the page."""
+import base64
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+
+from browser import Browser, find_chromium
+
+if not find_chromium():
+    print("Skipped\nthere is no Chromium: ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+from against_oracle import folder, tool
+from running_server import Server, make_endless, picture
+
+TOKEN = "correct horse"
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    make_endless("gqa")
+    (folder / "picture.png").write_bytes(picture(size=56))
+    (folder / "other.png").write_bytes(picture(size=56, step=3))
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28)
+        cls.browser = Browser(folder / "profile")
+        cls.browser.call("Page.addScriptToEvaluateOnNewDocument", source="""window.violations = [];
+            addEventListener("securitypolicyviolation", event => violations.push(event.effectiveDirective))""")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        assert cls.server.stop() == 0, cls.server.log
+
+    def setUp(self):
+        self.browser.size(1280, 800)
+        self.open(self.server)
+
+    def tearDown(self):
+        self.assertEqual(self.value("violations"), [])
+
+    def open(self, server):
+        self.browser.open(f"http://127.0.0.1:{server.port}/")
+        self.browser.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.browser.open(f"http://127.0.0.1:{server.port}/")
+
+    def value(self, expression):
+        return self.browser.evaluate(expression)
+
+    def set(self, name, value):
+        self.value(f"document.getElementById({json.dumps(name)}).value = {json.dumps(str(value))}")
+
+    def write(self, text):
+        self.value("document.getElementById('text').focus()")
+        self.browser.type(text)
+
+    def ask(self, text):
+        self.write(text)
+        self.browser.press("Enter", text="\r")
+
+    def answered(self, answers):
+        self.browser.wait_for(f"document.querySelectorAll('article.assistant').length === {answers} && running === null")
+
+    def words(self):
+        return self.value("[...document.querySelectorAll('article .words')].map(words => words.textContent)")
+
+    def screenshot(self, name):
+        if where := os.environ.get("FVLM_SCREENSHOTS"):
+            data = self.browser.call("Page.captureScreenshot", format="png")["data"]
+            (Path(where) / f"{name}.png").write_bytes(base64.b64decode(data))
+
+    def reply_with(self, *pieces):
+        """Lets the next question be answered with these pieces in place of the model's."""
+        self.browser.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/chat/completions"}])
+        def event(choices, **more):
+            return "data: " + json.dumps({"choices": choices} | more) + "\n\n"
+        body = "".join(event([{"index": 0, "delta": {"content": piece}, "finish_reason": None}]) for piece in pieces)
+        body += event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
+        body += event([], usage={"prompt_tokens": 3, "completion_tokens": len(pieces)}) + "data: [DONE]\n\n"
+        def reply():
+            paused = self.browser.next_event("Fetch.requestPaused")
+            self.browser.call("Fetch.fulfillRequest", requestId=paused["requestId"], responseCode=200,
+                              responseHeaders=[{"name": "Content-Type", "value": "text/event-stream"}],
+                              body=base64.b64encode(body.encode()).decode())
+            self.browser.call("Fetch.disable")
+        return reply
+
+    def test_shows_the_answer_that_the_server_gives(self):
+        self.set("temperature", 0)
+        self.set("max_tokens", 12)
+        self.browser.wait_for("model.id === 'gqa'")
+        self.ask("What is this?")
+        self.answered(1)
+        self.assertEqual(self.words(), ["What is this?", self.server.ask({"role": "user", "content": "What is this?"}, max_tokens=12)])
+        about = self.value("document.querySelector('article.assistant .about').textContent")
+        self.assertRegex(about, r"^\d+ tokens( · [\d.]+ tokens/s)? · prompt \d+")
+        self.assertEqual(self.value("document.activeElement.id"), "text")
+        messages = [{"role": "user", "content": "What is this?"}, {"role": "assistant", "content": self.words()[1]},
+                    {"role": "user", "content": "And why?"}]
+        self.ask("And why?")
+        self.answered(2)
+        self.assertEqual(self.words()[3], self.server.ask(*messages, max_tokens=12), "the conversation goes along")
+
+    def test_sends_a_picture_and_veils_where_the_model_did_not_look(self):
+        self.set("temperature", 0)
+        self.set("max_tokens", 8)
+        self.browser.wait_for("model.fvlm.attention")
+        self.browser.attach("#files", folder / "picture.png", folder / "other.png")
+        self.browser.wait_for("document.querySelectorAll('#attached img').length === 2")
+        self.ask("And this?")
+        self.answered(1)
+        self.assertEqual(self.value("document.querySelectorAll('article.user img').length"), 2)
+        self.assertEqual(self.value("document.querySelectorAll('.glances li').length"), 2)
+        shades = self.value("""[...document.querySelectorAll('.glances canvas')].map(canvas =>
+            [canvas.width, canvas.height, ...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data])""")
+        alphas = [shade[2:][3::4] for shade in shades]
+        self.assertEqual([shade[:2] for shade in shades], [[4, 4], [4, 4]])
+        self.assertEqual(min(min(alpha) for alpha in alphas), 0, "no veil where it looked most")
+        self.assertGreater(max(max(alpha) for alpha in alphas), 0, alphas)
+        self.browser.wait_for("[...document.querySelectorAll('.glances img')].every(image => image.naturalWidth === 28)")
+        content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()}}
+                   for file in (folder / "picture.png", folder / "other.png")]
+        expected = self.server.ask({"role": "user", "content": content + [{"type": "text", "text": "And this?"}]}, max_tokens=8)
+        self.assertEqual(self.words()[1], expected)
+        self.screenshot("picture-1280")
+        self.browser.size(400, 800, dark=True)
+        self.screenshot("picture-400-dark")
+
+    def test_draws_the_frames_of_a_video(self):
+        self.browser.wait_for("model.id === 'gqa'")
+        self.value("""(async () => { // records three colours of half a second each
+            const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+            [canvas.width, canvas.height] = [64, 48];
+            const recorder = new MediaRecorder(canvas.captureStream(20), {mimeType: "video/webm"}), parts = [];
+            recorder.ondataavailable = event => parts.push(event.data);
+            const stopped = new Promise(resolve => { recorder.onstop = resolve; });
+            recorder.start();
+            for (let step = 0; step < 30; ++step) {
+              pen.fillStyle = ["#f00", "#0f0", "#00f"][Math.floor(step / 10)];
+              pen.fillRect(0, 0, 64, 48);
+              await new Promise(resolve => setTimeout(resolve, 50));
+            }
+            recorder.stop();
+            await stopped;
+            await attach([new File(parts, "clip.webm", {type: "video/webm"})]);
+        })()""")
+        self.assertEqual(self.value("[document.getElementById('status').textContent, attached.length >= 2]"), ["", True])
+        self.assertEqual(self.value("attached[0].name"), f"clip.webm, frame 1 of {self.value('attached.length')}")
+        colours = self.value("""Promise.all(attached.map(async picture => {
+            const image = new Image();
+            image.src = picture.url;
+            await image.decode();
+            const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+            pen.drawImage(image, 0, 0);
+            return [image.naturalWidth, image.naturalHeight, ...[...pen.getImageData(20, 20, 1, 1).data.slice(0, 3)].map(value => value > 120 ? 1 : 0)];
+        }))""")
+        self.assertEqual([colours[0][:2], colours[0][2:]], [[64, 48], [1, 0, 0]], colours)
+        self.assertNotEqual(colours[-1][2:], [1, 0, 0], "another frame")
+        self.set("max_tokens", 3)
+        self.ask("Which colour came first?")
+        self.answered(1)
+        self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 0)
+        self.assertEqual(self.value("document.querySelectorAll('.glances li').length"), len(colours))
+
+    def test_stops_an_answer_by_escape_and_retries_it(self):
+        before = self.server.metrics()["requests_abandoned_total"]
+        self.set("temperature", 0)
+        self.set("max_tokens", 4096)
+        self.ask("Tell a story.")
+        self.browser.wait_for("document.querySelector('article.assistant .words')?.textContent.length > 3")
+        self.screenshot("streaming-1280")
+        self.browser.press("Escape")
+        self.answered(1)
+        self.assertIn("stopped", self.value("document.querySelector('article.assistant .about').textContent"))
+        self.server.wait_for(requests_running=0, requests_abandoned_total=before + 1)
+        self.set("max_tokens", 5)
+        self.browser.click("article.assistant .change")
+        self.answered(1)
+        self.assertRegex(self.value("document.querySelector('article.assistant .about').textContent"), r"^[1-5] tokens")
+
+    def test_edits_the_last_message_and_starts_anew(self):
+        self.set("max_tokens", 3)
+        self.browser.attach("#files", folder / "picture.png")
+        self.browser.wait_for("attached.length === 1")
+        self.ask("What is thiss?")
+        self.answered(1)
+        self.browser.press("ArrowUp")
+        self.assertEqual(self.value("[document.getElementById('text').value, turns.length, attached.length]"), ["What is thiss?", 0, 1])
+        self.set("text", "")
+        self.write("line")
+        self.browser.press("Enter", text="\r", modifiers=8)
+        self.assertEqual(self.value("[document.getElementById('text').value, turns.length]"), ["line\n", 0])
+        self.browser.press("Enter", text="\r")
+        self.answered(1)
+        self.assertEqual(self.words()[0], "line")
+        self.browser.click("#new")
+        self.assertEqual(self.value("[turns.length, document.querySelectorAll('article').length]"), [0, 0])
+
+    def test_shows_html_as_text(self):
+        hostile = ["<img src=x onerror=\"window.hit = 1\">", "<script>window.hit = 1</script>", "</div><b>bold</b>", "&lt;i&gt; ${1} \u202e"]
+        reply = self.reply_with(*hostile)
+        self.ask("<u>me</u> <script>window.hit = 1</script>")
+        reply()
+        self.answered(1)
+        self.assertEqual(self.words(), ["<u>me</u> <script>window.hit = 1</script>", "".join(hostile)])
+        self.assertEqual(self.value("document.querySelectorAll('article img, article script, article b, article u').length"), 0)
+        self.assertIsNone(self.value("window.hit"))
+
+    def test_runs_no_script_but_its_own_and_reaches_no_other_server(self):
+        self.value("document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.hit = 1'}))")
+        self.assertIsNone(self.value("window.hit"))
+        self.assertEqual(self.value("fetch('http://localhost:9/').then(() => 'sent', error => error.name)"), "TypeError")
+        self.browser.wait_for("violations.length >= 2")
+        self.assertEqual(self.value("violations.splice(0)"), ["script-src-elem", "connect-src"])
+
+    def test_says_what_the_server_refuses(self):
+        self.ask("An <image> of a cat")
+        self.answered(1)
+        self.assertIn("stand for pictures", self.words()[1])
+        self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 1)
+        self.set("max_tokens", 3)
+        self.ask("A cat")
+        self.browser.wait_for("document.querySelectorAll('article.error').length === 0 && running === null")
+
+    def test_asks_for_the_token(self):
+        (folder / "token").write_text(TOKEN + "\n")
+        with Server("--image-size", 28, "--token-file", folder / "token") as server:
+            self.open(server)
+            self.browser.wait_for("document.activeElement.id === 'token'")
+            self.browser.type(TOKEN)
+            self.value("document.getElementById('token').dispatchEvent(new Event('change', {bubbles: true}))")
+            self.browser.wait_for("model.id === 'gqa'")
+            self.set("max_tokens", 3)
+            self.ask("Hi")
+            self.answered(1)
+            self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 0)
+
+    def test_is_labelled_and_fits_a_phone(self):
+        self.browser.click("#settings-button")
+        self.screenshot("settings-1280")
+        unlabelled = """[...document.querySelectorAll('button, input, textarea, img, canvas')].filter(one => !one.closest('[hidden]')
+            && one.tagName !== 'CANVAS' && !(one.textContent.trim() && one.tagName === 'BUTTON') && !one.labels?.length
+            && !one.getAttribute('aria-label') && !one.alt).map(one => one.outerHTML)"""
+        self.assertEqual(self.value(unlabelled), [])
+        for width in (400, 320):
+            self.browser.size(width, 700)
+            self.assertLessEqual(self.value("document.documentElement.scrollWidth"), width)
+            self.assertTrue(self.value("document.getElementById('send').getBoundingClientRect().bottom <= innerHeight"))
+        self.browser.size(400, 800)
+        self.screenshot("settings-400")
+        self.browser.click("#settings-button")
+        self.screenshot("empty-400")
+
+
+if __name__ == "__main__":
+    unittest.main()

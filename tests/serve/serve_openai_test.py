@@ -1,0 +1,123 @@
+"""`fvlm-engine serve` asked by the package `openai`: its objects, streams, pictures and exceptions.
+
+usage: serve_openai_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
+import base64
+import sys
+import unittest
+
+try:
+    import openai
+except ImportError as error:
+    print(f"Skipped\nthe package openai is not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+from against_oracle import folder, tool
+from running_server import Server, data_url, picture, user, with_image
+
+TOKEN = "correct horse"
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    (folder / "token").write_text(TOKEN + "\n")
+
+
+class OpenAi(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28, "--token-file", folder / "token")
+        cls.client = cls.with_key(TOKEN)
+
+    @classmethod
+    def with_key(cls, key):
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key=key, max_retries=0, timeout=60)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        assert cls.server.stop() == 0, cls.server.log
+
+    def ask(self, *messages, **fields):
+        return self.client.chat.completions.create(**{"model": "gqa", "messages": list(messages), "temperature": 0, "max_tokens": 8} | fields)
+
+    def test_reads_the_list_of_models(self):
+        self.assertEqual([model.id for model in self.client.models.list()], ["gqa"])
+        self.assertEqual(self.client.models.retrieve("gqa").owned_by, "fvlm-engine")
+
+    def test_reads_an_answer(self):
+        answer = self.ask(user("What is this?"))
+        self.assertEqual((answer.object, answer.model, answer.choices[0].message.role), ("chat.completion", "gqa", "assistant"))
+        self.assertIn(answer.choices[0].finish_reason, ("stop", "length"))
+        self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens)
+
+    def test_streams_the_same_answer(self):
+        whole = self.ask(user("What is this?"))
+        parts = list(self.ask(user("What is this?"), stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(part.choices[0].delta.content or "" for part in parts if part.choices), whole.choices[0].message.content)
+        self.assertEqual(parts[-1].usage, whole.usage)
+        self.assertTrue(all(part.usage is None for part in parts[:-1]))
+
+    def test_gets_several_answers_of_a_seed(self):
+        def texts(**fields):
+            return [choice.message.content for choice in self.ask(user("Hi"), n=3, temperature=1.5, max_tokens=12, **fields).choices]
+        first = texts(seed=5)
+        self.assertEqual(len(set(first)), 3)
+        self.assertEqual(texts(seed=5), first)
+        self.assertNotEqual(texts(seed=6), first)
+
+    def test_stops_before_a_text(self):
+        whole = self.ask(user("Describe this."), temperature=1, seed=1, max_tokens=20).choices[0].message.content
+        stop = next(letter for letter in whole[len(whole) // 2:] if letter.isascii() and letter.isprintable())
+        answer = self.ask(user("Describe this."), temperature=1, seed=1, max_tokens=20, stop=[stop]).choices[0]
+        self.assertEqual((answer.message.content, answer.finish_reason), (whole[:whole.index(stop)], "stop"))
+
+    def test_sends_pictures(self):
+        without = self.ask(user("And this?")).usage.prompt_tokens
+        one = self.ask(with_image("And this?", picture())).usage.prompt_tokens
+        two = self.ask({"role": "user", "content": [{"type": "image_url", "image_url": {"url": data_url(picture(step=step))}} for step in (3, 9)]
+                        + [{"type": "text", "text": "And this?"}]}).usage.prompt_tokens
+        self.assertEqual((one - without, two - without), (1, 2), "a row of the decoder for each picture")
+
+    def test_continues_a_text(self):
+        answer = self.client.completions.create(model="gqa", prompt="The cat sat", max_tokens=6, temperature=0)
+        parts = self.client.completions.create(model="gqa", prompt="The cat sat", max_tokens=6, temperature=0, stream=True)
+        self.assertEqual("".join(part.choices[0].text for part in parts), answer.choices[0].text)
+        self.assertEqual(answer.usage.completion_tokens, 6)
+
+    def test_gets_the_attention_on_request(self):
+        answer = self.ask(with_image("And this?", picture()), extra_body={"attention": True})
+        shown = answer.model_extra["attention"]
+        self.assertEqual((shown["rows"], shown["columns"], len(shown["frames"])), (4, 4, 1))
+        shares = shown["frames"][0]["shares"]
+        self.assertEqual(len(shares), 16)
+        self.assertTrue(all(share >= 0 for share in shares) and 0 < sum(shares) <= 1.001, shares) # the rest looks at CLS
+        jpeg = base64.b64decode(shown["frames"][0]["image"].removeprefix("data:image/jpeg;base64,"))
+        self.assertEqual(jpeg[:3], b"\xff\xd8\xff")
+        self.assertEqual(answer.choices[0].message, self.ask(with_image("And this?", picture())).choices[0].message)
+        self.assertNotIn("attention", self.ask(with_image("And this?", picture())).model_extra)
+
+    def test_raises_its_own_exceptions(self):
+        cases = [(openai.BadRequestError, "temperature", {"temperature": -1}), (openai.BadRequestError, "tools", {"tools": [
+                     {"type": "function", "function": {"name": "f", "parameters": {}}}]}),
+                 (openai.BadRequestError, "logprobs", {"logprobs": True}), (openai.NotFoundError, "has the model", {"model": "gpt"})]
+        for kind, words, fields in cases:
+            with self.subTest(words=words), self.assertRaises(kind) as raised:
+                self.ask(user("Hi"), **fields)
+            self.assertIn(words, raised.exception.message)
+            self.assertEqual(raised.exception.body["type"], "invalid_request_error")
+        with self.assertRaises(openai.AuthenticationError), self.with_key("wrong") as wrong:
+            wrong.models.list()
+
+    def test_is_told_to_wait(self):
+        with Server("--queue", 1) as server, openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="-", max_retries=0) as client:
+            def ask(**fields):
+                return client.chat.completions.create(model="gqa", messages=[user("Tell a story.")], temperature=5, stream=True, **fields)
+            with ask(max_tokens=400, n=8) as stream:
+                next(iter(stream))
+                with self.assertRaises(openai.RateLimitError) as raised:
+                    ask(max_tokens=1)
+            self.assertEqual(raised.exception.response.headers["retry-after"], "1")
+
+
+if __name__ == "__main__":
+    unittest.main()
