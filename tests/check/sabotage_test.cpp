@@ -60,6 +60,8 @@ const Sabotage all[] = {
      {"attention.strided", "attention.heads_apart", "attention.strided_oddly", "attention.outputs_in_bounds"}},
     {"attention_leaves_padding", "attention.", {"attention.even", "attention.shared_rows", "attention.padding_zeroed"}},
     {"attention_leaks_nan", "attention.", {"attention.padding_nan"}},
+    {"attention_leaves_paged_padding", "attention.", {"attention.paged_padding"}},
+    {"attention_reads_whole_pages", "attention.", {"attention.paged_pages"}},
     {"attention_overflows", "attention.", {"attention.large_scores"}},
     {"attention_not_deterministic", "attention.", {"attention.deterministic"}},
     {"attention_says_yes_and_refuses", "attention.", {"attention.head_dims", "attention.supports_agrees"}},

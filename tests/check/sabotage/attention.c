@@ -305,8 +305,84 @@ static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, cons
   return FVLM_OK;
 }
 
-static const fvlm_attention_v1 attention = {
-    {sizeof attention, create_instance, destroy_instance}, supports, requirements, NULL, forward, backward};
+static const char* paged_refusal(const fvlm_paged_attention_query* q) {
+  if (q->device.type != FVLM_CPU) return "needs a CPU";
+  if (!same_dtype(q->dtype, FVLM_FLOAT, 32)) return "float32 only";
+  if (q->heads_kv <= 0 || q->heads_q <= 0 || q->heads_q % q->heads_kv) return "query heads share key heads evenly";
+  return NULL;
+}
+
+static void supports_paged(const fvlm_paged_attention_query* query, fvlm_support* support) {
+  const char* no = FVLM_HAS(query, max_pages) ? paged_refusal(query) : "the query is too short";
+  fvlm_answer(support, no ? 0 : 1, "%s", no ? no : "row by row");
+}
+
+static fvlm_status requirements_paged(fvlm_instance* instance, const fvlm_paged_attention_query* query,
+                                      fvlm_requirements* out, fvlm_error* error) {
+  (void)instance, (void)query, (void)error;
+  NEED(query, max_pages, error);
+  out->forward_workspace = out->backward_workspace = 0;
+  out->saved_count = 0;
+  return FVLM_OK;
+}
+
+static const float* in_page(const fvlm_tensor* pages, int32_t page, int64_t row, int64_t head) {
+  return (const float*)pages->data + page * pages->strides[0] + row * pages->strides[1] + head * pages->strides[2];
+}
+
+static fvlm_status forward_paged(fvlm_instance* instance, const fvlm_call* call,
+                                 const fvlm_paged_attention_query* query, const fvlm_paged_attention* arguments) {
+  (void)instance;
+  NEED_CALL(call);
+  NEED(query, max_pages, call->error);
+  NEED(arguments, out, call->error);
+  const int32_t *table = (const int32_t*)arguments->page_table->data,
+                *sequences = (const int32_t*)arguments->sequences->data,
+                *lengths = (const int32_t*)arguments->lengths->data;
+  const int64_t n = query->head_dim;
+  for (int64_t i = 0; i < query->rows; ++i)
+    for (int64_t h = 0; h < query->heads_q; ++h) {
+      const int64_t head = h / (query->heads_q / query->heads_kv);
+      const float* q = head_of(arguments->q, i, h);
+      float *out = head_of(arguments->out, i, h), most = -INFINITY, sum = 0;
+#ifdef SABOTAGE_LEAVES_PAGED_PADDING
+      if (lengths[i] == 0) continue;
+#endif
+      memset(out, 0, (size_t)n * sizeof(float));
+      if (lengths[i] == 0) continue;
+      const int32_t* pages = table + sequences[i] * query->max_pages;
+      for (int64_t j = 0; j < lengths[i]; ++j) {
+        const float* key = in_page(arguments->k_pages, pages[j / query->page_rows], j % query->page_rows, head);
+        const float score = query->scale * dot(q, key, n);
+        if (score > most) most = score;
+      }
+      for (int64_t j = 0; j < lengths[i]; ++j) {
+        const float* key = in_page(arguments->k_pages, pages[j / query->page_rows], j % query->page_rows, head);
+        const float* value = in_page(arguments->v_pages, pages[j / query->page_rows], j % query->page_rows, head);
+        const float weight = expf(query->scale * dot(q, key, n) - most);
+        sum += weight;
+        for (int64_t d = 0; d < n; ++d) out[d] += weight * value[d];
+      }
+#ifdef SABOTAGE_READS_WHOLE_PAGES
+      for (int64_t j = lengths[i]; j % query->page_rows; ++j)
+        for (int64_t d = 0; d < n; ++d)
+          out[d] += 0 * in_page(arguments->v_pages, pages[j / query->page_rows], j % query->page_rows, head)[d];
+#endif
+      for (int64_t d = 0; d < n; ++d) out[d] /= sum;
+    }
+  return FVLM_OK;
+}
+
+static const fvlm_attention_v1 attention = {{sizeof attention, create_instance, destroy_instance},
+                                            supports,
+                                            requirements,
+                                            NULL,
+                                            forward,
+                                            backward,
+                                            supports_paged,
+                                            requirements_paged,
+                                            NULL,
+                                            forward_paged};
 
 #ifdef SABOTAGE_ENTRY
 /* Entries with a defect of their own. */

@@ -1,0 +1,285 @@
+// Attention over pages: trials, the float64 formula, and rows. A plugin of the kind attention may leave it out.
+#include "check/attention.h"
+#include "check/formulas.h"
+#include "check/generic.h"
+#include "check/invalid_queries.h"
+#include "check/workbench.h"
+#include "plugin/kinds.h"
+
+#include <ATen/ops/concat.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace fvlm::check {
+namespace {
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+constexpr int32_t no_page = -1; // an entry of the table without content
+
+struct PagedCase {
+  at::ScalarType dtype = at::kFloat;
+  int heads_q = 2, heads_kv = 2, head_dim = 64, page_rows = 16;
+  std::vector<int64_t> keys = {40, 7, 33}; // of each sequence
+  int64_t shared = 0;                      // leading pages that all sequences have in common
+  // Of each row; empty: one row for each sequence, which attends to all of its keys.
+  std::vector<int32_t> sequences = {}, lengths = {};
+  double magnitude = 1;
+  bool spoils_unseen = false; // NaN in rows of pages that no row sees, in padding rows, and nonsense in the table
+  uint64_t seed = 1;
+
+  int64_t max_pages() const {
+    int64_t most = 1;
+    for (const int64_t count : keys) most = std::max(most, (count + page_rows - 1) / page_rows + 1);
+    return most;
+  }
+  int64_t pages() const { return std::ssize(keys) * max_pages() + 3; }
+  // Pages of a sequence lie apart, in no order.
+  int32_t page(size_t sequence, int64_t index) const {
+    const int64_t place = index < shared ? index : static_cast<int64_t>(sequence) * max_pages() + index;
+    return static_cast<int32_t>((place * 5 + 2) % (pages() % 5 == 0 ? pages() - 1 : pages()));
+  }
+  std::vector<int32_t> row_sequences() const {
+    if (!lengths.empty()) return sequences;
+    std::vector<int32_t> all;
+    for (size_t s = 0; s < keys.size(); ++s) all.push_back(static_cast<int32_t>(s));
+    return all;
+  }
+  std::vector<int32_t> row_lengths() const {
+    return lengths.empty() ? std::vector<int32_t>(keys.begin(), keys.end()) : lengths;
+  }
+};
+
+struct PagedNumbers {
+  at::Tensor q, k, v, table, sequences, lengths;
+};
+
+PagedNumbers numbers_of(const PagedCase& c) {
+  const auto lengths = c.row_lengths(), sequences = c.row_sequences();
+  std::vector<int32_t> table;
+  for (size_t s = 0; s < c.keys.size(); ++s)
+    for (int64_t page = 0; page < c.max_pages(); ++page)
+      table.push_back(page * c.page_rows < c.keys[s] ? c.page(s, page) : c.spoils_unseen ? no_page : 0);
+  PagedNumbers n{normal({std::ssize(lengths), c.heads_q, c.head_dim}, c.seed * 4, c.dtype, c.magnitude),
+                 normal({c.pages(), c.page_rows, c.heads_kv, c.head_dim}, c.seed * 4 + 1, c.dtype),
+                 normal({c.pages(), c.page_rows, c.heads_kv, c.head_dim}, c.seed * 4 + 2, c.dtype),
+                 at::tensor(table, at::kInt).view({std::ssize(c.keys), c.max_pages()}),
+                 at::tensor(sequences, at::kInt),
+                 at::tensor(lengths, at::kInt)};
+  if (!c.spoils_unseen) return n;
+  at::Tensor is_seen = at::zeros({c.pages(), c.page_rows}, at::kBool);
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    if (lengths[row] == 0) n.q[static_cast<int64_t>(row)].fill_(not_a_number);
+    for (int64_t key = 0; key < lengths[row]; ++key)
+      is_seen[c.page(static_cast<size_t>(sequences[row]), key / c.page_rows)][key % c.page_rows] = true;
+  }
+  for (const at::Tensor* pages : {&n.k, &n.v})
+    pages->masked_fill_(is_seen.logical_not().unsqueeze(2).unsqueeze(3), not_a_number);
+  return n;
+}
+
+// Each row's attention over its gathered keys, in `work`.
+at::Tensor formula(const PagedCase& c, const PagedNumbers& n, at::ScalarType work) {
+  at::Tensor out = at::zeros(n.q.sizes(), work);
+  const auto lengths = c.row_lengths(), sequences = c.row_sequences();
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    if (lengths[row] == 0) continue;
+    std::vector<int32_t> pages;
+    for (int64_t first = 0; first < lengths[row]; first += c.page_rows)
+      pages.push_back(c.page(static_cast<size_t>(sequences[row]), first / c.page_rows));
+    const auto gathered = [&](const at::Tensor& of) { // [heads_q, keys, head_dim]
+      return of.index_select(0, at::tensor(pages, at::kInt))
+          .flatten(0, 1)
+          .narrow(0, 0, lengths[row])
+          .to(work)
+          .repeat_interleave(c.heads_q / c.heads_kv, 1)
+          .transpose(0, 1);
+    };
+    const at::Tensor q = n.q[static_cast<int64_t>(row)].to(work).unsqueeze(1);
+    const at::Tensor scores =
+        at::matmul(q, gathered(n.k).transpose(1, 2)) * (1 / std::sqrt(static_cast<double>(c.head_dim)));
+    out[static_cast<int64_t>(row)] = at::matmul(at::softmax(scores, -1), gathered(n.v)).squeeze(1);
+  }
+  return out;
+}
+
+fvlm_paged_attention_query query_of(const PagedCase& c, at::Device device) {
+  fvlm_paged_attention_query query{};
+  query.struct_size = sizeof query;
+  query.device = device_of(device);
+  query.dtype = dtype_of(c.dtype);
+  query.heads_q = c.heads_q;
+  query.heads_kv = c.heads_kv;
+  query.head_dim = c.head_dim;
+  query.page_rows = c.page_rows;
+  query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim)));
+  query.rows = std::ssize(c.row_lengths());
+  query.sequences = std::ssize(c.keys);
+  query.pages = c.pages();
+  query.max_pages = c.max_pages();
+  return query;
+}
+
+// Without functions where the plugin has none, as one of an older SDK.
+PagedAttentionTable table_of(Context& context) {
+  const auto& all = context.table<fvlm_attention_v1>();
+  PagedAttentionTable table{};
+  if (!FVLM_HAS(&all.base, destroy) || all.base.struct_size < sizeof all || !all.forward_paged) return table;
+  return {all.base, all.supports_paged, all.requirements_paged, all.prepare_paged, all.forward_paged};
+}
+
+Trial paged_trial(const PagedCase& c) {
+  Trial trial;
+  trial.label =
+      fmt::format("{}, {}:{} heads of {}, {} rows, sequences of {} keys in pages of {}", name_of(c.dtype), c.heads_q,
+                  c.heads_kv, c.head_dim, c.row_lengths().size(), fmt::join(c.keys, " "), c.page_rows);
+  trial.supports = [c](Context& context) {
+    const PagedAttentionTable table = table_of(context);
+    if (table.supports) return query_support(table.supports, query_of(c, context.device));
+    fvlm_support none{sizeof none, 0, "it has no attention over pages"};
+    return none;
+  };
+  trial.run = [c](Context& context, const Variation& variation) {
+    const PagedAttentionTable table = table_of(context);
+    const PagedNumbers n = numbers_of(c);
+    Workbench bench(context, variation);
+    if (!bench.begin(table, query_of(c, context.device))) return bench.finish();
+    fvlm_paged_attention call{};
+    call.q = bench.input("q", n.q).abi();
+    call.k_pages = bench.input("k_pages", n.k).abi();
+    call.v_pages = bench.input("v_pages", n.v).abi();
+    call.page_table = bench.input("page_table", n.table, Rows::contiguous).abi();
+    call.sequences = bench.input("sequences", n.sequences, Rows::contiguous).abi();
+    call.lengths = bench.input("lengths", n.lengths, Rows::contiguous).abi();
+    Operand& out = bench.output("out", n.q.sizes(), c.dtype);
+    call.out = out.abi();
+    bench.call("forward_paged", bench.required().forward_workspace, {&out}, table.forward, call);
+    return bench.finish();
+  };
+  trial.expect = once([c] {
+    const PagedNumbers n = numbers_of(c);
+    const double scores = std::sqrt(static_cast<double>(c.head_dim)) * c.magnitude;
+    return Expectation{{"out", formula(c, n, at::kDouble), formula(c, n, c.dtype), c.dtype,
+                        scores / std::sqrt(static_cast<double>(c.head_dim))}};
+  });
+  return trial;
+}
+
+Outcome paged(Context& context, std::vector<PagedCase> cases, const Variation& variation = {}) {
+  const auto dtype = first_supported_dtype(context, [](auto type) { return paged_trial({.dtype = type}); });
+  for (PagedCase& one : cases) one.dtype = dtype;
+  return expect_correct(context, trials_of(cases, paged_trial), variation);
+}
+
+template <at::ScalarType dtype>
+Outcome paged_numbers(Context& context) {
+  return expect_correct(
+      context,
+      trials_of(
+          std::vector<PagedCase>{{.dtype = dtype},
+                                 {.dtype = dtype, .heads_q = 9, .heads_kv = 3, .keys = {200, 1, 64, 65}, .seed = 2}},
+          paged_trial));
+}
+
+Outcome paged_pages(Context& context) {
+  return paged(context, {{.keys = {40, 90, 33}, .shared = 2, .spoils_unseen = true},
+                         {.page_rows = 32, .keys = {100, 32, 33}, .spoils_unseen = true},
+                         {.page_rows = 64, .keys = {64, 128, 1}, .shared = 1, .spoils_unseen = true}});
+}
+
+Outcome paged_padding(Context& context) {
+  return paged(context, {{.sequences = {0, -5, 2, 1 << 30, 1}, .lengths = {40, 0, 33, 0, 7}, .spoils_unseen = true},
+                         {.sequences = {-1, -1}, .lengths = {0, 0}, .spoils_unseen = true}});
+}
+
+// Rows of a prompt of sequence 1, a few at a time, between rows of others.
+Outcome paged_prompts(Context& context) {
+  PagedCase prompt{.heads_q = 6, .heads_kv = 2, .keys = {30, 150, 9}, .shared = 0, .spoils_unseen = true};
+  prompt.sequences = {0};
+  prompt.lengths = {30};
+  for (int32_t key = 1; key <= 150; ++key) prompt.sequences.push_back(1), prompt.lengths.push_back(key);
+  prompt.sequences.push_back(2), prompt.lengths.push_back(9);
+  PagedCase later = prompt;
+  later.sequences = {1, 1, 1, 0, 1, 1};
+  later.lengths = {100, 101, 102, 30, 20, 3};
+  return paged(context, {prompt, later});
+}
+
+Outcome paged_groups(Context& context) {
+  std::vector<PagedCase> cases;
+  for (const auto& [heads_q, heads_kv] : {std::pair(1, 1), {5, 5}, {6, 2}, {9, 3}, {8, 1}, {7, 1}, {32, 8}, {20, 2}})
+    cases.push_back({.heads_q = heads_q, .heads_kv = heads_kv, .keys = {50, 3}});
+  return paged(context, cases);
+}
+
+Outcome paged_head_dims(Context& context) {
+  std::vector<PagedCase> cases;
+  for (const int head_dim : {8, 16, 24, 32, 56, 80, 96, 120, 128})
+    cases.push_back({.heads_q = 3, .heads_kv = 1, .head_dim = head_dim, .keys = {50, 3}});
+  return paged(context, cases);
+}
+
+Outcome paged_lengths(Context& context) {
+  std::vector<PagedCase> cases;
+  for (const int64_t keys : {127, 129, 513, 1025, 4099})
+    cases.push_back({.heads_q = 3, .heads_kv = 1, .head_dim = 16, .keys = {keys, 5, keys / 2}});
+  cases.push_back({.heads_q = 2, .heads_kv = 1, .head_dim = 16, .keys = std::vector<int64_t>(70, 40)});
+  return paged(context, cases);
+}
+
+Outcome paged_zero_rows(Context& context) {
+  PagedCase none{.keys = {5}};
+  none.sequences = {};
+  none.lengths = {};
+  none.keys = {};
+  return paged(context, {none});
+}
+
+Outcome paged_large_scores(Context& context) {
+  return paged(context, {{.keys = {70, 33}, .magnitude = 300}});
+}
+
+Outcome paged_captured(Context& context) {
+  if (context.device.is_cpu()) return not_applicable("there are no graphs on a CPU");
+  Variation variation;
+  variation.captured = true;
+  return paged(context, {{.heads_q = 9, .heads_kv = 3, .keys = {200, 40, 33}}}, variation);
+}
+
+Outcome paged_nonsense(Context& context) {
+  const PagedAttentionTable table = table_of(context);
+  if (!table.supports) return not_applicable("it has no attention over pages");
+  PagedCase good{.dtype = first_supported_dtype(context, [](auto type) { return paged_trial({.dtype = type}); })};
+  InvalidQueries<fvlm_paged_attention_query> nonsense;
+  nonsense.add_usual(query_of(good, context.device), &fvlm_paged_attention_query::dtype);
+  nonsense.add("with 3 query heads on 2 key heads", query_of(good, context.device), [](auto& q) { q.heads_q = 3; });
+  return nonsense.refused_by(table.supports);
+}
+
+} // namespace
+
+std::vector<Check> paged_attention_checks() {
+  const std::string plain = "paged_float*,paged_bfloat16";
+  return {
+      {"paged_float32", "attention over pages agrees with float64, in float32", paged_numbers<at::kFloat>},
+      {"paged_bfloat16", "attention over pages agrees with float64, in bfloat16", paged_numbers<at::kBFloat16>},
+      {"paged_float16", "attention over pages agrees with float64, in float16", paged_numbers<at::kHalf>},
+      {"paged_pages", "pages of any order and size, some shared; NaN where no row looks", paged_pages, plain},
+      {"paged_padding", "rows of length 0 give 0", paged_padding, plain + ",paged_pages"},
+      {"paged_prompts", "many rows of one sequence, between rows of others", paged_prompts, plain + ",paged_pages"},
+      {"paged_groups", "query heads share key heads in order", paged_groups, plain},
+      {"paged_head_dims", "head_dim 8 to 128", paged_head_dims, plain},
+      {"paged_lengths", "sequences of up to 4099 keys, and many sequences", paged_lengths, plain},
+      {"paged_zero_rows", "no rows at all", paged_zero_rows, plain},
+      {"paged_large_scores", "scores in the thousands do not overflow", paged_large_scores, plain},
+      {"paged_captured", "replayed from a CUDA graph", paged_captured, plain},
+      {"paged_nonsense", "supports_paged() refuses impossible queries", paged_nonsense},
+  };
+}
+
+} // namespace fvlm::check
