@@ -20,7 +20,7 @@ end
 local aware = fvlm.arg("scheme", "") ~= ""
 local function stage(name, samples, from)
   return fvlm.stage(name, {
-    from = from,
+    from = from or nil,
     data = mix "shapes",
     mode = "coarse_fine",
     objective = fvlm.next_token { on = "all" },
@@ -43,7 +43,7 @@ return fvlm.recipe {
     connector = { query_dim = 64 },
   },
   quantization = aware and { scheme = fvlm.arg("scheme", ""), skip = { "connector.*" } } or nil,
-  aware and stage("aware", 1600, "run") or stage("plain", 12800),
+  aware and stage("aware", 1600, "run") or stage("plain", 9600),
 }
 """
 
