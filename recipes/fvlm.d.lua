@@ -296,10 +296,11 @@ function fvlm.byte_latents(table) end
 ---@field spike_factor? number A loss above this multiple of its running mean is reported as a spike; 0: never. Default: `3`.
 ---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
 
----The quantization that weights are rounded to while a quantization_aware stage trains. `export` does not quantize
----yet, so a recipe without such a stage is refused.
+---The quantization that a quantization_aware stage trains for: its passes compute with the linear weights rounded to
+---this scheme, while checkpoints hold the original ones. `export --quantize` of such a checkpoint leaves out what
+---`skip` names, too. Embeddings and output heads are never quantized.
 ---@class fvlm.Quantization
----@field scheme? string Name of the scheme: the NAME of a plugin's kind "fvlm.quantizer/1:NAME". Default: `"int8"`.
+---@field scheme? string Name of the scheme: int8, int4, or another NAME of a plugin's kind "fvlm.quantizer/1:NAME", which `export` does not know. Default: `"int8"`.
 ---@field skip? string|(string)[] Modules that are not quantized, by name, with *. Default: `{ "decoder.lm_head", "vision.*" }`.
 
 ---One part of the run: data, objective and optimizer for a number of samples.

@@ -54,6 +54,21 @@ std::string groups_text(const std::vector<StageGroups>& stages) {
   return table.text();
 }
 
+std::string exported_text(const plan::Plan& plan, const ModelDescription& description) {
+  const PackedScheme* scheme = plan.quantization ? find_packed_scheme(plan.quantization->scheme) : nullptr;
+  if (!scheme) return "";
+  uint64_t plain = 0, quantized = 0;
+  for (const ModelPart& part : description.parts)
+    for (const TensorSpec& spec : description.layout(part).tensors) {
+      const auto bytes = static_cast<uint64_t>(elements_of(spec.shape)) * 2;
+      plain += bytes;
+      quantized += is_quantized(*plan.quantization, part.name + "." + spec.name, spec.shape)
+                       ? static_cast<uint64_t>(packed_bytes(*scheme, spec.shape[0], spec.shape[1]))
+                       : bytes;
+    }
+  return fmt::format("exported, {}: {}; bf16: {}\n", scheme->name, human_bytes(quantized), human_bytes(plain));
+}
+
 std::string budgets_text(const std::vector<StageBudget>& stages, Device device) {
   std::vector<std::string> header{fmt::format("memory, {}", device == Device::cpu ? "CPU" : "GPU")};
   for (const StageBudget& stage : stages) header.push_back(stage.stage);

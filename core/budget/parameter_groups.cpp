@@ -44,10 +44,9 @@ bool trains(const plan::Stage& stage, const std::string& group) {
   return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
 }
 
-bool is_quantized(const plan::Quantization& quantization, const std::string& name, int64_t dimensions) {
-  constexpr std::string_view end = ".weight";
-  if (dimensions != 2 || !name.ends_with(end) || name.find("embed") != std::string::npos) return false;
-  const std::string module = name.substr(0, name.size() - end.size());
+bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {
+  if (!is_packable(name, shape)) return false;
+  const std::string module = name.substr(0, name.rfind('.'));
   return std::none_of(quantization.skip.begin(), quantization.skip.end(), [&](const std::string& pattern) {
     return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
   });

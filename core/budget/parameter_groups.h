@@ -24,7 +24,7 @@ bool trains(const plan::Stage& stage, const std::string& group);
 
 // Whether a parameter computes through the recipe's quantizer where a stage is aware of it: a matrix that a vector is
 // multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them.
-bool is_quantized(const plan::Quantization& quantization, const std::string& name, int64_t dimensions);
+bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape);
 
 // A group as a stage has it.
 struct GroupLine {

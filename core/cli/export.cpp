@@ -3,28 +3,54 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "cli/options.h"
+#include "cli/plugin_options.h"
 #include "cli/progress.h"
+#include "cli/tensor_module.h"
 #include "cli/transfer.h"
 #include "model/weights/resolve_model.h"
+
+#include <fmt/format.h>
 
 #include <optional>
 
 namespace fvlm::cli {
 
-int run_export(Arguments arguments) {
+Options export_options() {
   Options options(
-      "export MODEL --out DIR (--dtype bf16|fp16|fp32 | --huggingface [--dtype T]) [--json]",
+      "export MODEL --out DIR (--dtype bf16|fp16|fp32 | --huggingface | --quantize int8|int4 [--skip GLOB...]) "
+      "[--json]",
       "Convert a model directory or checkpoint to a new model directory, every number rounded to the nearest.\n"
       "transformers loads its folders vision and decoder. With --huggingface, write what `import --model` read:\n"
-      "one folder of a LLaVA, an Idefics3 or a SmolVLM, which transformers loads as a whole.",
+      "one folder of a LLaVA, an Idefics3 or a SmolVLM, which transformers loads as a whole.\n"
+      "With --quantize, store the weights of linears in few bits, in the format pack-quantized of compressed-tensors:\n"
+      "int8 with a scale for each output, int4 with one for each group of up to 128 inputs. Every verb that runs a\n"
+      "model reads such a directory, and so does transformers.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
   options.positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
       .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
-      .value("dtype", "bf16|fp16|fp32", "dtype of the weights; with --huggingface the default is what they have")
+      .value("dtype", "bf16|fp16|fp32",
+             "dtype of the weights; with --huggingface or --quantize the default is what they have")
       .flag("huggingface", "write one Hugging Face folder, of the form that the model was imported from")
+      .value("quantize", "int8|int4", "quantize the weights of linears; embeddings and output heads stay as they are")
+      .value("skip", "GLOB",
+             "with --quantize: a module that stays as it is, as decoder.model.layers.0.* (repeatable); default: the "
+             "skip of the recipe where the checkpoint is of a quantization_aware stage, else connector.*")
+      .value("calibrate", "RECIPE",
+             "with --quantize int4: choose scales for the activations of the training samples of this recipe")
+      .value("calibration-samples", "N", "how many of them; default 64")
+      .value("set", "PATH=VALUE", "with --calibrate: change a value of the recipe's plan (repeatable)")
+      .value("arg", "NAME=VALUE", "with --calibrate: set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
+      .value("device", "cpu|cuda", "with --calibrate: where the model runs; default cpu")
       .flag("json", "print one JSON document on standard output");
-  auto parsed = options.parse(arguments);
+  return with_plugin_options(options);
+}
+
+int run_export(Arguments arguments) {
+  auto parsed = export_options().parse(arguments);
   if (!parsed) return 0;
+  if (parsed->value("quantize")) return tensor_module().export_quantized(arguments);
+  for (const char* name : {"skip", "calibrate", "calibration-samples", "set", "arg", "device"})
+    if (parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --quantize", name));
   std::string out = *parsed->value("out");
   std::optional<DType> dtype;
   if (const auto word = parsed->value("dtype"))

@@ -23,7 +23,7 @@ constexpr Verb verbs[] = {
     {"train", "train the stages of a recipe, or resume a run", run_train},
     {"plugin", "list, check, create and trust plugins", run_plugin},
     {"import", "make a model directory from two Hugging Face folders", run_import},
-    {"export", "convert a model to bf16, fp16 or fp32", run_export},
+    {"export", "convert a model to bf16, fp16 or fp32, or quantize it", run_export},
     {"preprocess", "tokenize, decode and resize a recipe's data once", run_preprocess},
     {"tokenize", "convert text to token ids, and back", run_tokenize},
     {"data", "inspect and check a recipe's data", run_data},

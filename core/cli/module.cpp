@@ -40,6 +40,7 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
                         with_torch_errors_translated<trace_model>,
                         with_torch_errors_translated<generate_answers>,
                         with_torch_errors_translated<chat_with_model>,
+                        with_torch_errors_translated<export_quantized_model>,
                         with_torch_errors_translated<serve_model>,
                         with_torch_errors_translated<evaluate_model>,
                         with_torch_errors_translated<bench_subject>,

@@ -55,7 +55,8 @@ std::vector<budget::StageGroups> groups_of(const plan::Plan& plan, const ModelDe
 // A plan can be printed on a machine without the model's weights: the reason then stands in place of the table.
 std::string groups_or_reason(const plan::Plan& plan) {
   try {
-    return budget::groups_text(groups_of(plan, budget::describe(plan)));
+    const ModelDescription description = budget::describe(plan);
+    return budget::groups_text(groups_of(plan, description)) + budget::exported_text(plan, description);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;
     return fmt::format("parameters and memory are unknown: {}{}\n", error.where().empty() ? "" : error.where() + ": ",

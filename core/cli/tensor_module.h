@@ -24,6 +24,7 @@ struct TensorModule {
   int (*trace)(Arguments);
   int (*generate)(Arguments);
   int (*chat)(Arguments);
+  int (*export_quantized)(Arguments);
   int (*serve)(Arguments);
   int (*eval)(Arguments);
   int (*bench)(Arguments);
@@ -37,6 +38,7 @@ int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
 int chat_with_model(Arguments);
+int export_quantized_model(Arguments);
 int serve_model(Arguments);
 int evaluate_model(Arguments);
 int bench_subject(Arguments);

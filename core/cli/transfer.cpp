@@ -13,7 +13,7 @@ namespace fvlm::cli {
 namespace {
 
 constexpr std::pair<const char*, DType> dtypes[] = {
-    {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
+    {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}, {"quantized", DType::i32}};
 
 const char* option_of(DType dtype) {
   for (auto [name, each] : dtypes)
@@ -50,7 +50,7 @@ void print_table(const TransferReport& report, const std::string& out) {
 DType dtype_of_option(const std::string& text) {
   std::vector<std::string> names;
   for (auto [name, dtype] : dtypes) {
-    if (dtype == DType::f64) continue; // can be read, but not chosen
+    if (dtype == DType::f64 || !is_floating(dtype)) continue; // can be read, but not chosen
     if (text == name) return dtype;
     names.emplace_back(name);
   }

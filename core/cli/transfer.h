@@ -1,5 +1,6 @@
 // Shared by import and export: parsing --dtype, and the report of what was written.
 #pragma once
+#include "cli/options.h"
 #include "model/weights/transfer.h"
 
 #include <string>
@@ -7,6 +8,8 @@
 namespace fvlm::cli {
 
 DType dtype_of_option(const std::string& text); // "fp32", "bf16" or "fp16"
+
+Options export_options(); // of `export`, which quantizes in the module
 
 // Prints the contents of `out`. Values that overflowed their dtype are also logged as warnings.
 void print_transfer(const TransferReport& report, const std::string& out, bool json);

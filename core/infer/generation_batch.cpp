@@ -24,7 +24,7 @@ SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
 GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
-      scheduler_(limits_of(options, ops.options().device)) {}
+      scheduler_(limits_of(options, ops.options().device)), graphs_(model, ops) {}
 
 int64_t GenerationBatch::add(Prompt prompt) {
   Sampler sampler(prompt.sampling);
@@ -52,6 +52,7 @@ void GenerationBatch::reserve() {
   const int64_t wanted = std::max(scheduler_.wanted_pages(), pages_of(options_.reserved_rows)),
                 pages = std::max(scheduler_.needed_pages(), std::min(wanted, pages_of(options_.cache_rows)));
   if (pages <= scheduler_.counts().pages) return;
+  graphs_.clear();
   pages_ = {}; // first, so that its memory serves the new ones
   pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows);
   scheduler_.resize(pages);
@@ -76,6 +77,31 @@ at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::Stag
   if (!places.empty())
     x.index_copy_(0, at::tensor(places, at::kLong).to(x.device()), at::concat(visual).to(x.scalar_type()));
   return x;
+}
+
+bool GenerationBatch::only_decodes(const Scheduler::Pass& pass) const {
+  return std::all_of(pass.parts.begin(), pass.parts.end(), [&](const Scheduler::Part& part) {
+    return part.count == 1 && part.is_continued &&
+           scheduler_.rows(part.number)[static_cast<size_t>(part.begin)] != visual_placeholder;
+  });
+}
+
+bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
+  return std::any_of(pass.parts.begin(), pass.parts.end(), [&](const Scheduler::Part& part) {
+    const Answer& answer = answers_.at(part.number);
+    return !answer.sampler.is_argmax() || answer.prompt.top_logprobs;
+  });
+}
+
+DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass) {
+  if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass));
+  const model::StagedRows rows(pass.rows, ops_.options().device);
+  const at::Tensor hidden = model_.decoder().forward(ops_, embed(pass, rows), pages_, rows);
+  if (pass.rows.outputs.empty()) return {};
+  model::Tape no_grad(model::Tape::Mode::forward_only);
+  const model::Value last(hidden.index_select(0, rows.outputs));
+  const at::Tensor logits = model_.decoder().logits(no_grad, ops_, last).data;
+  return {logits, logits.argmax(1)};
 }
 
 GeneratedToken GenerationBatch::pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const {
@@ -109,22 +135,16 @@ bool GenerationBatch::step() {
   const double begin = now();
   const Scheduler::Pass pass = scheduler_.next();
   if (pass.parts.empty()) return false;
-  const model::StagedRows rows(pass.rows, ops_.options().device);
-  const at::Tensor hidden = model_.decoder().forward(ops_, embed(pass, rows), pages_, rows);
-  at::Tensor logits, likeliest;
-  if (!pass.rows.outputs.empty()) {
-    model::Tape no_grad(model::Tape::Mode::forward_only);
-    const model::Value last(hidden.index_select(0, rows.outputs));
-    logits = model_.decoder().logits(no_grad, ops_, last).data;
-    likeliest = logits.argmax(1).cpu();
-  }
-  int64_t output = 0;
+  const DecodeGraphs::Output output = compute(pass);
+  const at::Tensor likeliest = output.likeliest.defined() ? output.likeliest.cpu() : at::Tensor();
+  int64_t row = 0;
   for (const Scheduler::Part& part : pass.parts) {
     Answer& answer = answers_.at(part.number);
     if (answer.begin == 0) answer.begin = begin;
     if (!part.is_continued) continue;
-    const int64_t row = output++;
-    if (!append(answer, pick(answer, logits[row], likeliest.const_data_ptr<int64_t>()[row]))) continue;
+    const at::Tensor logits = output.logits.defined() ? output.logits[row] : at::Tensor();
+    const int64_t token = likeliest.const_data_ptr<int64_t>()[row++];
+    if (!append(answer, pick(answer, logits, token))) continue;
     answer.answer.shared_rows = scheduler_.shared_rows(part.number);
     finished_.push_back(std::move(answer.answer));
     scheduler_.remove(part.number);

@@ -2,6 +2,7 @@
 // answer and over rows of prompts, as many as a budget allows. Prompts join and leave between two steps. One prompt is
 // a batch of one.
 #pragma once
+#include "infer/decode_graphs.h"
 #include "infer/sampling.h"
 #include "infer/scheduler.h"
 #include "model/model.h"
@@ -88,6 +89,11 @@ class GenerationBatch {
   };
   void reserve();
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
+  // The outputs of a pass, in the order of its parts.
+  DecodeGraphs::Output compute(const Scheduler::Pass& pass);
+  // Whether each row is the newest token of a sequence.
+  bool only_decodes(const Scheduler::Pass& pass) const;
+  bool wants_logits(const Scheduler::Pass& pass) const;
   GeneratedToken pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
   // Returns whether the answer is over.
   bool append(Answer& answer, GeneratedToken token);
@@ -99,6 +105,7 @@ class GenerationBatch {
   int64_t prompts_ = 0;
   Scheduler scheduler_;
   model::KvPages pages_;
+  DecodeGraphs graphs_;
   std::map<int64_t, Answer> answers_; // by number; those that are not over
   std::vector<GeneratedAnswer> finished_;
 };

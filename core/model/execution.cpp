@@ -26,7 +26,7 @@ ops::OperationsOptions Execution::operations() const {
   options.device = device_named(device);
   options.dtype = dtype_named(dtype);
   options.gradient_dtype = options.dtype == at::kDouble ? at::kDouble : at::kFloat;
-  options.attention = options.loss = options.kernels = wish;
+  options.attention = options.loss = options.kernels = options.quantizer = wish;
   return options;
 }
 

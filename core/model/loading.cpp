@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/isfinite.h>
 #include <fmt/format.h>
 
 #include <cstring>
@@ -61,10 +62,32 @@ const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std
   return directory.at(description.sole_part(Role::connector).name + "." + name);
 }
 
+// A quantized weight: the codes and scales as fvlm/quantizer.h lays them out.
+void load_packed(const ModelDirectory& directory, const fvlm::Parameter& source, ops::Parameter& parameter) {
+  const int64_t rows = parameter.value.size(0), cols = parameter.value.size(1);
+  const auto row_bytes = static_cast<size_t>(source.scheme->code_bytes(cols)),
+             row_words = static_cast<size_t>(source.scheme->words(cols)) * 4;
+  at::Tensor codes = at::empty({rows, static_cast<int64_t>(row_bytes)}, at::kByte);
+  const std::span<std::byte> into(static_cast<std::byte*>(codes.data_ptr()), static_cast<size_t>(codes.nbytes()));
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
+    unpack_codes(*source.scheme, source.view->data.subspan(row * row_words, row_words), cols,
+                 into.subspan(row * row_bytes, row_bytes));
+  const at::Tensor scales = tensor_over(*source.scale).to(at::kFloat);
+  if (!at::isfinite(scales).all().item<bool>() || scales.lt(0).any().item<bool>())
+    throw Error(ErrorKind::data,
+                fmt::format("a scale of the quantized weight {} is negative or not finite", shown(source.name)))
+        .at(directory.path().string())
+        .advise("the file is damaged: export the model anew");
+  parameter.packed[0].copy_(codes.view(parameter.packed[0].scalar_type()));
+  parameter.packed[1].copy_(scales.view(parameter.packed[1].sizes()));
+}
+
 std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
-                                       const ArenaOptions& options) {
+                                       const ArenaOptions& arena) {
   ModelConfig config = config_of(directory.description());
   config.connector = connector;
+  ArenaOptions options = arena;
+  options.scheme_of = [&directory](const ParameterSpec& spec) { return find_parameter(directory, spec.name).scheme; };
   auto model = std::make_unique<Model>(config, options);
   load_weights(directory, *model);
   return model;
@@ -82,11 +105,16 @@ ModelConfig config_of(const ModelDescription& description) {
 void load_weights(const ModelDirectory& directory, Model& model) {
   for (ops::Parameter& parameter : model.parameters().all()) {
     const fvlm::Parameter& source = find_parameter(directory, parameter.name);
-    if (source.view->shape != parameter.value.sizes().vec())
+    if (source.spec->shape != parameter.value.sizes().vec())
       throw Error(ErrorKind::data, fmt::format("{} has the shape {}, and the recipe's model has {}", shown(source.name),
-                                               shape_text(source.view->shape), shape_text(parameter.value.sizes())))
+                                               shape_text(source.spec->shape), shape_text(parameter.value.sizes())))
           .at(directory.path().string());
-    parameter.value.copy_(tensor_over(*source.view));
+    if (!parameter.scheme.empty()) {
+      load_packed(directory, source, parameter);
+    } else {
+      if (source.scheme) directory.require_plain("training");
+      parameter.value.copy_(tensor_over(*source.view));
+    }
     directory.drop(source);
   }
 }

@@ -4,23 +4,45 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
 namespace fvlm::model {
+
+namespace {
+
+// Of the weights of a block, which are quantized alike; null where they are not quantized.
+const PackedScheme* scheme_of(const ParameterBlock& block, const ArenaOptions& options) {
+  if (!options.scheme_of) return nullptr;
+  const PackedScheme* scheme = options.scheme_of(block.front());
+  for (size_t i = 1; i < block.size(); ++i)
+    if (options.scheme_of(block[i]) != scheme)
+      throw Error(ErrorKind::data, fmt::format("{} and {} are read as one matrix, and are not quantized alike",
+                                               block.front().name, block[i].name))
+          .advise("quantize both in the same scheme, or neither");
+  return scheme;
+}
+
+} // namespace
 
 Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOptions& options) {
   // A buffer for what trains, so that it lies together, and one for what does not.
   struct Place {
     int64_t begin;
     bool trains;
+    const PackedScheme* scheme; // of a quantized block, which is in neither
   };
   std::vector<Place> places;
   int64_t trained = 0, fixed = 0;
   for (const ParameterBlock& block : blocks) {
+    if (const PackedScheme* scheme = scheme_of(block, options)) {
+      places.push_back({0, false, scheme});
+      continue;
+    }
     const bool trains = std::any_of(block.begin(), block.end(), options.trains);
     int64_t& end = trains ? trained : fixed;
-    places.push_back({end, trains});
+    places.push_back({end, trains, nullptr});
     end += padded_elements(block);
   }
   const auto on = at::TensorOptions().device(options.device);
@@ -30,7 +52,11 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
   gradients_ = at::zeros({trained}, on.dtype(options.gradient_dtype));
 
   for (size_t index = 0; index < blocks.size(); ++index) {
-    auto [begin, trains] = places[index];
+    auto [begin, trains, scheme] = places[index];
+    if (scheme) {
+      add_packed(blocks[index], *scheme, options.device);
+      continue;
+    }
     for (const ParameterSpec& spec : blocks[index]) {
       const int64_t size = spec.elements();
       ops::Parameter& parameter = all_.emplace_back();
@@ -40,6 +66,28 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       begin += size;
       by_name_[spec.name] = &parameter;
     }
+  }
+}
+
+// Codes and scales of a block lie in a tensor each, so that the weights can be read as one.
+void Parameters::add_packed(const ParameterBlock& block, const PackedScheme& scheme, at::Device device) {
+  const int64_t cols = block.front().shape[1];
+  int64_t rows = 0;
+  for (const ParameterSpec& spec : block) rows += spec.shape[0];
+  const auto on = at::TensorOptions().device(device);
+  const bool is_int8 = scheme.bits == 8; // the shapes and types of fvlm/quantizer.h
+  const at::Tensor codes = at::empty({rows, scheme.code_bytes(cols)}, on.dtype(is_int8 ? at::kChar : at::kByte)),
+                   scales = is_int8 ? at::empty({rows}, on.dtype(at::kFloat))
+                                    : at::empty({rows, scheme.groups(cols)}, on.dtype(at::kFloat));
+  int64_t begin = 0;
+  for (const ParameterSpec& spec : block) {
+    ops::Parameter& parameter = all_.emplace_back();
+    parameter.name = spec.name;
+    parameter.value = at::empty(spec.shape, at::TensorOptions().device(at::kMeta));
+    parameter.packed = {codes.narrow(0, begin, spec.shape[0]), scales.narrow(0, begin, spec.shape[0])};
+    parameter.scheme = scheme.name;
+    begin += spec.shape[0];
+    by_name_[spec.name] = &parameter;
   }
 }
 

@@ -2,6 +2,7 @@
 // product reads together (q, k, v; gate, up) are contiguous.
 #pragma once
 #include "model/weights/blocks.h"
+#include "model/weights/packed_weight.h"
 #include "ops/parameter.h"
 
 #include <deque>
@@ -21,6 +22,8 @@ struct ArenaOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat, gradient_dtype = at::kFloat;
   std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; };
+  // How a weight is quantized, or null. What is, does not train. Empty: nothing is.
+  std::function<const PackedScheme*(const ParameterSpec&)> scheme_of = {};
   const Parameters* shares_values_with = nullptr; // same model and options: shares its values, has its own gradients
 };
 
@@ -54,6 +57,8 @@ class Parameters {
   void add_gradients(Parameters& other);
 
  private:
+  void add_packed(const ParameterBlock& block, const PackedScheme& scheme, at::Device device);
+
   at::Tensor trained_, fixed_, gradients_;
   std::deque<ops::Parameter> all_;
   std::map<std::string, ops::Parameter*> by_name_;

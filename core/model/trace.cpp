@@ -72,7 +72,8 @@ class Tracer {
       tape_.backward();
       policy.model->parameters().zero_missing_gradients();
       for (const auto& parameter : policy.model->parameters().all())
-        out_["grad." + parameter.name] = parameter.gradient;
+        if (parameter.gradient.defined()) // quantized weights have none
+          out_["grad." + parameter.name] = parameter.gradient;
     }
     const VisualTokens visual = policy.visual.tokens.defined()
                                     ? policy.visual

@@ -4,6 +4,8 @@
 #include "base/log.h"
 #include "ops/dry_run.h"
 
+#include <bit>
+
 namespace fvlm::ops {
 
 Operations::Operations(Registry& registry, OperationsOptions options)
@@ -23,7 +25,8 @@ bool Operations::drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& ref
 
 bool Operations::drop(const UnsupportedCall& refused) {
   return drop<fvlm_kernels_v1>(kernels_, refused) || drop<fvlm_attention_v1>(attentions_, refused) ||
-         drop<PagedAttentionTable>(paged_attentions_, refused) || drop<fvlm_loss_v1>(losses_, refused);
+         drop<PagedAttentionTable>(paged_attentions_, refused) || drop<fvlm_loss_v1>(losses_, refused) ||
+         drop<fvlm_quantizer_v1>(quantizers_, refused);
 }
 
 template <class Table>
@@ -137,13 +140,37 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
   return *op;
 }
 
+// A preference was written with training in mind: where none of its plugins has attention over pages, another one does.
 const PagedAttention& Operations::paged_attention_for(const fvlm_paged_attention_query& query) {
+  BackendPreference preference = options_.attention;
+  if (!preference.names.empty()) preference.names.emplace_back("auto");
   const PagedAttentionKey key{query.heads_q, query.heads_kv,  query.head_dim,  query.page_rows, query.rows,
                               query.pages,   query.sequences, query.max_pages, query.scale};
   auto& [op, refused] = paged_attentions_[key];
   make_op(op, refused, [&, &known = refused] {
-    return std::make_shared<const PagedAttention>(backend_for<PagedAttentionTable>(options_.attention, query, known),
-                                                  query);
+    return std::make_shared<const PagedAttention>(backend_for<PagedAttentionTable>(preference, query, known), query);
+  });
+  return *op;
+}
+
+// Prepared for the next power of two of tokens, since any smaller number of them is valid: generation comes by many.
+const Quantizer& Operations::quantizer_for(const Weight& weight, int64_t tokens) {
+  fvlm_quantizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = abi_device(options_.device);
+  query.dtype = abi_dtype(options_.dtype);
+  query.rows = weight.value().size(0);
+  query.cols = weight.value().size(1);
+  query.tokens = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)));
+  auto& [op, refused] = quantizers_[{weight.scheme(), query.rows, query.cols, query.tokens}];
+  make_op(op, refused, [&, &known = refused] {
+    BackendPreference preference = options_.quantizer;
+    preference.without = known;
+    const auto choice = select<fvlm_quantizer_v1>(registry_, preference, query, weight.scheme());
+    auto& backend =
+        backends_[{choice.plugin->name(), std::string(KindOf<fvlm_quantizer_v1>::family) + weight.scheme()}];
+    if (!backend) backend = std::make_shared<Backend<fvlm_quantizer_v1>>(choice, options_.device);
+    return std::make_shared<const Quantizer>(*static_cast<const Backend<fvlm_quantizer_v1>*>(backend.get()), query);
   });
   return *op;
 }

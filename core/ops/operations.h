@@ -10,6 +10,7 @@
 #include "ops/kernels.h"
 #include "ops/loss.h"
 #include "ops/parameter.h"
+#include "ops/quantizer.h"
 #include "ops/shared_weight_gradient.h"
 #include "ops/tape.h"
 #include "ops/timing_cache.h"
@@ -72,7 +73,7 @@ struct OperationsOptions {
   at::ScalarType dtype = at::kFloat;          // of activations and parameters
   at::ScalarType gradient_dtype = at::kFloat; // of parameters' gradients: dtype or float32
   bool deterministic = false;
-  BackendPreference attention, loss, kernels;
+  BackendPreference attention, loss, kernels, quantizer;
   std::map<std::string, BackendPreference> operations; // "rmsnorm" -> its own preference, which replaces `kernels`
 };
 
@@ -84,7 +85,8 @@ class Operations {
 
   // Here and below `into` is the memory for the result; undefined: new memory.
 
-  // x weight^T + bias. In a pass that shares the weight's gradient with another one, x should lie in pass.input().
+  // x weight^T + bias. A quantized weight is multiplied by its scheme's quantizer, here and in the two below. In a pass
+  // that shares the weight's gradient with another one, x should lie in pass.input().
   Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {},
                const SharedGradientPass& pass = {});
   struct Layer {
@@ -169,6 +171,13 @@ class Operations {
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                     const at::Tensor& weights, double softcap = 0);
 
+  // Calls `observe` before each linear of a forward-only pass, with the weight and the input; empty: nothing. Meanwhile
+  // linears are computed one by one, and encoders fold no LayerScale into them.
+  void observe_linears(std::function<void(const Weight& weight, const at::Tensor& x)> observe) {
+    observe_linear_ = std::move(observe);
+  }
+  bool observes_linears() const { return observe_linear_ != nullptr; }
+
   // Excludes a plugin that refused a call although it had claimed to support the problem: the next preference replaces
   // it for this problem. A tape that was begun with it has to be discarded. False: the call was not made here. [setup]
   bool drop(const UnsupportedCall& refused);
@@ -186,6 +195,7 @@ class Operations {
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
+  using QuantizerKey = std::tuple<std::string, int64_t, int64_t, int64_t>; // scheme, rows, columns, tokens
 
   // A prepared operation, and the plugins that drop() excluded from the problem, with the reason.
   template <class Op>
@@ -206,6 +216,8 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
 
+  const Quantizer& quantizer_for(const Weight& weight, int64_t tokens);
+  Value quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
   at::ScalarType gradient_type(const Layer& layer) const;
   at::Tensor compensated_linear(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
                                 Compensation* compensation);
@@ -227,6 +239,8 @@ class Operations {
   std::map<AttentionKey, Chosen<Attention>> attentions_;
   std::map<PagedAttentionKey, Chosen<PagedAttention>> paged_attentions_;
   std::map<LossKey, Chosen<Loss>> losses_;
+  std::map<QuantizerKey, Chosen<Quantizer>> quantizers_;
+  std::function<void(const Weight&, const at::Tensor&)> observe_linear_;
   std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
   std::map<int64_t, at::Tensor> ones_;               // by length
   std::map<std::pair<std::string, std::type_index>, std::shared_ptr<void>> backends_; // by plugin and table

@@ -64,8 +64,25 @@ const Linear& Operations::linear_for(const at::Tensor& x, const Layer& layer, ui
   return kernel<Linear>(query);
 }
 
+Value Operations::quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
+  const Quantizer& op = quantizer_for(layer.weight, x.data.size(0));
+  const bool records = tape.records(x, layer.bias, residual);
+  const at::Tensor product = op.linear(layer.weight.packed(), x.data, layer.bias.value());
+  Value y(residual.defined() ? residual.data + product : product, records);
+  if (!records) return y;
+  tape.push([&op, in = x.gradient, layer, residual = residual.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (layer.bias.requires_grad()) layer.bias.add_gradient(d_y.sum(0, false, layer.bias.gradient().scalar_type()));
+    if (in) in->add(op.linear_gradient(layer.weight.packed(), d_y));
+    if (residual) residual->add(d_y);
+  });
+  return y;
+}
+
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias,
                          const SharedGradientPass& pass) {
+  if (weight.is_quantized()) return linear(tape, x, {weight, bias}, {});
   const auto shared = tape.records(x, weight, bias) ? pass.gradient_of(weight, x.data.size(0)) : nullptr;
   if (!shared) return linear(tape, x, {weight, bias}, {});
   const Linear& op = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
@@ -95,6 +112,11 @@ at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x,
 Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                          Compensation* compensation) {
   const auto& [weight, bias] = layer;
+  if (observe_linear_) observe_linear_(weight, x.data);
+  if (weight.is_quantized()) {
+    if (compensation) compensation->value.reset();
+    return quantized_linear(tape, x, layer, residual);
+  }
   const bool records = tape.records(x, weight, bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_WITH_RESIDUAL, residual.defined());
   const Linear& op = linear_for(x.data, layer, options, gradient_type(layer));
@@ -134,6 +156,8 @@ void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
                            Compensation* compensation, Gelu form) {
+  if (up.weight.is_quantized() || down.weight.is_quantized() || observe_linear_)
+    return linear(tape, gelu(tape, linear(tape, x, up, {}), form), down, residual, compensation);
   const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | form_option(form),
                  down_options = options | option_if(FVLM_WITH_RESIDUAL, residual.defined());

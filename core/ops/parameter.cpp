@@ -3,7 +3,9 @@
 #include "base/error.h"
 #include "device/runtime.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/strides.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
@@ -12,13 +14,14 @@ namespace fvlm::ops {
 namespace {
 
 // Adjacent tensors as a single view, concatenated in the first dimension.
-at::Tensor concatenated_view(const std::vector<Parameter*>& parts, at::Tensor Parameter::*member) {
-  const at::Tensor& first = parts.front()->*member;
+template <class TensorOf>
+at::Tensor concatenated_view(const std::vector<Parameter*>& parts, const TensorOf& tensor_of) {
+  const at::Tensor& first = tensor_of(*parts.front());
   if (parts.size() == 1) return first;
   auto shape = first.sizes().vec();
   int64_t offset = first.storage_offset() + first.numel();
   for (size_t index = 1; index < parts.size(); ++index) {
-    const at::Tensor& next = parts[index]->*member;
+    const at::Tensor& next = tensor_of(*parts[index]);
     if (next.data_ptr() != static_cast<const char*>(first.data_ptr()) +
                                (offset - first.storage_offset()) * static_cast<int64_t>(first.element_size()))
       throw Error(ErrorKind::internal, "parameters that are used as one weight are not adjacent in memory")
@@ -50,9 +53,25 @@ at::Tensor strided_stack(std::span<const at::Tensor> tensors) {
   return first.as_strided(shape, strides);
 }
 
-Weight::Weight(std::vector<Parameter*> parts)
-    : parts_(std::move(parts)), value_(concatenated_view(parts_, &Parameter::value)) {
-  if (parts_.front()->gradient.defined()) gradient_ = concatenated_view(parts_, &Parameter::gradient);
+Weight::Weight(std::vector<Parameter*> parts) : parts_(std::move(parts)) {
+  const Parameter& first = *parts_.front();
+  for (const Parameter* part : parts_)
+    if (part->scheme != first.scheme)
+      throw Error(ErrorKind::data, fmt::format("{} and {} are read as one matrix, and only one of them is quantized",
+                                               first.name, part->name))
+          .advise("export the model anew: quantize both or neither");
+  const auto view = [&](const auto& of) { return concatenated_view(parts_, of); };
+  if (first.scheme.empty()) {
+    value_ = view([](const Parameter& part) -> const at::Tensor& { return part.value; });
+  } else {
+    int64_t rows = 0;
+    for (const Parameter* part : parts_) rows += part->value.size(0);
+    value_ = at::empty({rows, first.value.size(1)}, first.value.options());
+    for (size_t index = 0; index < first.packed.size(); ++index)
+      packed_.push_back(view([index](const Parameter& part) -> const at::Tensor& { return part.packed[index]; }));
+  }
+  if (first.gradient.defined())
+    gradient_ = view([](const Parameter& part) -> const at::Tensor& { return part.gradient; });
 }
 
 Weight Weight::as_matrix() const {
@@ -66,6 +85,7 @@ Weight Weight::rows(int64_t first, int64_t count) const {
   Weight part = *this;
   part.value_ = value_.narrow(0, first, count);
   if (requires_grad()) part.gradient_ = gradient_.narrow(0, first, count);
+  for (at::Tensor& packed : part.packed_) packed = packed.narrow(0, first, count);
   return part;
 }
 

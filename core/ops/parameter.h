@@ -12,8 +12,12 @@ namespace fvlm::ops {
 
 // One tensor of a model directory. `value` and `gradient` are views of the model's arenas (one flat buffer for each).
 struct Parameter {
-  std::string name;            // "decoder.model.layers.0.self_attn.q_proj.weight"
-  at::Tensor value, gradient;  // gradient: undefined for a frozen parameter
+  std::string name;           // "decoder.model.layers.0.self_attn.q_proj.weight"
+  at::Tensor value, gradient; // gradient: undefined for a frozen parameter
+  // Of a quantized matrix: its packed tensors and their scheme (fvlm/quantizer.h). `value` then has its shape and no
+  // memory. Linears are all that reads it.
+  std::vector<at::Tensor> packed;
+  std::string scheme;          // empty: `value` holds the numbers
   bool has_gradient = false;   // a gradient was written in this step, so that the next write has to accumulate
   bool on_side_stream = false; // that write was enqueued on the side stream
 };
@@ -40,6 +44,11 @@ class Weight {
 
   bool defined() const { return value_.defined(); }
   bool requires_grad() const { return gradient_.defined(); }
+  bool is_quantized() const { return !packed_.empty(); }
+  const std::vector<at::Tensor>& packed() const { return packed_; } // of a quantized weight, whose value() is a shape
+  const std::string& scheme() const { return parts_.front()->scheme; }
+  // The parameters that it is made of, in the order of its rows.
+  const std::vector<Parameter*>& parts() const { return parts_; }
   const at::Tensor& value() const { return value_; }
   const at::Tensor& gradient() const { return gradient_; }
   bool has_gradient() const; // of any part
@@ -65,6 +74,7 @@ class Weight {
   std::vector<Parameter*> parts_;
   std::shared_ptr<Parameter> owned_;
   at::Tensor value_, gradient_;
+  std::vector<at::Tensor> packed_;
 };
 
 } // namespace fvlm::ops

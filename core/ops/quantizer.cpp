@@ -2,11 +2,12 @@
 
 namespace fvlm::ops {
 
-Quantizer::Packed Quantizer::pack(const at::Tensor& weight) const {
+Quantizer::Packed Quantizer::pack(const at::Tensor& weight, const at::Tensor& importance) const {
   Packed packed = make_saved();
   BoundArguments<fvlm_quantizer_pack> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.bind(arguments.packed, packed);
+  arguments.importance = arguments.bind(importance);
   run("quantizer pack", backend().table().pack, arguments);
   return packed;
 }

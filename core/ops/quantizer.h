@@ -9,7 +9,8 @@ class Quantizer : public Prepared<fvlm_quantizer_v1> {
   Quantizer(Backend<fvlm_quantizer_v1> backend, const Query& query) : Prepared(std::move(backend), query) {}
 
   using Packed = std::vector<at::Tensor>;
-  Packed pack(const at::Tensor& weight) const;
+  // importance: float32 [cols], or undefined.
+  Packed pack(const at::Tensor& weight, const at::Tensor& importance = {}) const;
   at::Tensor unpack(const Packed& packed, const at::Tensor& into = {}) const;
   at::Tensor linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias,
                     const at::Tensor& into = {}) const;

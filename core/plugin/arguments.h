@@ -205,7 +205,8 @@ struct FieldsOf<fvlm_optimizer_step> {
 template <>
 struct FieldsOf<fvlm_quantizer_pack> {
   using A = fvlm_quantizer_pack;
-  static constexpr auto fields = std::tuple{field("weight", &A::weight), field("packed", &A::packed)};
+  static constexpr auto fields =
+      std::tuple{field("weight", &A::weight), field("packed", &A::packed), field("importance", &A::importance)};
 };
 template <>
 struct FieldsOf<fvlm_quantizer_unpack> {

@@ -272,10 +272,8 @@ class Rules {
       return;
     const auto& stages = plan_.stages;
     if (std::none_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.quantization_aware; }))
-      reader_.report_at("quantization",
-                        "no stage is quantization_aware, so nothing would be quantized (`export` does not quantize "
-                        "yet)",
-                        "remove it, or set quantization_aware = true in a stage");
+      reader_.report_at("quantization", "no stage is quantization_aware, so nothing would train for it",
+                        "set quantization_aware = true in a stage, or remove it: `export --quantize` needs no recipe");
   }
 
   // A single "measure" for every kind applies to those that can be timed, so only explicit entries are mistakes.
@@ -295,9 +293,6 @@ class Rules {
     if (plan_.gradients == Gradients::fp32 || !reader_.is_valid("precision")) return;
     if (plan_.precision != Precision::bf16)
       reader_.report_at("gradients", "bf16 gradients need precision = \"bf16\"", "remove `gradients`");
-    for (const Stage& stage : plan_.stages)
-      if (stage.quantization_aware)
-        reader_.report_at("gradients", "a quantization_aware stage needs fp32 gradients", "remove `gradients`");
   }
 
   void check_best_by() {

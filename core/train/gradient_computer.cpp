@@ -38,7 +38,7 @@ struct GradientComputer::StagedPack {
   std::vector<StagedInputs> places; // by decoder
   bool measure_attention = false;
   struct Captured {
-    GraphCache graph;
+    ops::GraphCache graph;
     std::vector<bool> gradients_after; // which parameters have a gradient when it is done
   };
   std::map<std::vector<bool>, Captured> passes; // by which have one before
@@ -48,7 +48,7 @@ struct GradientComputer::StagedPack {
 struct GradientComputer::FrozenPack {
   std::vector<StagedInputs> places; // by decoder
   std::vector<at::Tensor> outputs;
-  GraphCache graph;
+  ops::GraphCache graph;
 };
 
 struct GradientComputer::PendingOutputs {

@@ -4,8 +4,8 @@
 #pragma once
 #include "data/stream/host_pack.h"
 #include "objective/objective.h"
+#include "ops/graph_cache.h"
 #include "recipe/plan.h"
-#include "train/graph_cache.h"
 #include "train/input_staging.h"
 #include "train/pass_builder.h"
 #include "train/reference_logprob_cache.h"

@@ -1,19 +1,14 @@
 #include "train/memory.h"
 
-#include "base/error.h"
 #include "base/text.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <limits>
-#include <new>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unistd.h>
 #include <vector>
 
@@ -85,16 +80,6 @@ uint64_t available_memory(const fs::path& root) {
     }
   }
   return available;
-}
-
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error)) return true;
-  // LibTorch's CPU allocator throws a plain Error, and across a plugin's border come words alone.
-  const auto* of_plugin = dynamic_cast<const Error*>(&error);
-  if (!dynamic_cast<const c10::Error*>(&error) && !(of_plugin && of_plugin->kind() == ErrorKind::plugin)) return false;
-  const std::string_view text = error.what();
-  return text.find("can't allocate memory") != std::string_view::npos ||
-         text.find("out of memory") != std::string_view::npos || text.find("bad_alloc") != std::string_view::npos;
 }
 
 } // namespace fvlm::train

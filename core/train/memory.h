@@ -1,7 +1,8 @@
 // Memory while a run trains: how much there is in use and to be had, and whether it ran out.
 #pragma once
+#include "ops/out_of_memory.h"
+
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 
 namespace fvlm::train {
@@ -12,6 +13,6 @@ uint64_t memory_in_use();
 // That the machine, and the control group that this process is in, can still give. `root`: where /proc and /sys lie.
 uint64_t available_memory(const std::filesystem::path& root = "/");
 
-bool is_out_of_memory(const std::exception& error);
+using ops::is_out_of_memory;
 
 } // namespace fvlm::train

@@ -221,7 +221,7 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   sums_.copy_(sums);
   if (!recorded) return apply();
   const auto gradients = parameters_.gradient_flags();
-  GraphCache& graph = graphs_.try_emplace(gradients, "the optimizer", uses_graphs_).first->second;
+  ops::GraphCache& graph = graphs_.try_emplace(gradients, "the optimizer", uses_graphs_).first->second;
   graph.run([this] { apply(); });
   kernels_ = graph.kernels();
 }

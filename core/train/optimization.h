@@ -1,9 +1,9 @@
 // A stage's optimizer at work: the chosen plugins over the flat arenas, each group at its own rate.
 #pragma once
+#include "ops/graph_cache.h"
 #include "ops/optimizer.h"
 #include "plugin/registry.h"
 #include "plugin/selection.h"
-#include "train/graph_cache.h"
 #include "train/groups.h"
 
 #include <ATen/core/Tensor.h>
@@ -78,7 +78,7 @@ class Optimization {
   at::Tensor sums_;                   // what the caller wants to be finite, too
   at::Tensor step_, scale_, skip_;    // what plugins read; step_: of the next one, from 1
   bool uses_graphs_;
-  std::map<std::vector<bool>, GraphCache> graphs_; // by the parameters that have a gradient
+  std::map<std::vector<bool>, ops::GraphCache> graphs_; // by the parameters that have a gradient
   int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
   std::optional<plan::Muon> muon_; // the recipe's, where it is Muon

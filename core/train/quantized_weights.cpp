@@ -33,7 +33,7 @@ QuantizedWeights::QuantizedWeights(const plan::Plan& plan, Registry& registry, m
                                    at::Device device) {
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const ops::Quantizer>> by_shape;
   for (ops::Parameter& parameter : parameters.all()) {
-    if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.dim())) continue;
+    if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.sizes())) continue;
     auto& quantizer = by_shape[{parameter.value.size(0), parameter.value.size(1)}];
     if (!quantizer) {
       const auto query = query_of(parameter.value, device);
@@ -75,7 +75,7 @@ void QuantizedWeights::pass_gradients() {
     ops::Parameter& parameter = *matrix.parameter;
     if (!matrix.trains() || !parameter.has_gradient) continue;
     const at::Tensor original = (matrix.quantized ? matrix.original : parameter.value).to(at::kFloat);
-    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(original, parameter.gradient));
+    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(original, parameter.gradient.to(at::kFloat)));
   }
 }
 

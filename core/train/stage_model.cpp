@@ -37,6 +37,7 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   options.deterministic = plan.deterministic;
   options.attention = BackendPreference::of(plan.kernels["attention"]);
   options.loss = BackendPreference::of(plan.kernels["loss"]);
+  options.quantizer = BackendPreference::of(plan.kernels["quantizer"]);
   for (const plan::KernelKind& kind : plan::kernel_kinds())
     options.operations[std::string(kind.name)] = BackendPreference::of(plan.kernels[kind.name]);
   return std::make_unique<ops::Operations>(registry, std::move(options));

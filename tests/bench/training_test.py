@@ -1,7 +1,8 @@
-"""`fvlm-engine bench profile`, `bench op`, `bench dpo` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
+"""`fvlm-engine bench profile`, `bench op`, `bench generate`, `bench dpo` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
 anything takes.
 
 usage: training_test.py FVLM_ENGINE"""
+import importlib.util
 import json
 import math
 import subprocess
@@ -137,7 +138,7 @@ class Op(Bench):
     def test_what_a_step_asks_for_each_question_once(self):
         rows = self.rows("--configurations", "tiny:2", "--frames", "2", "--text", "9")
         self.assertEqual({row["operation"] for row in rows}, {
-            "attention", "causal-attention", "paged-attention", "loss", "optimizer", "rmsnorm", "layernorm", "rope", "swiglu",
+            "attention", "causal-attention", "loss", "optimizer", "rmsnorm", "layernorm", "rope", "swiglu",
             "scaled_rows", "linear"})
         shapes = [(row["operation"], row["shape"]) for row in rows]
         self.assertEqual(len(shapes), len(set(shapes)))
@@ -194,6 +195,47 @@ class Op(Bench):
                                   ("'tiny' is no configuration", "--configurations", "tiny"),
                                   ("mutually exclusive", "--configurations", "tiny:1", "--shapes", "swiglu:3x4")):
             self.refused(words, "op", *arguments)
+
+
+class Generate(Bench):
+    SMALL = ("--shapes", "tiny", "--batches", "1,3", "--prompt", "9", "--answer", "5", "--repeat", "1", "--dtype", "fp32")
+
+    def measured(self, *arguments):
+        found = bench("generate", *self.SMALL, *arguments, "--json")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        return json.loads(found.stdout)
+
+    def test_each_batch_is_measured(self):
+        document = self.measured()
+        self.assertEqual((document["bench"], document["prompt"], document["answer"], document["dtype"]), ("generate", 9, 5, "fp32"))
+        self.assertEqual([(row["shape"], row["batch"]) for row in document["rows"]], [("tiny", 1), ("tiny", 3)])
+        for row in document["rows"]:
+            engine = row["engine"]
+            self.assertTrue(0 < engine["first_seconds"] < engine["seconds"], row)
+            self.assertAlmostEqual(engine["tokens_per_second"] * engine["seconds"], 5 * row["batch"])
+            self.assertAlmostEqual(engine["decoded_per_second"] * (engine["seconds"] - engine["first_seconds"]), 4 * row["batch"])
+            self.assertGreater(engine["peak_bytes"], 0)
+            self.assertNotIn("ratio", row)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not there: ./scripts/setup --oracles")
+    def test_transformers_beside_it(self):
+        for row in self.measured("--peer", "eager")["rows"]:
+            self.assertNotIn("problem", row["peer"], row)
+            self.assertAlmostEqual(row["ratio"], row["peer"]["seconds"] / row["engine"]["seconds"])
+            self.assertGreater(row["peer"]["seconds"], row["peer"]["first_seconds"])
+
+    def test_a_peer_that_ran_out_of_memory_has_no_ratio(self):
+        loop = "sh -c 'while read line; do echo \"{\\\"problem\\\": \\\"out of memory\\\"}\"; done'"
+        found = bench("generate", *self.SMALL, "--peer", loop)
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertIn("out of memory", found.stdout)
+
+    def test_wrong_options_are_refused(self):
+        for words, *arguments in (("there is no shape 'tinny'", "--shapes", "tinny"), ("'x' is no number", "--batches", "1,x"),
+                                  ("0 prompts at once", "--batches", "0"), ("an answer of 1 token", "--answer", "1")):
+            found = bench("generate", *self.SMALL, *arguments)
+            self.assertEqual(found.returncode, 2, found.stderr)
+            self.assertIn(words, found.stderr)
 
 
 class Dpo(Bench):

@@ -19,7 +19,7 @@ TEST_P(Reference, PassesEveryCheck) {
 
 INSTANTIATE_TEST_SUITE_P(kinds, Reference,
                          testing::Values("library.", "attention.", "loss.", "optimizer:adamw.", "optimizer:muon.",
-                                         "packer.", "quantizer:int8.", "kernels."),
+                                         "packer.", "quantizer:int8.", "quantizer:int4.", "kernels."),
                          [](const auto& info) {
                            std::string name = info.param;
                            name.pop_back();

@@ -1,5 +1,6 @@
 // Answers of a batch: those of the prompts one by one, whatever joins and leaves, and however little room there is.
 #include "../model/tiny.h"
+#include "../train/fake_runtime.h"
 #include "base/error.h"
 #include "infer/generation_batch.h"
 
@@ -106,6 +107,20 @@ TEST(GenerationBatch, AnswersAreThoseOfOneByOneHoweverManyFit) {
   EXPECT_GT(ended.size(), 2U) << "answers should end at different steps";
   for (const int64_t rows : {int64_t{1}, int64_t{256}, int64_t{3 * 256}, int64_t{8192}, int64_t{1} << 20})
     EXPECT_EQ(together(tiny, prompts, {end}, rows), expected) << "a cache of " << rows << " rows";
+}
+
+// On a device that captures what is enqueued and runs it again in each replay.
+TEST(GenerationBatch, CapturedPassesGiveTheSameAnswers) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  auto prompts = mixed_prompts(16, 21);
+  for (size_t i = 0; i < prompts.size(); i += 4) {
+    prompts[i].sampling.temperature = 0.8; // these need logits
+    prompts[i].sampling.answer = i;
+  }
+  const auto expected = together(tiny, prompts, {}, 1024);
+  train::FakeRuntime device;
+  EXPECT_EQ(together(tiny, prompts, {}, 1024), expected);
+  EXPECT_GT(device.recorded, 4) << "sizes that came up twice";
 }
 
 TEST(GenerationBatch, PromptsJoinWhileOthersAreAnswered) {

@@ -155,3 +155,11 @@ TEST(PagedAttention, ScoreFactorScalesTheScores) {
   p.q.mul_(2.5);
   expect_close(out, expected_paged(c, p).flatten(1), 1e-6, "out"); // the scale is a float
 }
+
+TEST(PagedAttention, AnotherPluginServesAPreferenceWithoutIt) {
+  const PagedCase& c = paged_cases[1];
+  const PagedProblem p = make_paged_problem(c, at::kFloat);
+  ReferenceOperations only(at::kFloat);
+  only.options.attention.names = {"no-such-plugin"};
+  expect_close(only.attend(p.q.flatten(1), c.heads_q, p.keys, {c.dim}), expected_paged(c, p).flatten(1), 1e-6, "out");
+}

@@ -436,11 +436,11 @@ FIELD(fvlm_quantizer_query, dtype, 12, fvlm_dtype);
 FIELD(fvlm_quantizer_query, rows, 16, int64_t);
 FIELD(fvlm_quantizer_query, cols, 24, int64_t);
 FIELD(fvlm_quantizer_query, tokens, 32, int64_t);
-
-SIZE(fvlm_quantizer_pack, 48);
+SIZE(fvlm_quantizer_pack, 56);
 FIELD(fvlm_quantizer_pack, struct_size, 0, uint32_t);
 FIELD(fvlm_quantizer_pack, weight, 8, const fvlm_tensor*);
 FIELD(fvlm_quantizer_pack, packed, 16, fvlm_tensor* [4]);
+FIELD(fvlm_quantizer_pack, importance, 48, const fvlm_tensor*);
 
 SIZE(fvlm_quantizer_unpack, 48);
 FIELD(fvlm_quantizer_unpack, struct_size, 0, uint32_t);

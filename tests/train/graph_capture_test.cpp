@@ -1,8 +1,8 @@
 // Captured steps and overlapped copies, on a fake device.
 #include "base/error.h"
 #include "fake_runtime.h"
+#include "ops/graph_cache.h"
 #include "small_run.h"
-#include "train/graph_cache.h"
 #include "train/input_staging.h"
 
 #include <ATen/ops/equal.h>
@@ -18,7 +18,7 @@ namespace {
 
 TEST(GraphCache, RunsThenCapturesThenReplays) {
   FakeRuntime runtime;
-  GraphCache recorder("the test", true);
+  ops::GraphCache recorder("the test", true);
   int runs = 0;
   const auto work = [&runs] { ++runs; };
   EXPECT_TRUE(recorder.run(work));
@@ -34,10 +34,10 @@ TEST(GraphCache, RunsThenCapturesThenReplays) {
 
 TEST(GraphCache, RunsEagerlyWithoutADeviceOrByRequest) {
   int runs = 0;
-  GraphCache nowhere("the test", true);
+  ops::GraphCache nowhere("the test", true);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(nowhere.run([&] { ++runs; }));
   FakeRuntime runtime;
-  GraphCache unwanted("the test", false);
+  ops::GraphCache unwanted("the test", false);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(unwanted.run([&] { ++runs; }));
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(runtime.recorded, 0);

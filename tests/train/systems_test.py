@@ -264,7 +264,7 @@ class LatentWireForTwo(LatentWireForLlama):
         self.assertEqual({(one["set"], one["mode"]): one["accuracy"] for one in printed["results"]}, last)
         self.assertEqual({json.loads(line)["set"] for line in (folder / "scores.jsonl").read_text().splitlines()},
                          {name + end for name in ("latents", "text", "token_budget") for end in ("", ".decoder2")})
-        run(engine, "export", f"{self.name}-whole", "--out", f"{self.name}-exported")
+        run(engine, "export", f"{self.name}-whole", "--out", f"{self.name}-exported", "--dtype", "fp32")
         parts = json.loads((folder / f"{self.name}-exported" / "fvlm.json").read_text())["parts"]
         self.assertEqual([part["name"] for part in parts], ["vision", "connector", "decoder", "decoder2"])
         for part in ("decoder", "decoder2"):

@@ -26,7 +26,9 @@ constexpr Verb subjects[] = {
     {"step", "profile the kernels of a training step on a GPU", bench_step},
     {"op", "time single operations: plugins against each other and the roofline", bench_op},
     {"dpo", "time whole steps of preference training", bench_dpo},
+    {"quant", "compare a model with its quantized forms: bytes, product times, losses", bench_quant},
     {"ragged", "time training on samples of all lengths, end to end", bench_ragged},
+    {"generate", "time the generation of answers, against transformers", bench_generate},
     {"data", "measure the data loader, against webdataset and PIL", bench_data},
 };
 

@@ -6,8 +6,10 @@ namespace fvlm::cli {
 
 int bench_data(Arguments);
 int bench_dpo(Arguments);
+int bench_generate(Arguments);
 int bench_op(Arguments);
 int bench_profile(Arguments);
+int bench_quant(Arguments);
 int bench_ragged(Arguments);
 int bench_step(Arguments);
 

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 constexpr const char* training_peer = "tools/oracle/train-step";
 constexpr const char* ragged_peer = "tools/oracle/train-ragged";
 constexpr const char* op_peer = "tools/oracle/time-op";
+constexpr const char* generation_peer = "tools/oracle/time-generate";
 
 std::string source_tree_peer(const std::string& tool) {
   const fs::path path = (program_folder() / "../../.." / tool).lexically_normal();
@@ -97,6 +98,17 @@ Options& with_op_peer_option(Options& options) {
 
 std::string op_peer_of(const ParsedOptions& parsed) {
   return peer_command(parsed, op_peer, {"eager", "compiled"});
+}
+
+Options& with_generation_peer_option(Options& options) {
+  return options.value("peer", "HOW",
+                       fmt::format("also measure transformers, with {} of the source\n"
+                                   "                    tree: eager; compiled, which takes minutes; or another COMMAND",
+                                   generation_peer));
+}
+
+std::string generation_peer_of(const ParsedOptions& parsed) {
+  return peer_command(parsed, generation_peer, {"eager", "compiled"});
 }
 
 } // namespace fvlm::cli

@@ -24,4 +24,8 @@ std::string ragged_peer_of(const ParsedOptions& parsed);
 Options& with_op_peer_option(Options& options);
 std::string op_peer_of(const ParsedOptions& parsed);
 
+// For generation.
+Options& with_generation_peer_option(Options& options);
+std::string generation_peer_of(const ParsedOptions& parsed);
+
 } // namespace fvlm::cli

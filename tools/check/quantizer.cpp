@@ -44,6 +44,7 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
     pack.packed[i] = packed[i]->abi(), unpack.packed[i] = linear.packed[i] = gradient.packed[i] = packed[i]->abi();
 
   pack.weight = weight.abi();
+  if (c.weighted) pack.importance = bench.input("importance", n.importance, Rows::contiguous).abi();
   bench.call("pack", workspace, packed, table.pack, pack);
   if (!bench.can_continue()) return bench.finish();
 
@@ -106,7 +107,9 @@ std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) 
 std::string label(const QuantizerCase& c) {
   return fmt::format("{} weight [{}, {}]{}{}", name_of(c.dtype), c.rows, c.cols,
                      c.convert_only ? ", to convert alone" : fmt::format(", {} tokens", c.tokens),
-                     c.bias ? "" : ", no bias");
+                     c.weighted ? ", weighted"
+                     : c.bias   ? ""
+                                : ", no bias");
 }
 
 } // namespace
@@ -114,8 +117,11 @@ std::string label(const QuantizerCase& c) {
 QuantizerNumbers quantizer_numbers(const QuantizerCase& c) {
   const uint64_t seed = c.seed * 8;
   QuantizerNumbers n{normal({c.rows, c.cols}, seed, at::kDouble, c.magnitude),
-                     normal({c.tokens, c.cols}, seed + 1, c.dtype), normal({c.rows}, seed + 2, c.dtype),
-                     normal({c.tokens, c.rows}, seed + 3, c.dtype), normal({c.rows, c.cols}, seed + 4, c.dtype)};
+                     normal({c.tokens, c.cols}, seed + 1, c.dtype),
+                     normal({c.rows}, seed + 2, c.dtype),
+                     normal({c.tokens, c.rows}, seed + 3, c.dtype),
+                     normal({c.rows, c.cols}, seed + 4, c.dtype),
+                     normal({c.cols}, seed + 5, at::kFloat).square() * 9 + 0.01};
   auto row = at::arange(c.rows), column = at::arange(c.cols);
   switch (c.weights) {
   case Weights::normal:

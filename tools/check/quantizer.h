@@ -14,12 +14,13 @@ struct QuantizerCase {
   Weights weights = Weights::normal;
   double magnitude = 0.1;
   bool bias = true;
+  bool weighted = false;     // pack gets an importance of each column
   bool convert_only = false; // the query's tokens is 0, and no linear is called
   uint64_t seed = 1;
 };
 
 struct QuantizerNumbers {
-  at::Tensor weight, x, bias, d_y, d_out;
+  at::Tensor weight, x, bias, d_y, d_out, importance;
 };
 
 QuantizerNumbers quantizer_numbers(const QuantizerCase& c);

@@ -7,9 +7,15 @@
 #include "check/workbench.h"
 
 #include <ATen/ops/clamp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -130,6 +136,73 @@ Outcome int8_codes(Context& context) {
     auto off = codes->to(at::kFloat) != wanted;
     return off.any().template item<bool>() ? "codes: " + element(off, wanted, codes->to(at::kFloat)) : "";
   });
+}
+
+// The codes of int4 [rows, cols], or what is wrong with the layout.
+std::string int4_layout(const QuantizerCase& c, const at::Tensor* packed, const at::Tensor* scales, int64_t groups,
+                        at::Tensor& codes) {
+  if (!packed || packed->scalar_type() != at::kByte || packed->dim() != 2 || packed->size(0) != c.rows ||
+      packed->size(1) != (c.cols + 7) / 8 * 4)
+    return "packed[0] has to be uint8 [rows, 4 ceil(cols / 8)]";
+  if (!scales || scales->scalar_type() != at::kFloat || scales->dim() != 2 || scales->size(0) != c.rows ||
+      scales->size(1) != groups)
+    return fmt::format("packed[1] has to be float32 [rows, {}]", groups);
+  const at::Tensor bytes = packed->to(at::kInt);
+  const at::Tensor all = at::stack({bytes.bitwise_and(15), bytes.div(16, "floor")}, 2).flatten(1);
+  if (all.narrow(1, c.cols, all.size(1) - c.cols).any().item<bool>()) return "bits of no column are not 0";
+  codes = all.narrow(1, 0, c.cols).to(at::kFloat) - 8;
+  return "";
+}
+
+std::string int4_defect(const QuantizerCase& c, const Run& run) {
+  const int64_t group = c.cols % 128 == 0  ? 128
+                        : c.cols % 64 == 0 ? 64
+                        : c.cols % 32 == 0 ? 32
+                                           : c.cols,
+                groups = c.cols / group;
+  at::Tensor codes;
+  const at::Tensor* scales = run.output("packed[1]");
+  if (auto wrong = int4_layout(c, run.output("packed[0]"), scales, groups, codes); !wrong.empty()) return wrong;
+  const auto n = quantizer_numbers(c);
+  const auto grouped = [&](const at::Tensor& matrix) { return matrix.view({c.rows, groups, group}); };
+  const at::Tensor weight = grouped(n.weight.to(at::kFloat)), scale = scales->unsqueeze(2),
+                   importance = (c.weighted ? n.importance : at::ones({c.cols})).to(at::kDouble).view({groups, group});
+  const auto codes_by = [&](const at::Tensor& by) {
+    return at::clamp(at::round(weight / at::where(by == 0, at::ones_like(by), by)), -8, 7);
+  };
+  const auto error_by = [&](const at::Tensor& by) {
+    const at::Tensor off = weight.to(at::kDouble) - (codes_by(by) * by).to(at::kDouble);
+    return (off.square() * importance).sum(2, true);
+  };
+  if (auto off = codes != codes_by(scale).view({c.rows, c.cols}); off.any().item<bool>())
+    return "codes: " + element(off, codes_by(scale).view({c.rows, c.cols}), codes);
+  const at::Tensor largest = weight.abs().amax(2, true);
+  at::Tensor least = at::full_like(importance.sum(1).view({1, groups, 1}), INFINITY), listed = scale == largest / 7;
+  for (int candidate = 0; candidate <= 12; ++candidate) {
+    const at::Tensor by = largest / at::full({1}, 7 + 0.25 * candidate, largest.options());
+    listed = listed.logical_or(scale == by);
+    least = at::minimum(least, error_by(by));
+  }
+  if (!listed.all().item<bool>()) return "a scale is none of the largest weight / 7, / 7.25, ... / 10";
+  const at::Tensor worse = error_by(scale) > least * (1 + 1e-3) + 1e-30;
+  return worse.any().item<bool>() ? fmt::format("{} of {} groups have a scale that another one betters",
+                                                worse.sum().item<int64_t>(), worse.numel())
+                                  : "";
+}
+
+Outcome int4_codes(Context& context) {
+  if (scheme_of(context) != "int4") return not_applicable("the scheme is " + scheme_of(context));
+  std::vector<QuantizerCase> all{{},
+                                 {.weights = Weights::zero_rows},
+                                 {.weights = Weights::outliers},
+                                 {.weights = Weights::negative},
+                                 {.magnitude = 3},
+                                 {.weighted = true}};
+  for (int64_t cols : {1, 7, 32, 96, 192, 256, 301, 576}) {
+    all.push_back({.rows = 9, .cols = cols, .convert_only = true});
+    all.push_back({.rows = 9, .cols = cols, .weighted = true, .convert_only = true});
+  }
+  return each(context, all, int4_defect);
 }
 
 Outcome fake_is_unpack(Context& context) {
@@ -258,9 +331,9 @@ Outcome packs_small(Context& context) {
 
 Outcome packs_again(Context& context) {
   // Quantizing a dequantized weight changes nothing, so that saving and loading do not drift. A scheme that clips by
-  // the
-  // largest weight would drift.
-  if (scheme_of(context) != "int8") return not_applicable("the scheme is " + scheme_of(context));
+  // the largest weight would drift; int4 finds the scale again at which nothing is off.
+  if (scheme_of(context) != "int8" && scheme_of(context) != "int4")
+    return not_applicable("the scheme is " + scheme_of(context));
   return each(context, {{}, {.cols = 301}}, [&](const auto& c, const Run& run) -> std::string {
     const auto& table = context.table<fvlm_quantizer_v1>();
     Workbench bench(context, {});
@@ -319,6 +392,8 @@ Table quantizer_table() {
               straight_through, "round_trip"},
              {"zero_rows", "rows of zeros come back as zeros", zero_rows},
              {"int8_codes", "the scheme int8 packs as the ABI writes it", int8_codes, "round_trip,zero_rows"},
+             {"int4_codes", "the scheme int4 packs as the ABI writes it, with and without importance", int4_codes,
+              "round_trip,zero_rows"},
              {"huge_values", "weights of 1e30", huge_values, "round_trip"},
              {"tiny_values", "weights of 1e-30", tiny_values, "round_trip"},
              {"uneven_rows", "constant rows, negative rows, a single row, outliers", uneven_rows, "round_trip"},

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "model/size_class.h"
 
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,45 +22,69 @@ void PassRows::append(int64_t token, int64_t position) {
   sequences.push_back(static_cast<int32_t>(pages.size() - 1));
 }
 
-StagedRows::StagedRows(const PassRows& rows, at::Device device, int64_t padded) {
-  size_t longest = 1;
-  for (const auto& pages : rows.pages) longest = std::max(longest, pages.size());
-  const int64_t count = padded > 0 ? padded : row_class(rows.size()), out = row_class(std::ssize(rows.outputs)),
-                sequence_count = row_class(std::ssize(rows.pages)),
-                table_width = static_cast<int64_t>(std::bit_ceil(longest));
-  // Padded with zeros, which is the padding page's first row where they are places. Each tensor begins at a multiple of
-  // 256 bytes, as an allocation of its own would.
-  constexpr size_t alignment = 64;
+namespace {
+
+// Each tensor begins at a multiple of 256 bytes, as an allocation of its own would.
+constexpr int64_t alignment = 64;
+
+int64_t aligned(int64_t size) {
+  return (size + alignment - 1) / alignment * alignment;
+}
+
+// In memory that `device` can copy from by itself. Padded with zeros, which is the padding page's first row where they
+// are places.
+at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Device device) {
   std::vector<int32_t> all;
   const auto append = [&](const std::vector<int32_t>& values, int64_t size) {
     all.insert(all.end(), values.begin(), values.end());
     all.resize(all.size() + static_cast<size_t>(size) - values.size());
   };
-  const auto align = [&] { all.resize((all.size() + alignment - 1) / alignment * alignment); };
+  const auto align = [&] { all.resize(static_cast<size_t>(aligned(std::ssize(all)))); };
   std::vector<int32_t> keys;
   keys.reserve(rows.positions.size());
   for (const int32_t position : rows.positions) keys.push_back(position + 1);
   for (const std::vector<int32_t>* values :
        {&rows.tokens, &rows.positions, &rows.sequences, &std::as_const(keys), &rows.places})
-    append(*values, count), align();
-  append(rows.outputs, out), align();
-  for (const auto& pages : rows.pages) append(pages, table_width);
-  append({}, (sequence_count - std::ssize(rows.pages)) * table_width);
+    append(*values, sizes.rows), align();
+  append(rows.outputs, sizes.outputs), align();
+  for (const auto& pages : rows.pages) append(pages, sizes.pages);
+  append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
+  const at::Tensor list =
+      at::empty({std::ssize(all)}, at::TensorOptions().dtype(at::kInt).pinned_memory(device.is_cuda()));
+  std::copy(all.begin(), all.end(), list.data_ptr<int32_t>());
+  return list;
+}
 
-  const at::Tensor staged = at::tensor(all, at::kInt).to(device);
+} // namespace
+
+StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
+  size_t longest = 1;
+  for (const auto& pages : rows.pages) longest = std::max(longest, pages.size());
+  return {padded > 0 ? padded : row_class(rows.size()), row_class(std::ssize(rows.outputs)),
+          row_class(std::ssize(rows.pages)), static_cast<int64_t>(std::bit_ceil(longest))};
+}
+
+StagedRows::StagedRows(const PassRows& rows, at::Device device, int64_t padded)
+    : sizes_(Sizes::of(rows, padded)), memory_(listed(rows, sizes_, device).to(device, at::kInt, true)) {
   int64_t begin = 0;
   const auto next = [&](int64_t size) {
-    const at::Tensor tensor = staged.narrow(0, begin, size);
-    begin += (size + int64_t{alignment} - 1) / int64_t{alignment} * int64_t{alignment};
+    const at::Tensor tensor = memory_.narrow(0, begin, size);
+    begin += aligned(size);
     return tensor;
   };
-  tokens = next(count);
-  positions = next(count);
-  sequences = next(count);
-  lengths = next(count);
-  places = next(count).to(at::kLong);
-  outputs = next(out);
-  page_table = next(sequence_count * table_width).view({sequence_count, table_width});
+  tokens = next(sizes_.rows);
+  positions = next(sizes_.rows);
+  sequences = next(sizes_.rows);
+  lengths = next(sizes_.rows);
+  int_places_ = next(sizes_.rows);
+  places = int_places_.to(at::kLong);
+  outputs = next(sizes_.outputs);
+  page_table = next(sizes_.sequences * sizes_.pages).view({sizes_.sequences, sizes_.pages});
+}
+
+void StagedRows::restage(const PassRows& rows) {
+  memory_.copy_(listed(rows, sizes_, memory_.device()), true);
+  places.copy_(int_places_);
 }
 
 } // namespace fvlm::model

@@ -4,6 +4,7 @@
 #pragma once
 #include "model/part.h"
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,13 +40,25 @@ struct PassRows {
 
 // The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding page.
 struct StagedRows {
-  // One copy to the device. `padded`: the number of rows with padding; 0: the size class.
+  struct Sizes {
+    int64_t rows, outputs, sequences, pages; // pages: of the longest sequence
+    auto operator<=>(const Sizes&) const = default;
+    // `padded`: the number of rows with padding; 0: the size class.
+    static Sizes of(const PassRows& rows, int64_t padded = 0);
+  };
+  // One copy to the device.
   StagedRows(const PassRows& rows, at::Device device, int64_t padded = 0);
+  // Replaces the rows by others of the same sizes, in the same memory.
+  void restage(const PassRows& rows);
 
   at::Tensor tokens, positions, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
   at::Tensor places;                                // int64 [rows]: among all rows of all pages
   at::Tensor outputs;                               // int32: rows whose logits are wanted, then padding
   at::Tensor page_table;                            // int32 [sequences, pages of the longest]
+
+ private:
+  Sizes sizes_;
+  at::Tensor memory_, int_places_; // all but places, one after the other; places as they are there
 };
 
 } // namespace fvlm::model

@@ -1,6 +1,9 @@
 #include "model/weights/layout.h"
 
+#include "base/error.h"
 #include "base/problems.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -45,6 +48,11 @@ std::vector<const TensorView*> bind(const Safetensors& file, const WeightLayout&
       bound[found->second] = &tensor;
     } else if (!layout.tied_copy.empty() && name == layout.tied_copy) {
       tied_copy = &tensor;
+    } else if (name.ends_with(".weight_packed")) {
+      throw Error(ErrorKind::data,
+                  fmt::format("its weights are quantized ({}), and plain numbers are read here", shown(tensor.name)))
+          .at(file.path().string())
+          .advise("train and convert the model that it was quantized from");
     } else if (std::none_of(layout.ignored.begin(), layout.ignored.end(),
                             [&](const std::string& pattern) { return matches(pattern, name); })) {
       problems.add("tensor {} is not one of this model", shown(tensor.name));
@@ -58,7 +66,10 @@ std::vector<const TensorView*> bind(const Safetensors& file, const WeightLayout&
     } else if (bound[i]->shape != spec.shape) {
       problems.add("tensor {} has the shape {}, and must have {}", shown(spec.name), shape_text(bound[i]->shape),
                    shape_text(spec.shape));
-    } else if (!is_floating(bound[i]->dtype)) {
+    } else if (spec.dtype && bound[i]->dtype != *spec.dtype) {
+      problems.add("tensor {} holds {}, and must hold {}", shown(spec.name), name_of(bound[i]->dtype),
+                   name_of(*spec.dtype));
+    } else if (!spec.dtype && !is_floating(bound[i]->dtype)) {
       problems.add("tensor {} holds {}, and must hold F32, BF16, F16 or F64", shown(spec.name),
                    name_of(bound[i]->dtype));
     } else if (tied_copy && spec.name == layout.tied_to && !same_content(*bound[i], *tied_copy)) {

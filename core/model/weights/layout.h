@@ -3,6 +3,7 @@
 #include "model/weights/safetensors.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct TensorSpec {
   Initializer fill;
   // false: it is in files for transformers' sake alone. The model does not use it, and a file may lack it.
   bool parameter = true;
+  std::optional<DType> dtype; // none: any floating type
+  std::string packed_as;      // scheme, of the codes of a quantized weight: see packed_weight.h
 };
 
 struct WeightLayout {

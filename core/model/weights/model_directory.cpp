@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -126,6 +127,17 @@ struct ModelDirectory::Content {
   std::unordered_map<std::string_view, size_t> by_name; // in `parameters`
   std::vector<Checked> checked;
 
+  void note_checksum(const std::string& name, const TensorView* view, const ModelFile& model_file,
+                     std::unordered_set<std::string>& names, Problems& problems) {
+    names.insert(name);
+    if (!model_file.checksums) return;
+    const auto checksum = model_file.checksums->find(name);
+    if (checksum == model_file.checksums->end())
+      problems.add("there is no checksum of {}", shown(name));
+    else
+      checked.push_back({name, view, checksum->second});
+  }
+
   void bind_all(const ModelFile& model_file) {
     Problems problems;
     std::unordered_set<std::string> names;
@@ -136,20 +148,21 @@ struct ModelDirectory::Content {
       throw;
     }
     for (size_t part = 0; part < layouts.size(); ++part) {
-      auto bound = bind(files[part], layouts[part]);
-      for (size_t i = 0; i < bound.size(); ++i) {
-        const TensorSpec& spec = layouts[part].tensors[i];
-        std::string name = description.parts[part].name + "." + spec.name;
-        if (!bound[i]) continue;
-        if (model_file.checksums) {
-          auto checksum = model_file.checksums->find(name);
-          if (checksum == model_file.checksums->end())
-            problems.add("there is no checksum of {}", shown(name));
-          else
-            checked.push_back({name, bound[i], checksum->second});
-        }
-        names.insert(name);
-        if (spec.parameter) parameters.push_back({std::move(name), part, &spec, bound[i]});
+      const WeightLayout stored = stored_layout(layouts[part], files[part]);
+      const auto bound = bind(files[part], stored);
+      const std::string prefix = description.parts[part].name + ".";
+      for (size_t i = 0; i < bound.size(); ++i)
+        if (bound[i]) note_checksum(prefix + stored.tensors[i].name, bound[i], model_file, names, problems);
+      size_t i = 0; // in the file: three tensors for a quantized weight
+      for (const TensorSpec& spec : layouts[part].tensors) {
+        const PackedScheme* scheme = scheme_of_codes(stored.tensors[i]);
+        if (scheme && std::memcmp(bound[i + 2]->data.data(), spec.shape.data(), 2 * sizeof(int64_t)) != 0)
+          problems.add("{}{}_shape is not the shape of this model's weight, {}", prefix, spec.name,
+                       shape_text(spec.shape));
+        if (bound[i] && spec.parameter)
+          parameters.push_back({prefix + spec.name, part, &spec, bound[i], scheme, scheme ? bound[i + 1] : nullptr,
+                                scheme ? bound[i + 2] : nullptr});
+        i += scheme ? 3 : 1;
       }
     }
     for (const auto& [name, checksum] : model_file.checksums.value_or(decltype(model_file.checksums)::value_type()))
@@ -233,6 +246,29 @@ const Parameter& ModelDirectory::at(std::string_view name) const& {
   error.at(path().string());
   if (auto near = nearest(name, names)) error.advise("the nearest name is " + shown(*near));
   throw error;
+}
+
+std::vector<std::pair<std::string, const TensorView*>> stored_tensors(const Parameter& parameter) {
+  if (!parameter.scheme) return {{parameter.name, parameter.view}};
+  return {{parameter.name + "_packed", parameter.view},
+          {parameter.name + "_scale", parameter.scale},
+          {parameter.name + "_shape", parameter.shape}};
+}
+
+WeightSchemes ModelDirectory::schemes() const {
+  WeightSchemes schemes;
+  for (const Parameter& parameter : parameters())
+    if (parameter.scheme) schemes.emplace(parameter.name, parameter.scheme);
+  return schemes;
+}
+
+void ModelDirectory::require_plain(const char* reader) const {
+  for (const Parameter& parameter : parameters())
+    if (parameter.scheme)
+      throw Error(ErrorKind::data, fmt::format("the model is quantized ({} to {}), and {} needs plain weights",
+                                               shown(parameter.name), parameter.scheme->name, reader))
+          .at(path().string())
+          .advise("use the model that it was quantized from");
 }
 
 void ModelDirectory::drop(const Parameter& parameter) const {

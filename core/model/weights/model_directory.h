@@ -6,6 +6,7 @@
 #include "model/weights/connector.h"
 #include "model/weights/layout.h"
 #include "model/weights/model_file.h"
+#include "model/weights/packed_weight.h"
 #include "model/weights/safetensors_writer.h"
 #include "model/weights/towers.h"
 
@@ -43,6 +44,8 @@ struct HuggingFaceFolder {
   static HuggingFaceFolder open(const std::filesystem::path& path);
   // Writes into config.json how these weights are stored, as transformers does.
   static void set_dtype(nlohmann::json& config, const std::vector<TensorInfo>& tensors);
+  // The same for weights that are quantized, of which `stored` has the codes.
+  static void set_quantization(nlohmann::json& config, const WeightLayout& stored);
   // The files of `path` that go with every copy, for a decoder that has no folder of its own.
   static std::vector<Carried> carry(const std::filesystem::path& path);
 };
@@ -84,8 +87,13 @@ struct Parameter {
   std::string name; // "vision.encoder.layer.0.norm1.weight", "connector.q_static", "decoder.model.norm.weight"
   size_t part;      // index in ModelDescription::parts
   const TensorSpec* spec;
-  const TensorView* view;
+  const TensorView* view;                              // of a quantized weight its codes, as they are packed on disk
+  const PackedScheme* scheme;                          // of a quantized weight; null: `view` has its numbers
+  const TensorView *scale = nullptr, *shape = nullptr; // of a quantized weight
 };
+
+// The tensors of a parameter's file by name: itself, or the three of a quantized weight.
+std::vector<std::pair<std::string, const TensorView*>> stored_tensors(const Parameter& parameter);
 
 class ModelDirectory {
  public:
@@ -98,6 +106,9 @@ class ModelDirectory {
   const Parameter& at(std::string_view name) const&;           // throws Error(data) with the nearest name
   const std::vector<Parameter>& parameters() const&& = delete; // views of a temporary would be of nothing
   const Parameter& at(std::string_view name) const&& = delete;
+  WeightSchemes schemes() const; // of quantized weights
+  // Throws Error(data) for a quantized model, which `reader` ("training") cannot read.
+  void require_plain(const char* reader) const;
   // Lets go of the memory behind a parameter, for whoever has copied it.
   void drop(const Parameter& parameter) const;
   // Reads everything. Throws Error(data) that names every tensor whose bytes are not those that were written. Without
@@ -113,11 +124,13 @@ class ModelDirectory {
 // Writes a model directory that appears whole or not at all. Files are on disk, checksums in fvlm.json.
 class ModelDirectoryWriter {
  public:
-  // `dtype_of` says for each parameter's name how it is stored. Throws Error(data) when there is something at `path`.
+  // `dtype_of` says for each parameter's name how it is stored, unless it is quantized. Throws Error(data) when there
+  // is something at `path`.
   ModelDirectoryWriter(std::filesystem::path path, ModelDescription description,
-                       const std::function<DType(const std::string& name)>& dtype_of);
+                       const std::function<DType(const std::string& name)>& dtype_of,
+                       const WeightSchemes& schemes = {});
 
-  // The order in which the bytes of all parameters are wanted.
+  // The order in which the bytes of all parameters are wanted. Quantized ones are three tensors: see packed_weight.h.
   const std::vector<TensorInfo>& order() const { return order_; }
   // The next bytes of the next parameter: all of them or a piece, never of two.
   void append(std::span<const std::byte> bytes);
@@ -135,8 +148,9 @@ class ModelDirectoryWriter {
     TensorInfo info;
     bool parameter;
   };
-  void open_part(size_t index, const std::function<DType(const std::string& name)>& dtype_of);
-  void write_config(size_t index);
+  void open_part(size_t index, const std::function<DType(const std::string& name)>& dtype_of,
+                 const WeightSchemes& schemes);
+  void write_config(size_t index, const WeightLayout& stored);
   void pass_over();
   std::vector<std::byte> passenger_bytes(const Step& step) const;
 

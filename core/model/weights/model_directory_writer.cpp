@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 namespace fvlm {
 
@@ -32,27 +34,58 @@ std::string location_of(const ModelPart& part) {
 } // namespace
 
 void HuggingFaceFolder::set_dtype(nlohmann::json& config, const std::vector<TensorInfo>& tensors) {
-  bool alike =
-      std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& one) { return one.dtype == tensors[0].dtype; });
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(alike ? tensors[0].dtype : DType::f32);
+  // What a quantized weight is stored as is no element type of the model.
+  std::set<DType> types;
+  for (const TensorInfo& tensor : tensors)
+    if (is_floating(tensor.dtype) && !tensor.name.ends_with(".weight_scale")) types.insert(tensor.dtype);
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] =
+      torch_name(types.size() == 1 ? *types.begin() : DType::f32);
+}
+
+void HuggingFaceFolder::set_quantization(nlohmann::json& config, const WeightLayout& stored) {
+  config.erase("quantization_config");
+  std::map<std::pair<int64_t, int64_t>, std::vector<std::string>> modules;
+  for (size_t i = 0; i < stored.tensors.size(); ++i) {
+    const TensorSpec& codes = stored.tensors[i];
+    const PackedScheme* scheme = scheme_of_codes(codes);
+    if (!scheme) continue;
+    const int64_t groups = stored.tensors[i + 1].shape[1],
+                  group = groups == 1 ? 0 : codes.shape[1] * 32 / scheme->bits / groups;
+    modules[{scheme->bits, group}].push_back(codes.name.substr(0, codes.name.rfind('.')));
+  }
+  if (!modules.empty()) config["quantization_config"] = quantization_config(modules);
 }
 
 ModelDirectoryWriter::ModelDirectoryWriter(fs::path path, ModelDescription description,
-                                           const std::function<DType(const std::string&)>& dtype_of)
+                                           const std::function<DType(const std::string&)>& dtype_of,
+                                           const WeightSchemes& schemes)
     : folder_(std::move(path)), description_(std::move(description)) {
-  for (size_t i = 0; i < description_.parts.size(); ++i) open_part(i, dtype_of);
+  for (size_t i = 0; i < description_.parts.size(); ++i) open_part(i, dtype_of, schemes);
   missing_ = steps_.empty() ? 0 : steps_[0].info.byte_size();
   pass_over();
 }
 
-void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(const std::string&)>& dtype_of) {
+void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(const std::string&)>& dtype_of,
+                                     const WeightSchemes& schemes) {
   const ModelPart& part = description_.parts[index];
-  const WeightLayout layout = description_.layout(part);
+  WeightLayout layout = description_.layout(part);
   const std::string prefix = part.name + ".";
   const DType first = dtype_of(prefix + layout.tensors.at(0).name);
   std::vector<TensorInfo> tensors;
-  for (const TensorSpec& spec : layout.tensors)
-    tensors.push_back({spec.name, spec.parameter ? dtype_of(prefix + spec.name) : first, spec.shape});
+  std::vector<TensorSpec> stored;
+  for (const TensorSpec& spec : layout.tensors) {
+    const auto scheme = schemes.find(prefix + spec.name);
+    if (scheme == schemes.end()) {
+      tensors.push_back({spec.name, spec.parameter ? dtype_of(prefix + spec.name) : first, spec.shape});
+      stored.push_back(spec);
+      continue;
+    }
+    for (TensorSpec& each : packed_specs(spec, *scheme->second)) {
+      tensors.push_back({each.name, each.dtype.value_or(DType::f32), each.shape});
+      stored.push_back(std::move(each));
+    }
+  }
+  layout.tensors = std::move(stored);
   fs::path file = folder() / location_of(part);
   if (part.role() != Role::connector) {
     make_folders(file);
@@ -65,17 +98,18 @@ void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(con
     steps_.push_back({index, tensor, spec->parameter});
     if (spec->parameter) order_.push_back({prefix + tensor.name, tensor.dtype, tensor.shape});
   }
-  if (part.role() != Role::connector) write_config(index);
+  if (part.role() != Role::connector) write_config(index, layout);
 }
 
 // config.json with the element type that the weights have now, and the files that go along.
-void ModelDirectoryWriter::write_config(size_t index) {
+void ModelDirectoryWriter::write_config(size_t index, const WeightLayout& stored) {
   const ModelPart& part = description_.parts[index];
   nlohmann::json config = part.folder.config;
   const auto* encoder = std::get_if<VisionConfig>(&part.config);
   config["architectures"] = {encoder ? architecture_of(*encoder)
                                      : architecture_of(std::get<DecoderConfig>(part.config))};
   HuggingFaceFolder::set_dtype(config, writers_[index].order());
+  HuggingFaceFolder::set_quantization(config, stored);
   const fs::path folder = this->folder() / location_of(part);
   write_file_atomic(folder / "config.json", config.dump(2) + "\n");
   if (!part.folder.whole_model.is_null())

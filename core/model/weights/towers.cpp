@@ -96,7 +96,7 @@ Config read_config(const nlohmann::json& config, const std::string& where) {
   const std::string model_type = found->get<std::string>();
   const auto& family = *find_or_throw<Config>(model_type, where).family;
   ConfigReader reader(config, where);
-  reader.refuse_unless(!reader.has("quantization_config"), "quantization_config", "the weights must be plain numbers");
+  check_quantization_config(reader);
   Config made = family.read(reader, model_type);
   reader.finish("");
   return made;
@@ -112,6 +112,15 @@ nlohmann::json write_config(const Config& config) {
 }
 
 } // namespace
+
+void check_quantization_config(ConfigReader& reader) {
+  const nlohmann::json* quantization = reader.object("quantization_config");
+  if (!quantization) return;
+  const auto is = [&](const char* key, const char* word) { return quantization->value(key, nlohmann::json()) == word; };
+  reader.refuse_unless(is("quant_method", "compressed-tensors") && is("format", "pack-quantized"),
+                       "quantization_config",
+                       "the weights must be plain numbers or compressed-tensors' pack-quantized");
+}
 
 const EncoderFamily& family_of(const VisionConfig& config) {
   return *find_or_throw<VisionConfig>(config.model_type).family;

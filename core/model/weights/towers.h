@@ -13,6 +13,8 @@
 
 namespace fvlm {
 
+class ConfigReader;
+
 // The fields are called as in transformers, and have its defaults when config.json leaves them out.
 struct VisionConfig {
   std::string model_type;
@@ -82,6 +84,8 @@ struct DecoderConfig {
 // config as it is.
 nlohmann::json encoder_config(nlohmann::json config);
 
+// Notes a form of quantization that is not supported. Which weights are quantized, the file of weights says.
+void check_quantization_config(ConfigReader& reader);
 // Throws Error(data) at `where` with everything in the config that is wrong or not supported.
 VisionConfig read_vision_config(const nlohmann::json& config, const std::string& where);
 DecoderConfig read_decoder_config(const nlohmann::json& config, const std::string& where);

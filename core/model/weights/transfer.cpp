@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <unordered_map>
 
 namespace fvlm {
@@ -25,6 +26,11 @@ struct Source {
   Initializer fill;
 };
 
+// "X.weight" of "X.weight_packed", "X.weight_scale" and "X.weight_shape", which a quantized weight consists of.
+std::string weight_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('_'));
+}
+
 // Into a ModelDirectoryWriter or a SafetensorsWriter.
 template <class Writer>
 class Transfer {
@@ -41,9 +47,16 @@ class Transfer {
       const std::string name = part_of(tensor.name);
       if (report_.parts.empty() || report_.parts.back().name != name) report_.parts.push_back({.name = name});
       auto& part = report_.parts.back();
-      part.parameters += tensor.elements();
       part.bytes += tensor.byte_size();
-      ++part.tensors[tensor.dtype];
+      if (const auto shape = sources.find(weight_of(tensor.name) + "_shape"); shape == sources.end()) {
+        part.parameters += tensor.elements();
+        ++part.tensors[tensor.dtype];
+      } else if (tensor.dtype == DType::i32) { // the codes of a quantized weight
+        int64_t sizes[2];
+        std::memcpy(sizes, shape->second.view->data.data(), sizeof sizes);
+        part.parameters += static_cast<uint64_t>(sizes[0] * sizes[1]);
+        ++part.tensors[tensor.dtype];
+      }
       copy(tensor, sources.at(tensor.name));
     }
     writer_.commit();
@@ -84,10 +97,15 @@ class Transfer {
 
 using Sources = std::unordered_map<std::string, Source>;
 
-void add_file(Sources& sources, const std::string& part, const Safetensors& file, const WeightLayout& layout) {
-  auto bound = bind(file, layout);
-  for (size_t i = 0; i < bound.size(); ++i)
-    if (layout.tensors[i].parameter) sources[part + "." + layout.tensors[i].name] = {bound[i], &file, {}};
+void add_file(Sources& sources, WeightSchemes& schemes, const std::string& part, const Safetensors& file,
+              const WeightLayout& layout) {
+  const WeightLayout stored = stored_layout(layout, file);
+  auto bound = bind(file, stored);
+  for (size_t i = 0; i < bound.size(); ++i) {
+    const TensorSpec& spec = stored.tensors[i];
+    if (spec.parameter) sources[part + "." + spec.name] = {bound[i], &file, {}};
+    if (const PackedScheme* scheme = scheme_of_codes(spec)) schemes[part + "." + weight_of(spec.name)] = scheme;
+  }
 }
 
 std::string first_part(const std::string& tensor) {
@@ -119,20 +137,24 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
   description.parts = {std::move(encoder), std::move(connector), std::move(decoder)};
 
   Sources sources;
+  WeightSchemes schemes;
   for (const ModelPart& part : description.parts) {
     const WeightLayout layout = description.layout(part);
     const auto& file = part.role() == Role::connector ? connector_file : part.folder.weights;
     if (file)
-      add_file(sources, part.name, *file, layout);
+      add_file(sources, schemes, part.name, *file, layout);
     else
       for (const TensorSpec& spec : layout.tensors) sources[part.name + "." + spec.name].fill = spec.fill;
   }
 
   if (request.check_before_writing) request.check_before_writing(description);
-  ModelDirectoryWriter writer(request.out, description, [&](const std::string& name) {
-    const Source& source = sources.at(name);
-    return request.dtype.value_or(source.view ? source.view->dtype : DType::f32);
-  });
+  ModelDirectoryWriter writer(
+      request.out, description,
+      [&](const std::string& name) {
+        const Source& source = sources.at(name);
+        return request.dtype.value_or(source.view ? source.view->dtype : DType::f32);
+      },
+      schemes);
   return Transfer(writer, request.seed, progress).run(sources, first_part);
 }
 
@@ -142,9 +164,9 @@ TransferReport import_whole_model(const WholeImportRequest& request, const Trans
   whole.description.name = request.name;
   Sources sources;
   for (const auto& [name, tensor] : whole.tensors) sources[name] = {tensor, &whole.file, {}};
-  ModelDirectoryWriter writer(request.out, whole.description, [&](const std::string& name) {
-    return request.dtype.value_or(sources.at(name).view->dtype);
-  });
+  ModelDirectoryWriter writer(
+      request.out, whole.description,
+      [&](const std::string& name) { return request.dtype.value_or(sources.at(name).view->dtype); }, whole.schemes);
   return Transfer(writer, 0, progress).run(sources, first_part);
 }
 
@@ -152,8 +174,10 @@ TransferReport export_model(const fs::path& model, const fs::path& out, DType dt
   ModelDirectory directory = ModelDirectory::open(model);
   directory.verify();
   Sources sources;
-  for (const Parameter& parameter : directory.parameters()) sources[parameter.name] = {parameter.view, nullptr, {}};
-  ModelDirectoryWriter writer(out, directory.description(), [&](const std::string&) { return dtype; });
+  for (const Parameter& parameter : directory.parameters())
+    for (const auto& [name, view] : stored_tensors(parameter)) sources[name] = {view, nullptr, {}};
+  ModelDirectoryWriter writer(
+      out, directory.description(), [&](const std::string&) { return dtype; }, directory.schemes());
   return Transfer(writer, 0, progress).run(sources, first_part);
 }
 
@@ -166,13 +190,16 @@ TransferReport export_whole_model(const fs::path& model, const fs::path& out, st
   std::vector<TensorInfo> tensors;
   for (const auto& [name, tensor] : form.tensors) {
     sources[name] = {tensor, nullptr, {}};
-    tensors.push_back({name, dtype.value_or(tensor->dtype), tensor->shape});
+    tensors.push_back(*tensor);
+    tensors.back().name = name;
+    if (dtype && is_floating(tensor->dtype) && !name.ends_with(".weight_scale")) tensors.back().dtype = *dtype;
   }
   AtomicFolder folder(out);
   const fs::path& into = folder.temporary_path();
   SafetensorsWriter writer(into / "model.safetensors", tensors);
   TransferReport report = Transfer(writer, 0, progress).run(sources, [](const std::string&) { return "model"; });
   HuggingFaceFolder::set_dtype(form.config, tensors);
+  HuggingFaceFolder::set_quantization(form.config, form.quantized);
   write_file_atomic(into / "config.json", form.config.dump(2) + "\n");
   for (const ModelPart& part : directory.description().parts)
     for (const auto& file : part.folder.carried) write_file_atomic(into / file.name, file.content->text());

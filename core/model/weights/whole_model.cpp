@@ -73,11 +73,15 @@ class Binding {
       : names_(family, file), file_(file) {
     for (const ModelPart& part : description.parts) add(part.name + ".", description.layout(part));
     const auto bound = bind(file, layout_);
-    for (size_t i = 0; i < bound.size(); ++i)
+    for (size_t i = 0; i < bound.size(); ++i) {
       if (bound[i]) by_part_name_.emplace(part_names_[i], bound[i]);
+      if (const PackedScheme* scheme = scheme_of_codes(layout_.tensors[i]))
+        schemes_.emplace(without_suffix(part_names_[i]), scheme);
+    }
   }
 
   const std::map<std::string, const TensorView*>& tensors() const { return by_part_name_; }
+  const WeightSchemes& schemes() const { return schemes_; }
 
   // The tensors of one part, under the names that a folder of its own has for them.
   Safetensors view_of(const ModelPart& part) const {
@@ -88,17 +92,26 @@ class Binding {
     return file_.view(named);
   }
 
-  // {name in the file: name in the model directory}, a copy of a tied tensor too.
+  // {name in the file: name in the model directory}, a copy of a tied tensor too. Quantized weights are one name.
   Json names() const {
     Json out = Json::object();
-    for (const auto& [name, tensor] : by_part_name_) out[tensor->name] = name;
+    for (const auto& [name, tensor] : by_part_name_)
+      if (const std::string weight = without_suffix(name); !schemes_.contains(weight))
+        out[tensor->name] = name;
+      else
+        out[without_suffix(tensor->name)] = weight;
     if (!layout_.tied_copy.empty() && file_.find(layout_.tied_copy)) out[layout_.tied_copy] = tied_to_;
     return out;
   }
 
  private:
+  // "X.weight" of "X.weight_packed", "X.weight_scale" and "X.weight_shape".
+  static std::string without_suffix(const std::string& name) { return name.substr(0, name.rfind('_')); }
+
   void add(const std::string& part, const WeightLayout& layout) {
-    for (const TensorSpec& spec : layout.tensors) {
+    const WeightLayout stored = stored_layout(
+        layout, [&](const std::string& name) { return file_.find(names_.of(part + name)); }, file_.path().string());
+    for (const TensorSpec& spec : stored.tensors) {
       part_names_.push_back(part + spec.name);
       layout_.tensors.push_back(spec);
       layout_.tensors.back().name = names_.of(part_names_.back());
@@ -116,6 +129,7 @@ class Binding {
   std::vector<std::string> part_names_;
   std::string tied_to_;
   std::map<std::string, const TensorView*> by_part_name_;
+  WeightSchemes schemes_;
 };
 
 bool belongs_to_encoder(const std::string& file) {
@@ -134,6 +148,18 @@ const TensorView* find_tensor(const ModelDirectory& directory, const std::string
   return nullptr;
 }
 
+// `name`: of the weight in the folder.
+void add_quantized(WholeModelForm& form, const std::string& name, const Parameter& parameter) {
+  TensorSpec spec = *parameter.spec;
+  spec.name = name;
+  const auto views = stored_tensors(parameter);
+  size_t i = 0;
+  for (TensorSpec& each : packed_specs(spec, *parameter.scheme)) {
+    form.tensors.emplace(each.name, views[i++].second);
+    form.quantized.tensors.push_back(std::move(each));
+  }
+}
+
 // Whether two models are made of parts of the same kinds and sizes.
 bool same_parts(const ModelDescription& a, const ModelDescription& b) {
   return a.encoder() == b.encoder() && a.decoder() == b.decoder() &&
@@ -145,6 +171,7 @@ bool same_parts(const ModelDescription& a, const ModelDescription& b) {
 WholeModelParts read_whole_config(const Json& config, const std::string& where) {
   const WholeModelFamily& family = family_of(config, where);
   ConfigReader reader(config, where);
+  check_quantization_config(reader);
   const WholeModelFamily::Configs configs = family.read(reader);
   reader.finish("");
   const std::string vision = where + ": vision_config", decoder = where + ": text_config";
@@ -167,10 +194,11 @@ WholeModel WholeModel::open(const fs::path& path) {
   HuggingFaceFolder source = HuggingFaceFolder::open(path);
   const std::string where = (path / "config.json").string();
   WholeModelParts read = read_whole_config(source.config, where);
-  WholeModel out{{}, read.image_token_id, *source.weights, {}};
+  WholeModel out{{}, read.image_token_id, *source.weights, {}, {}};
   out.description.parts = std::move(read.parts);
   const Binding binding(out.description, family_of(source.config, where), out.file);
   out.tensors = binding.tensors();
+  out.schemes = binding.schemes();
   for (ModelPart& part : out.description.parts) {
     if (part.role() == Role::connector) continue;
     part.folder.path = path;
@@ -197,7 +225,7 @@ WholeModelForm assemble(const ModelDirectory& directory) {
   if (!config || !tensors) reader.problems().add("'config' or 'tensors' is missing");
   reader.finish("the file was changed or damaged: import the model anew");
 
-  WholeModelForm out{*config, {}};
+  WholeModelForm out{*config, {}, {}};
   Problems problems;
   ModelDescription imported;
   imported.name = description.name;
@@ -205,8 +233,18 @@ WholeModelForm assemble(const ModelDirectory& directory) {
   if (!same_parts(description, imported))
     problems.add("its parts are of other kinds or sizes than those that were imported");
   std::map<std::string, bool> is_placed;
-  for (const Parameter& parameter : directory.parameters()) is_placed[parameter.name] = false;
+  std::map<std::string, const Parameter*> quantized;
+  for (const Parameter& parameter : directory.parameters()) {
+    is_placed[parameter.name] = false;
+    if (parameter.scheme) quantized[parameter.name] = &parameter;
+  }
   for (const auto& [name, part_name] : tensors->items()) {
+    if (const auto weight = quantized.find(part_name.is_string() ? part_name.get<std::string>() : std::string());
+        weight != quantized.end()) {
+      add_quantized(out, name, *weight->second);
+      is_placed[part_name] = true;
+      continue;
+    }
     const TensorView* found = part_name.is_string() ? find_tensor(directory, part_name) : nullptr;
     if (!found) {
       problems.add("tensor {} of the imported folder is not in the model", shown(name));

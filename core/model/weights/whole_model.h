@@ -46,6 +46,7 @@ struct WholeModel {
   int64_t image_token_id;
   Safetensors file;
   std::map<std::string, const TensorView*> tensors; // by their names in the model directory, those that are there
+  WeightSchemes schemes;                            // by weights' names in the model directory
 
   // The folder of the encoder has the files of the image processor, that of the decoder all others and what assemble()
   // needs. Throws Error(data) that names every tensor that is missing, unknown or misshapen.
@@ -56,6 +57,7 @@ struct WholeModel {
 struct WholeModelForm {
   nlohmann::json config;
   std::map<std::string, const TensorView*> tensors; // by their names in the folder
+  WeightLayout quantized;                           // of these, what quantized weights consist of
 };
 // Throws Error(data) for a directory that was not imported from such a folder, or has other parts by now.
 WholeModelForm assemble(const ModelDirectory& directory);

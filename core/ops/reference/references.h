@@ -84,10 +84,11 @@ struct Packer : sdk::Packer {
   void pack(const Query& query, const Pack& arguments);
 };
 
-struct Int8 : sdk::Quantizer, OnDevice {
+template <int width>
+struct IntegerQuantizer : sdk::Quantizer, OnDevice {
   using OnDevice::OnDevice;
-  static constexpr const char* scheme = "int8";
-  static constexpr int bits = 8;
+  static constexpr const char* scheme = width == 8 ? "int8" : "int4";
+  static constexpr int bits = width;
   static sdk::Support supports(const Query& query);
   void requirements(const Query& query, sdk::Requirements& wanted) const;
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments);
@@ -97,6 +98,8 @@ struct Int8 : sdk::Quantizer, OnDevice {
   void fake_quantize_forward(const fvlm_call& call, const Query& query, const FakeForward& arguments);
   void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments);
 };
+using Int8 = IntegerQuantizer<8>;
+using Int4 = IntegerQuantizer<4>;
 
 } // namespace fvlm::ops::reference
 #pragma GCC visibility pop

@@ -123,11 +123,13 @@ Ref<Guard> guard() {
 Ref<Quantization> quantization() {
   return record<Quantization>(
              "Quantization", "",
-             "The quantization that weights are rounded to while a quantization_aware stage trains. `export` does not "
-             "quantize yet, so a recipe without such a stage is refused.")
+             "The quantization that a quantization_aware stage trains for: its passes compute with the linear weights "
+             "rounded to this scheme, while checkpoints hold the original ones. `export --quantize` of such a "
+             "checkpoint leaves out what `skip` names, too. Embeddings and output heads are never quantized.")
       .usage("{ scheme = \"int8\", skip = { \"decoder.lm_head\", \"vision.*\" } }")
       .field("scheme", &Quantization::scheme, identifier(false),
-             "Name of the scheme: the NAME of a plugin's kind \"fvlm.quantizer/1:NAME\".")
+             "Name of the scheme: int8, int4, or another NAME of a plugin's kind \"fvlm.quantizer/1:NAME\", which "
+             "`export` does not know.")
       .field("skip", &Quantization::skip, list(text(), {.allow_single = true}),
              "Modules that are not quantized, by name, with *.")
       .shorthand("scheme")

@@ -34,11 +34,57 @@ TEST(Rules, ABatchIsNoMoreThanTheStagesSamples) {
   EXPECT_THAT(of_stage({key("samples", 14, 32)}), IsEmpty());
 }
 
+namespace {
+
+// A model of bytes with so many decoders.
+Key latents_of(int decoders) {
+  std::vector<Key> keys = {key("vision", 3, table(3, "bytes", {})), key("decoder", 3, "weights/d"),
+                           key("connector", 3, table(3, "byte_latents", {}))};
+  std::vector<Value> further;
+  for (int i = 1; i < decoders; ++i) further.push_back(value(4, "weights/other"));
+  if (!further.empty()) keys.push_back(key("decoders", 4, table(4, "", {}, std::move(further))));
+  return key("model", 3, table(3, "model", std::move(keys)));
+}
+
+Key texts_of(const char* decoder) {
+  return key("decoders", 11, table(11, "", {key(decoder, 11, table(11, "", {key("system", 11, "")}))}));
+}
+
+} // namespace
+
+TEST(Rules, AMixKnowsTheFurtherDecodersOfTheModel) {
+  const auto mistakes = [](int decoders, const char* name) {
+    return of_stage({mix({value(11, "a.tar")}, {texts_of(name)})}, {latents_of(decoders)});
+  };
+  EXPECT_THAT(mistakes(2, "decoder2"), IsEmpty());
+  EXPECT_THAT(mistakes(1, "decoder2"),
+              ElementsAre("r.lua:11: stages.align.data.decoders.decoder2: the model has no further "
+                          "decoder 'decoder2'\n  add it to `decoders` of the model"));
+  EXPECT_THAT(mistakes(3, "decoder"),
+              ElementsAre("r.lua:11: stages.align.data.decoders.decoder: the model has no further decoder 'decoder'\n"
+                          "  use decoder2 or decoder3; what `decoder` reads is in the mix itself"));
+}
+
+TEST(Rules, SeveralDecodersHaveNeitherPairsNorOneTeacher) {
+  const auto mistakes = [](Value objective, std::vector<Key> more = {}) {
+    more.push_back(key("objective", 12, std::move(objective)));
+    return of_stage(more, {latents_of(2)});
+  };
+  EXPECT_THAT(mistakes(table(12, "next_token", {key("on", 12, "answer")})), IsEmpty());
+  EXPECT_THAT(mistakes(table(12, "dpo", {})),
+              ElementsAre("r.lua:12: stages.align.objective[1]: fvlm.dpo is for models with one decoder\n"
+                          "  remove the term, or `decoders` of the model"));
+  EXPECT_THAT(
+      mistakes(table(12, "kl", {key("teacher", 12, "t")})),
+      ElementsAre("r.lua:12: stages.align.objective[1].teacher: one teacher cannot be compared with several decoders\n"
+                  "  use reads = \"teacher_prompt\" without `teacher`: each decoder is its own teacher"));
+}
+
 TEST(Rules, QuantizationIsForStagesThatTrainThroughIt) {
   EXPECT_THAT(of_stage({}, {key("quantization", 7, "int8")}),
-              ElementsAre("r.lua:7: quantization: no stage is quantization_aware, so nothing would be quantized "
-                          "(`export` does not quantize yet)\n  remove it, or set quantization_aware = true in a "
-                          "stage"));
+              ElementsAre("r.lua:7: quantization: no stage is quantization_aware, so nothing would train for "
+                          "it\n  set quantization_aware = true in a stage, or remove it: `export --quantize` needs no "
+                          "recipe"));
   EXPECT_THAT(of_stage({key("quantization_aware", 16, true)}, {key("quantization", 7, "int8")}), IsEmpty());
 }
 
@@ -181,10 +227,9 @@ TEST(Rules, GradientsAreBf16OnlyIfAllThatComputesThemIs) {
   EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16")}), IsEmpty());
   EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16"), key("precision", 5, "fp32")}),
               ElementsAre("r.lua:4: gradients: bf16 gradients need precision = \"bf16\"\n  remove `gradients`"));
-  EXPECT_EQ(
-      of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8"), key("gradients", 4, "bf16")})
-          .size(),
-      1u);
+  EXPECT_THAT(
+      of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8"), key("gradients", 4, "bf16")}),
+      IsEmpty());
 }
 
 TEST(Rules, BestCheckpointUsesAnExistingSet) {

@@ -44,12 +44,14 @@ Value Dinov2::normed(Tape& tape, Operations& ops, QueryStream& stream, const Vit
   return std::move(y);
 }
 
-// float16 underflows below 6e-8, which products of scales and weights can reach.
+// float16 underflows below 6e-8, which products of scales and weights can reach. The scales of quantized weights are
+// their own.
 Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const EncodeOptions& options) const {
   Folded folded(layers_.size());
   if (!options.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
   std::vector<Operations::LayerWithScale> attention, mlp;
   for (const VitLayer& layer : layers_) {
+    if (layer.out.weight.is_quantized() || layer.down.weight.is_quantized() || ops.observes_linears()) return folded;
     attention.push_back({layer.out, layer.attention_scale});
     mlp.push_back({layer.down, layer.mlp_scale});
   }

@@ -228,6 +228,10 @@ struct Quantizer {
 
   void requirements(const Query&, Requirements&) const {}
   void prepare(const fvlm_call&, const Query&) {}
+  // NULL for an engine that does not know the field, too.
+  static const fvlm_tensor* importance_of(const Pack& arguments) {
+    return arguments.struct_size > offsetof(Pack, importance) ? arguments.importance : nullptr;
+  }
 
   template <class Class>
   static constexpr fvlm_quantizer_v1 table() {
@@ -243,6 +247,9 @@ struct Quantizer {
     return table;
   }
 };
+
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_quantizer_pack> = offsetof(fvlm_quantizer_pack, importance);
 
 template <>
 inline constexpr std::size_t min_struct_size<fvlm_rope_apply> = offsetof(fvlm_rope_apply, frequencies);

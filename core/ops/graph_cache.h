@@ -1,5 +1,5 @@
-// A part of a training step as a CUDA graph: it runs eagerly the first time, is captured the second time, and replayed
-// from then on.
+// A part of a training step, or a step of generation, as a CUDA graph: it runs eagerly the first time, is captured the
+// second time, and replayed from then on.
 #pragma once
 #include "device/runtime.h"
 
@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace fvlm::train {
+namespace fvlm::ops {
 
 class GraphCache {
  public:
@@ -30,4 +30,4 @@ class GraphCache {
   int64_t kernels_ = 0;
 };
 
-} // namespace fvlm::train
+} // namespace fvlm::ops

@@ -1,7 +1,7 @@
-// plugin.cpp: int8 weights with one scale per output feature; activations stay in floating point.
+// plugin.cpp: quantized weights of the schemes int8 and int4; activations stay in floating point.
 #include "common/tasks.h"
-#include "int8_loops.h"
-#include "int8_products.h"
+#include "products.h"
+#include "row_loops.h"
 
 #include <fvlm/fvlm.hpp>
 
@@ -26,13 +26,14 @@ View<Element, rank> rows_of(Tensor* tensor, const char* name, std::int64_t rows,
   return view;
 }
 
-class Int8 : public sdk::Quantizer {
+template <class Scheme>
+class CpuQuantizer : public sdk::Quantizer {
  public:
-  static constexpr const char* scheme = "int8";
-  static constexpr int bits = 8;
+  static constexpr const char* scheme = Scheme::name;
+  static constexpr int bits = Scheme::bits;
 
-  explicit Int8(const fvlm_instance_config& config)
-      : host_(config.host), level_(cpu_level()), kernels_(int8_kernels(level_)) {}
+  explicit CpuQuantizer(const fvlm_instance_config& config)
+      : host_(config.host), level_(cpu_level()), kernels_(quantized_kernels(level_)) {}
 
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return sdk::refuse("runs on the CPU only");
@@ -40,13 +41,17 @@ class Int8 : public sdk::Quantizer {
       return sdk::refuse("weights in %s not supported", sdk::name_of(query.dtype));
     }
     if (query.rows < 0 || query.cols < 0 || query.tokens < 0) return sdk::refuse("a negative size");
-    return sdk::accept(100, "one scale per row, %s", name_of(cpu_level()));
+    return sdk::accept(100, "converts blocks of weights to float32, %s", name_of(cpu_level()));
   }
 
   void requirements(const Query& query, sdk::Requirements& requirements) const {
     sdk::require(supports(query));
-    requirements.save(sdk::int8, {query.rows, query.cols});
-    requirements.save(sdk::float32, {query.rows});
+    requirements.save(sdk::dtype_of<Stored>, {query.rows, Scheme::stored(query.cols)});
+    if (is_int8) {
+      requirements.save(sdk::float32, {query.rows});
+    } else {
+      requirements.save(sdk::float32, {query.rows, Scheme::groups(query.cols)});
+    }
     sdk::Workspace space;
     (void)take(space, query, query.tokens);
     requirements.forward_workspace = space.used();
@@ -54,26 +59,29 @@ class Int8 : public sdk::Quantizer {
 
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments) {
     sdk::require(supports(query));
-    const Codes<std::int8_t, float> packed(query, arguments.packed);
+    const Packed<Stored, float> packed(query, arguments.packed);
+    const float* importance = nullptr;
+    if (const fvlm_tensor* given = importance_of(arguments))
+      importance = rows_of<const float, 1>(given, "importance", query.cols, query.cols).data();
     for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
       using Element = typename decltype(element)::type;
       const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
-      const auto kernel = for_level<QuantizeRow<Element>>(level_);
+      const auto kernel = for_level<QuantizeRow<Scheme, Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) {
-        kernel({weight.row(r), query.cols, packed.codes + r * query.cols, packed.scales + r});
+        kernel({weight.row(r), importance, query.cols, packed.codes_of(r), packed.scales_of(r)});
       }
     });
   }
 
   void unpack(const fvlm_call& call, const Query& query, const Unpack& arguments) {
     sdk::require(supports(query));
-    const Codes<const std::int8_t, const float> packed(query, arguments.packed);
+    const Packed<const Stored, const float> packed(query, arguments.packed);
     for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
       using Element = typename decltype(element)::type;
       const auto weight = rows_of<Element, 2>(arguments.weight, "weight", query.rows, query.cols);
-      const auto kernel = for_level<DequantizeRow<Element>>(level_);
+      const auto kernel = for_level<DequantizeRow<Scheme, Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) {
-        kernel({packed.codes + r * query.cols, query.cols, packed.scales[r], weight.row(r)});
+        kernel({packed.codes_of(r), query.cols, packed.scales_of(r), weight.row(r)});
       }
     });
   }
@@ -84,7 +92,7 @@ class Int8 : public sdk::Quantizer {
       using Element = typename decltype(element)::type;
       const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
       const auto out = rows_of<Element, 2>(arguments.out, "out", query.rows, query.cols);
-      const auto kernel = for_level<FakeQuantizeRow<Element>>(level_);
+      const auto kernel = for_level<FakeQuantizeRow<Scheme, Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) kernel({weight.row(r), query.cols, out.row(r)});
     });
   }
@@ -96,14 +104,14 @@ class Int8 : public sdk::Quantizer {
       const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
       const auto d_out = rows_of<const Element, 2>(arguments.d_out, "d_out", query.rows, query.cols);
       const auto d_weight = rows_of<Element, 2>(arguments.d_weight, "d_weight", query.rows, query.cols);
-      const auto kernel = for_level<FakeQuantizeBackwardRow<Element>>(level_);
+      const auto kernel = for_level<FakeQuantizeBackwardRow<Scheme, Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) kernel({weight.row(r), d_out.row(r), query.cols, d_weight.row(r)});
     });
   }
 
   void linear(const fvlm_call& call, const Query& query, const Linear& arguments) {
     sdk::require(supports(query));
-    const Codes<const std::int8_t, const float> packed(query, arguments.packed);
+    const Packed<const Stored, const float> packed(query, arguments.packed);
     sdk::dispatch<float, BFloat16>(query.dtype, [&](auto element) {
       using Element = typename decltype(element)::type;
       const void* bias = nullptr;
@@ -116,7 +124,7 @@ class Int8 : public sdk::Quantizer {
 
   void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) {
     sdk::require(supports(query));
-    const Codes<const std::int8_t, const float> packed(query, arguments.packed);
+    const Packed<const Stored, const float> packed(query, arguments.packed);
     sdk::dispatch<float, BFloat16>(query.dtype, [&](auto element) {
       using Element = typename decltype(element)::type;
       multiply<Element>(call, query, packed, arguments.d_y, "d_y", query.rows, arguments.d_x, "d_x", query.cols,
@@ -125,20 +133,28 @@ class Int8 : public sdk::Quantizer {
   }
 
  private:
+  using Stored = typename Scheme::Stored;
+  static constexpr bool is_int8 = Scheme::bits == 8;
+
   template <class Code, class Scale>
-  struct Codes {
+  struct Packed {
     Code* codes;
     Scale* scales;
+    std::int64_t stored, groups; // of a row
 
     template <class Tensor>
-    Codes(const Query& query, Tensor* const* packed) {
-      const auto c = rows_of<Code, 2>(packed[0], "codes", query.rows, query.cols);
-      const auto s = rows_of<Scale, 1>(packed[1], "scales", query.rows, query.rows);
+    Packed(const Query& query, Tensor* const* packed)
+        : stored(Scheme::stored(query.cols)), groups(Scheme::groups(query.cols)) {
+      const auto c = rows_of<Code, 2>(packed[0], "codes", query.rows, stored);
+      const auto s = rows_of < Scale,
+                 is_int8 ? 1 : 2 > (packed[1], "scales", query.rows, is_int8 ? query.rows : groups);
       if (!c.contiguous() || !s.contiguous())
         throw Failure(FVLM_ERROR_UNSUPPORTED, "packed tensors must be contiguous");
       codes = c.data();
       scales = s.data();
     }
+    Code* codes_of(std::int64_t row) const { return codes + row * stored; }
+    Scale* scales_of(std::int64_t row) const { return scales + row * groups; }
   };
 
   struct Scratch {
@@ -163,7 +179,7 @@ class Int8 : public sdk::Quantizer {
 
   // y [tokens, outputs] = x [tokens, inputs] times the weight, transposed if this is the forward.
   template <class Element>
-  void multiply(const fvlm_call& call, const Query& query, const Codes<const std::int8_t, const float>& packed,
+  void multiply(const fvlm_call& call, const Query& query, const Packed<const Stored, const float>& packed,
                 const fvlm_tensor* x_tensor, const char* x_name, std::int64_t inputs, fvlm_tensor* y_tensor,
                 const char* y_name, std::int64_t outputs, const void* bias, bool forward) const {
     const View<const Element, 2> unchecked(x_tensor, x_name);
@@ -178,7 +194,13 @@ class Int8 : public sdk::Quantizer {
     sdk::Workspace workspace(call);
     const Scratch scratch = take(workspace, query, tokens);
     LinearTask common{};
-    common.weight = {packed.codes, packed.scales, query.rows, query.cols};
+    common.weight = {packed.codes,
+                     packed.scales,
+                     query.rows,
+                     query.cols,
+                     packed.stored * static_cast<std::int64_t>(sizeof(Stored)),
+                     Scheme::group(query.cols),
+                     packed.groups};
     common.bias = bias;
     common.y_stride = y.stride(0);
     common.bfloat16 = query.dtype == sdk::bfloat16;
@@ -194,6 +216,7 @@ class Int8 : public sdk::Quantizer {
       common.x = scratch.x.data();
       common.x_stride = inputs;
     }
+    const SchemeKernels& kernels = is_int8 ? kernels_.int8 : kernels_.int4;
     const bool skinny = forward && tokens <= max_skinny_tokens;
     const std::int64_t blocks = (outputs + block_columns - 1) / block_columns;
     const std::int64_t parts = (tokens + block_tokens - 1) / block_tokens;
@@ -207,16 +230,17 @@ class Int8 : public sdk::Quantizer {
       task.x += first * task.x_stride;
       task.y = y.row(first);
       task.scratch = scratch.blocks.data() + worker * scratch_floats;
-      (skinny ? kernels_.linear_skinny : forward ? kernels_.linear : kernels_.linear_gradient)(task);
+      (skinny ? kernels.linear_skinny : forward ? kernels.linear : kernels.linear_gradient)(task);
     });
   }
 
   const fvlm_host* host_;
   CpuLevel level_;
-  const Int8Kernels& kernels_;
+  const QuantizedKernels& kernels_;
 };
 
 } // namespace
 } // namespace fvlm::plugins
 
-FVLM_PLUGIN("quantizer-int8", "1.0.0", fvlm::plugins::Int8)
+FVLM_PLUGIN("quantizer-cpu", "1.1.0", fvlm::plugins::CpuQuantizer<fvlm::plugins::Int8Scheme>,
+            fvlm::plugins::CpuQuantizer<fvlm::plugins::Int4Scheme>)

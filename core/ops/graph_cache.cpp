@@ -1,11 +1,11 @@
-#include "train/graph_cache.h"
+#include "ops/graph_cache.h"
 
 #include "base/log.h"
-#include "train/memory.h"
+#include "ops/out_of_memory.h"
 
 #include <c10/util/Exception.h>
 
-namespace fvlm::train {
+namespace fvlm::ops {
 
 GraphCache::GraphCache(std::string name, bool enabled)
     : name_(std::move(name)), runtime_(enabled ? device::runtime() : nullptr) {}
@@ -33,4 +33,4 @@ bool GraphCache::run(const std::function<void()>& work) {
   return captures;
 }
 
-} // namespace fvlm::train
+} // namespace fvlm::ops

@@ -1,0 +1,85 @@
+// fvlm-engine export --quantize: writes a model directory whose linear weights are stored in few bits.
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "cli/execution_options.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+#include "cli/recipe_options.h"
+#include "cli/tensor_module.h"
+#include "cli/transfer.h"
+#include "model/loading.h"
+#include "model/weights/packed_weight.h"
+#include "model/weights/resolve_model.h"
+#include "quantize/quantize_model.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+// For a checkpoint RUN/STAGE/step-000100 of a quantization_aware stage, its recipe's quantization. Without --skip, what
+// it skips stays as it is.
+std::optional<plan::Quantization> trained_quantization(const std::filesystem::path& model) {
+  const auto folder = std::filesystem::weakly_canonical(model),
+             plan_file = folder.parent_path().parent_path() / "plan.json";
+  if (!std::filesystem::exists(plan_file)) return {};
+  recipe::Request request;
+  request.file = plan_file;
+  const plan::Plan plan = recipe::resolve(request).plan;
+  const bool aware = stage_named(plan, folder.parent_path().filename().string()).quantization_aware;
+  return aware ? plan.quantization : std::nullopt;
+}
+
+plan::Quantization quantization_of(const ParsedOptions& parsed, const std::filesystem::path& model) {
+  plan::Quantization quantization{packed_scheme(*parsed.value("quantize")).name, parsed.values("skip")};
+  const auto trained = trained_quantization(model);
+  if (trained && trained->scheme != quantization.scheme)
+    log_warning("the stage was trained for {}, and its weights are stored in {}", trained->scheme, quantization.scheme);
+  if (quantization.skip.empty()) quantization.skip = trained ? trained->skip : std::vector<std::string>{"connector.*"};
+  return quantization;
+}
+
+quantize::Importance calibration_of(const ParsedOptions& parsed, const std::filesystem::path& folder,
+                                    Registry& registry) {
+  const auto recipe = parsed.value("calibrate");
+  const int64_t samples = parsed.integer_or("calibration-samples", 64);
+  if (!recipe) return {};
+  if (samples < 1) throw Error(ErrorKind::usage, "--calibration-samples: expected 1 or more");
+  const auto resolved = recipe::resolve(recipe_request(parsed, *recipe));
+  const model::Execution execution = execution_of(parsed);
+  ops::Operations operations(registry, execution.operations());
+  const auto loaded = model::load_model(folder, execution.arena(false));
+  Progress progress("calibrating");
+  return quantize::calibrate(resolved.plan, samples, *loaded, operations, registry,
+                             [&](int64_t done, int64_t all) { progress.steps("samples", done, all); });
+}
+
+} // namespace
+
+int export_quantized_model(Arguments arguments) {
+  const auto parsed = export_options().parse(arguments);
+  if (parsed->flag("huggingface"))
+    throw Error(ErrorKind::usage, "--quantize excludes --huggingface")
+        .advise("quantize to a model directory, then export that one with --huggingface");
+  const std::string out = *parsed->value("out");
+  quantize::QuantizeRequest request;
+  request.model = resolve_model(*parsed->value("MODEL"));
+  request.out = out;
+  request.quantization = quantization_of(*parsed, request.model);
+  if (const auto word = parsed->value("dtype")) request.dtype = dtype_of_option(*word);
+  const auto registry = open_registry(*parsed);
+  initialize_device("cpu");
+  request.importance = calibration_of(*parsed, request.model, *registry);
+  TransferReport report;
+  {
+    const InterruptibleWrites interruptible;
+    Progress progress("writing " + out);
+    report = quantize::quantize_model(request, *registry,
+                                      [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+  }
+  print_transfer(report, out, parsed->flag("json"));
+  return 0;
+}
+
+} // namespace fvlm::cli

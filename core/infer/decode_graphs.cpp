@@ -1,0 +1,36 @@
+#include "infer/decode_graphs.h"
+
+namespace fvlm::infer {
+namespace {
+
+// A captured pass may leave its result only in memory that was there before: that of the first, eager one.
+void keep(at::Tensor& kept, const at::Tensor& result) {
+  if (kept.defined())
+    kept.copy_(result);
+  else
+    kept = result;
+}
+
+} // namespace
+
+const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits) {
+  auto& graph = graphs_[{model::StagedRows::Sizes::of(rows), wants_logits}];
+  if (graph)
+    graph->rows.restage(rows);
+  else
+    graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device));
+  graph->cache.run([this, &graph = *graph, &pages, wants_logits] { compute(graph, pages, wants_logits); });
+  return graph->output;
+}
+
+void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logits) {
+  const model::Decoder& decoder = model_.decoder();
+  const at::Tensor x = decoder.embedding().value().index_select(0, graph.rows.tokens);
+  const model::Value hidden(decoder.forward(ops_, x, pages, graph.rows));
+  model::Tape no_grad(model::Tape::Mode::forward_only);
+  const at::Tensor logits = decoder.logits(no_grad, ops_, hidden).data;
+  keep(graph.output.likeliest, logits.argmax(1));
+  if (wants_logits) keep(graph.output.logits, logits);
+}
+
+} // namespace fvlm::infer

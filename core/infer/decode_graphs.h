@@ -1,0 +1,42 @@
+// DecodeGraphs: passes in which every row is the newest token of a sequence, as CUDA graphs: embedding, all layers,
+// head and the likeliest tokens are one launch. Rows, lengths and the page table are rewritten in place before each.
+#pragma once
+#include "model/model.h"
+#include "ops/graph_cache.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace fvlm::infer {
+
+class DecodeGraphs {
+ public:
+  // Both outlive it.
+  DecodeGraphs(const model::Model& model, model::Operations& ops) : model_(model), ops_(ops) {}
+
+  struct Output {
+    at::Tensor logits;    // [rows and padding, vocabulary]; undefined where they are not wanted
+    at::Tensor likeliest; // int64 [rows and padding]
+  };
+  // The output of each row, in memory that the next run overwrites. Without a GPU the pass is computed eagerly, with it
+  // the first of each size.
+  const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits);
+  // To be called before the pages move.
+  void clear() { graphs_.clear(); }
+
+ private:
+  struct Graph {
+    explicit Graph(model::StagedRows staged) : rows(std::move(staged)), cache("a decoding pass", true) {}
+    model::StagedRows rows;
+    ops::GraphCache cache;
+    Output output;
+  };
+  void compute(Graph& graph, model::KvPages& pages, bool wants_logits);
+
+  const model::Model& model_;
+  model::Operations& ops_;
+  std::map<std::pair<model::StagedRows::Sizes, bool>, std::unique_ptr<Graph>> graphs_;
+};
+
+} // namespace fvlm::infer

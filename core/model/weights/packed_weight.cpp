@@ -1,0 +1,150 @@
+#include "model/weights/packed_weight.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fvlm {
+namespace {
+
+constexpr std::string_view weight_suffix = ".weight";
+constexpr int64_t min_columns = 8; // below, words of both schemes may be equally many
+
+std::string with_suffix(const std::string& weight, const char* suffix) {
+  return weight + suffix;
+}
+
+// A name as a pattern of Python's `re` that is true of the module in any larger model.
+std::string module_pattern(const std::string& module) {
+  std::string escaped;
+  for (const char c : module) {
+    if (c == '.') escaped += '\\';
+    escaped += c;
+  }
+  return "re:(?:.*\\.)?" + escaped + "$";
+}
+
+} // namespace
+
+int64_t PackedScheme::group(int64_t cols) const {
+  if (bits == 4)
+    for (const int64_t size : {128, 64, 32})
+      if (cols % size == 0) return size;
+  return cols;
+}
+
+const std::vector<PackedScheme>& packed_schemes() {
+  static const std::vector<PackedScheme> schemes{{"int8", 8}, {"int4", 4}};
+  return schemes;
+}
+
+const PackedScheme* find_packed_scheme(std::string_view name) {
+  for (const PackedScheme& scheme : packed_schemes())
+    if (scheme.name == name) return &scheme;
+  return nullptr;
+}
+
+const PackedScheme& packed_scheme(std::string_view name) {
+  if (const PackedScheme* found = find_packed_scheme(name)) return *found;
+  std::vector<std::string> names;
+  for (const PackedScheme& scheme : packed_schemes()) names.emplace_back(scheme.name);
+  throw Error(ErrorKind::usage, fmt::format("unknown quantization scheme '{}': expected {}", name, join_or(names)));
+}
+
+int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols) {
+  return rows * (scheme.words(cols) + scheme.groups(cols)) * 4;
+}
+
+bool is_packable(std::string_view name, std::span<const int64_t> shape) {
+  return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(weight_suffix) &&
+         name.find("emb") == name.npos && name.find("lm_head") == name.npos;
+}
+
+std::vector<TensorSpec> packed_specs(const TensorSpec& weight, const PackedScheme& scheme) {
+  const int64_t rows = weight.shape[0], cols = weight.shape[1];
+  TensorSpec codes{.name = with_suffix(weight.name, "_packed"), .shape = {rows, scheme.words(cols)}},
+      scales{.name = with_suffix(weight.name, "_scale"), .shape = {rows, scheme.groups(cols)}},
+      shape{.name = with_suffix(weight.name, "_shape"), .shape = {2}};
+  codes.dtype = DType::i32;
+  codes.packed_as = scheme.name;
+  shape.dtype = DType::i64;
+  return {std::move(codes), std::move(scales), std::move(shape)};
+}
+
+const PackedScheme* scheme_of_codes(const TensorSpec& spec) {
+  return spec.packed_as.empty() ? nullptr : find_packed_scheme(spec.packed_as);
+}
+
+WeightLayout stored_layout(const WeightLayout& layout, const std::function<const TensorView*(const std::string&)>& find,
+                           const std::string& where) {
+  WeightLayout stored = layout;
+  stored.tensors.clear();
+  for (const TensorSpec& spec : layout.tensors) {
+    const TensorView* codes =
+        spec.parameter && is_packable(spec.name, spec.shape) ? find(with_suffix(spec.name, "_packed")) : nullptr;
+    if (!codes) {
+      stored.tensors.push_back(spec);
+      continue;
+    }
+    const PackedScheme* found = nullptr;
+    for (const PackedScheme& scheme : packed_schemes())
+      if (codes->shape.size() == 2 && codes->shape[1] == scheme.words(spec.shape[1])) found = &scheme;
+    if (!found)
+      throw Error(ErrorKind::data,
+                  fmt::format("tensor {} has the shape {}, which holds {} columns of no scheme that is "
+                              "supported: {} bits",
+                              shown(codes->name), shape_text(codes->shape), spec.shape[1], "8 or 4"))
+          .at(where);
+    for (TensorSpec& each : packed_specs(spec, *found)) stored.tensors.push_back(std::move(each));
+  }
+  return stored;
+}
+
+WeightLayout stored_layout(const WeightLayout& layout, const Safetensors& file) {
+  return stored_layout(
+      layout,
+      [&](const std::string& name) {
+        const TensorView* found = file.find(name);
+        return found || layout.optional_prefix.empty() ? found : file.find(layout.optional_prefix + name);
+      },
+      file.path().string());
+}
+
+// The bytes of int4 are the same in both; int8 is stored with 128 added, which flips the sign bit.
+void unpack_codes(const PackedScheme& scheme, std::span<const std::byte> words, int64_t cols,
+                  std::span<std::byte> codes) {
+  std::memcpy(codes.data(), words.data(), static_cast<size_t>(scheme.code_bytes(cols)));
+  if (scheme.bits == 8)
+    for (std::byte& code : codes.first(static_cast<size_t>(cols))) code ^= std::byte{0x80};
+}
+
+void pack_codes(const PackedScheme& scheme, std::span<const std::byte> codes, int64_t cols,
+                std::span<std::byte> words) {
+  std::fill(words.begin(), words.end(), std::byte{0});
+  unpack_codes(scheme, codes, cols, words); // its own inverse
+}
+
+nlohmann::json quantization_config(const std::map<std::pair<int64_t, int64_t>, std::vector<std::string>>& modules) {
+  nlohmann::json groups = nlohmann::json::object();
+  for (const auto& [kind, names] : modules) {
+    const auto& [bits, group] = kind;
+    nlohmann::json weights = {{"num_bits", bits}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}};
+    weights["strategy"] = group > 0 ? "group" : "channel";
+    weights["group_size"] = group > 0 ? nlohmann::json(group) : nlohmann::json();
+    nlohmann::json targets = nlohmann::json::array();
+    for (const std::string& name : names) targets.push_back(module_pattern(name));
+    groups[fmt::format("group_{}", groups.size())] = {
+        {"targets", targets}, {"weights", weights}, {"input_activations", nullptr}, {"output_activations", nullptr}};
+  }
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"config_groups", groups},
+          {"ignore", nlohmann::json::array()}};
+}
+
+} // namespace fvlm

@@ -1,0 +1,51 @@
+// launches.h: the kernels of quantizer-cuda, by their host side.
+#pragma once
+
+#include <fvlm/cuda.hpp>
+
+#include <cstdint>
+
+namespace fvlm::plugins {
+
+// A packed weight (fvlm/quantizer.h) of either scheme.
+struct PackedWeight {
+  int bits; // 8 or 4
+  std::int64_t rows, cols;
+  std::int64_t row_bytes;        // of the codes of a row
+  std::int64_t group, groups;    // columns that share a scale, and scales of a row
+  std::uint8_t* codes = nullptr; // int8 codes as bytes
+  float* scales = nullptr;
+};
+
+inline PackedWeight packed_shape(int bits, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t group = bits == 8         ? cols
+                             : cols % 128 == 0 ? 128
+                             : cols % 64 == 0  ? 64
+                             : cols % 32 == 0  ? 32
+                                               : cols;
+  const std::int64_t groups = bits == 8 ? 1 : cols == 0 ? 0 : cols / group;
+  return {bits, rows, cols, bits == 8 ? cols : (cols + 7) / 8 * 4, group, groups};
+}
+
+// A row-major matrix of the call's type; the stride counts elements.
+struct MatrixView {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+constexpr std::int64_t max_skinny_tokens = 16;
+
+void quantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView weight,
+              const float* importance);
+void dequantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView weight);
+void fake_quantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& shape, MatrixView weight, MatrixView out);
+void fake_quantize_backward(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& shape, MatrixView weight,
+                            MatrixView d_out, MatrixView d_weight);
+// y [tokens, rows] += bias [rows]
+void add_bias(cudaStream_t stream, fvlm_dtype dtype, const void* bias, MatrixView y, std::int64_t tokens,
+              std::int64_t rows);
+// y = x unpack(packed)^T + bias for 1 to max_skinny_tokens tokens. bias may be NULL.
+void linear_skinny(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView x, const void* bias,
+                   MatrixView y, std::int64_t tokens);
+
+} // namespace fvlm::plugins

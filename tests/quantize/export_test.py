@@ -1,0 +1,224 @@
+"""Quantized model directories beside compressed-tensors and transformers: packed bytes, logits of decoders and of a whole SmolVLM,
+ways through import and export, and what is said of models that cannot be quantized or are damaged.
+
+usage: export_test.py FVLM_ENGINE; exit 77 where the oracle's wheels are missing."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from with_transformers import engine, folder as root
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig, SmolVLMConfig
+
+try:
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+VOCABULARY, IMAGE = 260, 256
+BITS = {"int8": 8, "int4": 4}
+# Widths whose groups have 128, 64 and 32 columns, and one that no group divides.
+VISION = {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
+TEXT = {"vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
+TOKENS = [3, *[IMAGE] * 4, 17, 99, 5, 42, 201, 7, 7, 31]
+
+
+def byte_tokens():
+    """The 256 characters that byte-level tokenizers have for bytes."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+
+
+def added(number, content):
+    return {"id": number, "content": content, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False}
+
+
+TOKENIZER = json.dumps({
+    "model": {"type": "BPE", "vocab": {token: number for number, token in enumerate(byte_tokens())}, "merges": []},
+    "added_tokens": [added(IMAGE, "<image>"), added(257, "<|im_start|>"), added(258, "<|im_end|>")],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
+FILES = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
+         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}'}
+
+
+def run(*command, code=0):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                            env={**os.environ, "FVLM_CACHE": str(root / "cache")})
+    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    return result.stderr if code else result.stdout
+
+
+def setUpModule():
+    global frames
+    torch.manual_seed(1)
+    config = SmolVLMConfig(vision_config=VISION, text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2,
+                           tie_word_embeddings=True)
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        else:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(root / "hf")
+    for file, content in FILES.items():
+        (root / "hf" / file).write_text(content)
+    run(engine, "import", "--model", root / "hf", "--out", root / "plain")
+    frames = torch.randn(1, 3, 28, 28)
+    for scheme in BITS:
+        run(engine, "export", root / "plain", "--quantize", scheme, "--out", root / scheme)
+        run(engine, "export", root / scheme, "--huggingface", "--out", root / f"{scheme}-hf")
+
+
+def write_batch(path, tokens):
+    ids = torch.tensor([-1 if token == IMAGE else token for token in tokens])
+    save_file({"frames": frames, "frame_counts": torch.tensor([1]), "input_ids": ids, "text_lengths": torch.tensor([len(tokens)]),
+               "loss_mask": torch.tensor([token != IMAGE for token in tokens]).to(torch.uint8)}, path)
+
+
+def traced(model, name="trace"):
+    write_batch(root / "batch.safetensors", TOKENS)
+    run(engine, "trace", root / model, "--batch", root / "batch.safetensors", "--out", root / f"{name}.safetensors")
+    return load_file(root / f"{name}.safetensors")
+
+
+def tensors_of(model, part):
+    return load_file(root / model / part / "model.safetensors")
+
+
+def relative(mine, right):
+    return ((mine - right).abs().max() / right.abs().max()).item()
+
+
+class Exported(unittest.TestCase):
+    def test_packed_bytes_are_those_of_compressed_tensors(self):
+        for scheme, bits in BITS.items():
+            for part in ("vision", "decoder"):
+                plain, packed = tensors_of("plain", part), tensors_of(scheme, part)
+                names = [name.removesuffix("_packed") for name in packed if name.endswith("weight_packed")]
+                self.assertGreater(len(names), 10)
+                for name in names:
+                    weight, scale = plain[name], packed[name + "_scale"]
+                    self.assertEqual(packed[name + "_shape"].tolist(), list(weight.shape))
+                    codes = unpack_from_int32(packed[name + "_packed"], bits, weight.shape)
+                    self.assertTrue(torch.equal(pack_to_int32(codes, bits), packed[name + "_packed"]), name)
+                    spread = scale.repeat_interleave(weight.shape[1] // scale.shape[1], 1)
+                    limits = (-127, 127) if bits == 8 else (-8, 7)
+                    self.assertTrue(torch.equal(codes.float(), (weight / spread).round().clamp(*limits)), name)
+
+    def test_what_stays_as_it_is(self):
+        packed = tensors_of("int8", "decoder")
+        for name in ("model.embed_tokens.weight", "model.norm.weight"):
+            self.assertTrue(torch.equal(packed[name], tensors_of("plain", "decoder")[name]))
+        connectors = [root / model / "connector.safetensors" for model in ("plain", "int8")]
+        self.assertEqual(connectors[0].read_bytes(), connectors[1].read_bytes())
+
+    def test_group_sizes(self):
+        packed = tensors_of("int4", "decoder")
+        self.assertEqual(packed["model.layers.0.mlp.up_proj.weight_scale"].shape, (256, 3))    # 96 columns: 32
+        self.assertEqual(packed["model.layers.0.mlp.down_proj.weight_scale"].shape, (96, 2))   # 256 columns: 128
+        vision = tensors_of("int4", "vision")
+        self.assertEqual(vision["encoder.layers.0.mlp.fc1.weight_scale"].shape, (192, 1))      # 48 columns: all
+        self.assertEqual(vision["encoder.layers.0.mlp.fc2.weight_scale"].shape, (48, 3))       # 192 columns: 64
+
+    def test_whole_folder_in_transformers(self):
+        for scheme in BITS:
+            model = AutoModelForImageTextToText.from_pretrained(root / f"{scheme}-hf").eval()
+            with torch.no_grad():
+                right = model(input_ids=torch.tensor([TOKENS]), pixel_values=frames[None]).logits[0]
+            right = right[torch.tensor(TOKENS) != IMAGE]
+            mine = traced(scheme)["logits"]
+            self.assertLess(relative(mine, right), 2e-5, scheme)
+            plain = traced("plain")["logits"]
+            self.assertGreater(relative(mine, plain), 1e-3, "nothing was quantized")
+
+    def test_parts_in_transformers(self):
+        ids = torch.tensor([[40, 41, 42, 43]])
+        for scheme in BITS:
+            whole = AutoModelForImageTextToText.from_pretrained(root / f"{scheme}-hf").eval()
+            decoder = AutoModelForCausalLM.from_pretrained(root / scheme / "decoder").eval()
+            vision = AutoModel.from_pretrained(root / scheme / "vision").eval()
+            with torch.no_grad():
+                self.assertLess(relative(decoder(ids).logits, whole(ids).logits), 1e-6)
+                self.assertEqual(vision(frames, patch_attention_mask=torch.ones(1, 4, 4, dtype=torch.bool)
+                                        if "idefics" in type(vision).__name__.lower() or "smol" in type(vision).__name__.lower()
+                                        else None).last_hidden_state.shape[:2], (1, 16))
+
+    def test_ways_of_a_quantized_folder(self):
+        for scheme in BITS:
+            run(engine, "import", "--model", root / f"{scheme}-hf", "--out", root / f"{scheme}-again")
+            run(engine, "export", root / scheme, "--dtype", "bf16", "--out", root / f"{scheme}-half")
+            for part in ("vision", "decoder"):
+                before, after, half = (tensors_of(model, part) for model in (scheme, f"{scheme}-again", f"{scheme}-half"))
+                self.assertEqual(set(before), set(after))
+                self.assertTrue(all(torch.equal(tensor, after[name]) for name, tensor in before.items()))
+                for name, tensor in before.items():
+                    kept = name.endswith(("_packed", "_scale", "_shape"))
+                    self.assertTrue(torch.equal(half[name], tensor if kept else tensor.bfloat16()), name)
+            self.assertTrue(torch.equal(traced(scheme)["logits"], traced(f"{scheme}-again")["logits"]))
+
+    def test_bfloat16_activations(self):
+        write_batch(root / "batch.safetensors", TOKENS)
+        for scheme in BITS:
+            right = traced(scheme)["logits"]
+            run(engine, "trace", root / scheme, "--batch", root / "batch.safetensors", "--dtype", "bf16", "--out", root / "bf16.safetensors")
+            self.assertLess(relative(load_file(root / "bf16.safetensors")["logits"], right), 0.05)
+
+
+class Refused(unittest.TestCase):
+    def refused(self, *command, code, words):
+        said = run(engine, *command, code=code)
+        for word in words:
+            self.assertIn(word, said)
+
+    def test_schemes_and_patterns(self):
+        out = ["--out", root / "refused"]
+        self.refused("export", root / "plain", "--quantize", "int3", *out, code=2, words=["int3", "int8 or int4"])
+        self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*", *out, code=2, words=["every linear weight is skipped", "--skip"])
+        self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*.k_proj", *out, code=2,
+                     words=["q_proj", "k_proj", "read as one matrix"])
+        self.refused("export", root / "int8", "--quantize", "int4", *out, code=4, words=["quantized", "int8"])
+        self.refused("export", root / "plain", "--dtype", "bf16", "--skip", "x", *out, code=2, words=["--skip needs --quantize"])
+
+    def damaged(self, name, change):
+        """A copy whose decoder's tensors were changed, without checksums."""
+        target = root / name
+        shutil.copytree(root / "int4", target)
+        path = target / "decoder" / "model.safetensors"
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path, metadata={"format": "pt"})
+        listed = json.loads((target / "fvlm.json").read_text())
+        del listed["checksums"]
+        (target / "fvlm.json").write_text(json.dumps(listed))
+        write_batch(root / "batch.safetensors", TOKENS)
+        return ["trace", target, "--batch", root / "batch.safetensors", "--out", root / "refused.safetensors"]
+
+    def test_damaged_weights(self):
+        name = "model.layers.1.mlp.up_proj.weight"
+        self.refused(*self.damaged("infinite", lambda all: all[name + "_scale"].view(-1)[5:6].fill_(float("inf"))), code=4,
+                     words=["scale", "decoder." + name, "not finite"])
+        self.refused(*self.damaged("narrow", lambda all: all.update({name + "_scale": all[name + "_scale"][:, :2].contiguous()})),
+                     code=4, words=[name + "_scale", "[256, 2]", "[256, 3]"])
+        self.refused(*self.damaged("without", lambda all: all.pop(name + "_scale")), code=4, words=[name + "_scale", "missing"])
+        self.refused(*self.damaged("shape", lambda all: all.update({name + "_shape": torch.tensor([256, 95])})), code=4,
+                     words=[name + "_shape", "[256, 96]"])
+
+    def test_other_quantization(self):
+        shutil.copytree(root / "int8-hf", root / "other")
+        config = json.loads((root / "other" / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+        (root / "other" / "config.json").write_text(json.dumps(config))
+        self.refused("import", "--model", root / "other", "--out", root / "refused", code=4, words=["quantization_config", "pack-quantized"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,196 @@
+#include "bench/generation.h"
+
+#include "base/error.h"
+#include "bench/peer.h"
+#include "bench/training.h"
+#include "infer/generation_batch.h"
+#include "model/loading.h"
+#include "train/memory.h"
+#include "train/peak_memory.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+namespace fvlm::bench {
+namespace {
+
+constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void check(const GenerationRequest& request) {
+  if (request.prompt < 1 || request.answer < 2)
+    throw Error(ErrorKind::usage, fmt::format("a prompt of {} and an answer of {} tokens: expected at least 1 and 2",
+                                              request.prompt, request.answer));
+  if (request.repeat < 1)
+    throw Error(ErrorKind::usage, fmt::format("{} measured runs: expected at least 1", request.repeat));
+  for (const int64_t batch : request.batches)
+    if (batch < 1) throw Error(ErrorKind::usage, fmt::format("{} prompts at once: expected at least 1", batch));
+}
+
+// The decoder of a shape, and batches of it.
+class Engine {
+ public:
+  Engine(const GenerationRequest& request, const Shape& shape, const std::filesystem::path& folder, Registry& registry)
+      : request_(request), vocabulary_(shape.vocabulary()), ops_(registry, request.execution.operations()),
+        peak_(ops_.options().device, unlimited), model_(model::load_model(folder, request.execution.arena(false))) {}
+
+  // The batch lives through all runs, as a server's does.
+  GenerationReport::Side measure(int64_t count) {
+    peak_.begin(unlimited);
+    GenerationReport::Side side;
+    {
+      infer::BatchOptions options;
+      options.cache_rows = options.reserved_rows = count * (request_.prompt + request_.answer + options.page_rows);
+      infer::GenerationBatch batch(*model_, ops_, {}, options);
+      constexpr int64_t warm_up = 2; // plugins are selected in the first one, graphs captured in the second
+      for (int64_t turn = 0; turn < warm_up + request_.repeat; ++turn) {
+        const auto [first, all] = answer(batch, count, turn);
+        if (turn < warm_up) continue;
+        side.first_seconds = turn == warm_up ? first : std::min(side.first_seconds, first);
+        side.seconds = turn == warm_up ? all : std::min(side.seconds, all);
+      }
+      side.peak_bytes = ops_.options().device.is_cuda() ? peak_.held() : peak_.peak();
+    }
+    peak_.give_back();
+    return side;
+  }
+
+ private:
+  // Each prompt begins differently, in each turn too, so that nothing computed for another one serves it.
+  std::vector<int64_t> prompt_tokens(int64_t number) const {
+    std::vector<int64_t> tokens;
+    for (int64_t i = 0; i < request_.prompt; ++i)
+      tokens.push_back((number * 7919 + i * i * 31 + i * 17 + number * i) % vocabulary_);
+    return tokens;
+  }
+
+  std::pair<double, double> answer(infer::GenerationBatch& batch, int64_t count, int64_t turn) const {
+    int64_t started = 0;
+    double first = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      infer::Prompt prompt;
+      prompt.tokens = prompt_tokens(turn * count + i + 1);
+      prompt.max_tokens = request_.answer;
+      prompt.on_token = [&, is_first = true](const infer::GeneratedToken&) mutable {
+        if (std::exchange(is_first, false) && ++started == count) first = now();
+        return true;
+      };
+      batch.add(std::move(prompt));
+    }
+    const double begin = now();
+    const auto answers = batch.finish();
+    const double end = now();
+    for (const auto& one : answers)
+      if (std::ssize(one.tokens) != request_.answer)
+        throw Error(ErrorKind::internal, fmt::format("an answer of {} tokens", one.tokens.size()));
+    return {first - begin, end - begin};
+  }
+
+  const GenerationRequest& request_;
+  int64_t vocabulary_;
+  ops::Operations ops_;
+  train::PeakMemory peak_; // before the model, whose weights it counts
+  std::unique_ptr<model::Model> model_;
+};
+
+double number_in(Peer& peer, const nlohmann::json& answer, const char* name) {
+  const auto found = answer.find(name);
+  if (found == answer.end() || !found->is_number()) peer.fail_with_answer(name);
+  return found->get<double>();
+}
+
+GenerationReport::Side ask(Peer& peer, const GenerationRequest& request, int64_t count) {
+  const nlohmann::json question{
+      {"batch", count}, {"prompt", request.prompt}, {"answer", request.answer}, {"repeat", request.repeat}};
+  const auto answer = peer.ask(question.dump());
+  GenerationReport::Side side;
+  if (const auto problem = answer.find("problem"); problem != answer.end()) {
+    side.problem = problem->is_string() ? problem->get<std::string>() : problem->dump();
+    return side;
+  }
+  side.first_seconds = number_in(peer, answer, "first_seconds");
+  side.seconds = number_in(peer, answer, "seconds");
+  side.peak_bytes = static_cast<int64_t>(number_in(peer, answer, "peak_bytes"));
+  return side;
+}
+
+nlohmann::ordered_json json_of(const GenerationReport& report, const GenerationReport::Row& row,
+                               const GenerationReport::Side& side) {
+  if (!side.problem.empty()) return {{"problem", side.problem}};
+  return {{"first_seconds", side.first_seconds},
+          {"seconds", side.seconds},
+          {"tokens_per_second", report.tokens_a_second(row, side)},
+          {"decoded_per_second", report.decoded_a_second(row, side)},
+          {"peak_bytes", side.peak_bytes}};
+}
+
+} // namespace
+
+double GenerationReport::tokens_a_second(const Row& row, const Side& side) const {
+  return static_cast<double>(row.batch * answer) / side.seconds;
+}
+
+double GenerationReport::decoded_a_second(const Row& row, const Side& side) const {
+  return static_cast<double>(row.batch * (answer - 1)) / (side.seconds - side.first_seconds);
+}
+
+std::optional<double> GenerationReport::Row::ratio() const {
+  if (!peer || !peer->problem.empty() || !engine.problem.empty()) return std::nullopt;
+  return peer->seconds / engine.seconds;
+}
+
+nlohmann::ordered_json GenerationReport::json() const {
+  nlohmann::ordered_json document{{"prompt", prompt}, {"answer", answer}};
+  auto& all = document["rows"] = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one{{"shape", row.shape}, {"batch", row.batch}, {"engine", json_of(*this, row, row.engine)}};
+    if (row.peer) one["peer"] = json_of(*this, row, *row.peer);
+    if (const auto ratio = row.ratio()) one["ratio"] = *ratio;
+    all.push_back(std::move(one));
+  }
+  return document;
+}
+
+GenerationReport measure_generation(const GenerationRequest& request, Registry& registry, const Progress& progress) {
+  check(request);
+  const c10::InferenceMode without_autograd;
+  GenerationReport report{request.prompt, request.answer, {}};
+  SyntheticModels models;
+  const auto total = std::ssize(request.shapes) * std::ssize(request.batches);
+  for (const std::string& name : request.shapes) {
+    const Shape& shape = shape_named(name);
+    const auto folder = models.of(shape);
+    const size_t begin = report.rows.size();
+    {
+      Engine engine(request, shape, folder, registry);
+      for (const int64_t batch : request.batches) {
+        progress(fmt::format("{}, {} at once", name, batch), std::ssize(report.rows), total);
+        auto& row = report.rows.emplace_back(GenerationReport::Row{name, batch, {}, {}});
+        try {
+          row.engine = engine.measure(batch);
+        } catch (const std::exception& error) {
+          if (!train::is_out_of_memory(error)) throw;
+          row.engine.problem = "out of memory";
+        }
+      }
+    }
+    if (request.peer.empty()) continue;
+    // After the engine, whose memory the peer may need.
+    Peer peer(request.peer, {"--model", (folder / "decoder").string(), "--device", request.execution.device, "--dtype",
+                             request.execution.dtype});
+    for (size_t i = begin; i < report.rows.size(); ++i) {
+      progress(fmt::format("{}, {} at once, the peer", name, report.rows[i].batch), static_cast<int64_t>(i), total);
+      report.rows[i].peer = ask(peer, request, report.rows[i].batch);
+    }
+  }
+  return report;
+}
+
+} // namespace fvlm::bench

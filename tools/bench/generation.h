@@ -1,0 +1,51 @@
+// The speed of generation: answers of equal length to prompts of equal length, many at once, by a synthetic model.
+#pragma once
+#include "bench/progress.h"
+#include "model/execution.h"
+#include "plugin/registry.h"
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::bench {
+
+struct GenerationRequest {
+  model::Execution execution;
+  std::vector<std::string> shapes = {"135m"};
+  std::vector<int64_t> batches = {1, 8, 32}; // prompts that are answered at once
+  int64_t prompt = 72, answer = 128;         // tokens of each
+  int64_t repeat = 3;                        // measured runs, of which the fastest counts
+  std::string peer;                          // a command, see peer.h; empty: none
+};
+
+struct GenerationReport {
+  struct Side {
+    double first_seconds = 0; // until every prompt has its first token
+    double seconds = 0;       // until every answer is complete
+    int64_t peak_bytes = 0;   // on the device: weights, keys and values, and what passes need; 0: unknown
+    std::string problem;      // it could not be measured
+  };
+  struct Row {
+    std::string shape;
+    int64_t batch = 0;
+    Side engine;
+    std::optional<Side> peer;
+    // The engine's tokens per second over the peer's; above 1 the engine is faster.
+    std::optional<double> ratio() const;
+  };
+  int64_t prompt = 0, answer = 0;
+  std::vector<Row> rows;
+
+  // Of answers, the time of the prompt included; and of the tokens after the first one, without it.
+  double tokens_a_second(const Row& row, const Side& side) const;
+  double decoded_a_second(const Row& row, const Side& side) const;
+  nlohmann::ordered_json json() const;
+};
+
+// Throws Error(usage) for sizes that make no sense.
+GenerationReport measure_generation(const GenerationRequest& request, Registry& registry, const Progress& progress);
+
+} // namespace fvlm::bench

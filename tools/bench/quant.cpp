@@ -1,0 +1,204 @@
+#include "bench/quant.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/times.h"
+#include "budget/parameter_groups.h"
+#include "evaluation/evaluator.h"
+#include "model/loading.h"
+#include "model/weights/blocks.h"
+#include "model/weights/packed_weight.h"
+
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include <set>
+
+namespace fvlm::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+QuantReport::Size size_of(const ModelDirectory& directory, const QuantRequest& request, const PackedScheme& scheme) {
+  QuantReport::Size size{scheme.name, 0, 0, 0, 0, 0};
+  const plan::Quantization quantization{scheme.name, request.skip};
+  for (const Parameter& parameter : directory.parameters()) {
+    const auto plain = static_cast<int64_t>(parameter.view->byte_size());
+    int64_t packed = plain;
+    if (budget::is_quantized(quantization, parameter.name, parameter.spec->shape)) {
+      packed = packed_bytes(scheme, parameter.spec->shape[0], parameter.spec->shape[1]);
+      ++size.weights;
+      size.plain += plain;
+      size.packed += packed;
+    }
+    size.model_plain += plain;
+    size.model_packed += packed;
+  }
+  return size;
+}
+
+std::shared_ptr<ops::Quantizer> quantizer_for(const std::string& scheme, const at::Tensor& weight, Registry& registry,
+                                              const ops::OperationsOptions& options) {
+  fvlm_quantizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = ops::abi_device(options.device);
+  query.dtype = ops::abi_dtype(weight.scalar_type());
+  query.rows = weight.size(0);
+  query.cols = weight.size(1);
+  const auto choice = select<fvlm_quantizer_v1>(registry, options.quantizer, query, scheme);
+  return std::make_shared<ops::Quantizer>(ops::Backend<fvlm_quantizer_v1>(choice, options.device), query);
+}
+
+// Microseconds of one product; reading a result waits for the device.
+double time_of(ops::Operations& ops, ops::Parameter& parameter, const at::Tensor& x, int64_t repeat) {
+  const ops::Weight weight(parameter);
+  ops::Tape tape(ops::Tape::Mode::forward_only);
+  const auto run = [&](int64_t times) {
+    at::Tensor y;
+    for (int64_t i = 0; i < times; ++i) y = ops.linear(tape, ops::Value(x), weight).data;
+    (void)y.select(0, 0).select(0, 0).item<float>();
+  };
+  run(3);
+  Times times;
+  for (int part = 0; part < 5; ++part) {
+    const Stopwatch watch;
+    run(repeat);
+    times.add(watch.stop());
+  }
+  return times.median() * 1e3 / static_cast<double>(repeat);
+}
+
+// The weights of a decoder's layer that are read as one, by shape.
+std::vector<std::pair<std::string, std::vector<int64_t>>> product_shapes(const ModelDirectory& directory) {
+  const DecoderConfig& decoder = directory.description().decoder();
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  std::set<std::vector<int64_t>> known;
+  for (const ParameterBlock& block : blocks_of(layout_of(decoder), "decoder.", fused_weights(decoder))) {
+    if (!is_packable(block.front().name, block.front().shape)) continue;
+    std::vector<std::string> names;
+    std::vector<int64_t> shape{0, block.front().shape[1]};
+    for (const ParameterSpec& spec : block) {
+      const auto parts = split(spec.name, '.');
+      names.push_back(parts[parts.size() - 2]);
+      shape[0] += spec.shape[0];
+    }
+    if (known.insert(shape).second) shapes.emplace_back(join(names, " + "), shape);
+  }
+  return shapes;
+}
+
+std::vector<QuantReport::Product> time_products(const ModelDirectory& directory, const QuantRequest& request,
+                                                Registry& registry, const QuantProgress& progress) {
+  ops::Operations ops(registry, request.execution.operations());
+  const auto shapes = product_shapes(directory);
+  std::vector<QuantReport::Product> products;
+  for (const auto& [name, shape] : shapes) {
+    const at::Tensor weight = at::randn(shape, ops.tensor_options());
+    std::vector<std::pair<std::string, ops::Parameter>> sides(1);
+    sides[0].first = request.execution.dtype;
+    sides[0].second.value = weight;
+    for (const PackedScheme& scheme : packed_schemes()) {
+      auto& [side, parameter] = sides.emplace_back();
+      side = parameter.scheme = scheme.name;
+      parameter.value = at::empty(shape, at::TensorOptions().device(at::kMeta));
+      parameter.packed = quantizer_for(scheme.name, weight, registry, ops.options())->pack(weight);
+    }
+    for (const int64_t tokens : request.tokens) {
+      progress("products", static_cast<int64_t>(products.size()),
+               static_cast<int64_t>(shapes.size() * request.tokens.size()));
+      const at::Tensor x = at::randn({tokens, shape[1]}, ops.tensor_options());
+      auto& product = products.emplace_back(QuantReport::Product{name, shape[0], shape[1], tokens, {}});
+      for (auto& [side, parameter] : sides)
+        product.microseconds.emplace_back(side, time_of(ops, parameter, x, request.repeat));
+    }
+  }
+  return products;
+}
+
+// Which part of the model a weight belongs to.
+std::string module_of(const std::string& name) {
+  if (!name.starts_with("decoder.")) return name.substr(0, name.find('.'));
+  return name.find("self_attn") != name.npos ? "decoder attention" : "decoder mlp";
+}
+
+std::vector<QuantReport::Loss> measure_losses(const QuantRequest& request, Registry& registry,
+                                              const QuantProgress& progress) {
+  ops::Operations ops(registry, request.execution.operations());
+  const auto model = model::load_model(request.model, request.execution.arena(false));
+  std::vector<std::unique_ptr<evaluation::Evaluator>> evaluators;
+  for (const plan::Stage& stage : request.plan->stages)
+    if (!stage.evaluation.sets.empty())
+      evaluators.push_back(std::make_unique<evaluation::Evaluator>(*request.plan, stage, registry));
+  if (evaluators.empty())
+    throw Error(ErrorKind::usage, "the recipe has no evaluation set").advise("name a recipe with one, or none");
+  std::vector<QuantReport::Loss> losses;
+  const auto evaluate = [&](const std::string& scheme, const std::string& module) {
+    const auto note = [&](const evaluation::EvaluationState& state) {
+      progress(scheme.empty() ? "losses" : scheme + ", " + module, state.done, state.all);
+    };
+    for (const auto& evaluator : evaluators)
+      for (const evaluation::Result& result : evaluator->evaluate(*model, ops, note))
+        losses.push_back({scheme, module, result.set, result.mode, result.values});
+  };
+  evaluate("", "none");
+  for (const PackedScheme& scheme : packed_schemes()) {
+    std::map<std::string, std::vector<ops::Parameter*>> modules;
+    for (ops::Parameter& parameter : model->parameters().all()) {
+      const std::string name = budget::directory_name(parameter.name);
+      if (!budget::is_quantized({scheme.name, request.skip}, name, parameter.value.sizes())) continue;
+      modules[module_of(name)].push_back(&parameter);
+      modules["all"].push_back(&parameter);
+    }
+    for (const auto& [module, parameters] : modules) {
+      std::vector<at::Tensor> originals;
+      for (ops::Parameter* parameter : parameters) {
+        originals.push_back(parameter->value.clone());
+        const auto quantizer = quantizer_for(scheme.name, parameter->value, registry, ops.options());
+        parameter->value.copy_(quantizer->unpack(quantizer->pack(parameter->value)));
+      }
+      evaluate(scheme.name, module);
+      for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->value.copy_(originals[i]);
+    }
+  }
+  return losses;
+}
+
+} // namespace
+
+Json QuantReport::json() const {
+  Json document{{"sizes", Json::array()}, {"products", Json::array()}, {"losses", Json::array()}};
+  for (const Size& size : sizes)
+    document["sizes"].push_back({{"scheme", size.scheme},
+                                 {"weights", size.weights},
+                                 {"plain_bytes", size.plain},
+                                 {"packed_bytes", size.packed},
+                                 {"model_plain_bytes", size.model_plain},
+                                 {"model_packed_bytes", size.model_packed}});
+  for (const Product& product : products) {
+    Json times = Json::object();
+    for (const auto& [side, microseconds] : product.microseconds) times[side] = microseconds;
+    document["products"].push_back({{"weight", product.weight},
+                                    {"rows", product.rows},
+                                    {"cols", product.cols},
+                                    {"tokens", product.tokens},
+                                    {"microseconds", times}});
+  }
+  for (const Loss& loss : losses) {
+    Json one{{"scheme", loss.scheme}, {"module", loss.module}, {"set", loss.set}, {"mode", loss.mode}};
+    for (const auto& [name, value] : loss.values) one[name] = value;
+    document["losses"].push_back(std::move(one));
+  }
+  return document;
+}
+
+QuantReport measure_quant(const QuantRequest& request, Registry& registry, const QuantProgress& progress) {
+  const ModelDirectory directory = ModelDirectory::open(request.model);
+  directory.require_plain("bench quant");
+  QuantReport report;
+  for (const PackedScheme& scheme : packed_schemes()) report.sizes.push_back(size_of(directory, request, scheme));
+  report.products = time_products(directory, request, registry, progress);
+  if (request.plan) report.losses = measure_losses(request, registry, progress);
+  return report;
+}
+
+} // namespace fvlm::bench

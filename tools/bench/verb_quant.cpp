@@ -1,0 +1,105 @@
+// fvlm-engine bench quant: sizes, product times and losses of a model before and after quantizing its weights.
+#include "base/error.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "bench/quant.h"
+#include "bench/verb.h"
+#include "cli/execution_options.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+#include "cli/recipe_options.h"
+#include "model/weights/resolve_model.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+void print_sizes(const bench::QuantReport& report) {
+  TextTable table({"scheme", "weights", "plain", "quantized", "model plain", "model quantized"});
+  for (const auto& size : report.sizes)
+    table.row({size.scheme, grouped(size.weights), human_bytes(static_cast<uint64_t>(size.plain)),
+               human_bytes(static_cast<uint64_t>(size.packed)), human_bytes(static_cast<uint64_t>(size.model_plain)),
+               human_bytes(static_cast<uint64_t>(size.model_packed))});
+  fmt::print("{}\n", table.text());
+}
+
+void print_products(const bench::QuantReport& report) {
+  if (report.products.empty()) return;
+  std::vector<std::string> header{"product", "rows", "cols", "tokens"};
+  for (const auto& [side, microseconds] : report.products.front().microseconds) header.push_back(side + " us");
+  TextTable table(header);
+  for (const auto& product : report.products) {
+    std::vector<std::string> cells{product.weight, grouped(product.rows), grouped(product.cols),
+                                   grouped(product.tokens)};
+    for (const auto& [side, microseconds] : product.microseconds) cells.push_back(fmt::format("{:.1f}", microseconds));
+    table.row(cells);
+  }
+  fmt::print("{}\n", table.text());
+}
+
+void print_losses(const bench::QuantReport& report) {
+  if (report.losses.empty()) return;
+  TextTable table({"scheme", "quantized", "set", "mode", "values"});
+  for (const auto& loss : report.losses) {
+    std::vector<std::string> values;
+    for (const auto& [name, value] : loss.values)
+      if (name != "samples" && name.find('.') == name.npos) values.push_back(fmt::format("{} {:.5g}", name, value));
+    table.row({loss.scheme, loss.module, loss.set, loss.mode, join(values, ", ")});
+  }
+  fmt::print("{}", table.text());
+}
+
+} // namespace
+
+int bench_quant(Arguments arguments) {
+  Options options(
+      "bench quant MODEL [--recipe RECIPE] [--skip GLOB...] [--tokens LIST] [--repeat N] [--json]",
+      "Compare a model with its quantized forms: bytes, times of the decoder's products for a few tokens, and, on the\n"
+      "evaluation sets of a recipe, losses and accuracies with the weights of each module quantized alone, and of all.",
+      "bench quant runs/quickstart --recipe recipes/quickstart.lua");
+  with_execution_options(options)
+      .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+      .value("recipe", "RECIPE", "the recipe whose evaluation sets are read; default: no losses")
+      .value("set", "PATH=VALUE", "change a value of the recipe's plan (repeatable)")
+      .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
+      .value("skip", "GLOB", "a module that stays as it is (repeatable); default connector.*")
+      .value("tokens", "LIST", "rows of a product; default 1,8,32")
+      .value("repeat", "N", "products in each of five measurements; default 50")
+      .flag("json", "print one JSON document on standard output");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  bench::QuantRequest request;
+  request.model = resolve_model(*parsed->value("MODEL"));
+  request.repeat = parsed->integer_or("repeat", request.repeat);
+  if (request.repeat < 1) throw Error(ErrorKind::usage, "--repeat: expected 1 or more");
+  if (const auto words = parsed->value("tokens")) {
+    request.tokens.clear();
+    for (const std::string& word : split(*words, ',')) {
+      const int64_t tokens = std::atoll(word.c_str());
+      if (tokens < 1) throw Error(ErrorKind::usage, fmt::format("--tokens: expected numbers above 0, got '{}'", word));
+      request.tokens.push_back(tokens);
+    }
+  }
+  if (const auto skip = parsed->values("skip"); !skip.empty()) request.skip = skip;
+  if (const auto recipe = parsed->value("recipe"))
+    request.plan = recipe::resolve(recipe_request(*parsed, *recipe)).plan;
+  request.execution = execution_of(*parsed);
+
+  const auto registry = open_registry(*parsed);
+  Progress progress("measuring");
+  const auto report = bench::measure_quant(request, *registry, [&](const auto&... step) { progress.steps(step...); });
+  progress.finish();
+  if (parsed->flag("json")) {
+    Json document{{"bench", "quant"}, {"model", request.model.string()}, {"device", request.execution.device}};
+    document.update(report.json());
+    fmt::print("{}", dump(document));
+    return 0;
+  }
+  print_sizes(report);
+  print_products(report);
+  print_losses(report);
+  return 0;
+}
+
+} // namespace fvlm::cli
