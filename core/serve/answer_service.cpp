@@ -105,6 +105,7 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
     infer::GenerateOptions options;
     options.limit = request.max_tokens.value_or(limits_.max_tokens);
     options.sampling = request.sampling;
+    options.top_logprobs = request.top_logprobs;
     const model::Sample sample = prompts_.write(request);
     at::Tensor maps;
     infer::Prompt prompt = generator_.encode_prompt(sample, options, request.attention ? &maps : nullptr);
@@ -114,7 +115,7 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
       auto running =
           std::make_shared<RunningAnswer>(RunningAnswer{job, answer, StreamingDetokenizer(tokenizer_, request.stops)});
       prompt.sampling.answer = static_cast<uint64_t>(answer);
-      prompt.on_token = [this, running](const infer::GeneratedToken& token) { return take_token(*running, token.id); };
+      prompt.on_token = [this, running](const infer::GeneratedToken& token) { return take_token(*running, token); };
       running_.emplace(batch_->add(prompt), running);
       ++job->open;
     }
@@ -139,9 +140,22 @@ void AnswerService::cancel_abandoned() {
   }
 }
 
-bool AnswerService::take_token(RunningAnswer& answer, int64_t token) {
+bool AnswerService::take_token(RunningAnswer& answer, const infer::GeneratedToken& token) {
   Job& job = *answer.job;
-  const std::string piece = answer.text.add(static_cast<TokenId>(token));
+  if (token.logprobs) {
+    const auto named = [&](int64_t id, double logprob) {
+      TokenLogprob one{"", logprob, {}};
+      try {
+        one.token = tokenizer_.bytes_of(static_cast<TokenId>(id));
+      } catch (const Error&) { // a row of the embedding that is no token
+      }
+      return one;
+    };
+    TokenLogprob shown = named(token.id, token.logprobs->chosen);
+    for (const auto& [id, logprob] : token.logprobs->top) shown.top.push_back(named(id, logprob));
+    job.listener->add_token(answer.number, shown);
+  }
+  const std::string piece = answer.text.add(static_cast<TokenId>(token.id));
   if (!piece.empty()) job.listener->add_text(answer.number, piece);
   return !answer.text.stopped();
 }

@@ -19,7 +19,8 @@ namespace fvlm::serve {
 class AnswerListener {
  public:
   virtual ~AnswerListener() = default;
-  virtual void show_attention(const FrameAttention&) {} // before any text, if the request asks for it
+  virtual void show_attention(const FrameAttention&) {}   // before any text, if the request asks for it
+  virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
   virtual void add_text(int64_t answer, const std::string& piece) = 0;
   virtual void end_answer(int64_t answer, const char* finish) = 0;
   // One of these is the last call.
@@ -66,7 +67,7 @@ class AnswerService {
   struct RunningAnswer;
   void work();
   void begin(std::shared_ptr<Job> job);
-  bool take_token(RunningAnswer& answer, int64_t token);
+  bool take_token(RunningAnswer& answer, const infer::GeneratedToken& token);
   void cancel_abandoned();
   void end(const infer::GeneratedAnswer& generated);
   void finish(Job& job, const Error* error);

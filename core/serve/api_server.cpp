@@ -55,11 +55,17 @@ class Conversation final : public AnswerListener {
     else
       json_.keep_attention(attention);
   }
+  void add_token(int64_t answer, const TokenLogprob& token) override {
+    answers_[static_cast<size_t>(answer)].tokens.push_back(token);
+  }
   void add_text(int64_t answer, const std::string& piece) override {
-    if (streams_)
-      write(json_.piece(answer, piece, std::exchange(first_[static_cast<size_t>(answer)], 0) != 0));
-    else
-      answers_[static_cast<size_t>(answer)].text += piece;
+    AnswerText& text = answers_[static_cast<size_t>(answer)];
+    if (!streams_) {
+      text.text += piece;
+      return;
+    }
+    const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
+    write(json_.piece(answer, piece, first, std::exchange(text.tokens, {})));
   }
   void end_answer(int64_t answer, const char* finish) override {
     if (streams_)

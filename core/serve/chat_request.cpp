@@ -112,7 +112,7 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
-  for (const char* unsupported : {"tools", "functions", "logprobs", "logit_bias", "response_format", "echo", "suffix"})
+  for (const char* unsupported : {"tools", "functions", "logit_bias", "response_format", "echo", "suffix"})
     if (const Json* value = fields.find(unsupported);
         value && *value != Json(false) && !(value->is_structured() && value->empty()))
       throw wrong(unsupported, "this server does not support it");
@@ -203,6 +203,11 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const Fields fields(document);
   ChatRequest request = common(fields, limits);
+  const auto top = fields.integer("top_logprobs", 0, 20);
+  if (fields.flag("logprobs"))
+    request.top_logprobs = top.value_or(0);
+  else if (top)
+    throw wrong("top_logprobs", "it goes with \"logprobs\": true");
   const Json* messages = fields.find("messages");
   if (!messages || !messages->is_array() || messages->empty()) throw wrong("messages", "expected a list of messages");
   if (std::ssize(*messages) > limits.most_messages)
@@ -233,6 +238,7 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
 ChatRequest parse_completion(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const Fields fields(document);
+  if (fields.find("logprobs")) throw wrong("logprobs", "only /v1/chat/completions has them");
   ChatRequest request = common(fields, limits);
   request.is_chat = false;
   const Json* prompt = fields.find("prompt");
@@ -266,6 +272,22 @@ Json json_of(const FrameAttention& shown) {
   return {{"rows", shown.rows}, {"columns", shown.columns}, {"frames", std::move(frames)}};
 }
 
+Json json_of(const TokenLogprob& token) {
+  Json bytes = Json::array();
+  for (const char byte : token.token) bytes.push_back(static_cast<uint8_t>(byte));
+  return {{"token", token.token}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+}
+
+Json json_of(const std::vector<TokenLogprob>& tokens) {
+  Json content = Json::array();
+  for (const TokenLogprob& token : tokens) {
+    Json& one = content.emplace_back(json_of(token));
+    one["top_logprobs"] = Json::array();
+    for (const TokenLogprob& likely : token.top) one["top_logprobs"].push_back(json_of(likely));
+  }
+  return {{"content", std::move(content)}};
+}
+
 // Generated text may end in the middle of a character.
 std::string dumped(const Json& document) {
   return document.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -285,6 +307,7 @@ std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usag
       choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
     else
       choice["text"] = answer.text;
+    if (has_logprobs_) choice["logprobs"] = json_of(answer.tokens);
     choices.push_back(std::move(choice));
   }
   Json all = document("chat.completion", std::move(choices));
@@ -303,8 +326,10 @@ void AnswerJson::keep_attention(const FrameAttention& shown) {
   attention_ = json_of(shown);
 }
 
-std::string AnswerJson::piece(int64_t answer, const std::string& text, bool first) const {
+std::string AnswerJson::piece(int64_t answer, const std::string& text, bool first,
+                              const std::vector<TokenLogprob>& tokens) const {
   Json choice = {{"index", answer}, {"finish_reason", nullptr}};
+  if (has_logprobs_) choice["logprobs"] = json_of(tokens);
   if (is_chat_) {
     choice["delta"] = {{"content", text}};
     if (first) choice["delta"]["role"] = "assistant";

@@ -44,7 +44,8 @@ struct ChatRequest {
   std::optional<int64_t> max_tokens;
   int64_t answers = 1;
   bool stream = false, stream_usage = false;
-  bool attention = false; // an extension: show where the model looks in the frames
+  std::optional<int64_t> top_logprobs; // of so many likeliest tokens besides the chosen one; nothing: none at all
+  bool attention = false;              // an extension: show where the model looks in the frames
 };
 
 // Throw Error(usage) for what is not valid or not supported, at the field's name. Images are data URLs; nothing is
@@ -57,9 +58,16 @@ struct Usage {
   int64_t cached = 0;                 // of the prompt, that were computed for another one before
 };
 
+struct TokenLogprob {
+  std::string token; // its bytes, which need not be whole characters
+  double logprob = 0;
+  std::vector<TokenLogprob> top; // the likeliest tokens in its place
+};
+
 struct AnswerText {
   std::string text;
-  const char* finish = "stop"; // "length" for one that reached its most tokens
+  const char* finish = "stop";      // "length" for one that reached its most tokens
+  std::vector<TokenLogprob> tokens; // of requests that ask for log-probabilities
 };
 
 // Where the model looked in the frames of a request.
@@ -73,14 +81,15 @@ struct FrameAttention {
 class AnswerJson {
  public:
   AnswerJson(const ChatRequest& request, std::string id, int64_t created)
-      : model_(request.model), id_(std::move(id)), created_(created), is_chat_(request.is_chat) {}
+      : model_(request.model), id_(std::move(id)), created_(created), is_chat_(request.is_chat),
+        has_logprobs_(request.top_logprobs.has_value()) {}
 
   std::string whole(const std::vector<AnswerText>& answers, const Usage& usage) const;
   // An extension of the documents, for requests that ask for it: an event of a stream, or a field of the whole.
   std::string attention(const FrameAttention& shown) const;
   void keep_attention(const FrameAttention& shown);
   // Events of a stream. The first piece of a chat's answer says whose turn it is.
-  std::string piece(int64_t answer, const std::string& text, bool first) const;
+  std::string piece(int64_t answer, const std::string& text, bool first, const std::vector<TokenLogprob>& tokens) const;
   std::string last_piece(int64_t answer, const char* finish) const;
   std::string usage(const Usage& usage) const;
   static std::string end_of_stream();
@@ -89,7 +98,7 @@ class AnswerJson {
   nlohmann::json document(const char* chat_kind, nlohmann::json choices) const;
   std::string model_, id_;
   int64_t created_;
-  bool is_chat_;
+  bool is_chat_, has_logprobs_;
   nlohmann::json attention_; // null: not asked for
 };
 

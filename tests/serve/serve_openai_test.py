@@ -2,6 +2,7 @@
 
 usage: serve_openai_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
 import base64
+import math
 import sys
 import unittest
 
@@ -96,10 +97,30 @@ class OpenAi(unittest.TestCase):
         self.assertEqual(answer.choices[0].message, self.ask(with_image("And this?", picture())).choices[0].message)
         self.assertNotIn("attention", self.ask(with_image("And this?", picture())).model_extra)
 
+    def test_gets_log_probabilities(self):
+        whole = self.ask(user("What is this?"), logprobs=True, top_logprobs=3).choices[0]
+        tokens = whole.logprobs.content
+        spelled = b"".join(bytes(token.bytes) for token in tokens).decode(errors="ignore")
+        self.assertEqual(spelled, whole.message.content.replace("\ufffd", ""), "but for what is no character")
+        for token in tokens:
+            likely = [other.logprob for other in token.top_logprobs]
+            self.assertEqual((len(likely), likely, likely[0]), (3, sorted(likely, reverse=True), token.logprob), "the likeliest was chosen")
+            self.assertLess(sum(map(math.exp, likely)), 1)
+        parts = self.ask(user("What is this?"), logprobs=True, top_logprobs=3, stream=True)
+        streamed = [token for part in parts if part.choices and part.choices[0].logprobs for token in part.choices[0].logprobs.content]
+        self.assertEqual(streamed, tokens)
+        self.assertIsNone(self.ask(user("What is this?")).choices[0].logprobs)
+
+    def test_says_what_of_a_prompt_was_computed_before(self):
+        first = self.ask(user("Tell me of the cat that sat on the mat, and of the dog."))
+        turns = [user("Tell me of the cat that sat on the mat, and of the dog."), {"role": "assistant", "content": first.choices[0].message.content},
+                 user("And then?")]
+        self.assertGreater(self.ask(*turns).usage.prompt_tokens_details.cached_tokens, 16, "a turn takes up the last one")
+
     def test_raises_its_own_exceptions(self):
         cases = [(openai.BadRequestError, "temperature", {"temperature": -1}), (openai.BadRequestError, "tools", {"tools": [
                      {"type": "function", "function": {"name": "f", "parameters": {}}}]}),
-                 (openai.BadRequestError, "logprobs", {"logprobs": True}), (openai.NotFoundError, "has the model", {"model": "gpt"})]
+                 (openai.BadRequestError, "top_logprobs", {"top_logprobs": 2}), (openai.NotFoundError, "has the model", {"model": "gpt"})]
         for kind, words, fields in cases:
             with self.subTest(words=words), self.assertRaises(kind) as raised:
                 self.ask(user("Hi"), **fields)

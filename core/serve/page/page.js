@@ -198,7 +198,8 @@ function figures(usage, first, last, finish) {
   const parts = [`${usage.completion_tokens} tokens`];
   if (usage.completion_tokens > 1 && last > first)
     parts.push(`${((usage.completion_tokens - 1) / ((last - first) / 1000)).toFixed(1)} tokens/s`);
-  parts.push(`prompt ${usage.prompt_tokens}`);
+  const cached = usage.prompt_tokens_details?.cached_tokens;
+  parts.push(`prompt ${usage.prompt_tokens}${cached ? `, ${cached} of them cached` : ""}`);
   if (finish === "length") parts.push("reached max tokens");
   return parts.join(" · ");
 }
