@@ -37,16 +37,19 @@ Tower vision_of(const plan::Model& model) {
 }
 
 nlohmann::json config_of(const plan::Llama& fresh) {
-  return {{"model_type", "llama"},
-          {"hidden_size", fresh.width},
-          {"intermediate_size", fresh.mlp.value_or(4 * fresh.width)},
-          {"num_hidden_layers", fresh.layers},
-          {"num_attention_heads", fresh.heads},
-          {"num_key_value_heads", fresh.kv_heads.value_or(fresh.heads)},
-          {"max_position_embeddings", fresh.max_positions},
-          {"rope_theta", fresh.rope_theta},
-          {"rms_norm_eps", 1e-5},
-          {"tie_word_embeddings", fresh.tied_head}};
+  nlohmann::json config{{"model_type", "llama"},
+                        {"hidden_size", fresh.width},
+                        {"intermediate_size", fresh.mlp.value_or(4 * fresh.width)},
+                        {"num_hidden_layers", fresh.layers},
+                        {"num_attention_heads", fresh.heads},
+                        {"num_key_value_heads", fresh.kv_heads.value_or(fresh.heads)},
+                        {"max_position_embeddings", fresh.max_positions},
+                        {"rope_theta", fresh.rope_theta},
+                        {"rms_norm_eps", 1e-5},
+                        {"initializer_range", fresh.initializer_range},
+                        {"tie_word_embeddings", fresh.tied_head}};
+  if (fresh.embedding_range) config["embedding_initializer_range"] = *fresh.embedding_range;
+  return config;
 }
 
 nlohmann::json config_of(const plan::GhostVis& fresh) {

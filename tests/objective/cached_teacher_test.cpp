@@ -213,7 +213,7 @@ return fvlm.recipe {
   },
   fvlm.stage "instruct" {
     freeze = "decoder",
-    data = fvlm.mix { { facts .. "/train/*.tar" }, system = "", max_text_tokens = 128, questions = {},
+    data = fvlm.mix { { facts .. "/train/4/*.tar" }, system = "", max_text_tokens = 128, questions = {},
                       teacher_prompt = "<|im_start|>{source}<|im_end|>" },
     objective = { fvlm.next_token {}, fvlm.kl { reads = "teacher_prompt", first = 2, temperature = 1.5,
                                                 cache_teacher = fvlm.arg("cached", "no") == "yes" } },

@@ -89,7 +89,7 @@ def setUpModule():
                          ("smoltalk", "text"), ("coco", "stills/captions"), ("textvqa", "stills/questions"),
                          ("heldout/documents", "heldout/documents")):
         shutil.copytree(folder / "stills" / source, folder / "data" / name)
-    for name, source in (("train", "train"), ("validation", "heldout")):
+    for name, source in (("train", "train/4"), ("validation", "heldout")):
         shutil.copytree(folder / "facts" / source, folder / "data" / "squad" / name)
 
 

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <gmock/gmock.h>
 
 using namespace fvlm;
@@ -99,6 +101,20 @@ TEST(Config, Fvlm135mHas1573MillionParameters) {
   uint64_t sum = parameters(layout_of(vision)) + parameters(layout_of(decoder)) +
                  parameters(layout_of(foveated(), vision, {decoder}));
   EXPECT_EQ(sum / 100000, 1573u) << sum;
+}
+
+TEST(Config, DeviationsOfFreshMatricesAndOfTheTokenEmbedding) {
+  const auto deviations = [](const char* changed) {
+    const DecoderConfig config = read_decoder_config(with({{"model_type", "llama"}}, changed), "config.json");
+    const auto tensors = layout_of(config).tensors;
+    const auto of = [&](const std::string& name) {
+      return std::ranges::find(tensors, name, &TensorSpec::name)->fill.value;
+    };
+    return std::array{of("model.embed_tokens.weight"), of("model.layers.0.mlp.up_proj.weight")};
+  };
+  EXPECT_EQ(deviations("{}"), (std::array{0.02, 0.02}));
+  EXPECT_EQ(deviations(R"({"initializer_range": 0.125})"), (std::array{0.125, 0.125}));
+  EXPECT_EQ(deviations(R"({"initializer_range": 0.125, "embedding_initializer_range": 2})"), (std::array{2.0, 0.125}));
 }
 
 TEST(Config, OmittedValuesHaveTheDefaultsOfTransformers) {
@@ -217,6 +233,7 @@ TEST(Config, WrittenConfigReadsBack) {
     }
   for (const char* changes :
        {"{}", R"({"eos_token_id": [3, 4], "head_dim": 32, "tie_word_embeddings": false})",
+        R"({"initializer_range": 0.125, "embedding_initializer_range": 1})",
         R"({"attention_bias": true, "mlp_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2}})",
         R"({"model_type": "qwen2", "eos_token_id": null, "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
         R"({"model_type": "qwen3", "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,

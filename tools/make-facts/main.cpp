@@ -1,5 +1,5 @@
-// make-facts: a synthetic data set for LatentWire. Each sample has a context of a few facts about who has what, a
-// question about one of them, and its answer, a colour.
+// make-facts: a synthetic data set for LatentWire. The context of a sample says who ordered which food, its question
+// names one of those people, and its answer is that one's food.
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -15,42 +15,59 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <set>
 
 namespace fvlm::facts {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array names{"Anna",  "Boris", "Clara", "David", "Elena", "Felix",
-                           "Greta", "Hugo",  "Irene", "Jonas", "Karla", "Lukas"};
-constexpr std::array colours{"red", "blue", "green", "black", "white", "pink", "brown", "grey", "gold", "silver"};
-constexpr std::array things{"kite", "boat", "drum", "lamp", "coat", "bike"};
+// Words of four letters: a word's place in the bytes then follows from its place in the text.
+constexpr std::array names{"Anna", "Bill", "Carl", "Dave", "Emma", "Fred",
+                           "Gina", "Hugo", "Iris", "Jack", "Kate", "Lisa"};
+constexpr std::array foods{"milk", "rice", "soup", "fish", "eggs", "corn", "plum", "kiwi", "beef", "tofu"};
 
-struct Part {
-  const char* name;
-  int64_t samples;
-  bool is_held_out;
-};
-constexpr std::array parts{Part{"train", 40000, false}, Part{"heldout", 500, true}};
-constexpr int64_t shard_size = 2000; // samples
+constexpr int64_t held_out = 500, shorter = 20000, longest = 60000; // samples
+constexpr int64_t shard_size = 2000;                                // samples
+constexpr int questions_to_learn = 8;
 
-// All people of a context, and all colours, are different. Contexts to learn from may be shorter, which teaches a model
-// sooner to look for the one fact that counts.
-nlohmann::ordered_json make_sample(uint64_t seed, const Part& part, uint64_t number, int64_t most_facts) {
-  shapes::Draw draw(seed, part.name, number);
-  const int facts = part.is_held_out ? static_cast<int>(most_facts) : draw.between(1, static_cast<int>(most_facts));
-  auto who = names;
-  auto colour = colours;
-  draw.shuffle(who);
-  draw.shuffle(colour);
-  const auto asked = static_cast<size_t>(draw.below(facts));
-  std::string context, question;
-  for (size_t i = 0; i < static_cast<size_t>(facts); ++i) {
-    const char* thing = draw.of(things);
-    context += fmt::format("{}{} has a {} {}.", i > 0 ? " " : "", who[i], colour[i], thing);
-    if (i == asked) question = fmt::format("Which colour has the {} of {}?", thing, who[i]);
+struct Sample {
+  std::string context, question, answer;
+
+  std::string json() const {
+    return nlohmann::ordered_json{{"context", context}, {"question", question}, {"answers", {answer}}}.dump();
   }
-  return {{"context", context}, {"question", question}, {"answers", {colour[asked]}}};
+  std::string text() const { return fmt::format("Orders: {}, {} {}", context, question, answer); }
+};
+
+// All people of a context, and all foods, are different. A sample with several questions has the further ones in its
+// answer. They are drawn with replacement: who were asked about each person once could answer by exclusion.
+Sample make_sample(shapes::Draw& draw, int facts, int questions) {
+  auto who = names;
+  auto food = foods;
+  draw.shuffle(who);
+  draw.shuffle(food);
+  Sample sample;
+  for (size_t i = 0; i < static_cast<size_t>(facts); ++i)
+    sample.context += fmt::format("{}{} {}", i > 0 ? ", " : "", who[i], food[i]);
+  for (int i = 0; i < questions; ++i) {
+    const auto asked = static_cast<size_t>(draw.below(facts));
+    if (i == 0) sample.question = who[asked];
+    sample.answer += i == 0 ? food[asked] : fmt::format(", {} {}", who[asked], food[asked]);
+  }
+  return sample;
+}
+
+// Writes the shards of a folder, of samples that `make` gives for their numbers.
+template <class Make>
+void write_shards(const fs::path& folder, int64_t samples, const Make& make) {
+  make_folders(folder);
+  for (int64_t first = 0; first < samples; first += shard_size) {
+    ShardWriter shard(folder / fmt::format("{:05}.tar", first / shard_size));
+    for (int64_t number = first; number < std::min(samples, first + shard_size); ++number)
+      shard.add(fmt::format("{:07}.json", number), make(static_cast<uint64_t>(number)).json());
+    shard.commit();
+  }
 }
 
 void write_tokenizer(const fs::path& folder, const shapes::BpeTrainer& trainer) {
@@ -60,45 +77,53 @@ void write_tokenizer(const fs::path& folder, const shapes::BpeTrainer& trainer) 
   write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
+// Held-out contexts are of `most` facts. Those to learn from are none of them, and of 1 to `most` facts.
+void write_parts(const fs::path& folder, uint64_t seed, int most) {
+  shapes::BpeTrainer trainer;
+  std::set<std::string> kept_out;
+  write_shards(folder / "heldout", held_out, [&](uint64_t number) {
+    shapes::Draw draw(seed, "heldout", number);
+    Sample sample = make_sample(draw, most, 1);
+    kept_out.insert(sample.context);
+    trainer.add(sample.text());
+    return sample;
+  });
+  for (int facts = 1; facts <= most; ++facts) {
+    const std::string part = fmt::format("train/{}", facts);
+    write_shards(folder / part, facts < most ? shorter : longest, [&](uint64_t number) {
+      shapes::Draw draw(seed, part, number);
+      Sample sample = make_sample(draw, facts, questions_to_learn);
+      while (kept_out.contains(sample.context)) sample = make_sample(draw, facts, questions_to_learn);
+      return sample;
+    });
+  }
+  write_tokenizer(folder / "tokenizer", trainer);
+}
+
 int run(cli::Arguments arguments) {
   cli::Options described(
       "--out DIR [--seed N] [--facts N]",
-      "Make shards of questions about a few made facts, held-out ones, and a tokenizer for them. The same\n"
-      "options give the same bytes.",
+      "Make shards of questions about a few made facts, held-out ones, and a tokenizer for them. Those to\n"
+      "learn from are in train/1, train/2, ... by the facts of a context. The same options give the same bytes.",
       "--out data/facts");
   described.of_program("make-facts")
       .required_value("out", "DIR", "the data set; must not be there yet")
       .value("seed", "N", "another data set for another number (1)")
-      .value("facts", "N", "of a context, 1 to 10 (4)");
+      .value("facts", "N", "of a held-out context, and the most of others, 2 to 10 (4)");
   const auto parsed = described.parse(arguments);
   if (!parsed) return 0;
   const fs::path out = *parsed->value("out");
   const int64_t seed = parsed->integer_or("seed", 1), facts = parsed->integer_or("facts", 4);
-  if (facts < 1 || facts > std::ssize(colours))
-    throw Error(ErrorKind::usage, fmt::format("--facts: expected 1 to {}, got {}", colours.size(), facts));
+  if (facts < 2 || facts > std::ssize(foods))
+    throw Error(ErrorKind::usage, fmt::format("--facts: expected 2 to {}, got {}", foods.size(), facts));
   if (fs::exists(out))
     throw Error(ErrorKind::data, "it is there already").at(out.string()).advise("delete it, or give another --out");
   const InterruptibleWrites interruptible;
   AtomicFolder folder(out);
-  shapes::BpeTrainer trainer;
-  trainer.add("Context: \nQuestion: \nAnswer: ");
-  for (const Part& part : parts) {
-    make_folders(folder.temporary_path() / part.name);
-    for (int64_t first = 0; first < part.samples; first += shard_size) {
-      ShardWriter shard(folder.temporary_path() / part.name / fmt::format("{:05}.tar", first / shard_size));
-      for (int64_t number = first; number < std::min(part.samples, first + shard_size); ++number) {
-        const auto sample = make_sample(static_cast<uint64_t>(seed), part, static_cast<uint64_t>(number), facts);
-        const std::string text = sample.dump();
-        if (number < shard_size) trainer.add(text);
-        shard.add(fmt::format("{:07}.json", number), text);
-      }
-      shard.commit();
-    }
-  }
-  write_tokenizer(folder.temporary_path() / "tokenizer", trainer);
+  write_parts(folder.temporary_path(), static_cast<uint64_t>(seed), static_cast<int>(facts));
   folder.commit();
-  fmt::print("{}: {} to learn from, {} held out\n", out.string(), counted(parts[0].samples, "question"),
-             parts[1].samples);
+  fmt::print("{}: {} to learn from, {} held out\n", out.string(), counted((facts - 1) * shorter + longest, "sample"),
+             held_out);
   return 0;
 }
 

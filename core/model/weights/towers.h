@@ -67,7 +67,8 @@ struct DecoderConfig {
   RopeScaling rope_scaling;
   bool rope_reversed = false; // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
   double rms_norm_eps = 0;
-  double initializer_range = 0; // for fresh weights
+  double initializer_range = 0;                      // for fresh weights
+  std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
   bool tie_word_embeddings = false;
   std::vector<int64_t> eos_token_id; // generation stops at any of these
   bool qkv_bias = false, out_bias = false, mlp_bias = false;

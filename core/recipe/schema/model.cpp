@@ -84,6 +84,10 @@ Ref<Llama> llama() {
              "Key and value heads, shared by groups of query heads. Default: as many as heads.")
       .field("mlp", &Llama::mlp, optional(integer(at_least(1))), "Features inside the gated MLP. Default: 4 x width.")
       .field("rope_theta", &Llama::rope_theta, number(above(0)), "Base of the rotary position angles.")
+      .field("initializer_range", &Llama::initializer_range, number(above(0)),
+             "Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width).")
+      .field("embedding_range", &Llama::embedding_range, optional(number(above(0))),
+             "Standard deviation of the initial token embedding. Default: initializer_range.")
       .field("tied_head", &Llama::tied_head, boolean(), "Share the weights of the output head and the token embedding.")
       .field("max_positions", &Llama::max_positions, integer(at_least(1)),
              "Longest sequence of visual and text tokens.")

@@ -12,6 +12,8 @@
 namespace fvlm {
 namespace {
 
+constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
+
 void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derives_head_dim) {
   if (derives_head_dim && decoder.hidden_size % decoder.num_attention_heads)
     config.problems().add("'num_attention_heads' = {} heads do not share 'hidden_size' = {} evenly",
@@ -143,6 +145,8 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.rope_scaling = rope.scaling;
   out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps, 0, 1);
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
+  if (config.has(embedding_range_key))
+    out.embedding_initializer_range = config.number(embedding_range_key, std::nullopt, 0, 1e6);
   out.tie_word_embeddings = config.flag("tie_word_embeddings", false);
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
 
@@ -176,6 +180,7 @@ nlohmann::json write(const DecoderConfig& config) {
     out["eos_token_id"] = config.eos_token_id[0];
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
+  if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
   if (config.embedding_norm) // of a family that has one where the key is missing
     out["final_logit_softcapping"] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
@@ -186,12 +191,13 @@ nlohmann::json write(const DecoderConfig& config) {
 // Of fresh matrices. Those of GhostVis go by their shape; the last one of each branch and the head begin at 0.
 struct FreshMatrices {
   bool by_shape;
-  double range;
+  double range, embedding_range;
 
   explicit FreshMatrices(const DecoderConfig& config)
-      : by_shape(config.model_type == "ghostvis"), range(config.initializer_range) {}
+      : by_shape(config.model_type == "ghostvis"), range(config.initializer_range),
+        embedding_range(config.embedding_initializer_range.value_or(config.initializer_range)) {}
   Initializer normal(double deviation) const { return {Initializer::Kind::normal, deviation}; }
-  Initializer embedding() const { return normal(by_shape ? 1 : range); }
+  Initializer embedding() const { return normal(by_shape ? 1 : embedding_range); }
   Initializer last() const { return by_shape ? Initializer{Initializer::Kind::constant, 0} : normal(range); }
   Initializer inner(int64_t rows, int64_t columns) const {
     const auto out = static_cast<double>(rows), in = static_cast<double>(columns);
