@@ -80,6 +80,7 @@ void AnswerService::work() {
       std::lock_guard lock(lock_);
       counts_.steps += stepped ? 1 : 0;
       counts_.cache = batch_->counts();
+      counts_.drafts = batch_->draft_counts();
     } catch (const std::exception& error) { // out of memory, for example
       log_error("a step failed, and with it all its requests: {}", error.what());
       fail_all(Error(ErrorKind::internal, "the model failed while it answered; the server's log says why"));
@@ -99,6 +100,7 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
       infer::BatchOptions options;
       options.cache_rows = options.reserved_rows = limits_.cache_rows;
       options.prefill_rows = limits_.prefill_rows;
+      options.draft_tokens = limits_.draft_tokens;
       batch_.emplace(generator_.make_batch(options));
     }
     const ChatRequest& request = job->request;
