@@ -71,6 +71,7 @@ class AnswerService {
   void begin(std::shared_ptr<Job> job);
   bool take_token(RunningAnswer& answer, const infer::GeneratedToken& token);
   void cancel_abandoned();
+  void count_batch(int64_t steps);
   void end(const infer::GeneratedAnswer& generated);
   void finish(Job& job, const Error* error);
   void fail_all(const Error& error);
