@@ -227,6 +227,9 @@ int generate_answers(Arguments arguments) {
       .value("stop", "TEXT", "stop before this text (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")
+      .value("speculate", "N",
+             "check up to N tokens a step that followed earlier where the text repeats itself; the answer is the same, "
+             "and sooner where it repeats much; default 0")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
@@ -247,6 +250,10 @@ int generate_answers(Arguments arguments) {
                 fmt::format("--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit));
   answer_options.ignore_eos = parsed->flag("ignore-eos");
   answer_options.sampling = sampling_of(*parsed);
+  answer_options.draft_tokens = parsed->integer_or("speculate", 0);
+  if (answer_options.draft_tokens < 0 || answer_options.draft_tokens > 64)
+    throw Error(ErrorKind::usage,
+                fmt::format("--speculate: expected 0 to 64 tokens, got {}", answer_options.draft_tokens));
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();

@@ -43,6 +43,8 @@ Options serve_options() {
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
       .value("prefill-rows", "N",
              "rows of prompts in one step, so that long prompts do not stall answers; default 2048, on a CPU 256")
+      .value("speculate", "N",
+             "check up to N tokens a step that followed earlier where a text repeats itself; default 0")
       .value("body-limit", "MIB", "the largest request; default 32")
       .value("connections", "N", "connections at a time; default 1024")
       .value("idle", "SECONDS", "how long a client may take to send a request or to read an answer; default 60")
@@ -90,6 +92,7 @@ int serve_model(Arguments arguments) {
   limits.requests = positive(*parsed, "queue", limits.requests);
   limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
   if (parsed->value("prefill-rows")) limits.prefill_rows = positive(*parsed, "prefill-rows", 1);
+  if (parsed->value("speculate")) limits.draft_tokens = positive(*parsed, "speculate", 1);
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));

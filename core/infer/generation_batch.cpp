@@ -1,5 +1,7 @@
 #include "infer/generation_batch.h"
 
+#include "infer/ngram.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/concat.h>
@@ -72,7 +74,7 @@ at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::Stag
         if (from[i] == visual_placeholder) places.push_back(begin + i), ++count;
       if (count > 0) visual.push_back(of_prompt.narrow(0, std::count(first, from, visual_placeholder), count));
     }
-    begin += part.count;
+    begin += part.count + std::ssize(part.drafts);
   }
   if (!places.empty())
     x.index_copy_(0, at::tensor(places, at::kLong).to(x.device()), at::concat(visual).to(x.scalar_type()));
@@ -130,8 +132,18 @@ bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
   return std::ssize(generated.tokens) == answer.prompt.max_tokens;
 }
 
+void GenerationBatch::propose_drafts() {
+  if (options_.draft_tokens == 0) return;
+  for (const int64_t number : scheduler_.decoding()) {
+    const Answer& answer = answers_.at(number);
+    const int64_t left = answer.prompt.max_tokens - std::ssize(answer.answer.tokens) - 1;
+    scheduler_.draft(number, propose_by_ngram(scheduler_.rows(number), std::min(options_.draft_tokens, left)));
+  }
+}
+
 bool GenerationBatch::step() {
   reserve();
+  propose_drafts();
   const double begin = now();
   const Scheduler::Pass pass = scheduler_.next();
   if (pass.parts.empty()) return false;
@@ -142,9 +154,18 @@ bool GenerationBatch::step() {
     Answer& answer = answers_.at(part.number);
     if (answer.begin == 0) answer.begin = begin;
     if (!part.is_continued) continue;
-    const at::Tensor logits = output.logits.defined() ? output.logits[row] : at::Tensor();
-    const int64_t token = likeliest.const_data_ptr<int64_t>()[row++];
-    if (!append(answer, pick(answer, logits, token))) continue;
+    bool is_over = false, is_right = true;
+    for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
+      const int64_t at = row + static_cast<int64_t>(i);
+      const at::Tensor logits = output.logits.defined() ? output.logits[at] : at::Tensor();
+      const GeneratedToken token = pick(answer, logits, likeliest.const_data_ptr<int64_t>()[at]);
+      is_over = append(answer, token);
+      is_right = i < part.drafts.size() && token.id == part.drafts[i];
+      drafts_.accepted += is_right ? 1 : 0;
+    }
+    row += 1 + std::ssize(part.drafts);
+    drafts_.proposed += std::ssize(part.drafts);
+    if (!is_over) continue;
     answer.answer.shared_rows = scheduler_.shared_rows(part.number);
     finished_.push_back(std::move(answer.answer));
     scheduler_.remove(part.number);

@@ -57,6 +57,10 @@ struct BatchOptions {
   int64_t reserved_rows = 0;
   int64_t page_rows = 16;   // the smaller, the more is shared between prompts that begin alike
   int64_t prefill_rows = 0; // rows of prompts in one pass; 0: 2048 on a GPU, 256 on a CPU
+  // Speculative decoding: a pass also reads so many tokens that are supposed to follow, since they did so earlier in
+  // the text (ngram.h). A token is drawn behind each as ever, and drafts are right as long as they are what was drawn,
+  // so that answers are the same with and without them.
+  int64_t draft_tokens = 0;
 };
 
 class GenerationBatch {
@@ -79,6 +83,10 @@ class GenerationBatch {
   std::vector<GeneratedAnswer> finish();
 
   SchedulerCounts counts() const { return scheduler_.counts(); }
+  struct DraftCounts {
+    int64_t proposed = 0, accepted = 0; // tokens
+  };
+  DraftCounts draft_counts() const { return drafts_; }
 
  private:
   struct Answer {
@@ -94,6 +102,7 @@ class GenerationBatch {
   // Whether each row is the newest token of a sequence.
   bool only_decodes(const Scheduler::Pass& pass) const;
   bool wants_logits(const Scheduler::Pass& pass) const;
+  void propose_drafts();
   GeneratedToken pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
   // Returns whether the answer is over.
   bool append(Answer& answer, GeneratedToken token);
@@ -106,6 +115,7 @@ class GenerationBatch {
   Scheduler scheduler_;
   model::KvPages pages_;
   DecodeGraphs graphs_;
+  DraftCounts drafts_;
   std::map<int64_t, Answer> answers_; // by number; those that are not over
   std::vector<GeneratedAnswer> finished_;
 };

@@ -127,7 +127,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   }
   std::vector<int64_t> ends;
   if (!options.ignore_eos) ends = ends_, ends.insert(ends.end(), options.end_tokens.begin(), options.end_tokens.end());
-  GenerationBatch batch(*model_, ops_, ends);
+  GenerationBatch batch(*model_, ops_, ends, {.draft_tokens = options.draft_tokens});
   for (size_t begin = 0; begin < samples.size();) {
     const auto start = std::chrono::steady_clock::now();
     const auto visual = encode(std::span(samples).subspan(begin, encoded_together(answers, begin)));

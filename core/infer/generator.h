@@ -18,6 +18,7 @@ struct GenerateOptions {
   std::vector<int64_t> end_tokens; // that end an answer besides the model's own
   Sampling sampling;
   std::optional<int64_t> top_logprobs; // see Prompt
+  int64_t draft_tokens = 0;            // see BatchOptions
 };
 
 struct Answer {

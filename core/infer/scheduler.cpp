@@ -53,6 +53,7 @@ void Scheduler::give_back(Sequence& sequence) {
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
   sequence.computed = sequence.published = 0;
+  sequence.drafts.clear();
 }
 
 void Scheduler::preempt_youngest() {
@@ -76,14 +77,34 @@ bool Scheduler::make_room(Running::iterator sequence, int64_t rows) {
   return true;
 }
 
+// As many drafts remain as have room without anyone else losing a page.
+void Scheduler::make_room_for_drafts(Sequence& sequence) {
+  const int64_t rows = sequence.computed + 1;
+  while (std::ssize(sequence.pages) < pages_of(rows + std::ssize(sequence.drafts))) {
+    const auto page = pool_.allocate();
+    if (!page) break;
+    sequence.pages.push_back(*page);
+  }
+  const int64_t room = std::ssize(sequence.pages) * limits_.page_rows - rows;
+  if (std::ssize(sequence.drafts) > room) sequence.drafts.resize(static_cast<size_t>(room));
+}
+
 void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   const std::vector<int64_t>& rows = sequence.prompt.rows;
-  pass.parts.push_back({sequence.prompt.number, sequence.computed, count, count == sequence.remaining()});
+  pass.parts.push_back({sequence.prompt.number, sequence.computed, count, count == sequence.remaining(), {}});
+  if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
+  make_room_for_drafts(sequence);
   pass.rows.begin_sequence(sequence.pages);
   for (int64_t i = 0; i < count; ++i, ++sequence.computed)
     pass.rows.append(std::max<int64_t>(0, rows[static_cast<size_t>(sequence.computed)]), sequence.computed);
   if (pass.parts.back().is_continued) pass.rows.mark_output();
-  for (; (sequence.published + 1) * limits_.page_rows <= sequence.computed; ++sequence.published) {
+  pass.parts.back().drafts = std::exchange(sequence.drafts, {});
+  const int64_t known = sequence.computed; // the rest may be wrong, and is not published
+  for (const int64_t draft : pass.parts.back().drafts) {
+    pass.rows.append(draft, sequence.computed++);
+    pass.rows.mark_output();
+  }
+  for (; (sequence.published + 1) * limits_.page_rows <= known; ++sequence.published) {
     const std::string& key = key_of(sequence, sequence.published);
     if (!key.empty()) pool_.publish(sequence.pages[static_cast<size_t>(sequence.published)], key);
   }
@@ -118,6 +139,8 @@ bool Scheduler::admit() {
 Scheduler::Pass Scheduler::next() {
   Pass pass{{}, model::PassRows(limits_.page_rows)};
   int64_t budget = limits_.prefill_rows;
+  for (Sequence& sequence : running_) // drafts that were wrong
+    sequence.computed = std::min(sequence.computed, std::ssize(sequence.prompt.rows) - 1);
   // The oldest first. Who is preempted is younger than all that the pass has so far.
   for (auto sequence = running_.begin(); sequence != running_.end(); ++sequence) {
     const bool is_prefill = sequence->remaining() > 1;
@@ -142,6 +165,18 @@ const Scheduler::Sequence& Scheduler::running(int64_t number) const {
   const auto found = find(running_, number);
   if (found == running_.end()) throw Error(ErrorKind::internal, fmt::format("sequence {} does not run", number));
   return *found;
+}
+
+std::vector<int64_t> Scheduler::decoding() const {
+  std::vector<int64_t> numbers;
+  for (const Sequence& sequence : running_)
+    if (sequence.computed > 0 && sequence.computed + 1 >= std::ssize(sequence.prompt.rows))
+      numbers.push_back(sequence.prompt.number);
+  return numbers;
+}
+
+void Scheduler::draft(int64_t number, std::vector<int64_t> tokens) {
+  find(running_, number)->drafts = std::move(tokens);
 }
 
 void Scheduler::append(int64_t number, int64_t token) {

@@ -8,6 +8,9 @@
 // A full page is published under a hash of all rows up to its end, once its rows are part of a pass. A prompt that
 // begins with the same rows shares such pages instead of computing them, even in the same pass. What is behind the last
 // full page is computed again, never copied. Pages of sequences that ended remain published until others need them.
+//
+// Behind its newest row a sequence may have drafts, tokens that are supposed to follow. The pass reads them too, so
+// that it continues the sequence behind each; those that turn out to be wrong are overwritten.
 #pragma once
 #include "infer/page_pool.h"
 #include "model/decoder/kv_pages.h"
@@ -45,18 +48,24 @@ class Scheduler {
   };
   void add(Prompt prompt);
 
-  // The rows `begin` to `begin + count` of a sequence. If they are its last ones, the pass continues it with a token.
+  // The rows `begin` to `begin + count` of a sequence. If they are its last ones, the pass continues it with a token,
+  // and as many drafts as there are follow them.
   struct Part {
     int64_t number, begin, count;
     bool is_continued;
+    std::vector<int64_t> drafts;
   };
   struct Pass {
     std::vector<Part> parts;
-    model::PassRows rows; // an output for each part that is continued
+    model::PassRows rows; // an output for each part that is continued, and for each draft
   };
   // The next pass, without parts if nothing can be computed: see needed_pages().
   Pass next();
-  // The token that the pass continued a sequence with.
+  // The sequences that run and have one row that no pass has read, and drafts for one of them. No other sequence loses
+  // a page to a draft.
+  std::vector<int64_t> decoding() const;
+  void draft(int64_t number, std::vector<int64_t> tokens);
+  // The token that the pass continued a sequence with. Further ones, of its drafts that were right, may follow.
   void append(int64_t number, int64_t token);
   // Forgets a sequence whose answer is over, or not wanted any more, and gives its pages back. False: there is none.
   bool remove(int64_t number);
@@ -82,6 +91,7 @@ class Scheduler {
     std::vector<int32_t> pages;    // that hold its rows
     std::vector<std::string> keys; // of its full pages, as far as they were asked for
     int64_t computed = 0;          // rows that passes have read
+    std::vector<int64_t> drafts;   // for the next pass
     int64_t published = 0;         // of its pages
     std::optional<int64_t> shared; // rows that it found in pages when it was first admitted
 
@@ -96,6 +106,7 @@ class Scheduler {
   bool make_room(Running::iterator sequence, int64_t rows);
   void preempt_youngest();
   void take(Pass& pass, Sequence& sequence, int64_t count);
+  void make_room_for_drafts(Sequence& sequence);
   void give_back(Sequence& sequence);
   const Sequence& running(int64_t number) const;
 

@@ -75,11 +75,8 @@ void AnswerService::work() {
       if (next) begin(std::move(next));
       cancel_abandoned();
       if (!batch_) continue;
-      const bool stepped = batch_->step();
+      count_batch(batch_->step() ? 1 : 0);
       for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
-      std::lock_guard lock(lock_);
-      counts_.steps += stepped ? 1 : 0;
-      counts_.cache = batch_->counts();
     } catch (const std::exception& error) { // out of memory, for example
       log_error("a step failed, and with it all its requests: {}", error.what());
       fail_all(Error(ErrorKind::internal, "the model failed while it answered; the server's log says why"));
@@ -99,6 +96,7 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
       infer::BatchOptions options;
       options.cache_rows = options.reserved_rows = limits_.cache_rows;
       options.prefill_rows = limits_.prefill_rows;
+      options.draft_tokens = limits_.draft_tokens;
       batch_.emplace(generator_.make_batch(options));
     }
     const ChatRequest& request = job->request;
@@ -124,6 +122,14 @@ void AnswerService::begin(std::shared_ptr<Job> job) {
   }
 }
 
+// Before a request ends, so that who has its answer finds it counted.
+void AnswerService::count_batch(int64_t steps) {
+  std::lock_guard lock(lock_);
+  counts_.steps += steps;
+  counts_.cache = batch_->counts();
+  counts_.drafts = batch_->draft_counts();
+}
+
 // Answers whose clients have left give their places to others, also where no token of theirs is near.
 void AnswerService::cancel_abandoned() {
   for (auto running = running_.begin(); running != running_.end();) {
@@ -135,6 +141,7 @@ void AnswerService::cancel_abandoned() {
     }
     job.abandoned = true;
     batch_->cancel(number);
+    count_batch(0);
     running = running_.erase(running);
     if (--job.open == 0) finish(job, nullptr);
   }

@@ -39,6 +39,7 @@ struct ServiceLimits {
   int64_t requests = 256;                                // that wait or are answered; further ones are turned away
   int64_t cache_rows = infer::BatchOptions().cache_rows; // of keys and values, for all answers together
   int64_t prefill_rows = 0;                              // see infer::BatchOptions
+  int64_t draft_tokens = 0;                              // the same
   int64_t max_tokens = 512;                              // of an answer whose request sets none
 };
 
@@ -47,6 +48,7 @@ struct ServiceCounts {
   int64_t answered = 0, failed = 0, abandoned = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
   infer::SchedulerCounts cache;
+  infer::GenerationBatch::DraftCounts drafts;
 };
 
 class AnswerService {
@@ -69,6 +71,7 @@ class AnswerService {
   void begin(std::shared_ptr<Job> job);
   bool take_token(RunningAnswer& answer, const infer::GeneratedToken& token);
   void cancel_abandoned();
+  void count_batch(int64_t steps);
   void end(const infer::GeneratedAnswer& generated);
   void finish(Job& job, const Error* error);
   void fail_all(const Error& error);

@@ -206,6 +206,8 @@ std::string ApiServer::metrics() const {
   add("cache_pages_cached", "gauge", "Pages of ended answers that prompts can share.", counts.cache.cached_pages);
   add("cache_shared_tokens_total", "counter", "Rows of prompts that were found in pages.", counts.cache.shared_rows);
   add("preemptions_total", "counter", "Times that an answer gave its pages to an older one.", counts.cache.preemptions);
+  add("draft_tokens_total", "counter", "Tokens that speculation proposed.", counts.drafts.proposed);
+  add("draft_tokens_accepted_total", "counter", "Proposed tokens that were right.", counts.drafts.accepted);
   add("steps_total", "counter", "Passes of the decoder.", counts.steps);
   return text;
 }

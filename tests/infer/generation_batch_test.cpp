@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "infer/generation_batch.h"
 
+#include <ATen/ops/log.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 
 #include <gmock/gmock.h>
@@ -58,8 +60,8 @@ std::vector<std::vector<int64_t>> together(Tiny& tiny, const std::vector<Prompt>
   return tokens_of(batch.finish());
 }
 
-// A pass over a whole text, without a cache: the likeliest next token.
-int64_t next_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector<int64_t>& answer) {
+// A pass over a whole text, without a cache: the logits of the next token.
+at::Tensor logits_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector<int64_t>& answer) {
   std::vector<at::Tensor> rows;
   int64_t visual = 0;
   const auto embedding = tiny.model.decoder().embedding().value();
@@ -75,7 +77,7 @@ int64_t next_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector
       tiny.model.decoder().forward(none, *tiny.operations, Value(at::stack(rows).to(embedding.scalar_type())),
                                    segments_of(lengths, 1, length, length, at::kCPU));
   const Value last(hidden.data.narrow(0, length - 1, 1));
-  return tiny.model.decoder().logits(none, *tiny.operations, last).data.argmax().item<int64_t>();
+  return tiny.model.decoder().logits(none, *tiny.operations, last).data[0];
 }
 
 TEST(GenerationBatch, EveryTokenIsTheLikeliestOfAPlainPass) {
@@ -86,8 +88,10 @@ TEST(GenerationBatch, EveryTokenIsTheLikeliestOfAPlainPass) {
     ASSERT_EQ(std::ssize(answers[i]), prompts[i].max_tokens);
     for (size_t count = 0; count < answers[i].size(); ++count)
       EXPECT_EQ(answers[i][count],
-                next_of_a_plain_pass(tiny, prompts[i],
-                                     {answers[i].begin(), answers[i].begin() + static_cast<std::ptrdiff_t>(count)}))
+                logits_of_a_plain_pass(tiny, prompts[i],
+                                       {answers[i].begin(), answers[i].begin() + static_cast<std::ptrdiff_t>(count)})
+                    .argmax()
+                    .item<int64_t>())
           << "prompt " << i << ", token " << count;
   }
 }
@@ -175,6 +179,113 @@ TEST(GenerationBatch, DrawsDependOnSeedAndAnswerAlone) {
   prompts[3].sampling.temperature = -1;
   GenerationBatch batch(tiny.model, *tiny.operations, {});
   EXPECT_THROW(batch.add(prompts[3]), Error);
+}
+
+// Prompts that begin alike arrive while others are answered or cancelled, in pages and passes of any size.
+TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  SchedulerCounts all;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Dice dice(seed);
+    auto prompts = mixed_prompts(3, seed);
+    for (Prompt& prompt : prompts) prompt.max_tokens = dice.upto(1, 12);
+    if (prompts[1].visual.defined()) prompts[1].visual_keys = {"one picture"};
+    for (int64_t i = 0; i < 3; ++i) { // the same beginning, and another end
+      Prompt prompt = prompts[static_cast<size_t>(dice.upto(0, 2))];
+      prompt.tokens.push_back(dice.upto(0, 52));
+      prompts.push_back(prompt);
+    }
+    const auto expected = one_by_one(tiny, prompts, {});
+    const BatchOptions options{.cache_rows = dice.upto(1, 100),
+                               .page_rows = dice.upto(1, 16),
+                               .prefill_rows = dice.upto(1, 40),
+                               .draft_tokens = dice.upto(0, 1) * 4};
+    GenerationBatch batch(tiny.model, *tiny.operations, {}, options);
+    const int64_t cancelled = dice.upto(0, 5);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      batch.add(prompts[i]);
+      for (int64_t steps = dice.upto(0, 6); steps > 0; --steps) batch.step();
+    }
+    batch.cancel(cancelled);
+    for (const GeneratedAnswer& answer : batch.finish())
+      EXPECT_EQ(answer.tokens, expected[static_cast<size_t>(answer.number)])
+          << "prompt " << answer.number << ", schedule " << seed;
+    const SchedulerCounts counts = batch.counts();
+    EXPECT_EQ(counts.free_pages + counts.cached_pages, counts.pages);
+    all.shared_rows += counts.shared_rows, all.preemptions += counts.preemptions;
+  }
+  EXPECT_GT(all.shared_rows, 300);
+  EXPECT_GT(all.preemptions, 0);
+}
+
+TEST(GenerationBatch, TheNextTurnSharesTheRowsOfTheLastOne) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  Prompt first = mixed_prompts(2, 12)[1];
+  ASSERT_TRUE(first.visual.defined());
+  first.visual_keys = {"picture"};
+  first.max_tokens = 20;
+  GenerationBatch batch(tiny.model, *tiny.operations, {}, {.reserved_rows = 512, .page_rows = 4});
+  batch.add(first);
+  Prompt second = first;
+  const auto answer = batch.finish().at(0);
+  EXPECT_EQ(answer.shared_rows, 0);
+  second.tokens.insert(second.tokens.end(), answer.tokens.begin(), answer.tokens.end());
+  second.tokens.insert(second.tokens.end(), {4, 5, 6});
+  batch.add(second);
+  const auto next = batch.finish().at(0);
+  const int64_t rows = first.visual.size(0) + std::ssize(first.tokens) + 19; // the last token has not been read
+  EXPECT_EQ(next.shared_rows, rows / 4 * 4);
+  EXPECT_EQ(next.tokens, one_by_one(tiny, {second}, {}).at(0));
+}
+
+TEST(GenerationBatch, SpeculationChangesTheStepsAndNotTheAnswers) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  auto prompts = mixed_prompts(8, 21);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].max_tokens = 60; // a model of random weights soon repeats itself
+    if (i % 4 == 3) prompts[i].sampling = {.temperature = 0.4, .seed = 5, .answer = i};
+  }
+  const auto run = [&](int64_t drafts) {
+    GenerationBatch batch(tiny.model, *tiny.operations, {}, {.draft_tokens = drafts});
+    for (const Prompt& prompt : prompts) batch.add(prompt);
+    int64_t steps = 0;
+    while (batch.step()) ++steps;
+    const auto [proposed, accepted] = batch.draft_counts();
+    EXPECT_LE(accepted, proposed);
+    EXPECT_EQ(accepted > 0, drafts > 0);
+    return std::pair(steps, tokens_of(batch.finish()));
+  };
+  const auto plain = run(0), speculated = run(4);
+  EXPECT_EQ(speculated.second, plain.second);
+  EXPECT_LT(speculated.first, plain.first);
+}
+
+TEST(GenerationBatch, LogprobsAreThoseOfAPlainPass) {
+  Tiny tiny;
+  auto prompts = mixed_prompts(3, 7);
+  for (Prompt& prompt : prompts) prompt.max_tokens = 4;
+  prompts[1].top_logprobs = 3;
+  prompts[2].top_logprobs = 0;
+  GenerationBatch batch(tiny.model, *tiny.operations, {});
+  for (const Prompt& prompt : prompts) batch.add(prompt);
+  const auto answers = batch.finish();
+  EXPECT_TRUE(answers[0].logprobs.empty());
+  for (size_t i = 1; i < 3; ++i) {
+    ASSERT_EQ(answers[i].logprobs.size(), 4u);
+    for (size_t token = 0; token < 4; ++token) {
+      const auto& tokens = answers[i].tokens;
+      const at::Tensor expected =
+          logits_of_a_plain_pass(tiny, prompts[i],
+                                 {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(token)})
+              .softmax(0)
+              .log();
+      const TokenLogprobs& found = answers[i].logprobs[token];
+      EXPECT_NEAR(found.chosen, expected[tokens[token]].item<double>(), 1e-9);
+      ASSERT_EQ(std::ssize(found.top), *prompts[i].top_logprobs);
+      for (const auto& [id, logprob] : found.top) EXPECT_LE(logprob, found.chosen) << "greedy";
+      for (const auto& [id, logprob] : found.top) EXPECT_NEAR(logprob, expected[id].item<double>(), 1e-9);
+    }
+  }
 }
 
 } // namespace

@@ -103,6 +103,24 @@ class Answers(unittest.TestCase):
         self.assertLessEqual(after["generated_tokens_total"] - before["generated_tokens_total"], 5)
         self.assertEqual((after["requests_waiting"], after["requests_running"]), (0, 0))
 
+    def test_turns_that_begin_alike_share_what_was_computed(self):
+        turns = [user("Tell me what a cat does all day, and then what a dog does all night, with every detail.")]
+        before = self.server.metrics()
+        usages = []
+        for turn in range(3):
+            status, text, _ = self.server.send("/v1/chat/completions", {"messages": turns, "temperature": 0, "max_tokens": 9})
+            self.assertEqual(status, 200, text)
+            usages.append(json.loads(text)["usage"])
+            if turn > 0:  # the first time asked again, then continued
+                turns += [{"role": "assistant", "content": "Both sleep."}, user("And then?")]
+        prompt, cached = ([usage["prompt_tokens"] for usage in usages],
+                          [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages])
+        self.assertGreaterEqual(cached[1], prompt[1] - 16)
+        self.assertGreaterEqual(cached[2], prompt[1] - 32)
+        self.assertTrue(all(some < rows for some, rows in zip(cached, prompt)), (cached, prompt))
+        shared = self.server.metrics()["cache_shared_tokens_total"] - before["cache_shared_tokens_total"]
+        self.assertEqual(shared, sum(cached))
+
     def test_one_connection_carries_many_requests(self):
         connection = self.server.connection()
         for _ in range(3):
@@ -193,6 +211,9 @@ class Trouble(unittest.TestCase):
                 connection.sock.shutdown(socket.SHUT_RDWR)
                 connection.close()
             server.wait_for(requests_running=0, requests_waiting=0)
+            after = server.metrics()
+            self.assertGreater(after["cache_pages"], 0)
+            self.assertEqual(after["cache_pages_free"] + after["cache_pages_cached"], after["cache_pages"])
             self.assertTrue(server.ask(user("Next!")) is not None)
 
     def test_too_many_requests_are_turned_away(self):
