@@ -80,7 +80,7 @@ void probe_decoder(const std::string& path, const Safetensors& in, const std::st
   const auto source = HuggingFaceFolder::open(path);
   const DecoderConfig config = read_decoder_config(source.config, path);
   Tower tower(layout_of(config), "decoder.", fused_weights(config), source);
-  const Llama llama(config, tower.parameters);
+  const Llama llama(config, tower.parameters, "decoder");
   const Tensor ids = tensor_over(in.at("ids")), lengths = tensor_over(in.at("lengths"));
   const Segments segments = segments_of(lengths, ids.numel());
   Tape tape;
