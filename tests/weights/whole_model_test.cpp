@@ -47,7 +47,7 @@ class WholeFolder : public testing::Test {
     put_file(source() / "preprocessor_config.json", "{}");
     const ConnectorConfig mlp = read_connector_config({{"kind", "mlp"}}, "here");
     add("vision_tower.vision_model.", layout_of(clip_config()));
-    add("multi_modal_projector.", layout_of(mlp, clip_config(), tiny::decoder_config()));
+    add("multi_modal_projector.", layout_of(mlp, clip_config(), {tiny::decoder_config()}));
     add("language_model.", layout_of(tiny::decoder_config()));
     SafetensorsWriter writer(source() / "model.safetensors", tensors_);
     for (const TensorInfo& tensor : writer.order()) {
