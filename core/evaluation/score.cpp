@@ -21,7 +21,7 @@ int64_t rounded_up(int64_t count, int64_t step) {
 // Packs of a set are of few sizes, so that what plugins prepared for one serves the others.
 model::Capacity capacity_of(const std::vector<model::Sample>& samples, const SampleSet& set, int64_t rows_per_frame) {
   const auto in_eighths = [](int64_t used, int64_t most) {
-    return std::min(most, rounded_up(used, std::max<int64_t>(1, most / 8)));
+    return std::max(used, std::min(most, rounded_up(used, std::max<int64_t>(1, most / 8))));
   };
   model::Capacity capacity = model::Capacity::of(samples, rows_per_frame);
   capacity.frames = in_eighths(capacity.frames, set.capacity().frames);
@@ -29,7 +29,7 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   capacity.bytes = rounded_up(capacity.bytes, 256);
   capacity.sequences = rounded_up(capacity.sequences, 16);
   capacity.labels = rounded_up(capacity.labels, 256);
-  capacity.longest_sequence = set.longest().sequence;
+  capacity.longest_sequence = std::max(capacity.longest_sequence, set.longest().sequence); // answers may be longer
   capacity.longest_video = set.longest().video;
   return capacity;
 }

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <map>
 
 namespace fvlm::objective {
 namespace {
@@ -51,7 +52,7 @@ class ManifoldLoss : public Loss {
         in.pack.visual_source.defined() ? ops::gather_rows(in.tape, in.visual, in.pack.visual_source) : in.visual;
     const auto type = visual.data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const Columns columns(visual.data.to(type), in.pack);
-    const Statistics target = embedding(in.policy.decoder().embedding(), type);
+    const Statistics target = embedding(in.policy.decoder(), type);
     const int64_t texts = columns.mean.size(0) - 1;
     const at::Tensor counts = columns.count.ge(term_.min_visual_rows()).to(type); // [texts + 1, 1]
     counts.narrow(0, texts, 1).zero_();
@@ -76,8 +77,9 @@ class ManifoldLoss : public Loss {
   };
 
   // In slices, as the table may be larger than all else that a step reads; a frozen one is read once.
-  Statistics embedding(const ops::Weight& table, at::ScalarType type) const {
-    if (embedding_.mean.defined()) return embedding_;
+  Statistics embedding(const model::Decoder& decoder, at::ScalarType type) const {
+    if (const auto known = embeddings_.find(&decoder); known != embeddings_.end()) return known->second;
+    const ops::Weight table = decoder.embedding();
     constexpr int64_t slice = 4096;
     const at::Tensor& rows = table.value();
     const int64_t count = rows.size(0);
@@ -94,12 +96,12 @@ class ManifoldLoss : public Loss {
       return deviation * deviation;
     });
     found.std = at::sqrt(squares / (count - 1));
-    if (!table.requires_grad()) embedding_ = found;
+    if (!table.requires_grad()) embeddings_[&decoder] = found;
     return found;
   }
 
   const Manifold& term_;
-  mutable Statistics embedding_;
+  mutable std::map<const model::Decoder*, Statistics> embeddings_;
 };
 
 } // namespace
