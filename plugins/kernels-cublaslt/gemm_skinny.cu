@@ -1,22 +1,16 @@
 // gemm_skinny.cu: matrix products of few rows (skinny GEMM) in 16 bits, with bias, residual, GELU, its derivative or
 // compensation in the epilogue. Such a product is limited by latency, so both kernels issue all loads of a block before
-// the first result is needed, the epilogue's operands included.
-//
-// mma_kernel: tiles of 16 x 16 or 32 x 16; the warps of a block split the inner dimension and load from global memory
-// directly into mma.sync fragments. wgmma_kernel (Hopper): tiles of 64 rows by 16 or 32 columns; two warpgroups split
-// the inner dimension, with operands in swizzled shared memory by cp.async; for a long inner dimension the four blocks
-// of a cluster split it, too, and add their sums in distributed shared memory. The tile is the first that keeps every
-// multiprocessor busy at most once.
-//
-// Measured on an H200 (bench/LOG.md, 2026-11-23): with these kernels for products of 64 rows instead of cuBLASLt's (2.7
-// to 6.7 us each) a training step of 135m:8 took 14.56 to 14.60 ms instead of 14.71 to 14.97.
+// the first result is needed, the epilogue's operands included. mma_kernel: tiles of 16 x 16 or 32 x 16; the warps of a
+// block split the inner dimension and load directly into mma.sync fragments. wgmma_kernel (Hopper): tiles of 64 rows by
+// 16 or 32 columns; two warpgroups split the inner dimension, with operands in swizzled shared memory by cp.async; for
+// a long inner dimension the four blocks of a cluster split it, too, and add their sums in distributed shared memory.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_gelu.cuh"
 #include "common/cuda_hopper.cuh"
 #include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
 #include "elementwise.h"
-#include "gemm_skinny.h"
+#include "gemm_few_rows.h"
 
 namespace fvlm::plugins {
 namespace {
@@ -520,20 +514,26 @@ void launch_choice(const Device& device, const Problem& p, TileChoice choice, bo
   }
 }
 
-} // namespace
-
-bool skinny_gemm_supports(const Device& device, const SkinnyGemmShape& shape) {
+bool has_tiles(const Device& device, const SkinnyGemmShape& shape) {
   return device.has_clusters && sdk::is_one_of<BFloat16, Half>(shape.dtype) && shape.inner % pack == 0 &&
          shape.width % pack == 0 && choose_tile(device.multiprocessors, shape) != TileChoice::mma_32x16;
 }
 
+} // namespace
+
+bool skinny_gemm_supports(const Device& device, const SkinnyGemmShape& shape) {
+  return few_rows_supports(shape) || has_tiles(device, shape);
+}
+
 bool skinny_gemm_takes(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
-  return all_aligned(shape, o) && (!o.gelu_input.data || finishes_all_rows(device.multiprocessors, shape));
+  const bool fits = !o.gelu_input.data || finishes_all_rows(device.multiprocessors, shape);
+  return all_aligned(shape, o) && (few_rows_takes(shape, o) || (fits && has_tiles(device, shape)));
 }
 
 void skinny_gemm(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
-  const TileChoice choice = device.has_clusters ? choose_tile(device.multiprocessors, shape) : TileChoice::mma_32x16;
   const bool vectorized = all_aligned(shape, o);
+  if (vectorized && few_rows_takes(shape, o)) return few_rows_gemm(device, shape, o);
+  const TileChoice choice = device.has_clusters ? choose_tile(device.multiprocessors, shape) : TileChoice::mma_32x16;
   const Problem p{o, static_cast<int>(shape.rows), static_cast<int>(shape.inner), static_cast<int>(shape.width), 0};
   sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
     using T = typename decltype(element)::type;

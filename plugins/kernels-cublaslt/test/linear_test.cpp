@@ -265,7 +265,11 @@ void expect_right_twice(const Shape& s) {
 TEST_F(Linear, products_of_few_rows_agree_with_float64_loops_and_have_the_same_bits_again) {
   for (const Shape& s : std::vector<Shape>{{1, 8, 8},
                                            {1, 1, 1},
+                                           {1, 2056, 2040, bf16, f32, 0, false},
                                            {2, 3072, 16, bf16, f32, 8},
+                                           {3, 1536, 576, bf16, f32, 8, true, false, true},
+                                           {5, 576, 576, bf16, bf16, 8, true, false, false, false, false, true},
+                                           {8, 576, 960, bf16, bf16, 8, true, true},
                                            {15, 40, 24, bf16, f32, 0, false},
                                            {17, 33, 70, bf16, f32, 3, true, true, true},
                                            {33, 1000, 40, bf16, f32, 0, true, false, false, false, false, true},
