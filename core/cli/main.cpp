@@ -22,7 +22,7 @@ constexpr Verb verbs[] = {
     {"recipe", "print the reference of recipe keys, or stubs for an editor", run_recipe},
     {"train", "train the stages of a recipe, or resume a run", run_train},
     {"plugin", "list, check, create and trust plugins", run_plugin},
-    {"import", "make a model directory from two Hugging Face folders", run_import},
+    {"import", "make a model directory from Hugging Face folders", run_import},
     {"export", "convert a model to bf16, fp16 or fp32, or quantize it", run_export},
     {"preprocess", "tokenize, decode and resize a recipe's data once", run_preprocess},
     {"tokenize", "convert text to token ids, and back", run_tokenize},
@@ -45,8 +45,9 @@ Exit codes: 0 done, 1 defect in fvlm-engine, 2 usage, 3 recipe, 4 data, 5 plugin
 )";
 
 void print_help() {
-  fmt::print("fvlm-engine {}: trains foveated vision-language models\n\n{}\n  {}\n\nVerbs\n", FVLM_VERSION,
-             styled("Example", Style::bold), styled("fvlm-engine plan recipes/quickstart.lua", Style::cyan));
+  fmt::print("fvlm-engine {}: trains, quantizes and serves small vision-language models\n\n{}\n  {}\n\nVerbs\n",
+             FVLM_VERSION, styled("Example", Style::bold),
+             styled("fvlm-engine plan recipes/quickstart.lua", Style::cyan));
   for (const Verb& verb : verbs) fmt::print("  {:<10}  {}\n", verb.name, verb.summary);
   fmt::print("{}", footer);
 }

@@ -125,31 +125,35 @@ Ref<Source> source() {
 }
 
 Ref<QuestionForm> questions() {
-  return record<QuestionForm>("Questions", "", "How samples with a context, a question and answers are written.")
-      .field("source", &QuestionForm::source, text(),
-             "What an encoder of bytes reads, or in a text-only source the decoder: {context} and {question} stand for "
-             "those of the sample.")
-      .field(
-          "prompt", &QuestionForm::prompt, text(),
-          "What stands around the source where the decoder reads it as text, such as a chat with its special tokens; "
-          "{source} stands for it.")
-      .field("anchor", &QuestionForm::anchor, text_or_empty(),
-             "Text behind the source or its rows, before the answer. Spaces at its end are tokenized with the answer.")
-      .field("eos", &QuestionForm::eos, text(), "The special token that ends an answer, and is learnt with it.")
-      .field("bos", &QuestionForm::bos, text_or_empty(),
-             "The special token that texts of the decoder begin with; empty: none.")
-      .example("\"<|begin_of_text|>\"")
-      .field("bos_place", &QuestionForm::bos_place,
-             choice<QuestionForm::Begin>({{"first", QuestionForm::Begin::first, "before the rows"},
-                                          {"after_prefix", QuestionForm::Begin::after_prefix, "behind the rows"}}),
-             "Where that token stands in texts with rows.")
-      .field("max_answer_tokens", &QuestionForm::max_answer_tokens, integer(at_least(1)),
-             "Longer answers are cut off, in training.")
-      .unit("tokens")
-      .field("max_source_tokens", &QuestionForm::max_source_tokens, optional(integer(at_least(1))),
-             "The decoder reads this much of a source as text: to compare with as many rows. Default: all of it.")
-      .unit("tokens")
-      .done();
+  static const auto type =
+      record<QuestionForm>("Questions", "", "How samples with a context, a question and answers are written.")
+          .field("source", &QuestionForm::source, text(),
+                 "What an encoder of bytes reads, or in a text-only source the decoder: {context} and {question} stand "
+                 "for "
+                 "those of the sample.")
+          .field("prompt", &QuestionForm::prompt, text(),
+                 "What stands around the source where the decoder reads it as text, such as a chat with its special "
+                 "tokens; "
+                 "{source} stands for it.")
+          .field(
+              "anchor", &QuestionForm::anchor, text_or_empty(),
+              "Text behind the source or its rows, before the answer. Spaces at its end are tokenized with the answer.")
+          .field("eos", &QuestionForm::eos, text(), "The special token that ends an answer, and is learnt with it.")
+          .field("bos", &QuestionForm::bos, text_or_empty(),
+                 "The special token that texts of the decoder begin with; empty: none.")
+          .example("\"<|begin_of_text|>\"")
+          .field("bos_place", &QuestionForm::bos_place,
+                 choice<QuestionForm::Begin>({{"first", QuestionForm::Begin::first, "before the rows"},
+                                              {"after_prefix", QuestionForm::Begin::after_prefix, "behind the rows"}}),
+                 "Where that token stands in texts with rows.")
+          .field("max_answer_tokens", &QuestionForm::max_answer_tokens, integer(at_least(1)),
+                 "Longer answers are cut off, in training.")
+          .unit("tokens")
+          .field("max_source_tokens", &QuestionForm::max_source_tokens, optional(integer(at_least(1))),
+                 "The decoder reads this much of a source as text: to compare with as many rows. Default: all of it.")
+          .unit("tokens")
+          .done();
+  return type;
 }
 
 Ref<DecoderTexts> decoder_texts() {

@@ -70,63 +70,70 @@ Ref<Bytes> bytes() {
 }
 
 Ref<Llama> llama() {
-  return record<Llama>("Llama", "llama", "A new decoder of the Llama family, initialized from the recipe's seed.")
-      .field("tokenizer", &Llama::tokenizer, path(),
-             "Folder with tokenizer.json, which determines the vocabulary size.")
-      .required()
-      .field("width", &Llama::width, integer(at_least(1)), "Features of a token.")
-      .required()
-      .field("layers", &Llama::layers, integer(at_least(1)), "Number of layers.")
-      .required()
-      .field("heads", &Llama::heads, integer(at_least(1)), "Query heads; must divide the width.")
-      .required()
-      .field("kv_heads", &Llama::kv_heads, optional(integer(at_least(1))),
-             "Key and value heads, shared by groups of query heads. Default: as many as heads.")
-      .field("mlp", &Llama::mlp, optional(integer(at_least(1))), "Features inside the gated MLP. Default: 4 x width.")
-      .field("rope_theta", &Llama::rope_theta, number(above(0)), "Base of the rotary position angles.")
-      .field("initializer_range", &Llama::initializer_range, number(above(0)),
-             "Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width).")
-      .field("embedding_range", &Llama::embedding_range, optional(number(above(0))),
-             "Standard deviation of the initial token embedding. Default: initializer_range.")
-      .field("tied_head", &Llama::tied_head, boolean(), "Share the weights of the output head and the token embedding.")
-      .field("max_positions", &Llama::max_positions, integer(at_least(1)),
-             "Longest sequence of visual and text tokens.")
-      .unit("tokens")
-      .check([](Reader& reader, const Llama& tower) {
-        if (tower.width % tower.heads || tower.width / tower.heads % 2)
-          reader.report_at(
-              ".heads",
-              fmt::format("a width of {1} over {0} heads does not give an even number of features per head",
-                          tower.heads, tower.width),
-              "rotary positions need width / heads to be an even integer");
-        else if (tower.heads % tower.kv_heads.value_or(tower.heads))
-          reader.report_at(".kv_heads",
-                           fmt::format("{} heads are not divisible by {} kv_heads", tower.heads, *tower.kv_heads));
-      })
-      .done();
+  static const auto type =
+      record<Llama>("Llama", "llama", "A new decoder of the Llama family, initialized from the recipe's seed.")
+          .field("tokenizer", &Llama::tokenizer, path(),
+                 "Folder with tokenizer.json, which determines the vocabulary size.")
+          .required()
+          .field("width", &Llama::width, integer(at_least(1)), "Features of a token.")
+          .required()
+          .field("layers", &Llama::layers, integer(at_least(1)), "Number of layers.")
+          .required()
+          .field("heads", &Llama::heads, integer(at_least(1)), "Query heads; must divide the width.")
+          .required()
+          .field("kv_heads", &Llama::kv_heads, optional(integer(at_least(1))),
+                 "Key and value heads, shared by groups of query heads. Default: as many as heads.")
+          .field("mlp", &Llama::mlp, optional(integer(at_least(1))),
+                 "Features inside the gated MLP. Default: 4 x width.")
+          .field("rope_theta", &Llama::rope_theta, number(above(0)), "Base of the rotary position angles.")
+          .field(
+              "initializer_range", &Llama::initializer_range, number(above(0)),
+              "Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width).")
+          .field("embedding_range", &Llama::embedding_range, optional(number(above(0))),
+                 "Standard deviation of the initial token embedding. Default: initializer_range.")
+          .field("tied_head", &Llama::tied_head, boolean(),
+                 "Share the weights of the output head and the token embedding.")
+          .field("max_positions", &Llama::max_positions, integer(at_least(1)),
+                 "Longest sequence of visual and text tokens.")
+          .unit("tokens")
+          .check([](Reader& reader, const Llama& tower) {
+            if (tower.width % tower.heads || tower.width / tower.heads % 2)
+              reader.report_at(
+                  ".heads",
+                  fmt::format("a width of {1} over {0} heads does not give an even number of features per head",
+                              tower.heads, tower.width),
+                  "rotary positions need width / heads to be an even integer");
+            else if (tower.heads % tower.kv_heads.value_or(tower.heads))
+              reader.report_at(".kv_heads",
+                               fmt::format("{} heads are not divisible by {} kv_heads", tower.heads, *tower.kv_heads));
+          })
+          .done();
+  return type;
 }
 
 Ref<GhostVis> ghostvis() {
-  return record<GhostVis>("GhostVis", "ghostvis",
-                          "A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: "
-                          "64 features a layer, heads of 128 features, half as many key and value heads, and an MLP of "
-                          "2.7 x the width, rounded up to a multiple of 64.")
-      .usage("fvlm.ghostvis { depth = 20, tokenizer = \"weights/tokenizer\" }")
-      .field("tokenizer", &GhostVis::tokenizer, path(),
-             "Folder with tokenizer.json, which determines the vocabulary size.")
-      .required()
-      .field("depth", &GhostVis::depth, integer(between(2, 256)), "Number of layers: 2, or a multiple of 4.")
-      .required()
-      .unit("layers")
-      .field("max_positions", &GhostVis::max_positions, integer(at_least(1)),
-             "Longest sequence of visual and text tokens.")
-      .unit("tokens")
-      .check([](Reader& reader, const GhostVis& decoder) {
-        if (decoder.depth != 2 && decoder.depth % 4)
-          reader.report_at(".depth", fmt::format("a depth of {} does not divide into heads", decoder.depth),
-                           "use 2 or a multiple of 4");
-      })
-      .done();
+  static const auto type =
+      record<GhostVis>("GhostVis", "ghostvis",
+                       "A new decoder of GhostVis, initialized from the recipe's seed. Its depth decides all sizes: "
+                       "64 features a layer, heads of 128 features, half as many key and value heads, and an MLP of "
+                       "2.7 x the width, rounded up to a multiple of 64.")
+          .usage("fvlm.ghostvis { depth = 20, tokenizer = \"weights/tokenizer\" }")
+          .field("tokenizer", &GhostVis::tokenizer, path(),
+                 "Folder with tokenizer.json, which determines the vocabulary size.")
+          .required()
+          .field("depth", &GhostVis::depth, integer(between(2, 256)), "Number of layers: 2, or a multiple of 4.")
+          .required()
+          .unit("layers")
+          .field("max_positions", &GhostVis::max_positions, integer(at_least(1)),
+                 "Longest sequence of visual and text tokens.")
+          .unit("tokens")
+          .check([](Reader& reader, const GhostVis& decoder) {
+            if (decoder.depth != 2 && decoder.depth % 4)
+              reader.report_at(".depth", fmt::format("a depth of {} does not divide into heads", decoder.depth),
+                               "use 2 or a multiple of 4");
+          })
+          .done();
+  return type;
 }
 
 } // namespace
