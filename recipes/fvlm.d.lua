@@ -118,7 +118,7 @@ function fvlm.bytes(table) end
 ---@field kv_heads? integer Key and value heads, shared by groups of query heads. Default: as many as heads.
 ---@field mlp? integer Features inside the gated MLP. Default: 4 x width.
 ---@field rope_theta? number Base of the rotary position angles. Default: `10000`.
----@field initializer_range? number Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width). Default: `0.02`.
+---@field initializer_range? number Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width). Default: 0.02.
 ---@field embedding_range? number Standard deviation of the initial token embedding. Default: initializer_range.
 ---@field tied_head? boolean Share the weights of the output head and the token embedding. Default: `true`.
 ---@field max_positions? integer Longest sequence of visual and text tokens. In tokens. Default: `8192`.

@@ -46,8 +46,8 @@ nlohmann::json config_of(const plan::Llama& fresh) {
                         {"max_position_embeddings", fresh.max_positions},
                         {"rope_theta", fresh.rope_theta},
                         {"rms_norm_eps", 1e-5},
-                        {"initializer_range", fresh.initializer_range},
                         {"tie_word_embeddings", fresh.tied_head}};
+  if (fresh.initializer_range) config["initializer_range"] = *fresh.initializer_range;
   if (fresh.embedding_range) config["embedding_initializer_range"] = *fresh.embedding_range;
   return config;
 }

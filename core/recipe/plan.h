@@ -44,8 +44,8 @@ struct Llama {
   int64_t width = 0, layers = 0, heads = 0;
   std::optional<int64_t> kv_heads, mlp; // always set once resolved
   double rope_theta = 10000;
-  double initializer_range = 0.02;
-  std::optional<double> embedding_range; // of the token embedding; absent: initializer_range
+  std::optional<double> initializer_range; // of the matrices; absent: 0.02
+  std::optional<double> embedding_range;   // of the token embedding; absent: that of the matrices
   bool tied_head = true;
   int64_t max_positions = 8192;
 };

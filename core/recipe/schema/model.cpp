@@ -87,8 +87,9 @@ Ref<Llama> llama() {
                  "Features inside the gated MLP. Default: 4 x width.")
           .field("rope_theta", &Llama::rope_theta, number(above(0)), "Base of the rotary position angles.")
           .field(
-              "initializer_range", &Llama::initializer_range, number(above(0)),
-              "Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width).")
+              "initializer_range", &Llama::initializer_range, optional(number(above(0))),
+              "Standard deviation of the initial matrices. A narrow decoder learns sooner from about 1 / sqrt(width). "
+              "Default: 0.02.")
           .field("embedding_range", &Llama::embedding_range, optional(number(above(0))),
                  "Standard deviation of the initial token embedding. Default: initializer_range.")
           .field("tied_head", &Llama::tied_head, boolean(),
