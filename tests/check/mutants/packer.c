@@ -130,8 +130,9 @@ static fvlm_status pack(fvlm_instance* instance, const fvlm_packer_query* query,
       int room = query->max_items == 0 || items[bin] < query->max_items;
       if (is("knows_64_items_a_bin") && query->max_items > 64) room = 1;
       if (room && fits_in(query, size, left + bin * n)) {
-        /* Every other item goes into the next bin that would do, where the choice says so. */
-        if ((chosen_one ^ (chosen_one >> 7) ^ (chosen_one >> 13) ^ (uint64_t)i) % 2 == 0 || !drawn_from_world()) break;
+        /* Half of the items go into the next bin that would do: which ones, the lower bits of the choice say in turn.
+         */
+        if (((chosen_one >> i % 16) ^ (uint64_t)i) % 2 == 0 || !drawn_from_world()) break;
         if (second >= 0) break;
         second = bin;
       }
