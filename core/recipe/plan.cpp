@@ -5,13 +5,6 @@
 
 namespace fvlm::plan {
 
-Model Model::with_decoder(size_t index) const {
-  Model model = *this;
-  model.decoders.reset();
-  if (index > 0) model.decoder = decoders->at(index - 1);
-  return model;
-}
-
 std::string Model::tokenizer_folder() const {
   if (const auto* folder = std::get_if<std::string>(&decoder)) return *folder;
   if (const auto* fresh = std::get_if<GhostVis>(&decoder)) return fresh->tokenizer;
