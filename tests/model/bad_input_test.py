@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import unittest
 
+from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root
 
 import torch
@@ -24,18 +25,6 @@ TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidd
 TOWERS = {"clip": (CLIPVisionModel, CLIPVisionConfig), "siglip": (SiglipVisionModel, SiglipVisionConfig)}
 DECODERS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "nanochat": NanoChatConfig}
 PROCESSOR = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}
-
-
-def tokenizer(tokens=259):
-    """Of bytes, <image> and ChatML, and further special tokens."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    special = ["<image>", "<|im_start|>", "<|im_end|>"] + [f"<{number}>" for number in range(259, tokens)]
-    return json.dumps({
-        "model": {"type": "BPE", "vocab": {chr(b if b in shown else next(others)): b for b in range(256)}, "merges": []},
-        "added_tokens": [{"id": 256 + i, "content": content, "special": True, "single_word": False, "lstrip": False,
-                          "rstrip": False, "normalized": False} for i, content in enumerate(special)],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
 
 
 def run(*command):

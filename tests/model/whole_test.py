@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import unittest
 
+from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root
 
 import torch
@@ -43,23 +44,7 @@ MODELS = {
     "idefics3": idefics3(Idefics3Config),
     "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
 }
-def byte_tokens():
-    """The 256 characters that byte-level tokenizers have for bytes."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
-
-
-def added(number, content):
-    return {"id": number, "content": content, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False}
-
-
-TOKENIZER = json.dumps({
-    "model": {"type": "BPE", "vocab": {token: number for number, token in enumerate(byte_tokens())}, "merges": []},
-    "added_tokens": [added(IMAGE, "<image>"), added(257, "<|im_start|>"), added(258, "<|im_end|>")],
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
-FILES = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
+FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
 OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
 
@@ -336,7 +321,7 @@ class Training(unittest.TestCase):
         config = SmolVLMConfig(vision_config=VISION | {"image_size": 240, "patch_size": 60}, text_config=LlamaConfig(**TEXT),
                                image_token_id=IMAGE)
         AutoModelForImageTextToText.from_config(config).save_pretrained(root / "large")
-        (root / "large" / "tokenizer.json").write_text(TOKENIZER)
+        (root / "large" / "tokenizer.json").write_text(tokenizer())
         run(engine, "import", "--model", root / "large", "--out", root / "large.model")
         Image.new("RGB", (50, 30), (200, 10, 80)).save(root / "image.png")
         answers = {run(engine, "generate", root / "large.model", "--image", root / "image.png", "--prompt", "<image>Which?", "--limit",
@@ -459,10 +444,8 @@ class WrongFolders(unittest.TestCase):
                          config=lambda one: one.update({key: VOCABULARY}))
 
     def test_a_tokenizer_that_does_not_fit(self):
-        larger = json.loads(TOKENIZER)
-        larger["added_tokens"] += [added(number, f"<{number}>") for number in range(259, VOCABULARY + 1)]
-        self.refused("smolvlm", "tokenizer", str(VOCABULARY), tokenizer=json.dumps(larger))
-        without = json.loads(TOKENIZER) | {"added_tokens": []}
+        self.refused("smolvlm", "tokenizer", str(VOCABULARY), tokenizer=tokenizer(VOCABULARY + 1))
+        without = json.loads(tokenizer()) | {"added_tokens": []}
         self.refused("smolvlm", f"{IMAGE} is the image token", "tokens 0 to 255", "tokenizer.json", tokenizer=json.dumps(without))
 
     def test_models_that_are_not_of_the_imported_form(self):

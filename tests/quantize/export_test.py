@@ -9,6 +9,7 @@ import subprocess
 import sys
 import unittest
 
+from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root
 
 import torch
@@ -28,25 +29,7 @@ VISION = {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "
 TEXT = {"vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
 TOKENS = [3, *[IMAGE] * 4, 17, 99, 5, 42, 201, 7, 7, 31]
-
-
-def byte_tokens():
-    """The 256 characters that byte-level tokenizers have for bytes."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
-
-
-def added(number, content):
-    return {"id": number, "content": content, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False}
-
-
-TOKENIZER = json.dumps({
-    "model": {"type": "BPE", "vocab": {token: number for number, token in enumerate(byte_tokens())}, "merges": []},
-    "added_tokens": [added(IMAGE, "<image>"), added(257, "<|im_start|>"), added(258, "<|im_end|>")],
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}})
-FILES = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
+FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}'}
 
 

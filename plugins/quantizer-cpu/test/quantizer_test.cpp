@@ -1,5 +1,5 @@
-// quantizer_test.cpp: the built quantizer-int8 library: codes against their definition, products against double, and
-// all of it against PyTorch.
+// quantizer_test.cpp: int8 of the built quantizer-cpu library: codes against their definition, products against double,
+// and all of it against PyTorch.
 #include "common/testing/guarded.h"
 #include "common/testing/harness.h"
 #include "common/testing/oracle.h"
