@@ -303,7 +303,7 @@ Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const
   return {{"position", measured.drawn.position},
           {"epoch", measured.drawn.epoch},
           {"key", sample.key},
-          {"shard", measured.aside.place},
+          {"shard", measured.skipped.place},
           {"source", sample.source},
           {"frames", sample.frames},
           {"texts", texts},
@@ -344,7 +344,7 @@ int data_show(Arguments arguments) {
                   fmt::format("N: the stage's data end after {}, got {}", counted(i, "sample"), position));
   }
   const MeasuredSample measured = measure(data.samples(), *drawn);
-  if (!measured.sample) throw Error(ErrorKind::data, measured.aside.reason).at(place_of(measured.aside));
+  if (!measured.sample) throw Error(ErrorKind::data, measured.skipped.reason).at(place_of(measured.skipped));
   const Sample& sample = *measured.sample;
 
   std::string picture = parsed->value_or("out", "none");
@@ -360,7 +360,7 @@ int data_show(Arguments arguments) {
     return 0;
   }
   print_position(measured.drawn, opened.stage, data.samples().sizes());
-  fmt::print("{} of {}, {}{}\n", styled(sample.key, Style::bold), measured.aside.place,
+  fmt::print("{} of {}, {}{}\n", styled(sample.key, Style::bold), measured.skipped.place,
              sample.source.empty() ? "" : fmt::format("source {}, ", strip_control_characters(sample.source)),
              counted(sample.frames, "frame"));
   if (!sample.bytes.empty())

@@ -81,12 +81,12 @@ CheckedMix check_mix(const plan::Plan& plan, const NamedMix& named, Registry& re
 
 Json as_json(const CheckedMix& mix) {
   Json wrong = Json::array();
-  for (const SkippedSample& aside : mix.samples.skipped)
-    wrong.push_back({{"file", aside.place},
-                     {"key", aside.key},
-                     {"kind", name_of(aside.skip)},
-                     {"reason", aside.reason},
-                     {"broken", aside.broken}});
+  for (const SkippedSample& skipped : mix.samples.skipped)
+    wrong.push_back({{"file", skipped.place},
+                     {"key", skipped.key},
+                     {"kind", name_of(skipped.skip)},
+                     {"reason", skipped.reason},
+                     {"broken", skipped.broken}});
   Json json{{"data", mix.name}, {"good", mix.good()}};
   if (!mix.open_error.empty()) json["error"] = mix.open_error;
   for (const auto& [name, number] : numbers_of(mix.samples.counts)) json[name] = static_cast<int64_t>(number);
@@ -100,9 +100,9 @@ void print(const CheckedMix& mix) {
     return;
   }
   TextTable table({"file", "sample", "reason"});
-  for (const SkippedSample& aside : mix.samples.skipped)
-    table.row({strip_control_characters(aside.place), strip_control_characters(aside.key),
-               strip_control_characters(aside.reason)});
+  for (const SkippedSample& skipped : mix.samples.skipped)
+    table.row({strip_control_characters(skipped.place), strip_control_characters(skipped.key),
+               strip_control_characters(skipped.reason)});
   if (!mix.samples.skipped.empty()) fmt::print("{}", table.text());
   fmt::print("{}: {}\n{}", styled(mix.name, Style::bold), mix.samples.counts.text(),
              mix.samples.skipped.empty() ? "" : "\n");

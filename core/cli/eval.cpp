@@ -123,7 +123,7 @@ void print_table(const std::vector<StageResult>& results) {
   for (const std::string& column : columns) header.push_back(column == "attention_entropy" ? "entropy" : column);
   TextTable table(header);
   for (const auto& [stage, result] : results) {
-    std::vector<std::string> cells = {stage, result.set, result.mode, grouped(result.samples), grouped(result.aside)};
+    std::vector<std::string> cells = {stage, result.set, result.mode, grouped(result.samples), grouped(result.unused)};
     for (const std::string& column : columns) {
       const auto found = std::find_if(result.values.begin(), result.values.end(),
                                       [&](const auto& value) { return value.first == column; });
@@ -154,7 +154,7 @@ Json json_of(const std::string& model, const std::vector<StageResult>& results) 
              {"set", result.set},
              {"mode", result.mode},
              {"measure", name_of(result.measure)},
-             {"not_used", result.aside}};
+             {"not_used", result.unused}};
     for (const auto& [name, value] : result.values) one[name] = value;
     all.push_back(std::move(one));
   }

@@ -25,7 +25,7 @@ struct Result {
   std::string mode; // of the connector
   plan::Measure measure = plan::Measure::loss;
   int64_t samples = 0;
-  int64_t aside = 0; // samples of the set that could not be used
+  int64_t unused = 0; // samples of the set that could not be used
   Values values;
   double seconds = 0; // that it took
 

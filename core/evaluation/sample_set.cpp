@@ -76,7 +76,7 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
     if (!measured) break;
     source_at_.push_back(measured->drawn.source);
     if (!measured->sample) {
-      skipped_.push_back(measured->aside);
+      skipped_.push_back(measured->skipped);
       continue;
     }
     for (size_t decoder = 0; decoder < decoders(); ++decoder) check(*measured, *for_decoder(measured->sample, decoder));
@@ -98,7 +98,7 @@ void SampleSet::check(const MeasuredSample& measured, const Sample& sample) cons
   const bool is_pair = sample.texts.size() == 2 && !sample.correct_choice;
   const auto refuse = [&](const char* what, const char* advice) {
     throw Error(ErrorKind::data, fmt::format("sample '{}' {}", sample.key, what))
-        .at(fmt::format("{} (evaluation set {})", measured.aside.place, settings_.name))
+        .at(fmt::format("{} (evaluation set {})", measured.skipped.place, settings_.name))
         .advise(advice);
   };
   if (settings_.measure != plan::Measure::bits_per_byte &&
@@ -118,8 +118,8 @@ std::unique_ptr<DataLoader> SampleSet::loader(int64_t limit) const {
   if (limit > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, limit) : limit;
   // Samples that cannot be used are skipped; they were reported when the set was opened.
   Cursor start = Composer::start(plan, order_);
-  for (const SkippedSample& aside : skipped_) {
-    start.done.resize(static_cast<size_t>(aside.position) + 1);
+  for (const SkippedSample& skipped : skipped_) {
+    start.done.resize(static_cast<size_t>(skipped.position) + 1);
     start.done.back() = true;
   }
   return std::make_unique<DataLoader>(*source_.samples, order_, plan, pack_, source_.loader, std::move(start));

@@ -34,7 +34,7 @@ class RunCheckpoints {
   // The last checkpoint of a stage that is done. Throws Error(usage) where it is not.
   std::filesystem::path finished(const std::string& stage) const;
 
-  // Puts aside what the run has trained behind the state that it goes back to.
+  // Renames what the run has trained behind the state that it goes back to.
   void set_aside_behind(const RunState& state) const;
   // The links `latest` and `best` of every stage.
   void link() const;

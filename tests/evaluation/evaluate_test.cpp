@@ -269,7 +269,7 @@ TEST(Evaluation, BrokenSamplesAreCountedAndOthersMeasured) {
   questions->broken = [](const DrawnSample& drawn) { return drawn.sample == 2; };
   const Result result = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0);
   EXPECT_EQ(result.samples, 17);
-  EXPECT_EQ(result.aside, 2);
+  EXPECT_EQ(result.unused, 2);
   questions->broken = [](const DrawnSample&) { return true; };
   EXPECT_THROW(open(wanted(Measure::loss), questions), Error);
 }

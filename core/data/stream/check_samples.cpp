@@ -25,8 +25,8 @@ MeasuredSample tried(const SampleSource& source, const DrawnSample& drawn) {
     throw;
   } catch (const Error& error) {
     measured.sample = nullptr;
-    measured.aside.reason = reason_of(error);
-    measured.aside.skip = SkipReason::media;
+    measured.skipped.reason = reason_of(error);
+    measured.skipped.skip = SkipReason::media;
   }
   return measured;
 }
@@ -34,15 +34,15 @@ MeasuredSample tried(const SampleSource& source, const DrawnSample& drawn) {
 } // namespace
 
 int64_t CheckedSamples::broken() const {
-  return std::count_if(skipped.begin(), skipped.end(), [](const SkippedSample& aside) { return aside.broken; });
+  return std::count_if(skipped.begin(), skipped.end(), [](const SkippedSample& sample) { return sample.broken; });
 }
 
 std::string CheckedSamples::broken_text(size_t most) const {
   std::vector<std::string> lines;
-  for (const SkippedSample& aside : skipped) {
-    if (!aside.broken) continue;
+  for (const SkippedSample& sample : skipped) {
+    if (!sample.broken) continue;
     if (lines.size() == most) break;
-    lines.push_back(fmt::format("{}: {}", place_of(aside), aside.reason));
+    lines.push_back(fmt::format("{}: {}", place_of(sample), sample.reason));
   }
   return join(lines, "\n  ");
 }
@@ -70,8 +70,8 @@ CheckedSamples check_samples(const SampleSource& source, const Order& order, int
         ++checked.counts.used;
         checked.counts.cut += measured.sample->truncated_tokens > 0;
       } else {
-        ++checked.counts.skipped[static_cast<size_t>(measured.aside.skip)];
-        checked.skipped.push_back(std::move(measured.aside));
+        ++checked.counts.skipped[static_cast<size_t>(measured.skipped.skip)];
+        checked.skipped.push_back(std::move(measured.skipped));
       }
     }
     if (progress) progress(checked.counts.read);

@@ -75,7 +75,7 @@ std::optional<ComposedStep> Composer::next() {
     compose_budget(step);
   else
     compose_samples(step);
-  if (step.packs.empty() && step.aside.empty()) return {};
+  if (step.packs.empty() && step.skipped.empty()) return {};
   if (!step.packs.empty()) ++cursor_.steps;
   cursor_.samples += step.samples;
   step.after = cursor_;
@@ -133,7 +133,7 @@ std::optional<MeasuredSample> Composer::next_usable(ComposedStep& step) {
     }
     count_unusable(*found);
     if (found->sample) return found;
-    set_aside(std::move(found->aside), step);
+    skip_sample(std::move(found->skipped), step);
   }
   return {};
 }
@@ -186,7 +186,7 @@ void Composer::count_unusable(const MeasuredSample& found) {
   if (++consecutive_unusable_ < max_consecutive_unusable) return;
   throw Error(ErrorKind::data,
               fmt::format("of {} samples in a row none can be used; the last of them:\n  {}: {}", consecutive_unusable_,
-                          place_of(found.aside), found.sample ? too_large(*found.sample) : found.aside.reason))
+                          place_of(found.skipped), found.sample ? too_large(*found.sample) : found.skipped.reason))
       .advise("correct what the stage says of its data: shards or text, fields, objective, max_text_tokens, packing");
 }
 
@@ -208,10 +208,10 @@ bool Composer::skip_oversized(ComposedStep& step) {
   const std::vector<MeasuredSample> all(large, waiting_.end());
   waiting_.erase(large, waiting_.end());
   for (const MeasuredSample& measured : all) {
-    SkippedSample aside = measured.aside;
-    aside.reason = too_large(*measured.sample);
-    aside.skip = SkipReason::too_large;
-    set_aside(std::move(aside), step);
+    SkippedSample skipped = measured.skipped;
+    skipped.reason = too_large(*measured.sample);
+    skipped.skip = SkipReason::too_large;
+    skip_sample(std::move(skipped), step);
   }
   return true;
 }
@@ -239,11 +239,11 @@ void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, Comp
   waiting_ = std::move(rest);
 }
 
-void Composer::set_aside(SkippedSample aside, ComposedStep& step) {
-  done_with(aside.position);
-  ++(aside.broken ? cursor_.broken : cursor_.left_out);
-  ++cursor_.skipped[static_cast<size_t>(aside.skip)];
-  step.aside.push_back(std::move(aside));
+void Composer::skip_sample(SkippedSample skipped, ComposedStep& step) {
+  done_with(skipped.position);
+  ++(skipped.broken ? cursor_.broken : cursor_.left_out);
+  ++cursor_.skipped[static_cast<size_t>(skipped.skip)];
+  step.skipped.push_back(std::move(skipped));
 }
 
 void Composer::done_with(int64_t position) {

@@ -40,12 +40,12 @@ using PackFunction = std::function<std::vector<int32_t>(const std::vector<int64_
 struct MeasuredSample {
   DrawnSample drawn;
   std::shared_ptr<const Sample> sample; // null when it is skipped
-  SkippedSample aside;                  // always has the location; the reason only for a skipped sample
+  SkippedSample skipped;                // always has the location; the reason only for a skipped sample
 };
 
 struct ComposedStep {
   std::vector<std::vector<MeasuredSample>> packs; // of all ranks; pack i belongs to rank i % ranks
-  std::vector<SkippedSample> aside;               // skipped since the previous step
+  std::vector<SkippedSample> skipped;             // skipped since the previous step
   int64_t samples = 0;
   Cursor after;
 };
@@ -87,7 +87,7 @@ class Composer {
   std::string too_large(const Sample& sample) const;
   // Samples in other bins, or without a bin, keep waiting.
   void take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step);
-  void set_aside(SkippedSample aside, ComposedStep& step);
+  void skip_sample(SkippedSample skipped, ComposedStep& step);
   void done_with(int64_t position);
 
   BatchPlan plan_;

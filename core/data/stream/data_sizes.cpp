@@ -57,8 +57,9 @@ Largest largest_of(const MixSamples& samples) {
   int64_t broken = 0;
   for (const MeasuredSample& measured : all) {
     if (!measured.sample) {
-      broken += measured.aside.broken;
-      if (broken > std::ssize(all) / 10) throw Error(ErrorKind::data, measured.aside.reason).at(measured.aside.place);
+      broken += measured.skipped.broken;
+      if (broken > std::ssize(all) / 10)
+        throw Error(ErrorKind::data, measured.skipped.reason).at(measured.skipped.place);
       continue;
     }
     ++largest.samples;

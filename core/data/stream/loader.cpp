@@ -35,7 +35,7 @@ struct DataLoader::PendingPack {
   bool is_step = true; // otherwise it only carries skipped samples
   bool last = true;
   Cursor after;
-  std::vector<SkippedSample> aside; // found by the composer before this pack
+  std::vector<SkippedSample> skipped; // found by the composer before this pack
   std::vector<MeasuredSample> samples;
   std::shared_ptr<const std::vector<std::shared_ptr<const Sample>>> of_step;
   std::vector<int64_t> first_frames;
@@ -121,7 +121,7 @@ class DataLoader::Pipeline {
       pending->step = step.after.steps - 1;
       pending->is_step = !step.packs.empty();
       pending->last = i + 1 == own_packs.size();
-      if (i == 0) pending->aside = std::move(step.aside);
+      if (i == 0) pending->skipped = std::move(step.skipped);
       if (pending->last) pending->after = step.after;
       pending->samples = std::move(own_packs[i]);
       pending->of_step = of_step;
@@ -220,7 +220,7 @@ DataLoader::DataLoader(const SampleSource& source, const Order& order, const Bat
     : frame_elements_(source.frame_elements()), ranks_(plan.ranks),
       quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
-  for (const auto& aside : source.damage()) quarantine_.add(aside);
+  for (const auto& skipped : source.damage()) quarantine_.add(skipped);
   pipeline_ = std::make_unique<Pipeline>(source, order, plan, std::move(pack), options, std::move(start));
 }
 
@@ -246,31 +246,31 @@ bool DataLoader::skips(const PendingPack& pending) {
 
 // The composer counts samples that fit into no pack; here samples that cannot be decoded count as well.
 void DataLoader::count_unusable(const PendingPack& pending) {
-  consecutive_unusable_ += std::ssize(pending.aside);
+  consecutive_unusable_ += std::ssize(pending.skipped);
   size_t failed = 0;
   for (size_t i = 0; i < pending.samples.size(); ++i) {
     const bool is_failed = failed < pending.failed.size() && pending.failed[failed].first == i;
     consecutive_unusable_ = is_failed ? consecutive_unusable_ + 1 : 0;
     if (is_failed) ++failed;
     if (consecutive_unusable_ < max_consecutive_unusable) continue;
-    const SkippedSample& aside = pending.samples[i].aside;
+    const SkippedSample& skipped = pending.samples[i].skipped;
     throw Error(ErrorKind::data,
                 fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample "
                             "'{}': {}",
-                            consecutive_unusable_, aside.place, aside.key, pending.failed[failed - 1].second))
+                            consecutive_unusable_, skipped.place, skipped.key, pending.failed[failed - 1].second))
         .advise("fvlm-engine data check RECIPE lists every broken sample");
   }
 }
 
 void DataLoader::record(PendingPack& pending) {
   if (pending.failure) std::rethrow_exception(pending.failure);
-  for (const auto& aside : pending.aside) quarantine_.add(aside);
+  for (const auto& skipped : pending.skipped) quarantine_.add(skipped);
   std::sort(pending.failed.begin(), pending.failed.end());
   for (const auto& [index, reason] : pending.failed) {
-    SkippedSample aside = pending.samples[index].aside;
-    aside.reason = reason;
-    aside.skip = SkipReason::media;
-    quarantine_.add(aside);
+    SkippedSample skipped = pending.samples[index].skipped;
+    skipped.reason = reason;
+    skipped.skip = SkipReason::media;
+    quarantine_.add(skipped);
     ++failed_decodes_;
   }
   count_unusable(pending);

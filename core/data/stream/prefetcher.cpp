@@ -9,20 +9,20 @@ MeasuredSample measure(const SampleSource& source, const DrawnSample& drawn) {
       drawn, nullptr, {.position = drawn.position, .place = source.place(drawn), .key = "", .reason = ""}};
   try {
     auto sample = std::make_shared<const Sample>(source.measure(drawn));
-    measured.aside.key = sample->key;
+    measured.skipped.key = sample->key;
     if (sample->dropped.empty()) {
       measured.sample = std::move(sample);
     } else {
-      measured.aside.reason = sample->dropped;
-      measured.aside.broken = false;
-      measured.aside.skip =
+      measured.skipped.reason = sample->dropped;
+      measured.skipped.broken = false;
+      measured.skipped.skip =
           sample->truncated_tokens > 0 || sample->lacks_answer ? SkipReason::no_answer : SkipReason::overlong;
     }
   } catch (const ReadError&) {
     throw;
   } catch (const Error& error) {
-    measured.aside.key = source.key(drawn);
-    measured.aside.reason = reason_of(error);
+    measured.skipped.key = source.key(drawn);
+    measured.skipped.reason = reason_of(error);
   }
   return measured;
 }

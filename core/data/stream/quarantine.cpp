@@ -36,8 +36,8 @@ bool is_news(const std::string& text) {
 
 } // namespace
 
-std::string place_of(const SkippedSample& aside) {
-  return aside.key.empty() ? aside.place : fmt::format("{}, sample '{}'", aside.place, aside.key);
+std::string place_of(const SkippedSample& skipped) {
+  return skipped.key.empty() ? skipped.place : fmt::format("{}, sample '{}'", skipped.place, skipped.key);
 }
 
 std::string reason_of(const Error& error) {
@@ -57,15 +57,15 @@ void Quarantine::read_log() {
   if (!text.empty() && text.back() != '\n') append("\n");
 }
 
-void Quarantine::add(const SkippedSample& aside) {
-  const std::string text = fmt::format("{}: {}", place_of(aside), aside.reason);
-  const nlohmann::json line{{"position", aside.position},
-                            {"shard", aside.place},
-                            {"key", aside.key},
-                            {"reason", aside.reason},
-                            {"broken", aside.broken}};
+void Quarantine::add(const SkippedSample& skipped) {
+  const std::string text = fmt::format("{}: {}", place_of(skipped), skipped.reason);
+  const nlohmann::json line{{"position", skipped.position},
+                            {"shard", skipped.place},
+                            {"key", skipped.key},
+                            {"reason", skipped.reason},
+                            {"broken", skipped.broken}};
   const bool known = !known_.insert(identity(line)).second;
-  if (aside.broken) {
+  if (skipped.broken) {
     if (!known && is_news(log_.string() + text)) log_warning("skipped: {}", text);
     last_.push_back(text);
     if (last_.size() > most_told) last_.erase(last_.begin());

@@ -22,7 +22,7 @@ struct SkippedSample {
 };
 
 // "a.tar, sample '000012'", or the shard alone where damage belongs to no sample.
-std::string place_of(const SkippedSample& aside);
+std::string place_of(const SkippedSample& skipped);
 
 // The message and advice of the error, without its location.
 std::string reason_of(const Error& error);
@@ -33,7 +33,7 @@ class Quarantine {
   Quarantine(std::filesystem::path log, const plan::Quarantine& limits);
 
   // Logs a warning once per process for each broken sample.
-  void add(const SkippedSample& aside);
+  void add(const SkippedSample& skipped);
   // Throws Error(data) with the latest ones when too many are broken. `read` counts the samples measured so far.
   void check(int64_t broken, int64_t read) const;
 

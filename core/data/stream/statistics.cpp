@@ -98,9 +98,9 @@ void DataStatistics::add(const MeasuredSample& measured, const std::string& sour
 }
 
 void DataStatistics::add(const ComposedStep& step, const std::vector<std::string>& names) {
-  for (const SkippedSample& aside : step.aside) {
-    ++(aside.broken ? broken : left_out);
-    if (reasons.size() < most_reasons) reasons.push_back(fmt::format("{}: {}", place_of(aside), aside.reason));
+  for (const SkippedSample& skipped : step.skipped) {
+    ++(skipped.broken ? broken : left_out);
+    if (reasons.size() < most_reasons) reasons.push_back(fmt::format("{}: {}", place_of(skipped), skipped.reason));
   }
   if (step.packs.empty()) return;
   ++steps;

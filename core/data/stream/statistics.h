@@ -44,7 +44,7 @@ struct DataStatistics {
   int64_t longest_text = 0; // tokens of one text of a sample
   int64_t broken = 0, left_out = 0;
   static constexpr size_t most_reasons = 20;
-  std::vector<std::string> reasons; // of the first that were set aside: broken or left out
+  std::vector<std::string> reasons; // of the first that were skipped: broken or left out
 
   int64_t steps = 0, packs = 0;
   Distribution packs_a_step, samples_a_pack;

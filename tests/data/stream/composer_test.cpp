@@ -184,9 +184,9 @@ TEST(Composer, ReplacesABrokenSample) {
   EXPECT_EQ(steps.back().after.broken, 13);
   EXPECT_EQ(steps.back().after.read, 130);
   size_t reported = 0;
-  for (const auto& step : steps) reported += step.aside.size();
+  for (const auto& step : steps) reported += step.skipped.size();
   EXPECT_EQ(reported, 13u);
-  const SkippedSample& first = steps[0].aside.at(0);
+  const SkippedSample& first = steps[0].skipped.at(0);
   EXPECT_EQ(first.reason, "no text");
   EXPECT_TRUE(first.broken);
 }
@@ -198,8 +198,8 @@ TEST(Composer, ReportsFilteredSamplesSeparatelyFromBrokenOnes) {
   EXPECT_EQ(keys(steps).size(), 117u);
   EXPECT_EQ(steps.back().after.broken, 0);
   EXPECT_EQ(steps.back().after.left_out, 13);
-  EXPECT_FALSE(steps[0].aside.at(0).broken);
-  EXPECT_EQ(steps[0].aside.at(0).reason, "too long");
+  EXPECT_FALSE(steps[0].skipped.at(0).broken);
+  EXPECT_EQ(steps[0].skipped.at(0).reason, "too long");
 }
 
 TEST(Composer, SampleLargerThanAPackIsSkippedWithItsSize) {
@@ -208,7 +208,7 @@ TEST(Composer, SampleLargerThanAPackIsSkippedWithItsSize) {
   const auto steps = composed(SyntheticSource({100, 30}), plan);
   std::vector<std::string> reasons;
   for (const auto& step : steps)
-    for (const auto& aside : step.aside) reasons.push_back(aside.reason);
+    for (const auto& skipped : step.skipped) reasons.push_back(skipped.reason);
   ASSERT_FALSE(reasons.empty());
   for (const auto& reason : reasons)
     EXPECT_THAT(reason, testing::MatchesRegex("[0-9]+ frames and [0-9]+ rows are more than a pack of 24 and 50 holds"));

@@ -43,7 +43,7 @@ TEST(DataStatistics, CountsPackContentAndPaddingBySource) {
   ComposedStep step;
   step.packs = {{sample(8, 30, "chart", 10), sample(0, 50)}, {sample(4, 6, "chart")}};
   step.samples = 3;
-  step.aside = {{1, "a.tar", "k", "broken", true}, {2, "a.tar", "l", "too long", false}};
+  step.skipped = {{1, "a.tar", "k", "broken", true}, {2, "a.tar", "l", "too long", false}};
   found.add(step, {"mine"});
   EXPECT_EQ(found.sources.at("chart").frames.count(), 2u);
   EXPECT_EQ(found.sources.at("mine").tokens.sum(), 50);
