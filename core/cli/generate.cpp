@@ -152,7 +152,7 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
     mention_frames(request.turns, parsed.value("image") ? image_mark : video_mark);
   const serve::PromptWriter writer(
       tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
-  return {writer.write(request), {}};
+  return {writer.write(request).sample, {}};
 }
 
 int answer_question(const ParsedOptions& parsed, const std::string& model, infer::Generator& answerer,

@@ -1,7 +1,6 @@
 #include "infer/generator.h"
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/json.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
@@ -31,19 +30,6 @@ void check(const Generator& generator, const std::vector<Sample>& samples, const
 
 bool has_frames(const Sample& sample) {
   return frames_of(sample.frames) > 0;
-}
-
-// Of each frame; of a source of bytes, which is as a whole behind every one of its visual rows, its only one.
-std::vector<std::string> digests_of(const at::Tensor& frames) {
-  std::vector<std::string> digests;
-  if (!frames.defined()) return digests;
-  const at::Tensor all = frames.cpu().contiguous();
-  const int64_t count = frames.dim() == 4 ? frames.size(0) : 1,
-                bytes = count > 0 ? static_cast<int64_t>(all.nbytes()) / count : 0;
-  for (int64_t i = 0; i < count; ++i)
-    digests.push_back(
-        sha256_hex({static_cast<const char*>(all.const_data_ptr()) + i * bytes, static_cast<size_t>(bytes)}));
-  return digests;
 }
 
 // How many answers from this one on have no more frames together than are encoded at a time; at least one.
@@ -159,13 +145,16 @@ GenerationBatch Generator::make_batch(const BatchOptions& options) {
   return {*model_, ops_, ends_, options};
 }
 
-Prompt Generator::encode_prompt(const Sample& sample, const GenerateOptions& options, at::Tensor* attention) {
-  const auto& tokens = sample.texts[0].tokens;
-  const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
-  Prompt prompt{tokens, encode({&sample, 1}, attention)[0], std::min(options.limit, room), options.sampling, {}};
-  prompt.visual_keys = digests_of(sample.frames);
-  prompt.top_logprobs = options.top_logprobs;
-  return prompt;
+std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, at::Tensor* attention) {
+  std::vector<Prompt> prompts;
+  for (const Sample& sample : samples) {
+    const auto& tokens = sample.texts[0].tokens;
+    const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
+    prompts.push_back({tokens, {}, room, {}, {}});
+  }
+  const std::vector<at::Tensor> visual = encode(samples, attention);
+  for (size_t i = 0; i < prompts.size(); ++i) prompts[i].visual = visual[i];
+  return prompts;
 }
 
 Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,

@@ -50,11 +50,13 @@ class Generator {
                const TokenCallback& on_token = {});
 
   // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens, and the
-  // prompt of one sample, with its frames encoded. Both throw as answer() does.
+  // prompts of samples with one text each, whose frames are encoded together. Such a prompt has as many tokens of an
+  // answer as there are positions left, and neither sampling nor keys. Both throw as answer() does.
   GenerationBatch make_batch(const BatchOptions& options);
   // `attention`, if not null, receives the attention maps [frames, layers, heads, tokens of a frame], if there are
   // frames.
-  Prompt encode_prompt(const model::Sample& sample, const GenerateOptions& options, at::Tensor* attention = nullptr);
+  std::vector<Prompt> encode_prompts(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
+  bool is_on_gpu() const { return ops_.options().device.is_cuda(); }
   bool has_attention() const { return model_->connector().has_attention(); }
 
  private:

@@ -2,31 +2,33 @@
 
 #include "base/log.h"
 #include "base/task_thread.h"
-#include "data/streaming_detokenizer.h"
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <deque>
 #include <utility>
 
 namespace fvlm::serve {
+namespace {
 
-struct AnswerService::Job {
-  ChatRequest request;
-  std::shared_ptr<AnswerListener> listener;
-  Usage usage;
-  int64_t open = 0; // answers that have not ended
-  bool abandoned = false;
-};
+int64_t prompt_threads(const ServiceLimits& limits) {
+  if (limits.prompt_threads > 0) return limits.prompt_threads;
+  return std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1, 8);
+}
 
-struct AnswerService::RunningAnswer {
-  std::shared_ptr<Job> job;
-  int64_t number; // among those of its request
-  StreamingDetokenizer text;
-};
+Error failure() {
+  return Error(ErrorKind::internal, "the model failed while it answered; the server's log says why");
+}
+
+} // namespace
 
 AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                              const ServiceLimits& limits)
-    : generator_(generator), tokenizer_(tokenizer), prompts_(prompts), limits_(limits),
+    : generator_(generator), tokenizer_(tokenizer), limits_(limits),
+      delivery_(tokenizer, prompts, [this](AnswerJob& job, const Error* error) { finish(job, error); }),
+      queue_(generator, prompts, prompt_threads(limits),
+             [this](AnswerJob& job, const Error* error) { finish(job, error); }),
       thread_(start_thread([this] { work(); })) {}
 
 AnswerService::~AnswerService() {
@@ -35,20 +37,21 @@ AnswerService::~AnswerService() {
 
 void AnswerService::stop() {
   if (!thread_.joinable()) return;
-  {
-    std::lock_guard lock(lock_);
-    stops_ = true;
-  }
-  changed_.notify_one();
+  stops_ = true;
+  const std::vector<Job> left = queue_.stop();
   thread_.join();
+  delivery_.stop();
+  const Error stopped(ErrorKind::stopped, "the server stops");
+  for (const Job& job : left) finish(*job, &stopped);
 }
 
 bool AnswerService::submit(ChatRequest request, std::shared_ptr<AnswerListener> listener) {
-  std::lock_guard lock(lock_);
-  if (stops_ || counts_.waiting + counts_.answering >= limits_.requests) return false;
-  waiting_.push_back(std::make_shared<Job>(Job{std::move(request), std::move(listener), {}, 0, false}));
-  ++counts_.waiting;
-  changed_.notify_one();
+  {
+    std::lock_guard lock(lock_);
+    if (stops_ || counts_.waiting + counts_.answering >= limits_.requests) return false;
+    ++counts_.waiting;
+  }
+  queue_.add(std::make_shared<AnswerJob>(AnswerJob{std::move(request), std::move(listener), {}, {}, 0, false, false}));
   return true;
 }
 
@@ -59,66 +62,90 @@ ServiceCounts AnswerService::counts() const {
 
 void AnswerService::work() {
   const c10::InferenceMode no_autograd;
-  for (;;) {
-    std::shared_ptr<Job> next; // one a step, so that the images of many do not hold up the others
-    {
-      std::unique_lock lock(lock_);
-      if (running_.empty()) changed_.wait(lock, [this] { return stops_ || !waiting_.empty(); });
-      if (stops_) break;
-      if (!waiting_.empty()) {
-        next = std::move(waiting_.front());
-        waiting_.pop_front();
-        --counts_.waiting, ++counts_.answering;
-      }
-    }
-    try {
-      if (next) begin(std::move(next));
+  while (!stops_) try {
+      // On a GPU, many frames are encoded in the time of a few. On a CPU each takes its own, in which no answer grows.
+      begin(queue_.take(generator_.is_on_gpu() ? 64 : 1, running_.empty()));
       cancel_abandoned();
-      if (!batch_) continue;
-      count_batch(batch_->step() ? 1 : 0);
-      for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
+      if (batch_) {
+        count_batch(batch_->step() ? 1 : 0);
+        for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
+      }
+      delivery_.send();
     } catch (const std::exception& error) { // out of memory, for example
       log_error("a step failed, and with it all its requests: {}", error.what());
-      fail_all(Error(ErrorKind::internal, "the model failed while it answered; the server's log says why"));
+      fail_running(failure());
     }
-  }
-  fail_all(Error(ErrorKind::stopped, "the server stops"));
+  fail_running(Error(ErrorKind::stopped, "the server stops"));
 }
 
-void AnswerService::begin(std::shared_ptr<Job> job) {
-  if (job->listener->is_abandoned()) {
-    job->abandoned = true;
-    finish(*job, nullptr);
-    return;
+// The prompts of these requests, with all their frames encoded together.
+std::vector<infer::Prompt> AnswerService::encode(const std::vector<Job>& jobs) {
+  std::vector<model::Sample> samples;
+  for (const Job& job : jobs) samples.push_back(job->prompt.sample);
+  at::Tensor maps;
+  const bool shows_attention = jobs.size() == 1 && jobs[0]->request.attention;
+  std::vector<infer::Prompt> prompts = generator_.encode_prompts(samples, shows_attention ? &maps : nullptr);
+  if (maps.defined()) delivery_.show_attention(jobs[0], maps.cpu());
+  for (size_t i = 0; i < jobs.size(); ++i) prompts[i].visual_keys = std::move(jobs[i]->prompt.frame_keys);
+  return prompts;
+}
+
+void AnswerService::begin(std::vector<Job> jobs) {
+  if (jobs.empty()) return;
+  {
+    std::lock_guard lock(lock_);
+    counts_.waiting -= std::ssize(jobs), counts_.answering += std::ssize(jobs);
   }
-  try {
-    if (!batch_) {
-      infer::BatchOptions options;
-      options.cache_rows = options.reserved_rows = limits_.cache_rows;
-      options.prefill_rows = limits_.prefill_rows;
-      options.draft_tokens = limits_.draft_tokens;
-      batch_.emplace(generator_.make_batch(options));
+  std::deque<std::vector<Job>> groups; // which are encoded together; attention is shown of one request at a time
+  for (Job& job : jobs) {
+    job->begun = true;
+    if (groups.empty() || job->request.attention || groups.back()[0]->request.attention) groups.emplace_back();
+    groups.back().push_back(std::move(job));
+  }
+  for (; !groups.empty(); groups.pop_front()) try {
+      const std::vector<Job>& group = groups.front();
+      std::vector<infer::Prompt> prompts = encode(group);
+      for (size_t i = 0; i < prompts.size(); ++i) add(group[i], std::move(prompts[i]));
+    } catch (const Error& error) {
+      const std::vector<Job> failed = groups.front();
+      if (failed.size() == 1)
+        delivery_.finish(failed[0], error);
+      else // each alone, so that one does not fail the others
+        for (const Job& job : failed) groups.push_back({job});
+    } catch (const std::exception&) {
+      for (const auto& group : groups)
+        for (const Job& job : group)
+          if (job->open == 0) delivery_.finish(job, failure());
+      throw;
     }
-    const ChatRequest& request = job->request;
-    infer::GenerateOptions options;
-    options.limit = request.max_tokens.value_or(limits_.max_tokens);
-    options.sampling = request.sampling;
-    options.top_logprobs = request.top_logprobs;
-    const model::Sample sample = prompts_.write(request);
-    at::Tensor maps;
-    infer::Prompt prompt = generator_.encode_prompt(sample, options, request.attention ? &maps : nullptr);
-    if (maps.defined()) job->listener->show_attention(prompts_.attention_of(sample.frames, maps));
-    job->usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
+}
+
+void AnswerService::add(const Job& job, infer::Prompt prompt) {
+  if (!job->request.attention) job->prompt.sample = {};
+  if (!batch_) {
+    infer::BatchOptions options;
+    options.cache_rows = options.reserved_rows = limits_.cache_rows;
+    options.prefill_rows = limits_.prefill_rows;
+    options.draft_tokens = limits_.draft_tokens;
+    batch_.emplace(generator_.make_batch(options));
+  }
+  const ChatRequest& request = job->request;
+  prompt.max_tokens = std::min(prompt.max_tokens, request.max_tokens.value_or(limits_.max_tokens));
+  prompt.sampling = request.sampling;
+  prompt.top_logprobs = request.top_logprobs;
+  try {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
-      auto running =
-          std::make_shared<RunningAnswer>(RunningAnswer{job, answer, StreamingDetokenizer(tokenizer_, request.stops)});
+      auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
       prompt.sampling.answer = static_cast<uint64_t>(answer);
-      prompt.on_token = [this, running](const infer::GeneratedToken& token) { return take_token(*running, token); };
+      prompt.on_token = [this, running](const infer::GeneratedToken& token) {
+        delivery_.add_token(running, token);
+        return !running->stopped;
+      };
       running_.emplace(batch_->add(prompt), running);
       ++job->open;
     }
-  } catch (const Error& error) {
-    finish(*job, &error);
+  } catch (const Error& error) { // of the first answer, as they differ in the draws alone
+    delivery_.finish(job, error);
   }
 }
 
@@ -133,55 +160,31 @@ void AnswerService::count_batch(int64_t steps) {
 // Answers whose clients have left give their places to others, also where no token of theirs is near.
 void AnswerService::cancel_abandoned() {
   for (auto running = running_.begin(); running != running_.end();) {
-    const auto [number, answer] = *running;
-    Job& job = *answer->job;
-    if (!job.abandoned && !job.listener->is_abandoned()) {
+    const Job job = running->second->job;
+    if (!job->abandoned && !job->listener->is_abandoned()) {
       ++running;
       continue;
     }
-    job.abandoned = true;
-    batch_->cancel(number);
+    job->abandoned = true;
+    batch_->cancel(running->first);
     count_batch(0);
     running = running_.erase(running);
-    if (--job.open == 0) finish(job, nullptr);
+    if (--job->open == 0) delivery_.finish(job);
   }
-}
-
-bool AnswerService::take_token(RunningAnswer& answer, const infer::GeneratedToken& token) {
-  Job& job = *answer.job;
-  if (token.logprobs) {
-    const auto named = [&](int64_t id, double logprob) {
-      TokenLogprob one{"", logprob, {}};
-      try {
-        one.token = tokenizer_.bytes_of(static_cast<TokenId>(id));
-      } catch (const Error&) { // a row of the embedding that is no token
-      }
-      return one;
-    };
-    TokenLogprob shown = named(token.id, token.logprobs->chosen);
-    for (const auto& [id, logprob] : token.logprobs->top) shown.top.push_back(named(id, logprob));
-    job.listener->add_token(answer.number, shown);
-  }
-  const std::string piece = answer.text.add(static_cast<TokenId>(token.id));
-  if (!piece.empty()) job.listener->add_text(answer.number, piece);
-  return !answer.text.stopped();
 }
 
 void AnswerService::end(const infer::GeneratedAnswer& generated) {
   const auto running = running_.extract(generated.number).mapped();
-  Job& job = *running->job;
-  job.usage.completion += std::ssize(generated.tokens);
-  job.usage.cached = std::max(job.usage.cached, generated.shared_rows);
-  const std::string rest = running->text.finish();
-  if (!rest.empty()) job.listener->add_text(running->number, rest);
-  job.listener->end_answer(running->number, generated.ended || running->text.stopped() ? "stop" : "length");
-  if (--job.open == 0) finish(job, nullptr);
+  const Job job = running->job;
+  job->usage.cached = std::max(job->usage.cached, generated.shared_rows);
+  delivery_.end_answer(running, generated.ended);
+  if (--job->open == 0) delivery_.finish(job);
 }
 
-void AnswerService::finish(Job& job, const Error* error) {
+void AnswerService::finish(AnswerJob& job, const Error* error) {
   {
     std::lock_guard lock(lock_);
-    --counts_.answering;
+    --(job.begun ? counts_.answering : counts_.waiting);
     ++(error ? counts_.failed : job.abandoned ? counts_.abandoned : counts_.answered);
     counts_.prompt_tokens += job.usage.prompt;
     counts_.generated_tokens += job.usage.completion;
@@ -192,17 +195,11 @@ void AnswerService::finish(Job& job, const Error* error) {
     job.listener->complete(job.usage);
 }
 
-void AnswerService::fail_all(const Error& error) {
+void AnswerService::fail_running(const Error& error) {
   batch_.reset();
-  std::deque<std::shared_ptr<Job>> jobs;
-  {
-    std::lock_guard lock(lock_);
-    jobs = std::exchange(waiting_, {});
-    counts_.answering += std::exchange(counts_.waiting, 0);
-  }
   for (auto& [number, answer] : std::exchange(running_, {}))
-    if (std::exchange(answer->job->open, 0) > 0) jobs.push_back(answer->job);
-  for (const auto& job : jobs) finish(*job, &error);
+    if (std::exchange(answer->job->open, 0) > 0) delivery_.finish(answer->job, error);
+  delivery_.send();
 }
 
 } // namespace fvlm::serve

@@ -1,39 +1,19 @@
 // AnswerService: a model on a thread of its own, which answers the requests of all clients together, a token of each in
-// every step. Requests join and leave between two steps.
+// every step. Requests join and leave between two steps. Their prompts are written before (PromptQueue), and their
+// answers are delivered behind it (AnswerDelivery), on other threads.
 #pragma once
-#include "base/error.h"
-#include "infer/generator.h"
-#include "serve/prompt_writer.h"
+#include "serve/answer_delivery.h"
+#include "serve/prompt_queue.h"
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 namespace fvlm::serve {
-
-// Receives the answers of one request. Its functions are called on the model's thread, and must not block it.
-class AnswerListener {
- public:
-  virtual ~AnswerListener() = default;
-  virtual void show_attention(const FrameAttention&) {}   // before any text, if the request asks for it
-  virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
-  virtual void add_text(int64_t answer, const std::string& piece) = 0;
-  virtual void end_answer(int64_t answer, const char* finish) = 0;
-  // One of these is the last call.
-  virtual void complete(const Usage& usage) = 0;
-  virtual void fail(const Error& error) = 0;
-  // Whether the client has left, so that its answers are not needed. [any thread]
-  virtual bool is_abandoned() const = 0;
-
- protected:
-  AnswerListener() = default;
-  AnswerListener(const AnswerListener&) = default;
-  AnswerListener& operator=(const AnswerListener&) = default;
-};
 
 struct ServiceLimits {
   int64_t requests = 256;                                // that wait or are answered; further ones are turned away
@@ -41,6 +21,7 @@ struct ServiceLimits {
   int64_t prefill_rows = 0;                              // see infer::BatchOptions
   int64_t draft_tokens = 0;                              // the same
   int64_t max_tokens = 512;                              // of an answer whose request sets none
+  int64_t prompt_threads = 0; // that decode images and tokenize texts; 0: a half of the cores, at most 8
 };
 
 struct ServiceCounts {
@@ -65,29 +46,29 @@ class AnswerService {
   ServiceCounts counts() const; // [any thread]
 
  private:
-  struct Job;
-  struct RunningAnswer;
+  using Job = PromptQueue::Job;
   void work();
-  void begin(std::shared_ptr<Job> job);
-  bool take_token(RunningAnswer& answer, const infer::GeneratedToken& token);
+  void begin(std::vector<Job> jobs);
+  std::vector<infer::Prompt> encode(const std::vector<Job>& jobs);
+  void add(const Job& job, infer::Prompt prompt);
   void cancel_abandoned();
   void count_batch(int64_t steps);
   void end(const infer::GeneratedAnswer& generated);
-  void finish(Job& job, const Error* error);
-  void fail_all(const Error& error);
+  void finish(AnswerJob& job, const Error* error); // [any thread]
+  void fail_running(const Error& error);
 
   infer::Generator& generator_;
   const Tokenizer& tokenizer_;
-  const PromptWriter& prompts_;
   ServiceLimits limits_;
   std::optional<infer::GenerationBatch> batch_;
   std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch
+  std::atomic<bool> stops_ = false;
 
-  mutable std::mutex lock_; // of what follows
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> waiting_;
+  mutable std::mutex lock_; // of the counts
   ServiceCounts counts_;
-  bool stops_ = false;
+
+  AnswerDelivery delivery_;
+  PromptQueue queue_;
   std::thread thread_;
 };
 

@@ -73,6 +73,7 @@ void add_headers(Message& message, const PendingResponse::Head& head) {
 
 struct HttpServer::State {
   asio::io_context io{1};
+  Outbox outbox{io};
   tcp::acceptor acceptor{io};
   asio::steady_timer patience{io};
   HttpLimits limits;
@@ -144,7 +145,7 @@ struct HttpServer::State {
 
     const bool keep_alive = parser.get().keep_alive();
     const unsigned version = parser.get().version();
-    auto response = std::make_shared<PendingResponse>(io);
+    auto response = std::make_shared<PendingResponse>(io, outbox);
     ++answering;
     handler(request_of(parser.release()), std::make_shared<PendingResponse::Handle>(response));
     const bool sent = co_await send(stream, *response, version, keep_alive);

@@ -1,4 +1,4 @@
-// PendingResponse: what a handler has answered, on its way to the connection that sends it.
+// PendingResponse: what a handler has answered, on its way to the connection that sends it. Outbox: how it gets there.
 #pragma once
 #include "serve/http_server.h"
 
@@ -11,7 +11,9 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,11 +21,37 @@
 
 namespace fvlm::serve {
 
+// Changes that other threads make on the server's thread. Those that come together wake it once.
+class Outbox {
+ public:
+  explicit Outbox(boost::asio::io_context& io) : io_(io) {}
+
+  void add(std::function<void()> change) { // [any thread]
+    std::lock_guard lock(lock_);
+    changes_.push_back(std::move(change));
+    if (changes_.size() == 1) boost::asio::post(io_, [this] { make_changes(); });
+  }
+
+ private:
+  void make_changes() {
+    std::vector<std::function<void()>> changes;
+    {
+      std::lock_guard lock(lock_);
+      std::swap(changes, changes_);
+    }
+    for (const auto& change : changes) change();
+  }
+
+  boost::asio::io_context& io_;
+  std::mutex lock_;
+  std::vector<std::function<void()>> changes_;
+};
+
 // Its calls of HttpResponse take effect on the server's thread, where the rest is called too.
 class PendingResponse final : public HttpResponse, public std::enable_shared_from_this<PendingResponse> {
  public:
-  explicit PendingResponse(boost::asio::io_context& io)
-      : io_(io), changed_(io, boost::asio::steady_timer::time_point::max()) {}
+  PendingResponse(boost::asio::io_context& io, Outbox& outbox)
+      : outbox_(outbox), changed_(io, boost::asio::steady_timer::time_point::max()) {}
 
   struct Head {
     int status = 500;
@@ -110,14 +138,14 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   }
   template <class Change>
   void hand_over(Change change) {
-    boost::asio::post(io_, [self = shared_from_this(), change = std::move(change)]() mutable {
+    outbox_.add([self = shared_from_this(), change = std::move(change)]() mutable {
       change(*self);
       self->changed_.cancel();
     });
   }
 
   std::vector<std::pair<std::string, std::string>> headers_;
-  boost::asio::io_context& io_;
+  Outbox& outbox_;
   boost::asio::steady_timer changed_;
   std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false};
 };

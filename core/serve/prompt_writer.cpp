@@ -1,6 +1,7 @@
 #include "serve/prompt_writer.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/media/write_image.h"
 #include "data/visual_marks.h"
 
@@ -11,12 +12,27 @@
 #include <cmath>
 
 namespace fvlm::serve {
+namespace {
+
+std::vector<std::string> keys_of(const at::Tensor& frames) {
+  std::vector<std::string> keys;
+  if (!frames.defined()) return keys;
+  const at::Tensor all = frames.contiguous();
+  const int64_t bytes = static_cast<int64_t>(all.nbytes()) / std::max<int64_t>(1, frames.size(0));
+  for (int64_t i = 0; i < frames.size(0); ++i)
+    keys.push_back(
+        sha256_hex({static_cast<const char*>(all.const_data_ptr()) + i * bytes, static_cast<size_t>(bytes)}));
+  return keys;
+}
+
+} // namespace
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
     : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)),
       chat_(tokenizer, visual_rows, settings_.chat_template) {}
 
-PromptFrames PromptWriter::decode(const std::vector<std::string>& images) const {
+// The key of a frame is its file and its place among the file's frames, which is less to read than its pixels are.
+PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::vector<std::string>& keys) const {
   const FramePreparation& preparation = settings_.preparation;
   const int64_t size = preparation.image_size();
   const auto frame = static_cast<size_t>(3 * size * size);
@@ -25,7 +41,9 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images) const 
   for (size_t i = 0; i < images.size(); ++i) try {
       const auto file = std::as_bytes(std::span(images[i]));
       if (preparation.makes_tiles()) out.tiles.push_back(preparation.layout(file).grid());
-      preparation.prepare_image(file, [&](std::span<const uint8_t> bytes) {
+      const std::string digest = sha256_hex(images[i]);
+      preparation.prepare_image(file, [&, tile = 0](std::span<const uint8_t> bytes) mutable {
+        keys.push_back(fmt::format("{}.{}", digest, tile++));
         pixels.resize(pixels.size() + frame);
         preparation.normalise(bytes, std::span(pixels).last(frame));
       });
@@ -36,14 +54,17 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images) const 
   const auto read = static_cast<int64_t>(pixels.size() / frame);
   out.is_one_image = images.size() == 1 && read == 1;
   const int64_t repeats = out.is_one_image ? settings_.image_frames : 1;
+  if (out.is_one_image) keys.resize(static_cast<size_t>(repeats), keys[0]);
   out.frames = at::empty({read * repeats, 3, size, size}, at::kFloat);
   for (int64_t i = 0; i < repeats; ++i)
     std::copy(pixels.begin(), pixels.end(), out.frames.data_ptr<float>() + static_cast<size_t>(i) * pixels.size());
   return out;
 }
 
-model::Sample PromptWriter::write(const ChatRequest& request) const {
-  const PromptFrames shown = request.frames ? *request.frames : decode(request.images);
+WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
+  WrittenPrompt written;
+  const PromptFrames shown = request.frames ? *request.frames : decode(request.images, written.frame_keys);
+  if (request.frames) written.frame_keys = keys_of(shown.frames);
   const int64_t frames = shown.frames.defined() ? shown.frames.size(0) : 0;
   MarkedFrames marked{frames, visual_rows_.per_frame, shown.is_one_image, {}};
   if (settings_.preparation.has_tile_text())
@@ -57,10 +78,9 @@ model::Sample PromptWriter::write(const ChatRequest& request) const {
   std::vector<uint8_t> no_mask;
   if (visual_rows_.in_place) expand_marks(tokens, no_mask, marked);
 
-  model::Sample sample;
-  sample.texts.push_back({{tokens.begin(), tokens.end()}, {}});
-  sample.frames = shown.frames;
-  return sample;
+  written.sample.texts.push_back({{tokens.begin(), tokens.end()}, {}});
+  written.sample.frames = shown.frames;
+  return written;
 }
 
 FrameAttention PromptWriter::attention_of(const at::Tensor& frames, const at::Tensor& maps) const {

@@ -4,7 +4,7 @@
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
 #include "model/pack.h"
-#include "serve/chat_request.h"
+#include "serve/answer_json.h"
 
 namespace fvlm::serve {
 
@@ -16,18 +16,25 @@ struct PromptSettings {
   int64_t patch_size = 1; // of the encoder, for attention_of()
 };
 
+struct WrittenPrompt {
+  model::Sample sample; // with one text
+  // Of each frame, what it was made of, as infer::Prompt::visual_keys has it. Equal keys are equal frames for the same
+  // PromptWriter.
+  std::vector<std::string> frame_keys;
+};
+
 class PromptWriter {
  public:
   // The tokenizer must outlive it. Throws Error(data) where it does not have what the chat template needs.
   PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings);
 
-  // A sample with one text. Throws Error for images that cannot be decoded and conversations that the template refuses.
-  model::Sample write(const ChatRequest& request) const;
+  // Throws Error for images that cannot be decoded and conversations that the template refuses. [any thread]
+  WrittenPrompt write(const ChatRequest& request) const;
   // The frames of a prompt, and the attention to each. `maps`: [frames, layers, heads, tokens of a frame].
   FrameAttention attention_of(const at::Tensor& frames, const at::Tensor& maps) const;
 
  private:
-  PromptFrames decode(const std::vector<std::string>& images) const;
+  PromptFrames decode(const std::vector<std::string>& images, std::vector<std::string>& keys) const;
 
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;

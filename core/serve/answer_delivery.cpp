@@ -1,0 +1,127 @@
+#include "serve/answer_delivery.h"
+
+#include "base/task_thread.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace fvlm::serve {
+namespace {
+
+int64_t characters_in(const std::string& bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
+} // namespace
+
+AnswerDelivery::AnswerDelivery(const Tokenizer& tokenizer, const PromptWriter& prompts, Finish finish)
+    : tokenizer_(tokenizer), prompts_(prompts), finish_(std::move(finish)), thread_(start_thread([this] { work(); })) {}
+
+AnswerDelivery::~AnswerDelivery() {
+  stop();
+}
+
+void AnswerDelivery::stop() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(lock_);
+    stops_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void AnswerDelivery::show_attention(std::shared_ptr<AnswerJob> job, at::Tensor maps) {
+  Event& event = step_.emplace_back();
+  event.job = std::move(job);
+  event.attention = std::move(maps);
+}
+
+void AnswerDelivery::add_token(std::shared_ptr<RunningAnswer> answer, const infer::GeneratedToken& token) {
+  Event& event = step_.emplace_back();
+  event.answer = std::move(answer);
+  event.token = token;
+}
+
+void AnswerDelivery::end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token) {
+  Event& event = step_.emplace_back();
+  event.answer = std::move(answer);
+  event.by_end_token = by_end_token;
+}
+
+void AnswerDelivery::finish(std::shared_ptr<AnswerJob> job, std::optional<Error> error) {
+  Event& event = step_.emplace_back();
+  event.job = std::move(job);
+  event.error = std::move(error);
+}
+
+void AnswerDelivery::send() {
+  if (step_.empty()) return;
+  {
+    std::lock_guard lock(lock_);
+    if (sent_.empty())
+      std::swap(sent_, step_);
+    else
+      std::move(step_.begin(), step_.end(), std::back_inserter(sent_));
+  }
+  step_.clear();
+  changed_.notify_one();
+}
+
+void AnswerDelivery::work() {
+  const c10::InferenceMode no_autograd;
+  for (std::vector<Event> events;; events.clear()) {
+    {
+      std::unique_lock lock(lock_);
+      changed_.wait(lock, [this] { return stops_ || !sent_.empty(); });
+      if (sent_.empty()) return;
+      std::swap(events, sent_);
+    }
+    for (Event& event : events) deliver(event);
+  }
+}
+
+void AnswerDelivery::deliver(Event& event) {
+  if (event.token) return deliver_token(*event.answer, *event.token);
+  if (event.answer) {
+    RunningAnswer& answer = *event.answer;
+    AnswerJob& job = *answer.job;
+    if (event.by_end_token && !answer.stopped) ++job.usage.completion; // the end token, which is no text
+    const std::string rest = answer.text.finish();
+    if (!rest.empty()) job.listener->add_text(answer.number, rest);
+    job.listener->end_answer(answer.number, event.by_end_token || answer.stopped ? "stop" : "length");
+  } else if (event.attention.defined()) {
+    event.job->listener->show_attention(prompts_.attention_of(event.job->prompt.sample.frames, event.attention));
+  } else {
+    finish_(*event.job, event.error ? &*event.error : nullptr);
+  }
+}
+
+TokenLogprob AnswerDelivery::named(int64_t id, double logprob) const {
+  TokenLogprob one{"", logprob, 0, {}};
+  try {
+    one.token = tokenizer_.bytes_of(static_cast<TokenId>(id));
+  } catch (const Error&) { // a row of the embedding that is no token
+  }
+  return one;
+}
+
+void AnswerDelivery::deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token) {
+  if (answer.stopped) return;
+  AnswerJob& job = *answer.job;
+  ++job.usage.completion;
+  if (token.logprobs) {
+    TokenLogprob shown = named(token.id, token.logprobs->chosen);
+    shown.offset = std::exchange(answer.characters, answer.characters + characters_in(shown.token));
+    for (const auto& [id, logprob] : token.logprobs->top) shown.top.push_back(named(id, logprob));
+    job.listener->add_token(answer.number, shown);
+  }
+  const std::string piece = answer.text.add(static_cast<TokenId>(token.id));
+  if (!piece.empty()) job.listener->add_text(answer.number, piece);
+  if (answer.text.stopped()) answer.stopped = true;
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,62 @@
+// AnswerDelivery: turns tokens into text and hands it to the listeners, on a thread of its own, so that the model's
+// thread goes on with the next step meanwhile.
+#pragma once
+#include "infer/generation_batch.h"
+#include "serve/answer_job.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace fvlm::serve {
+
+class AnswerDelivery {
+ public:
+  // The last call of a request's listener; null: it is complete. [the delivery's thread]
+  using Finish = std::function<void(AnswerJob&, const Error*)>;
+  // Both must outlive it.
+  AnswerDelivery(const Tokenizer& tokenizer, const PromptWriter& prompts, Finish finish);
+  ~AnswerDelivery();
+
+  // All of these take effect, in their order, once send() was called. [the model's thread]
+  void show_attention(std::shared_ptr<AnswerJob> job, at::Tensor maps); // on the CPU
+  void add_token(std::shared_ptr<RunningAnswer> answer, const infer::GeneratedToken& token);
+  void end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token);
+  void finish(std::shared_ptr<AnswerJob> job, std::optional<Error> error = {});
+  void send();
+
+  // Delivers what was sent, and ends the thread.
+  void stop();
+
+ private:
+  struct Event {
+    std::shared_ptr<AnswerJob> job;        // of attention, and of an end
+    std::shared_ptr<RunningAnswer> answer; // of a token, and of an answer's end
+    std::optional<infer::GeneratedToken> token;
+    bool by_end_token = false;
+    at::Tensor attention;
+    std::optional<Error> error;
+  };
+  void work();
+  void deliver(Event& event);
+  void deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token);
+  TokenLogprob named(int64_t id, double logprob) const;
+
+  const Tokenizer& tokenizer_;
+  const PromptWriter& prompts_;
+  Finish finish_;
+  std::vector<Event> step_; // of the model's thread
+
+  std::mutex lock_; // of what follows
+  std::condition_variable changed_;
+  std::vector<Event> sent_;
+  bool stops_ = false;
+  std::thread thread_;
+};
+
+} // namespace fvlm::serve

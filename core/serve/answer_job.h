@@ -1,0 +1,56 @@
+// What the threads of an AnswerService hand to each other: a request on its way, and one of its answers.
+#pragma once
+#include "base/error.h"
+#include "data/streaming_detokenizer.h"
+#include "serve/answer_json.h"
+#include "serve/chat_request.h"
+#include "serve/prompt_writer.h"
+
+#include <atomic>
+#include <memory>
+
+namespace fvlm::serve {
+
+// Receives the answers of one request. Its functions are called by one thread at a time, and must not block it.
+class AnswerListener {
+ public:
+  virtual ~AnswerListener() = default;
+  virtual void show_attention(const FrameAttention&) {}   // before any text, if the request asks for it
+  virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
+  virtual void add_text(int64_t answer, const std::string& piece) = 0;
+  virtual void end_answer(int64_t answer, const char* finish) = 0;
+  // One of these is the last call.
+  virtual void complete(const Usage& usage) = 0;
+  virtual void fail(const Error& error) = 0;
+  // Whether the client has left, so that its answers are not needed. [any thread]
+  virtual bool is_abandoned() const = 0;
+
+ protected:
+  AnswerListener() = default;
+  AnswerListener(const AnswerListener&) = default;
+  AnswerListener& operator=(const AnswerListener&) = default;
+};
+
+struct AnswerJob {
+  ChatRequest request;
+  std::shared_ptr<AnswerListener> listener;
+  WrittenPrompt prompt;   // once it is written
+  Usage usage;            // of the prompt by the model's thread, of the answers by who delivers them
+  int64_t open = 0;       // answers that have not ended, for the model's thread
+  bool begun = false;     // the model's thread has taken it
+  bool abandoned = false; // as who dropped it saw it
+};
+
+struct RunningAnswer {
+  RunningAnswer(std::shared_ptr<AnswerJob> of, int64_t at, const Tokenizer& tokenizer)
+      : job(std::move(of)), number(at), text(tokenizer, job->request.stops) {}
+
+  const std::shared_ptr<AnswerJob> job;
+  const int64_t number;              // among those of its request
+  std::atomic<bool> stopped = false; // by a stop text: what the model adds behind it is dropped
+  // Of who delivers the answer.
+  StreamingDetokenizer text;
+  int64_t characters = 0; // of the tokens so far
+};
+
+} // namespace fvlm::serve

@@ -1,0 +1,168 @@
+#include "serve/answer_json.h"
+
+#include "base/base64.h"
+#include "data/unicode.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace fvlm::serve {
+
+using Json = nlohmann::json;
+
+namespace {
+
+Json json_of(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
+          {"completion_tokens", usage.completion},
+          {"total_tokens", usage.prompt + usage.completion}};
+}
+
+Json json_of(const FrameAttention& shown) {
+  Json frames = Json::array();
+  for (size_t i = 0; i < shown.frames.size(); ++i)
+    frames.push_back(
+        {{"image", "data:image/jpeg;base64," + encode_base64(shown.frames[i])}, {"shares", shown.shares[i]}});
+  return {{"rows", shown.rows}, {"columns", shown.columns}, {"frames", std::move(frames)}};
+}
+
+Json json_of(const TokenLogprob& token) {
+  Json bytes = Json::array();
+  for (const char byte : token.token) bytes.push_back(static_cast<uint8_t>(byte));
+  return {{"token", token.token}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+}
+
+Json chat_logprobs(const std::vector<TokenLogprob>& tokens) {
+  Json content = Json::array();
+  for (const TokenLogprob& token : tokens) {
+    Json& one = content.emplace_back(json_of(token));
+    one["top_logprobs"] = Json::array();
+    for (const TokenLogprob& likely : token.top) one["top_logprobs"].push_back(json_of(likely));
+  }
+  return {{"content", std::move(content)}};
+}
+
+// Tokens are keys here, so one that is no text is spelled by its bytes, as OpenAI does.
+std::string spelled(const std::string& token) {
+  if (ValidUtf8(token).view() == token) return token;
+  std::string all = "bytes:";
+  for (const char byte : token) all += fmt::format("\\x{:02x}", static_cast<uint8_t>(byte));
+  return all;
+}
+
+Json completion_logprobs(const std::vector<TokenLogprob>& tokens) {
+  Json all = {{"tokens", Json::array()},
+              {"token_logprobs", Json::array()},
+              {"top_logprobs", Json::array()},
+              {"text_offset", Json::array()}};
+  for (const TokenLogprob& token : tokens) {
+    all["tokens"].push_back(spelled(token.token));
+    all["token_logprobs"].push_back(token.logprob);
+    all["text_offset"].push_back(token.offset);
+    Json top = Json::object();
+    for (const TokenLogprob& likely : token.top) top.emplace(spelled(likely.token), likely.logprob);
+    top.emplace(spelled(token.token), token.logprob); // the chosen one is always there
+    all["top_logprobs"].push_back(std::move(top));
+  }
+  return all;
+}
+
+// Generated text may end in the middle of a character.
+std::string dumped(const Json& document) {
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string event(const Json& document) {
+  return "data: " + dumped(document) + "\n\n";
+}
+
+} // namespace
+
+AnswerJson::AnswerJson(const ChatRequest& request, std::string id, int64_t created)
+    : model_(request.model), id_(std::move(id)), created_(created), is_chat_(request.is_chat),
+      has_logprobs_(request.top_logprobs.has_value()) {
+  Json shared = document("chat.completion.chunk", Json());
+  shared.erase("choices");
+  event_end_ = "," + dumped(shared).substr(1) + "\n\n";
+}
+
+Json AnswerJson::logprobs(const std::vector<TokenLogprob>& tokens) const {
+  return is_chat_ ? chat_logprobs(tokens) : completion_logprobs(tokens);
+}
+
+Json AnswerJson::document(const char* chat_kind, Json choices) const {
+  return {{"id", id_},
+          {"object", is_chat_ ? chat_kind : "text_completion"},
+          {"created", created_},
+          {"model", model_},
+          {"choices", std::move(choices)}};
+}
+
+std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usage& usage) const {
+  Json choices = Json::array();
+  for (const AnswerText& answer : answers) {
+    Json choice = {{"index", choices.size()}, {"finish_reason", answer.finish}};
+    if (is_chat_)
+      choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
+    else
+      choice["text"] = answer.text;
+    if (has_logprobs_) choice["logprobs"] = logprobs(answer.tokens);
+    choices.push_back(std::move(choice));
+  }
+  Json all = document("chat.completion", std::move(choices));
+  all["usage"] = json_of(usage);
+  if (!attention_.is_null()) all["attention"] = attention_;
+  return dumped(all);
+}
+
+std::string AnswerJson::attention(const FrameAttention& shown) const {
+  Json all = document("chat.completion.chunk", Json::array());
+  all["attention"] = json_of(shown);
+  return event(all);
+}
+
+void AnswerJson::keep_attention(const FrameAttention& shown) {
+  attention_ = json_of(shown);
+}
+
+// Written without a document, since every token of every answer is one.
+std::string AnswerJson::piece(int64_t answer, const std::string& text, bool first,
+                              const std::vector<TokenLogprob>& tokens) const {
+  const std::string quoted = dumped(text);
+  const std::string words =
+      !is_chat_ ? fmt::format("\"text\":{}", quoted)
+                : fmt::format("\"delta\":{{\"content\":{}{}}}", quoted, first ? ",\"role\":\"assistant\"" : "");
+  return fmt::format("data: {{\"choices\":[{{{},\"finish_reason\":null,\"index\":{}{}}}]{}", words, answer,
+                     has_logprobs_ ? ",\"logprobs\":" + dumped(logprobs(tokens)) : "", event_end_);
+}
+
+std::string AnswerJson::last_piece(int64_t answer, const char* finish) const {
+  Json choice = {{"index", answer}, {"finish_reason", finish}};
+  if (is_chat_)
+    choice["delta"] = Json::object();
+  else
+    choice["text"] = "";
+  return event(document("chat.completion.chunk", Json::array({choice})));
+}
+
+std::string AnswerJson::usage(const Usage& usage) const {
+  Json all = document("chat.completion.chunk", Json::array());
+  all["usage"] = json_of(usage);
+  return event(all);
+}
+
+std::string AnswerJson::end_of_stream() {
+  return "data: [DONE]\n\n";
+}
+
+std::string error_json(const std::string& message, const char* type, const std::string& parameter) {
+  return dumped({{"error",
+                  {{"message", message},
+                   {"type", type},
+                   {"param", parameter.empty() ? Json() : Json(parameter)},
+                   {"code", nullptr}}}});
+}
+
+} // namespace fvlm::serve

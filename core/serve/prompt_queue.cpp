@@ -1,0 +1,108 @@
+#include "serve/prompt_queue.h"
+
+#include "base/log.h"
+#include "base/task_thread.h"
+#include "model/pack.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+namespace fvlm::serve {
+namespace {
+
+// Frames that wait for the model, since each takes memory; one request may have more.
+constexpr int64_t max_written_frames = 128;
+
+int64_t frames_in(const AnswerJob& job) {
+  return model::frames_of(job.prompt.sample.frames);
+}
+
+} // namespace
+
+PromptQueue::PromptQueue(const infer::Generator& generator, const PromptWriter& prompts, int64_t threads, Finish finish)
+    : generator_(generator), prompts_(prompts), finish_(std::move(finish)) {
+  for (int64_t i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { work(); }));
+}
+
+PromptQueue::~PromptQueue() {
+  stop();
+}
+
+void PromptQueue::add(Job job) {
+  std::lock_guard lock(lock_);
+  waiting_.push_back(std::move(job));
+  may_write_.notify_one();
+}
+
+std::vector<PromptQueue::Job> PromptQueue::take(int64_t max_frames, bool waits) {
+  std::vector<Job> taken;
+  std::unique_lock lock(lock_);
+  if (waits) is_written_.wait(lock, [this] { return stops_ || !written_.empty(); });
+  if (stops_) return taken;
+  for (int64_t frames = 0; !written_.empty(); taken.push_back(std::move(written_.front())), written_.pop_front()) {
+    frames += frames_in(*written_.front());
+    if (!taken.empty() && frames > max_frames) break;
+    written_frames_ -= frames_in(*written_.front());
+  }
+  if (!taken.empty()) may_write_.notify_all();
+  return taken;
+}
+
+std::vector<PromptQueue::Job> PromptQueue::stop() {
+  {
+    std::lock_guard lock(lock_);
+    stops_ = true;
+  }
+  may_write_.notify_all();
+  is_written_.notify_all();
+  for (std::thread& thread : std::exchange(threads_, {})) thread.join();
+  std::vector<Job> left;
+  for (auto* jobs : {&written_, &waiting_})
+    for (Job& job : std::exchange(*jobs, {})) left.push_back(std::move(job));
+  return left;
+}
+
+void PromptQueue::work() {
+  const c10::InferenceMode no_autograd;
+  for (;;) {
+    Job job;
+    {
+      std::unique_lock lock(lock_);
+      may_write_.wait(lock, [this] { return stops_ || (!waiting_.empty() && written_frames_ < max_written_frames); });
+      if (stops_) return;
+      job = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    if (!write(*job)) continue;
+    std::lock_guard lock(lock_);
+    written_frames_ += frames_in(*job);
+    written_.push_back(std::move(job));
+    is_written_.notify_one();
+  }
+}
+
+// Returns whether the request goes on.
+bool PromptQueue::write(AnswerJob& job) const {
+  if (job.listener->is_abandoned()) {
+    job.abandoned = true;
+    finish_(job, nullptr);
+    return false;
+  }
+  try {
+    job.prompt = prompts_.write(job.request);
+    const model::Sample& sample = job.prompt.sample;
+    job.usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
+    job.request.images.clear(); // the files are not needed any more
+    return true;
+  } catch (const Error& error) {
+    finish_(job, &error);
+  } catch (const std::exception& error) { // out of memory, for example
+    log_error("a prompt could not be written: {}", error.what());
+    const Error failure(ErrorKind::internal, "the server failed to read the request; its log says why");
+    finish_(job, &failure);
+  }
+  return false;
+}
+
+} // namespace fvlm::serve
