@@ -15,6 +15,8 @@ using namespace fvlm::sdk;
 // Upper bound of query rows per forward task: one long segment then has work for every thread.
 constexpr int64_t rows_per_task = 480;
 constexpr int64_t whole_segment = std::numeric_limits<int32_t>::max();
+// Multiplications that are worth another thread, for the few rows of a decoding step.
+constexpr int64_t work_per_thread = 1 << 17;
 
 struct PlannedTask {
   AttentionTask task;
@@ -169,9 +171,15 @@ class AttentionCpu : public Attention {
     Workspace workspace(call);
     const Space space = take(workspace, packed, rows_per_task, scratch_floats);
     const int64_t count = plan_paged_tasks(query, packed, a, problem.out, space.tasks);
-    run_tasks(host_, count, [&](int worker, int64_t task) {
-      kernels_.forward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
-    });
+    int64_t work = 0;
+    for (int64_t task = 0; task < count; ++task)
+      work += space.tasks[task].cost * (query.heads_q / query.heads_kv) * 2 * query.head_dim;
+    run_tasks(
+        host_, count,
+        [&](int worker, int64_t task) {
+          kernels_.forward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
+        },
+        1 + work / work_per_thread);
   }
 
  private:

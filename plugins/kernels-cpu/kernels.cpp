@@ -16,6 +16,13 @@ using namespace fvlm::sdk;
 // With fewer elements per task, waking a thread costs more than it saves.
 constexpr int64_t elements_per_task = 16384;
 
+// The same for the weights that a task of a linear reads.
+constexpr int64_t weights_per_task = 65536;
+
+// With more rows a linear is limited by arithmetic, and LibTorch's products, which rearrange the weight, are as fast.
+// Those of 16 bits use instructions for them from a few rows on.
+constexpr int64_t max_linear_rows = 32, max_linear_rows_in_16_bits = 4;
+
 // The gradient of a parameter is the sum of at most this many partial sums over ranges of rows, whatever the number of
 // threads: the result has the same bits on any machine.
 constexpr int64_t max_parts = 16;
@@ -41,6 +48,17 @@ void* parameter_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, f
       (query.width > 1 && tensor->strides[0] != 1))
     throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld]", name, sdk::name_of(dtype),
                   static_cast<long long>(query.width));
+  return tensor->data;
+}
+
+// A linear's weight or its gradient.
+void* matrix_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, fvlm_dtype dtype, const char* name) {
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != query.width ||
+      tensor->shape[1] != query.inner || (query.inner > 1 && tensor->strides[1] != 1) ||
+      (query.width > 1 && tensor->strides[0] != query.inner))
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld, %lld]", name, sdk::name_of(dtype),
+                  static_cast<long long>(query.width), static_cast<long long>(query.inner));
   return tensor->data;
 }
 
@@ -101,6 +119,7 @@ class KernelsCpu : public Kernels {
       if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
         return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
     }
+    if (query.op == FVLM_OP_LINEAR) return supports_linear(query);
     return accept(300, "one pass, %s", name_of(cpu_level()));
   }
 
@@ -127,6 +146,10 @@ class KernelsCpu : public Kernels {
       (void)workspace.take<double>(query.rotary_dim / 2);
       requirements.forward_workspace = workspace.used();
       break;
+    case FVLM_OP_LINEAR:
+      if (query.dtype == bfloat16) (void)workspace.take<float>(query.rows * query.inner); // x
+      requirements.forward_workspace = workspace.used();
+      return;
     default:
       return;
     }
@@ -207,6 +230,54 @@ class KernelsCpu : public Kernels {
     d_scale.finish();
   }
 
+  void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& a) const {
+    require(supports(query));
+    const Query inputs = inputs_of(query);
+    LinearProblem p{};
+    p.is_bfloat16 = query.dtype == bfloat16;
+    p.rows = query.rows;
+    p.inner = query.inner;
+    p.weight = matrix_of(a.weight, query, query.dtype, "weight");
+    p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
+    p.residual = optional_rows(a.residual, query, "residual");
+    p.y = rows_of(a.y, query, "y");
+    const Rows x = rows_of(a.x, inputs, "x");
+    p.x = static_cast<const float*>(x.data);
+    p.x_row = x.row;
+    if (p.is_bfloat16) {
+      float* wide = Workspace(call).take<float>(query.rows * query.inner).data();
+      kernels_.linear_widen(p, x, wide);
+      p.x = wide;
+      p.x_row = query.inner;
+    }
+    for_features(query, [&](int64_t first, int64_t last) { kernels_.linear_forward(p, first, last); });
+  }
+
+  void linear_input_gradient(const fvlm_call&, const Query& query, const fvlm_linear_input_gradient& a) const {
+    const Query inputs = inputs_of(query);
+    auto p = linear_gradients(query, a.d_y);
+    p.weight = static_cast<const float*>(matrix_of(a.weight, query, query.dtype, "weight"));
+    p.d_x = rows_of(a.d_x, inputs, "d_x");
+    const int64_t vectors = (query.inner + kernels_.lanes - 1) / kernels_.lanes;
+    parallel_for(host_, vectors,
+                 std::max<int64_t>(1, weights_per_task / kernels_.lanes / std::max<int64_t>(1, query.width)),
+                 [&](int64_t first, int64_t last) { kernels_.linear_input_gradient(p, first, last); });
+    if (!a.pre_activation) return;
+    auto gelu = gelu_problem_of(inputs);
+    gelu.x = rows_of(a.pre_activation, inputs, "pre_activation");
+    gelu.d_y = gelu.d_x = p.d_x;
+    for_rows(inputs, [&](int64_t first, int64_t last) { kernels_.gelu_backward(gelu, first, last, nullptr); });
+  }
+
+  void linear_weight_gradient(const fvlm_call&, const Query& query, const fvlm_linear_weight_gradient& a) const {
+    auto p = linear_gradients(query, a.d_y);
+    p.x = rows_of(a.x, inputs_of(query), "x");
+    p.accumulate = a.accumulate != 0;
+    p.d_weight = static_cast<float*>(matrix_of(a.d_weight, query, query.gradient_dtype, "d_weight"));
+    p.d_bias = a.d_bias ? static_cast<float*>(parameter_of(a.d_bias, query, query.gradient_dtype, "d_bias")) : nullptr;
+    for_features(query, [&](int64_t first, int64_t last) { kernels_.linear_weight_gradient(p, first, last); });
+  }
+
   void rope(const fvlm_call& call, const Query& query, const fvlm_rope_apply& a) const {
     require(supports(query));
     Workspace workspace(call);
@@ -278,6 +349,40 @@ class KernelsCpu : public Kernels {
     SumProblem problem_{};
     float* parts_ = nullptr;
   };
+
+  static Support supports_linear(const Query& query) {
+    if (query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS))
+      return refuse("linear: options %#x not supported", query.options);
+    if (query.dtype == bfloat16 && (query.options & FVLM_WITH_BACKWARD))
+      return refuse("gradients of a linear in bfloat16 not supported");
+    const int64_t most = query.dtype == bfloat16 ? max_linear_rows_in_16_bits : max_linear_rows;
+    if (query.rows > most)
+      return refuse("a linear of %lld rows not supported: at most %lld", static_cast<long long>(query.rows),
+                    static_cast<long long>(most));
+    return accept(300, "few rows, each weight read once, %s", name_of(cpu_level()));
+  }
+
+  // The query of a linear's inputs, which are as wide as its weight's rows.
+  static Query inputs_of(Query query) {
+    query.width = query.inner;
+    return query;
+  }
+
+  static LinearGradientProblem linear_gradients(const Query& query, const fvlm_tensor* d_y) {
+    require(supports(query));
+    LinearGradientProblem p{};
+    p.rows = query.rows;
+    p.width = query.width;
+    p.inner = query.inner;
+    p.d_y = rows_of(d_y, query, "d_y");
+    return p;
+  }
+
+  // Features of a linear's output.
+  template <class Body>
+  void for_features(const Query& query, const Body& body) const {
+    parallel_for(host_, query.width, std::max<int64_t>(1, weights_per_task / std::max<int64_t>(1, query.inner)), body);
+  }
 
   template <class Body>
   void for_rows(const Query& query, const Body& body) const {

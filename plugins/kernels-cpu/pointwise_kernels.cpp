@@ -164,9 +164,11 @@ void layerscale_backward(const LayerscaleProblem& p, int64_t first, int64_t last
 }
 
 const RowKernels& row_kernels() {
-  static constexpr RowKernels kernels{&norm_forward, &norm_backward, &swiglu_forward,     &swiglu_backward,
-                                      &gelu_forward, &gelu_backward, &layerscale_forward, &layerscale_backward,
-                                      &rope,         &sum_parts};
+  static constexpr RowKernels kernels{&norm_forward,           &norm_backward,       &swiglu_forward,
+                                      &swiglu_backward,        &gelu_forward,        &gelu_backward,
+                                      &layerscale_forward,     &layerscale_backward, &rope,
+                                      &linear_forward,         &linear_widen,        &linear_input_gradient,
+                                      &linear_weight_gradient, &sum_parts,           lanes};
   return kernels;
 }
 

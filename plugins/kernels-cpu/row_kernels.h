@@ -58,6 +58,26 @@ struct RopeProblem {
   int64_t x_head, out_head; // strides of heads
 };
 
+// linear: y = x weight^T, with a bias and a residual where they are not NULL. Functions process features of y.
+struct LinearProblem {
+  bool is_bfloat16;
+  int64_t rows, inner;
+  const float* x; // [rows, inner], rows contiguous
+  int64_t x_row;
+  const void *weight, *bias; // [width, inner] and [width]
+  Rows residual, y;
+};
+
+// float32 alone. d_x: [rows, inner], functions process vectors of its columns; d_weight and d_bias: [width, inner] and
+// [width], functions process features.
+struct LinearGradientProblem {
+  int64_t rows, width, inner;
+  Rows d_y, x, d_x;
+  const float* weight;
+  bool accumulate;
+  float *d_weight, *d_bias; // d_bias: NULL: not required
+};
+
 // Sums the partial gradients of a parameter.
 struct SumProblem {
   bool is_bfloat16, accumulate;
@@ -77,7 +97,12 @@ struct RowKernels {
   void (*layerscale_forward)(const LayerscaleProblem&, int64_t first, int64_t last);
   void (*layerscale_backward)(const LayerscaleProblem&, int64_t first, int64_t last, float* d_scale);
   void (*rope)(const RopeProblem&, int64_t first, int64_t last);
+  void (*linear_forward)(const LinearProblem&, int64_t first, int64_t last);
+  void (*linear_widen)(const LinearProblem&, const Rows& x, float* to); // the rows of a bfloat16 x, without gaps
+  void (*linear_input_gradient)(const LinearGradientProblem&, int64_t first, int64_t last);
+  void (*linear_weight_gradient)(const LinearGradientProblem&, int64_t first, int64_t last);
   void (*sum_parts)(const SumProblem&);
+  int64_t lanes; // of a vector
 };
 
 } // namespace fvlm::plugins

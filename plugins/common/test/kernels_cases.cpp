@@ -482,7 +482,7 @@ TEST_P(Kernels, refuses_what_it_cannot_do_with_a_reason) {
             std::string::npos);
   EXPECT_NE(reason(FVLM_OP_ROPE, [](auto& q) { q.head_dim = 16, q.rotary_dim = 17; }).find("rotary_dim 17"),
             std::string::npos);
-  EXPECT_FALSE(reason(FVLM_OP_LINEAR, [](auto&) {}).empty());
+  EXPECT_FALSE(reason(FVLM_OP_LINEAR, [](auto& q) { q.options |= FVLM_WITH_GELU; }).empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(variants, Kernels,

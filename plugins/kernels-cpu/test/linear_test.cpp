@@ -1,0 +1,174 @@
+// linear_test.cpp: linears of few rows against float64 loops: every number of rows, sizes that are no multiple of a
+// vector or a tile, both types, and as many threads as make a difference.
+#include "common/testing/guarded.h"
+
+#include <functional>
+
+namespace fvlm::testing {
+namespace {
+
+using KernelsTable = Plugin<fvlm_kernels_v1>;
+using Numbers = std::vector<double>;
+
+struct Problem {
+  int64_t rows, width, inner;
+  fvlm_dtype dtype = f32;
+  bool bias = true, residual = true;
+  int64_t row_gap = 0;
+};
+
+fvlm_kernels_query query_of(const Problem& p, bool backward) {
+  fvlm_kernels_query query{};
+  query.struct_size = sizeof query;
+  query.op = FVLM_OP_LINEAR;
+  query.device = test_device().device;
+  query.dtype = p.dtype;
+  query.gradient_dtype = f32;
+  if (p.bias) query.options |= FVLM_WITH_BIAS;
+  if (p.residual) query.options |= FVLM_WITH_RESIDUAL;
+  if (backward) query.options |= FVLM_WITH_BACKWARD;
+  query.rows = p.rows;
+  query.width = p.width;
+  query.inner = p.inner;
+  return query;
+}
+
+GuardedTensor random(const Problem& p, int64_t rows, int64_t columns, unsigned seed, int64_t gap = 0) {
+  GuardedTensor tensor(p.dtype, {rows, columns}, gap);
+  tensor.random(seed);
+  return tensor;
+}
+
+// sum over k of a(row, k) b(column, k)
+Numbers product(int64_t rows, int64_t columns, int64_t depth, const std::function<double(int64_t, int64_t)>& a,
+                const std::function<double(int64_t, int64_t)>& b) {
+  Numbers all;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) {
+      double sum = 0;
+      for (int64_t k = 0; k < depth; ++k) sum += a(r, k) * b(c, k);
+      all.push_back(sum);
+    }
+  return all;
+}
+
+class Linear : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { setenv("FVLM_CPU_LEVEL", GetParam().c_str(), 1); }
+  void TearDown() override { unsetenv("FVLM_CPU_LEVEL"); }
+};
+
+struct Bench {
+  Bench(const Problem& p, bool backward, int threads)
+      : host(threads), plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host), query(query_of(p, backward)) {
+    needs.struct_size = sizeof needs;
+    EXPECT_GT(support_of(plugin, query).score, 0) << support_of(plugin, query).reason;
+    EXPECT_EQ(plugin->requirements(plugin.instance(), &query, &needs, nullptr), FVLM_OK);
+  }
+  template <class Arguments>
+  void run(fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const Arguments*),
+           Arguments arguments, uint64_t workspace) {
+    arguments.struct_size = sizeof arguments;
+    Call call(host, workspace);
+    EXPECT_EQ(function(plugin.instance(), call.get(), &query, &arguments), FVLM_OK) << call.error();
+    EXPECT_TRUE(call.intact());
+  }
+  Host host;
+  KernelsTable plugin;
+  fvlm_kernels_query query;
+  fvlm_requirements needs{};
+};
+
+std::vector<unsigned char> check_forward(const Problem& p, int threads) {
+  SCOPED_TRACE(::testing::Message() << p.rows << " rows, " << p.inner << " to " << p.width << ", " << p.dtype.bits
+                                    << " bits, " << threads << " threads");
+  Bench bench(p, false, threads);
+  GuardedTensor x = random(p, p.rows, p.inner, 1, p.row_gap), weight = random(p, p.width, p.inner, 2),
+                residual = random(p, p.rows, p.width, 3, p.row_gap), y = random(p, p.rows, p.width, 4, p.row_gap),
+                bias(p.dtype, {p.width});
+  bias.random(5);
+  fvlm_linear_forward f{};
+  f.x = x.get(), f.weight = weight.get(), f.y = y.get();
+  if (p.bias) f.bias = bias.get();
+  if (p.residual) f.residual = residual.get();
+  bench.run(bench.plugin->linear_forward, f, bench.needs.forward_workspace);
+  Numbers expected = product(
+      p.rows, p.width, p.inner, [&](int64_t r, int64_t k) { return x.value(r * p.inner + k); },
+      [&](int64_t c, int64_t k) { return weight.value(c * p.inner + k); });
+  for (int64_t i = 0; i < y.count(); ++i)
+    expected[static_cast<size_t>(i)] += (p.bias ? bias.value(i % p.width) : 0) + (p.residual ? residual.value(i) : 0);
+  expect_close(y, expected, p.dtype.bits == 16 ? 4e-3 : 2e-5, "y");
+  y.expect_intact("y");
+  return y.bytes();
+}
+
+TEST_P(Linear, EveryNumberOfRowsAndAnySizes) {
+  for (const fvlm_dtype dtype : {f32, bf16})
+    for (int64_t rows = 0; rows <= (dtype.bits == 16 ? 4 : 32); ++rows)
+      for (const auto& [width, inner] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 16}, {13, 37}, {34, 128}})
+        check_forward({rows, width, inner, dtype, rows % 2 == 0, rows % 3 == 0, rows % 4 == 1 ? 7 : 0}, 1);
+}
+
+TEST_P(Linear, TheSameBitsWithAnyNumberOfThreads) {
+  for (const fvlm_dtype dtype : {f32, bf16}) {
+    const Problem p{3, 1001, 300, dtype};
+    const auto one = check_forward(p, 1);
+    EXPECT_EQ(check_forward(p, 2), one);
+    EXPECT_EQ(check_forward(p, 3), one);
+  }
+}
+
+TEST_P(Linear, GradientsAreAddedToWhereTheCallSaysSo) {
+  for (const bool accumulate : {false, true})
+    for (const Problem& p : std::vector<Problem>{{1, 5, 3}, {7, 18, 37}, {32, 65, 100}}) {
+      Bench bench(p, true, 2);
+      GuardedTensor x = random(p, p.rows, p.inner, 1), weight = random(p, p.width, p.inner, 2),
+                    d_y = random(p, p.rows, p.width, 3), d_x = random(p, p.rows, p.inner, 4, 3),
+                    d_weight = random(p, p.width, p.inner, 5), d_bias(f32, {p.width});
+      d_weight.fill(0.5), d_bias.fill(0.25);
+      fvlm_linear_input_gradient g{};
+      g.d_y = d_y.get(), g.weight = weight.get(), g.d_x = d_x.get();
+      bench.run(bench.plugin->linear_input_gradient, g, bench.needs.backward_workspace);
+      const auto of_d_y = [&](int64_t r, int64_t c) { return d_y.value(r * p.width + c); };
+      expect_close(d_x,
+                   product(p.rows, p.inner, p.width, of_d_y,
+                           [&](int64_t i, int64_t k) { return weight.value(k * p.inner + i); }),
+                   2e-5, "d_x");
+      d_x.expect_intact("d_x");
+      fvlm_linear_weight_gradient w{};
+      w.accumulate = accumulate;
+      w.d_y = d_y.get(), w.x = x.get(), w.d_weight = d_weight.get(), w.d_bias = d_bias.get();
+      bench.run(bench.plugin->linear_weight_gradient, w, bench.needs.backward_workspace);
+      Numbers expected = product(
+          p.width, p.inner, p.rows, [&](int64_t c, int64_t r) { return of_d_y(r, c); },
+          [&](int64_t i, int64_t r) { return x.value(r * p.inner + i); });
+      Numbers sums = product(
+          p.width, 1, p.rows, [&](int64_t c, int64_t r) { return of_d_y(r, c); }, [](int64_t, int64_t) { return 1.0; });
+      for (double& one : expected) one += accumulate ? 0.5 : 0;
+      for (double& one : sums) one += accumulate ? 0.25 : 0;
+      expect_close(d_weight, expected, 2e-5, "d_weight");
+      expect_close(d_bias, sums, 2e-5, "d_bias");
+    }
+}
+
+TEST_P(Linear, RefusesManyRowsAndWhatItHasNoKernelFor) {
+  const Host host(1);
+  const KernelsTable plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host);
+  const auto reason = [&](const Problem& p, bool backward, uint32_t options) {
+    fvlm_kernels_query query = query_of(p, backward);
+    query.options |= options;
+    const fvlm_support support = support_of(plugin, query);
+    EXPECT_EQ(support.score, 0);
+    return std::string(support.reason);
+  };
+  EXPECT_NE(reason({33, 8, 8}, false, 0).find("33 rows"), std::string::npos);
+  EXPECT_NE(reason({5, 8, 8, bf16}, false, 0).find("at most 4"), std::string::npos);
+  EXPECT_NE(reason({4, 8, 8, bf16}, true, 0).find("gradients"), std::string::npos);
+  EXPECT_NE(reason({4, 8, 8}, false, FVLM_WITH_GELU).find("options"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(levels, Linear, ::testing::ValuesIn(cpu_levels()),
+                         [](const auto& level) { return level.param; });
+
+} // namespace
+} // namespace fvlm::testing
