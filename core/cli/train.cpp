@@ -1,10 +1,12 @@
 // fvlm-engine train: trains the stages of a recipe into a run folder, or resumes a run.
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/batch_search.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "dist/rendezvous.h"
 #include "model/execution.h"
 #include "recipe/print.h"
 #include "report/run_summary.h"
@@ -12,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <chrono>
 
 namespace fvlm::cli {
 namespace {
@@ -58,14 +60,35 @@ void refuse_beside_find_batch(const ParsedOptions& parsed) {
       throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
 }
 
-// One process trains a run. Several processes, started by a launcher, would each train the same.
-void refuse_several_processes() {
-  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"})
-    if (const char* count = std::getenv(name); count && std::atoll(count) > 1)
-      throw Error(ErrorKind::usage,
-                  fmt::format("{} is {}: training runs in one process, on one GPU; start it without torchrun, srun or "
-                              "mpirun, or with one process",
-                              name, count));
+// These open what one process has.
+void refuse_several_ranks(const ParsedOptions& parsed, int64_t ranks) {
+  for (const char* option : {"find-batch", "dry-run"})
+    if (ranks > 1 && parsed.flag(option))
+      throw Error(ErrorKind::usage, fmt::format("--{} runs in one process, and {} ranks were started", option, ranks))
+          .advise("start it without torchrun or srun");
+}
+
+// Trains, as one of several ranks where a launcher started them.
+train::TrainReport train_together(const recipe::Resolved& resolved, train::TrainRequest& request,
+                                  const ParsedOptions& parsed, const std::optional<dist::Launch>& launch) {
+  if (!launch) {
+    if (request.shards_optimizer)
+      throw Error(ErrorKind::usage, "--zero divides the optimizer's state among ranks, and there is one process")
+          .advise("start several with torchrun or srun");
+    return train::train(resolved, request, *open_registry(parsed));
+  }
+  const std::chrono::seconds timeout(parsed.integer_or("rank-timeout", 600));
+  const auto ranks = dist::Ranks::join(*launch, request.device, timeout);
+  request.ranks = ranks.get();
+  if (ranks->is_first() && ranks->are_several())
+    log_info("{} ranks train together, by {}", ranks->count(), ranks->group()->name());
+  if (!ranks->is_first()) set_log_level(LogLevel::warning); // the first one says the rest
+  try {
+    return train::train(resolved, request, *open_registry(parsed));
+  } catch (const Error& error) {
+    ranks->report_failure(error.text());
+    throw;
+  }
 }
 
 fs::path named_checkpoint(const std::string& resume) {
@@ -80,10 +103,10 @@ fs::path named_checkpoint(const std::string& resume) {
 int train_stages(Arguments arguments) {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
-      "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--set PATH=VALUE]\n"
-      "      [--arg NAME=VALUE] [--json]",
-      "Train the stages of a recipe one after the other, into a run folder. The same command resumes a run that was\n"
-      "stopped or killed. Ctrl-C, SIGTERM or a closed terminal saves a checkpoint and exits with 75; a second Ctrl-C\n"
+      "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero]\n"
+      "      [--rank-timeout SECONDS] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that torchrun\n"
+      "or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a closed terminal saves a checkpoint and exits with 75; a second Ctrl-C\n"
       "exits at once.",
       "train recipes/quickstart.lua --run-dir runs/mine");
   add_recipe_options(options);
@@ -100,10 +123,16 @@ int train_stages(Arguments arguments) {
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
       .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
+      .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters (ZeRO-1)")
+      .value("rank-timeout", "SECONDS", "of several ranks: take one for lost that keeps the others waiting; default 600")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  refuse_several_processes();
+  const auto launch = dist::launch_of_environment();
+  if (launch) {
+    refuse_several_ranks(*parsed, launch->ranks);
+    dist::choose_gpu(*launch);
+  }
   const auto resolved = recipe::resolve(recipe_request(*parsed));
 
   train::TrainRequest request;
@@ -122,6 +151,7 @@ int train_stages(Arguments arguments) {
   if (parsed->value("max-steps") && request.max_steps < 0)
     throw Error(ErrorKind::usage, "--max-steps: expected 0 or more");
   request.allow_plan_change = parsed->flag("allow-plan-change");
+  request.shards_optimizer = parsed->flag("zero");
   const std::string device = parsed->value_or("device", default_device());
   initialize_device(device);
   request.device = model::device_named(device);
@@ -143,9 +173,8 @@ int train_stages(Arguments arguments) {
     return 0;
   }
   request.write_report = write_report_page;
-  const auto registry = open_registry(*parsed);
-  const auto report = train::train(resolved, request, *registry);
-  print(report, request.folder, request.resume.has_value(), parsed->flag("json"));
+  const auto report = train_together(resolved, request, *parsed, launch);
+  if (!launch || launch->rank == 0) print(report, request.folder, request.resume.has_value(), parsed->flag("json"));
   const bool reached_max_steps = request.max_steps >= 0 && report.steps >= request.max_steps;
   return report.stopped && !reached_max_steps ? static_cast<int>(ErrorKind::stopped) : 0;
 }

@@ -1,6 +1,6 @@
-// The interface to what the engine does on a GPU besides tensor operations: CUDA graphs, a side stream, a prefetch
-// stream, events, profiling. Its implementation is libfvlm_cuda.so (device/cuda), which the program loads where it
-// works on a GPU; everything else compiles without CUDA.
+// The interface to what the engine does on a GPU besides tensor operations: CUDA graphs, a side stream, streams for
+// prefetching and for communication, events, profiling. Its implementation is libfvlm_cuda.so (device/cuda), which the
+// program loads where it works on a GPU; everything else compiles without CUDA.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -66,6 +66,10 @@ class Runtime {
   // Runs `copies`, which enqueues on the prefetch stream, after the event: concurrently with computation. Returns an
   // event for their completion.
   virtual std::shared_ptr<Event> copy_on_prefetch_stream(const Event& after, const std::function<void()>& copies) = 0;
+  // Runs `work`, which enqueues on the communication stream, the cudaStream_t that it is given: after everything
+  // enqueued before, concurrently with what the current stream gets next. Returns an event for its completion. Can be
+  // captured, where the current stream waits for the event before the capture ends.
+  virtual std::shared_ptr<Event> run_on_communication_stream(const std::function<void(void* stream)>& work) = 0;
   // Makes the current stream wait for the event.
   virtual void wait_event(const Event& event) = 0;
 

@@ -74,14 +74,17 @@ MetricsLog::MetricsLog(const fs::path& run, Position from) {
   if (records.size == 0) files_->events.append(version_record(wall_time()));
 }
 
+MetricsLog::MetricsLog() = default;
 MetricsLog::~MetricsLog() = default;
 
 void MetricsLog::write(const Record& record) {
+  if (!files_) return;
   files_->metrics.append(json_line(record));
   if (!record.values.empty()) files_->events.append(scalars_record(wall_time(), record.step, tagged(record)));
 }
 
 Position MetricsLog::flush() {
+  if (!files_) return {};
   return {files_->metrics.flush(), files_->events.flush()};
 }
 

@@ -37,6 +37,7 @@ class MetricsLog {
   // Continues the files of a run at `from` and truncates what a killed run wrote behind it. At {0, 0} both files start
   // over, as does a file that does not match `from` (report/log_position.h). Throws Error when a file cannot be opened.
   MetricsLog(const std::filesystem::path& run, Position from);
+  MetricsLog(); // writes nothing: of a rank that is not the first
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

@@ -77,7 +77,7 @@ Snapshot snapshot(const ModelDescription& description, const model::Model& model
   shot.description.plan_hash = state.plan_hash;
   for (const ops::Parameter& parameter : model.parameters().all())
     shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
-  for (const auto& [name, tensor] : optimization.state()) shot.optimizer[name] = copied(tensor);
+  optimization.gather_state([&](const std::string& name, const at::Tensor& all) { shot.optimizer[name] = copied(all); });
   return shot;
 }
 
@@ -136,12 +136,13 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
   const auto file = Safetensors::open(checkpoint / optimizer_file);
   for (auto& [name, tensor] : optimization.state()) {
     const TensorView& saved = file.at(name);
-    if (saved.shape != tensor.sizes().vec())
+    if (saved.shape != std::vector<int64_t>{optimization.elements()})
       throw Error(ErrorKind::data, fmt::format("{} has {} numbers, and this stage's optimizer {}", shown(name),
-                                               saved.elements(), tensor.numel()))
+                                               saved.elements(), optimization.elements()))
           .at(checkpoint.string())
           .advise("resume with the plan that the run was begun with");
-    at::Tensor(tensor).copy_(model::tensor_over(saved));
+    const dist::Slice& own = optimization.own_slice();
+    at::Tensor(tensor).copy_(model::tensor_over(saved).narrow(0, own.begin, own.length));
   }
   optimization.resume_at(read_state(checkpoint).optimizer_steps);
 }

@@ -41,9 +41,9 @@ std::vector<plan::Action> read_journaled(const Json& list) {
 } // namespace
 
 ControlCalls::ControlCalls(const plan::Stage& stage, std::string plan_hash, std::shared_ptr<recipe::Sandbox> lua,
-                           std::filesystem::path journal)
-    : stage_(stage), plan_hash_(std::move(plan_hash)), lua_(std::move(lua)) {
-  if (!stage.control) return;
+                           std::filesystem::path journal, const dist::Ranks& ranks)
+    : stage_(stage), ranks_(ranks), plan_hash_(std::move(plan_hash)), lua_(std::move(lua)) {
+  if (!stage.control || !ranks.is_first()) return;
   if (!lua_)
     throw Error(ErrorKind::recipe, "this stage has a control function, and a plan file holds no functions")
         .at(fmt::format("stages.{}.control", stage.name))
@@ -66,26 +66,28 @@ ControlCalls::ControlCalls(const plan::Stage& stage, std::string plan_hash, std:
 
 std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std::string, double>& metrics,
                                                std::string& memory) {
-  if (const auto known = known_.find(step); known != known_.end()) {
-    memory = known->second.memory;
-    return read_journaled(Json::parse(known->second.actions));
-  }
+  const Entry own = ranks_.is_first() ? answer_of_first(step, metrics, memory) : Entry();
+  const std::string actions = ranks_.from_first(own.actions);
+  memory = ranks_.from_first(own.memory);
+  return read_journaled(Json::parse(actions));
+}
+
+ControlCalls::Entry ControlCalls::answer_of_first(int64_t step, const std::map<std::string, double>& metrics,
+                                                  const std::string& memory) {
+  if (const auto known = known_.find(step); known != known_.end()) return known->second;
   Json numbers = Json::object();
   for (const auto& [name, value] : metrics) numbers[name] = value;
   const recipe::Origin here{stage_.control->run.defined, 0, ""};
   const recipe::Value arguments[] = {recipe::from_json(numbers, here), recipe::from_json(Json::parse(memory), here)};
   std::vector<recipe::Value> after;
-  const auto actions = recipe::read_actions(
-      lua_->call(recipe::FunctionId{static_cast<int>(stage_.control->run.index)}, arguments, &after));
-  memory = recipe::control_memory_json(after.at(1)).dump();
-  const Json line = {{"stage", stage_.name},
-                     {"plan", plan_hash_},
-                     {"step", step},
-                     {"actions", actions_json(actions)},
-                     {"memory", Json::parse(memory)}};
+  const Json actions = actions_json(recipe::read_actions(
+      lua_->call(recipe::FunctionId{static_cast<int>(stage_.control->run.index)}, arguments, &after)));
+  const Json kept = recipe::control_memory_json(after.at(1));
+  const Json line = {
+      {"stage", stage_.name}, {"plan", plan_hash_}, {"step", step}, {"actions", actions}, {"memory", kept}};
   journal_->append(line.dump() + "\n");
   journal_->flush();
-  return actions;
+  return {actions.dump(), kept.dump()};
 }
 
 } // namespace fvlm::train

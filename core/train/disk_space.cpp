@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization) {
   size_t bytes = 0;
   for (const ops::Parameter& parameter : model.parameters().all()) bytes += parameter.value.nbytes();
-  for (const auto& [name, tensor] : optimization.state()) bytes += tensor.nbytes();
+  for (const auto& [name, tensor] : optimization.state())
+    bytes += tensor.element_size() * static_cast<size_t>(optimization.elements());
   return bytes;
 }
 

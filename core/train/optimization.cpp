@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -67,8 +66,9 @@ double of_group(const plan::ByGroup& numbers, const std::string& group) {
 } // namespace
 
 Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
-                           model::Parameters& parameters, std::vector<Group> groups)
-    : parameters_(parameters), groups_(std::move(groups)), uses_graphs_(plan.speed.graphs && device::runtime()) {
+                           model::Parameters& parameters, std::vector<Group> groups, const Sharing& sharing)
+    : parameters_(parameters), groups_(std::move(groups)), arenas_(sharing, parameters.trained(), whole_parts(stage)),
+      uses_graphs_(plan.speed.graphs && device::runtime() && arenas_.is_capturable()) {
   for (const Group& group : groups_)
     for (const ops::Parameter* parameter : group.parameters)
       if (!group.trained && parameter->gradient.defined()) untrained_.push_back(parameter->gradient);
@@ -77,7 +77,8 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
         .at(fmt::format("stages.{}", stage.name));
 
   const bool own_master = parameters.trained().scalar_type() != at::kFloat;
-  master_ = own_master ? parameters.trained().to(at::kFloat) : parameters.trained();
+  const at::Tensor own = arenas_.own(parameters.trained());
+  master_ = own_master ? own.to(at::kFloat) : own;
 
   const auto on = [&](at::ScalarType type) { return parameters.trained().options().dtype(type); };
   norm_ = at::zeros({}, on(at::kDouble));
@@ -127,8 +128,7 @@ std::vector<const Group*> Optimization::trained() const {
   return trained;
 }
 
-std::vector<fvlm_optimizer_segment>
-Optimization::segments(const std::function<bool(const Group&, const ops::Parameter&)>& takes) const {
+std::vector<fvlm_optimizer_segment> Optimization::segments(const Takes& takes) const {
   std::vector<fvlm_optimizer_segment> segments;
   const auto all = trained();
   for (size_t group = 0; group < all.size(); ++group)
@@ -142,12 +142,43 @@ Optimization::segments(const std::function<bool(const Group&, const ops::Paramet
   return segments;
 }
 
+// What no rank can update a part of: AdamW looks at single elements, other algorithms at matrices.
+std::vector<dist::Slice> Optimization::whole_parts(const plan::Stage& stage) const {
+  if (std::holds_alternative<plan::AdamW>(stage.optimizer)) return {};
+  const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
+  std::vector<dist::Slice> whole;
+  for (const auto& segment : segments([&](const Group& group, const ops::Parameter& parameter) {
+         return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter));
+       }))
+    whole.push_back({segment.offset, segment.rows * segment.cols});
+  return whole;
+}
+
+// Those inside the rank's slice, counted from its beginning. One that the slice cuts becomes a vector; where none is left,
+// an empty one stands for them, so that all ranks have the same states.
+std::vector<fvlm_optimizer_segment>
+Optimization::own_segments(const std::vector<fvlm_optimizer_segment>& all) const {
+  if (!arenas_.is_sharded() || all.empty()) return all;
+  const dist::Slice& own = arenas_.own();
+  std::vector<fvlm_optimizer_segment> inside;
+  for (fvlm_optimizer_segment segment : all) {
+    const int64_t end = segment.offset + segment.rows * segment.cols;
+    const int64_t first = std::max(segment.offset, own.begin), last = std::min(end, own.end());
+    if (first >= last) continue;
+    if (first > segment.offset || last < end) segment = {first, 1, last - first, segment.group};
+    segment.offset -= own.begin;
+    inside.push_back(segment);
+  }
+  if (inside.empty()) inside.push_back({0, all.front().rows, 0, all.front().group});
+  return inside;
+}
+
 void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                             const std::string& algorithm, bool others) {
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
-  const auto chosen = segments([&](const Group& group, const ops::Parameter& parameter) {
+  const auto chosen = own_segments(segments([&](const Group& group, const ops::Parameter& parameter) {
     return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter)) != others;
-  });
+  }));
   if (chosen.empty()) return;
   const auto& common = plan::common(stage.optimizer);
   const at::Device device = parameters_.trained().device();
@@ -157,7 +188,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   query.gradient_dtype = ops::abi_dtype(parameters_.gradients().scalar_type());
   query.parameter_dtype = ops::abi_dtype(parameters_.trained().scalar_type());
   query.state_dtype = ops::abi_dtype(common.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
-  query.elements = parameters_.trained().numel();
+  query.elements = arenas_.own().length;
   query.segment_count = static_cast<int64_t>(chosen.size());
   query.group_count = static_cast<int64_t>(trained().size());
   query.segments = chosen.data();
@@ -229,30 +260,37 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
 void Optimization::apply() {
   parameters_.zero_missing_gradients();
   for (at::Tensor& gradient : untrained_) gradient.zero_();
-  norm_.copy_(at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat)).mul_(limits_[0]);
+  const at::Tensor &gradients = parameters_.gradients(), &values = parameters_.trained();
+  arenas_.reduce(gradients, sums_);
+  norm_.copy_(arenas_.norm(gradients)).mul_(limits_[0]);
   scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);
   const at::Tensor applies = norm_.isfinite() & sums_.isfinite().all();
   skip_.copy_(applies.logical_not());
   for (const Part& part : parts_) {
     std::vector<at::Tensor> states;
     for (const auto& state : part.states) states.push_back(state.values);
-    const bool rounded = parameters_.trained().scalar_type() != at::kFloat;
-    part.optimizer->step({master_, parameters_.gradients(), rounded ? parameters_.trained() : at::Tensor(), states},
+    const bool rounded = values.scalar_type() != at::kFloat;
+    part.optimizer->step({master_, arenas_.own(gradients), rounded ? arenas_.own(values) : at::Tensor(), states},
                          {part.of_device, step_, scale_, skip_});
   }
+  arenas_.gather(values);
   step_.add_(applies);
 }
 
 std::map<std::string, at::Tensor> Optimization::state() const {
   std::map<std::string, at::Tensor> state;
-  if (master_.data_ptr() != parameters_.trained().data_ptr()) state["master"] = master_;
+  if (parameters_.trained().scalar_type() != at::kFloat) state["master"] = master_;
   for (const Part& part : parts_)
     for (const auto& own : part.states) state[part.algorithm + "." + own.name] = own.values;
   return state;
 }
 
+void Optimization::gather_state(const std::function<void(const std::string& name, const at::Tensor& all)>& take) const {
+  for (const auto& [name, own] : state()) take(name, arenas_.gathered(own));
+}
+
 void Optimization::adopt_values() {
-  if (master_.data_ptr() != parameters_.trained().data_ptr()) master_.copy_(parameters_.trained());
+  if (parameters_.trained().scalar_type() != at::kFloat) master_.copy_(arenas_.own(parameters_.trained()));
 }
 
 } // namespace fvlm::train

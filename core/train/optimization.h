@@ -5,6 +5,7 @@
 #include "plugin/registry.h"
 #include "plugin/selection.h"
 #include "train/groups.h"
+#include "train/shared_arenas.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -20,8 +21,9 @@ namespace fvlm::train {
 class Optimization {
  public:
   // Throws Error(plugin) where nobody has the algorithm, Error(recipe) for hyperparameters that it does not know.
+  // The ranks that share the stage, if any, outlive it.
   Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, model::Parameters& parameters,
-               std::vector<Group> groups);
+               std::vector<Group> groups, const Sharing& sharing = {});
 
   // Of each group that is trained, in order; of what Muon leaves to AdamW, the second.
   struct Rates {
@@ -29,7 +31,8 @@ class Optimization {
   };
   // Muon's momentum for this step of the stage, counted from 0, where it has a warm-up.
   void set_momentum(int64_t step);
-  // A step with the gradients as they stand, times `scale`, and no longer together than `clip` (0: any length). Where
+  // A step with the gradients as they stand, summed over all ranks, times `scale`, and no longer together than `clip` (0:
+  // any length). Where
   // they or `sums` (float64, of one shape) are not finite it changes nothing, and is not counted. Nothing is read back.
   // recorded: false where it is to run operation by operation in any case.
   void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums, bool recorded = true);
@@ -37,6 +40,8 @@ class Optimization {
   double gradient_norm() const { return norm_.item<double>(); }
   // The same where the device has it: float64, a scalar.
   const at::Tensor& norm() const { return norm_; }
+  // The step's `sums`, of all ranks.
+  const at::Tensor& sums() const { return sums_; }
   // Launches of the last step, where they were recorded.
   int64_t kernels() const { return kernels_; }
 
@@ -44,8 +49,13 @@ class Optimization {
   const std::vector<Rates>& base_rates() const { return base_rates_; }
 
   // What a checkpoint has to hold besides the parameters: moments by "ALGORITHM.NAME", and "master" where the model
-  // computes in another type. Views: what is copied into them is what the next step reads.
+  // computes in another type. Views: what is copied into them is what the next step reads. Of arenas of so many
+  // elements they are this rank's slice.
   std::map<std::string, at::Tensor> state() const;
+  int64_t elements() const { return parameters_.trained().numel(); }
+  const dist::Slice& own_slice() const { return arenas_.own(); }
+  // The same of all ranks, one by one. Every rank calls it.
+  void gather_state(const std::function<void(const std::string& name, const at::Tensor& all)>& take) const;
   // That were applied. Waits for the device.
   int64_t steps() const { return step_.item<int64_t>() - 1; }
   void resume_at(int64_t steps) { step_.fill_(steps + 1); }
@@ -64,13 +74,16 @@ class Optimization {
   };
   void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const std::string& algorithm,
                 bool others);
-  std::vector<fvlm_optimizer_segment>
-  segments(const std::function<bool(const Group&, const ops::Parameter&)>& takes) const;
+  using Takes = std::function<bool(const Group&, const ops::Parameter&)>;
+  std::vector<fvlm_optimizer_segment> segments(const Takes& takes) const;
+  std::vector<fvlm_optimizer_segment> own_segments(const std::vector<fvlm_optimizer_segment>& all) const;
+  std::vector<dist::Slice> whole_parts(const plan::Stage& stage) const;
   void apply();
   void set(Part& part, const std::string& name, size_t group, double value);
 
   model::Parameters& parameters_;
   std::vector<Group> groups_;
+  SharedArenas arenas_;
   std::vector<Part> parts_;
   at::Tensor master_;                 // the parameters themselves where they are float32
   std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for

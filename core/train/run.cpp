@@ -13,6 +13,7 @@
 #include "train/data_rehearsal.h"
 #include "train/initial_model.h"
 #include "train/optimization.h"
+#include "train/rank_view.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/stage_length.h"
@@ -23,6 +24,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <unistd.h>
 #include <utility>
 
 namespace fvlm::train {
@@ -38,37 +40,34 @@ namespace fs = std::filesystem;
 class Run {
  public:
   Run(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry)
-      : resolved_(resolved), plan_(resolved.plan), request_(request), registry_(registry) {}
+      : resolved_(resolved), plan_(resolved.plan), request_(request), registry_(registry),
+        ranks_(request.ranks ? *request.ranks : alone_) {}
 
   TrainReport train() {
     const auto started = std::chrono::steady_clock::now();
     const auto stages = wanted_stages();
-    const RunFolder folder(request_.folder);
-    opened_ = folder.open(resolved_);
-    log_.emplace(request_.folder / "log.txt");
-    const CrashLog crashes(request_.folder / "log.txt");
-    const Place place = request_.resume ? checkpoints_.named(*request_.resume, stages) : checkpoints_.newest(stages);
-    const bool is_known = !opened_.record.id.empty();
-    if (opened_.record.id.empty())
-      opened_.record.id = place.state.run_id.empty() ? RunRecord::new_id() : place.state.run_id;
-    check_change(place, stages);
-    announce(place, *stages[place.stage], is_known);
-    if (request_.resume) checkpoints_.set_aside_behind(place.state);
-    checkpoints_.link();
-    report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
-    report::ProgressLine line;
+    require_equal_views(ranks_, resolved_, registry_, request_.device);
+    const Place place = open(stages);
+    const auto metrics =
+        leads() ? std::make_unique<report::MetricsLog>(
+                      request_.folder, report::Position{place.state.metrics_bytes, place.state.events_bytes})
+                : std::make_unique<report::MetricsLog>();
+    report::ProgressLine line(leads() ? STDERR_FILENO : -1);
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
     require_positions(resolved_, description);
-    const ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
+    ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
+    replicas.parts = std::stoll(ranks_.from_first(std::to_string(replicas.parts)));
     RunContext context{plan_,
                        resolved_.hash,
                        request_.folder,
                        registry_,
                        request_.device,
+                       ranks_,
+                       request_.shards_optimizer,
                        description,
                        resolved_.lua,
-                       metrics,
+                       *metrics,
                        line,
                        writer,
                        replicas.threads,
@@ -93,12 +92,12 @@ class Run {
       };
       if (checkpoint.empty()) state = stage_begins(state);
       Trainer run(context, stage, begin, state, checkpoint, request_.faults);
-      if (i == place.stage) {
-        folder.write(opened_, resolved_);
-        record_changes(place, metrics);
+      if (i == place.stage && folder_) {
+        folder_->write(opened_, resolved_);
+        record_changes(place, *metrics);
       }
       previous_model_.reset(); // begun from, and no longer needed
-      folder.write_parameters(stage.name, budget::group_lines(plan_.model, stage, description));
+      if (folder_) folder_->write_parameters(stage.name, budget::group_lines(plan_.model, stage, description));
       const int64_t before = run.state().step;
       const StageEnd end = run.run();
       line.clear();
@@ -113,10 +112,10 @@ class Run {
         break;
       }
       context.samples_before += stage.samples;
-      metrics.flush();
+      metrics->flush();
       write_report();
     }
-    metrics.flush();
+    metrics->flush();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     return report;
   }
@@ -137,14 +136,48 @@ class Run {
                        stages[place.stage]->name, request_.folder.string());
   }
 
-  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened.
+  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened. And to the other
+  // ranks, which cannot go on without this one.
   void log_failure(const std::string& text) {
     if (log_) log_->write(LogLevel::error, text);
+    ranks_.report_failure(text);
   }
 
  private:
+  bool leads() const { return ranks_.is_first(); }
+
+  // The first rank opens the run's folder, alone: it decides where the others start, too.
+  Place open(const std::vector<const plan::Stage*>& stages) {
+    ranks_.enter("opening the run's folder");
+    if (!leads()) {
+      opened_.record.id = ranks_.from_first("");
+      Place place;
+      place.stage = std::stoull(ranks_.from_first(""));
+      place.checkpoint = ranks_.from_first("");
+      place.state = RunState::parse(ranks_.from_first(""), "the first rank's state");
+      return place;
+    }
+    folder_.emplace(request_.folder);
+    opened_ = folder_->open(resolved_);
+    log_.emplace(request_.folder / "log.txt");
+    crashes_.emplace(request_.folder / "log.txt");
+    const Place place = request_.resume ? checkpoints_.named(*request_.resume, stages) : checkpoints_.newest(stages);
+    const bool is_known = !opened_.record.id.empty();
+    if (opened_.record.id.empty())
+      opened_.record.id = place.state.run_id.empty() ? RunRecord::new_id() : place.state.run_id;
+    check_change(place, stages);
+    announce(place, *stages[place.stage], is_known);
+    if (request_.resume) checkpoints_.set_aside_behind(place.state);
+    checkpoints_.link();
+    ranks_.from_first(opened_.record.id);
+    ranks_.from_first(std::to_string(place.stage));
+    ranks_.from_first(place.checkpoint.empty() ? "" : fs::absolute(place.checkpoint).string());
+    ranks_.from_first(place.state.text());
+    return place;
+  }
+
   void write_report() const {
-    if (!request_.write_report) return;
+    if (!request_.write_report || !leads()) return;
     try {
       request_.write_report(request_.folder);
     } catch (const Error& error) { // the run is worth more than its report
@@ -267,13 +300,18 @@ class Run {
     return checkpoints_.finished(from);
   }
 
+  std::optional<RunFolder> folder_; // of the first rank
   std::optional<LogFile> log_;
+  std::optional<CrashLog> crashes_;
+  const dist::Ranks alone_;
   const recipe::Resolved& resolved_;
   const plan::Plan& plan_;
   const TrainRequest& request_;
   Registry& registry_;
+  const dist::Ranks& ranks_;
   OpenedRun opened_;
-  RunCheckpoints checkpoints_{plan_, request_.folder, opened_.record, request_.allow_plan_change};
+  // Whether a checkpoint is of one of the run's plans the first rank has found out for all.
+  RunCheckpoints checkpoints_{plan_, request_.folder, opened_.record, request_.allow_plan_change || !leads()};
   std::string previous_;
   std::shared_ptr<model::Model> previous_model_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "base/log.h"
 #include "data/stream/host_pack.h"
+#include "dist/ranks.h"
 #include "model/parameters.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
@@ -27,6 +28,8 @@ struct RunContext {
   std::filesystem::path folder;
   Registry& registry;
   at::Device device;
+  const dist::Ranks& ranks; // the first writes what the run records, the others nothing
+  bool shards_optimizer;    // ZeRO-1
   ModelDescription description;
   std::shared_ptr<recipe::Sandbox> lua;
   report::MetricsLog& metrics;
@@ -40,6 +43,7 @@ struct RunContext {
 
   // Into the metrics and, as a warning, into the log.
   void event(const std::string& stage, int64_t step, const std::string& what, const std::string& text) {
+    if (!ranks.is_first()) return;
     log_warning("{}, step {}: {}", stage, step, text);
     metrics.write({"event", stage, step, {{"what", what}, {"text", text}}, {}});
   }

@@ -21,6 +21,7 @@ void StageCheckpoints::load(const std::filesystem::path& checkpoint) {
 }
 
 void StageCheckpoints::check_room() const {
+  if (!context_.ranks.is_first()) return;
   train::check_room(folder_.path(), checkpoint_bytes(*model_.model, *model_.optimization),
                     kept_checkpoints(context_.plan.checkpoint, stage_), std::ssize(folder_.steps()));
 }
@@ -32,6 +33,10 @@ void StageCheckpoints::save() {
 }
 
 void StageCheckpoints::write() {
+  if (!context_.ranks.is_first()) { // its slices go to the first, which writes all
+    model_.optimization->gather_state([](const std::string&, const at::Tensor&) {});
+    return;
+  }
   const auto position = context_.metrics.flush();
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
@@ -40,25 +45,33 @@ void StageCheckpoints::write() {
   });
 }
 
+// All ranks write again, since the first one has the slices of the others in its checkpoint.
 void StageCheckpoints::wait_until_saved() {
   using namespace std::chrono;
   const auto until = steady_clock::now() + context_.write_patience;
   milliseconds pause(1000);
-  while (!context_.writer.wait()) {
-    const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
-    if (rest <= milliseconds(0) || StopSignals::stop_requested())
-      throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
-                                                  stage_.name, state_.step, context_.writer.why_not()))
-          .at(folder_.of(state_.step).string())
-          .advise(fmt::format("correct that, and start the same command again: it {}", resumed_from()));
-    pause = std::min(pause, rest);
-    log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
-                human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
-    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_requested();)
-      std::this_thread::sleep_for(std::min(pause, milliseconds(50)));
+  const auto is_written = [&] { return !context_.ranks.is_first() || context_.writer.wait(); };
+  while (!context_.ranks.from_first(is_written() ? "" : "again").empty()) {
+    if (context_.ranks.is_first()) pause_before_writing(until, pause);
     pause = std::min(2 * pause, milliseconds(30000));
     write();
   }
+}
+
+void StageCheckpoints::pause_before_writing(std::chrono::steady_clock::time_point until,
+                                            std::chrono::milliseconds pause) const {
+  using namespace std::chrono;
+  const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
+  if (rest <= milliseconds(0) || StopSignals::stop_requested())
+    throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
+                                                stage_.name, state_.step, context_.writer.why_not()))
+        .at(folder_.of(state_.step).string())
+        .advise(fmt::format("correct that, and start the same command again: it {}", resumed_from()));
+  pause = std::min(pause, rest);
+  log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
+              human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
+  for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_requested();)
+    std::this_thread::sleep_for(std::min(pause, milliseconds(50)));
 }
 
 // What the same command does now.
@@ -70,7 +83,10 @@ std::string StageCheckpoints::resumed_from() const {
 
 int64_t StageCheckpoints::roll_back(const std::string& why) {
   context_.writer.wait();
-  const auto last = folder_.newest();
+  std::optional<int64_t> last;
+  if (context_.ranks.is_first()) last = folder_.newest();
+  if (const int64_t step = std::stoll(context_.ranks.from_first(std::to_string(last.value_or(-1)))); step >= 0)
+    last = step;
   const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
   if (!may)
     throw Error(ErrorKind::diverged, why)

@@ -4,6 +4,7 @@
 #include "train/stage_model.h"
 #include "train/state.h"
 
+#include <chrono>
 #include <string>
 
 namespace fvlm::train {
@@ -33,6 +34,7 @@ class StageCheckpoints {
 
  private:
   void write();
+  void pause_before_writing(std::chrono::steady_clock::time_point until, std::chrono::milliseconds pause) const;
   std::string resumed_from() const;
 
   RunContext& context_;

@@ -67,6 +67,14 @@ std::unique_ptr<DataLoader> StageData::loader(const Cursor& from) const {
   return std::make_unique<DataLoader>(samples(), order_, batches_, pack_, mix_.loader_options(), from);
 }
 
+std::unique_ptr<DataLoader> StageData::loader_of_all_ranks() const {
+  BatchPlan whole = batches_;
+  whole.ranks = 1;
+  DataLoaderOptions options = mix_.loader_options();
+  options.rank = 0;
+  return std::make_unique<DataLoader>(samples(), order_, whole, pack_, options, start());
+}
+
 DataStatistics StageData::statistics(int64_t samples, const PackPadding& padding,
                                      const std::function<void(int64_t done)>& progress) const {
   DataStatistics statistics;

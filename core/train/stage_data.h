@@ -27,7 +27,8 @@ class StageData {
   const SelectionReport& packer() const { return packer_; } // which was chosen
 
   Cursor start() const { return Composer::start(batches_, order_); }
-  std::unique_ptr<DataLoader> loader(const Cursor& from) const;
+  std::unique_ptr<DataLoader> loader(const Cursor& from) const; // of the rank's packs
+  std::unique_ptr<DataLoader> loader_of_all_ranks() const;      // of the whole stage
 
   // Of about so many samples from the stage's beginning, as they come, in packs as training has them.
   DataStatistics statistics(int64_t samples, const PackPadding& padding,

@@ -69,7 +69,7 @@ void check_teacher(const std::string& folder, const DecoderConfig& teacher, cons
 }
 
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
-                            const MakeModel& policy, const MakeModel& begin) {
+                            const MakeModel& policy, const MakeModel& begin, const Sharing& sharing) {
   StageModel made;
   made.model = policy({device, type_of(plan.precision), gradient_type(plan), [&](const model::ParameterSpec& spec) {
                          return trains(stage, group_of(plan.model, directory_name(spec.name)));
@@ -88,7 +88,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
     check_teacher(*folder, teacher->config().decoder, made.model->config().decoder);
   }
   made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.model->parameters(),
-                                                     groups_of(plan.model, stage, made.model->parameters()));
+                                                     groups_of(plan.model, stage, made.model->parameters()), sharing);
   return made;
 }
 

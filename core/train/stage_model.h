@@ -46,7 +46,7 @@ struct StageModel {
 // `policy` makes the model that trains, `begin` the live reference; a cache of its log-probabilities is for the caller
 // to add. Throws Error for teachers and groups that make no sense, and where nobody has the optimizer.
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
-                            const MakeModel& policy, const MakeModel& begin);
+                            const MakeModel& policy, const MakeModel& begin, const Sharing& sharing = {});
 
 // What a pack of this size can hold of the stage's samples; `most_samples` 0: any number.
 model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,

@@ -10,7 +10,7 @@ namespace fvlm::train {
 bool read_stage(RunContext& context, const plan::Stage& stage, const StageData& data, const std::string& what,
                 const std::function<bool(const PackedSample&)>& known,
                 const std::function<void(const HostPack&)>& take) {
-  const auto loader = data.loader(data.start());
+  const auto loader = data.loader_of_all_ranks();
   report::TrainingProgress moment;
   moment.stage = stage.name + ": " + what;
   moment.steps = stage.steps;

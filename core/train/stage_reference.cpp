@@ -45,7 +45,7 @@ void StageReference::provide(const Needs& needs, const StageData& data, ThreadRe
   if (needs.policy) {
     state_.reference = fingerprint(needs.policy->parameters());
     // Where all that is needed of the reference is cached, it is never made again.
-    if (!cache || evaluates) weights_.keep(needs.policy->parameters());
+    if ((!cache || evaluates) && context_.ranks.is_first()) weights_.keep(needs.policy->parameters());
   }
   if (cache) {
     const auto open = [&] { cache->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
@@ -66,6 +66,7 @@ void StageReference::fill(ReferenceLogProbCache& cache, const model::Model& refe
       context_, stage_, data, "reference", [&](const PackedSample& packed) { return cache.contains(packed); },
       [&](const HostPack& pack) { cache_pack(pack, reference); });
   replicas.finish_caching();
+  if (!context_.ranks.is_first()) return; // every rank has all of it
   cache.write(complete);
   log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, cache.pairs(),
            (context_.folder / stage_.name).string(), complete ? "" : ", and more are to come");

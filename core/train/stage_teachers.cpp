@@ -65,6 +65,7 @@ void cache_teachers(RunContext& context, const plan::Stage& stage, const StageMo
         for (const HostPack& part : packs_of_teachers(pack, most_rows)) cache_pack(part);
       });
   replicas.finish_caching();
+  if (!context.ranks.is_first()) return; // every rank has all of it
   cache.write(complete);
   log_info("stage {}: the teacher's hidden states of {} samples are in {}{}", stage.name, cache.samples(),
            (context.folder / stage.name).string(), complete ? "" : ", and more are to come");

@@ -24,10 +24,13 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
                  const std::filesystem::path& checkpoint, const Faults& faults)
     : context_(context), stage_(stage), faults_(faults), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
-            {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
+            {.rank = context.ranks.rank(),
+             .quarantine_log = context.folder / "quarantine.log",
+             .device = context.device},
+            context.ranks.count()),
       reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
       observer_(context, stage, state_),
-      control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl"),
+      control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl", context.ranks),
       // Where a step may change what the next one starts from, that one waits.
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                      context.plan.precision != plan::Precision::fp16) {
@@ -40,7 +43,8 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   const MakeModel reference = [&](const model::ArenaOptions& options) {
     return begins ? begin(options) : reference_.make(begin, bare, options);
   };
-  model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference);
+  model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference,
+                            {&context.ranks, context.shards_optimizer});
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
@@ -120,18 +124,25 @@ StageEnd Trainer::run() {
 
 StageEnd Trainer::train() {
   open_loader(state_.cursor);
+  begin_together();
   bool ends_here = false;
   while (!ends_here) {
-    if (StopSignals::stop_requested() || context_.steps_left == 0) return stop();
+    if (stop_requested() || context_.steps_left == 0) return stop();
     auto loaded = next_pack();
     if (!loaded) break;
-    if (!forward_backward(*loaded)) {
+    const bool is_computed = forward_backward(*loaded);
+    if (is_computed && !loaded->last) continue;
+    const StepTotals totals = total(*loaded, is_computed);
+    if (totals.begins_anew()) {
       loaded.reset();
       open_loader(state_.cursor);
       continue;
     }
-    if (!loaded->last) continue;
-    PendingStep step = optimizer_step(*loaded);
+    if (totals.used.samples == 0 && context_.ranks.are_several()) { // one process skips such a step in its loader
+      assembly_.reset();
+      continue;
+    }
+    PendingStep step = optimizer_step(*loaded, totals);
     loaded.reset();
     if (context_.steps_left > 0) --context_.steps_left;
     observe(); // the previous step, while the device computes this one
@@ -150,13 +161,13 @@ StageEnd Trainer::stop() {
 
 StageEnd Trainer::finish(bool ended_early) {
   observe();
-  state_.cursor = loader_->cursor(); // with what was skipped behind the last step
+  state_.cursor = of_all_ranks(loader_->cursor(), loader_->failed_decodes()); // with what was skipped behind the last step
   loader_.reset();
   if (!ended_early) warn_of_early_end(stage_, state_.cursor);
   observer_.write_interval(times_);
   require_used(state_.cursor, stage_.name);
   evaluate();
-  if (evaluator_)
+  if (evaluator_ && context_.ranks.is_first())
     evaluator_->show(*model_.model, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
   state_.stage_done = true;
   const SampleCounts counts = sample_counts(state_.cursor);
@@ -165,6 +176,7 @@ StageEnd Trainer::finish(bool ended_early) {
                           state_.step,
                           {{"what", "stage_end"}, {"text", fmt::format("{} steps, {}", state_.step, counts.text())}},
                           numbers_of(counts)});
+  context_.ranks.enter("end of the stage", stage_.name, state_.step);
   log_info("{}: done, {} steps, {}, loss of the last step {:.4g}", stage_.name, grouped(state_.step), counts.text(),
            observer_.loss());
   checkpoints_.require_anew();
@@ -179,8 +191,35 @@ void Trainer::open_loader(const Cursor& from) {
   assembly_.reset();
 }
 
+// What the ranks have to agree on before their first step.
+void Trainer::begin_together() {
+  state_.split = std::stoll(context_.ranks.from_first(std::to_string(state_.split)));
+  double wanted = StopSignals::stop_requested() ? 1 : 0;
+  context_.ranks.sum({&wanted, 1});
+  stop_agreed_ = wanted > 0;
+}
+
+// Several ranks stop behind the same step, though a signal reaches them at different moments.
+bool Trainer::stop_requested() const {
+  return context_.ranks.are_several() ? stop_agreed_ : StopSignals::stop_requested();
+}
+
+// A position that counts failures of this rank alone, with those of all ranks in their place.
+Cursor Trainer::of_all_ranks(Cursor position, int64_t own_failures) const {
+  double all = static_cast<double>(own_failures);
+  context_.ranks.sum({&all, 1});
+  return with_failures(std::move(position), static_cast<int64_t>(all) - own_failures);
+}
+
+Cursor Trainer::with_failures(Cursor position, int64_t of_others) {
+  position.broken += of_others;
+  position.skipped[static_cast<size_t>(SkipReason::media)] += of_others;
+  return position;
+}
+
 // Where there is none for a reason, the pending step is observed first.
 std::optional<LoadedPack> Trainer::next_pack() {
+  context_.ranks.enter("loading data", stage_.name, steps_begun());
   try {
     if (faults_.before_data) faults_.before_data();
     auto loaded = loader_->next();
@@ -197,6 +236,7 @@ bool Trainer::is_logged(int64_t step) const {
 }
 
 bool Trainer::forward_backward(LoadedPack& loaded) {
+  context_.ranks.enter("forward and backward", stage_.name, steps_begun());
   if (!assembly_) {
     assembly_.emplace().counts = counts_of(stage_, *loaded.of_step, progress());
     gradients_->begin_step();
@@ -213,6 +253,7 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
   } catch (const UnsupportedCall& refused) {
     if (gradients_->drop(refused)) {
       observe();
+      dropped_plugin_ = true;
       return false;
     }
     save_before_failure();
@@ -239,9 +280,36 @@ bool Trainer::in_parts(const HostPack& pack, const std::function<void(HostPack& 
           .advise("activation_checkpointing, fewer frames or shorter texts need less");
   }
   state_.split *= 2;
+  ran_out_of_memory_ = true;
   context_.event(stage_.name, state_.step, "out_of_memory",
                  fmt::format("packs are cut into {} from here on", state_.split));
   return false;
+}
+
+// Of the step that is put together, whose last pack is computed or did not get that far.
+StepTotals Trainer::total(const LoadedPack& last, bool is_computed) {
+  const bool own_memory = std::exchange(ran_out_of_memory_, false);
+  context_.ranks.enter("totals of the step", stage_.name, steps_begun());
+  StepTotals own;
+  own.ran_out_of_memory = !is_computed && own_memory;
+  own.dropped_plugin = std::exchange(dropped_plugin_, false);
+  own.stop_requested = StopSignals::stop_requested();
+  own.failed_decodes = last.failed_decodes;
+  own.used = assembly_->counts;
+  if (is_computed) {
+    own.counted = gradients_->counted();
+    own.used_rows = gradients_->used_rows();
+    own.all_rows = gradients_->all_rows();
+    own.flops = flops_->of(assembly_->used);
+    if (context_.ranks.are_several() || std::ssize(assembly_->used) != own.used.samples)
+      own.used = counts_of(stage_, assembly_->used, assembly_->counts.progress);
+    own.used.of_term.resize(assembly_->counts.of_term.size());
+  }
+  StepTotals all = sum_over(context_.ranks, own);
+  if (all.ran_out_of_memory && !own.ran_out_of_memory) state_.split *= 2;
+  stop_agreed_ = all.stop_requested;
+  all.used.weights = assembly_->counts.weights;
+  return all;
 }
 
 double Trainer::progress() const {
@@ -261,31 +329,35 @@ std::vector<Optimization::Rates> Trainer::rates(const StepCounts& counts, const 
   return rates;
 }
 
-PendingStep Trainer::optimizer_step(const LoadedPack& last) {
+PendingStep Trainer::optimizer_step(const LoadedPack& last, const StepTotals& totals) {
+  const Cursor after = with_failures(last.after, totals.failed_decodes - last.failed_decodes);
+  loader_->check(after);
+  context_.ranks.enter("optimizer", stage_.name, steps_begun());
   const Assembly step = std::move(*assembly_);
   assembly_.reset();
   gradients_->reduce_gradients();
   if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), model_.model->parameters());
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
-  const double counted = gradients_->counted(), whole = counted > 0 ? step.counts.all_terms() / counted : 1;
+  const double whole = totals.counted > 0 ? step.counts.all_terms() / totals.counted : 1;
   if (model_.quantized) model_.quantized->pass_gradients();
-  const auto step_rates = rates(step.counts, last.after);
-  const at::Tensor sums = gradients_->sums();
+  const auto step_rates = rates(step.counts, after);
   model_.optimization->set_momentum(last.step);
   // The device itself finds whether the step may be applied; the host reads that once all is on its way.
   model_.with_original_weights(QuantizedWeights::Which::trained, [&] {
-    model_.optimization->step(step_rates, whole / observer_.loss_scale(), plan::common(stage_.optimizer).clip, sums);
+    model_.optimization->step(step_rates, whole / observer_.loss_scale(), plan::common(stage_.optimizer).clip,
+                              gradients_->sums());
   });
   times_.add_elapsed("optimizer");
-  return {last.after,
-          std::ssize(step.used) == step.counts.samples ? step.counts : counts_of(stage_, step.used, progress()),
-          flops_->of(step.used),
+  return {after,
+          totals.used,
+          totals.flops,
           step_rates,
-          gradients_->used_rows(),
-          gradients_->all_rows(),
+          totals.used_rows,
+          totals.all_rows,
           step.packing,
           gradients_->has_measured_attention(),
-          AsyncReadback({sums, model_.optimization->norm(), gradients_->attention_entropy()})};
+          AsyncReadback(
+              {model_.optimization->sums(), model_.optimization->norm(), gradients_->attention_entropy()})};
 }
 
 // What follows the step looks at the state as it is then, or changes it.
@@ -298,6 +370,9 @@ bool Trainer::must_observe_now() const {
 bool Trainer::observe() {
   if (!pending_) return true;
   const PendingStep step = *std::exchange(pending_, std::nullopt);
+  context_.ranks.wait_for_device(true);
+  step.numbers.read();
+  context_.ranks.wait_for_device(false);
   if (!std::exchange(reported_active_, true)) report_active(step);
   if (const auto why = observer_.observe(step, *model_.optimization, times_)) {
     const int64_t back_at = checkpoints_.roll_back(*why);
@@ -340,7 +415,8 @@ bool Trainer::follow_control(bool& saves) {
 void Trainer::report_active(const PendingStep& first) {
   const auto& operations = operations_->choices();
   const auto precision = product_precision(context_.plan.precision, context_.device, operations);
-  observer_.interval().set_peak(peak_flops(context_.device, precision));
+  if (auto peak = peak_flops(context_.device, precision))
+    observer_.interval().set_peak(*peak * static_cast<double>(context_.ranks.count()));
   PackingStatistics packing = first.packing;
   if (first.all_rows > 0)
     packing.padding_share = 1 - static_cast<double>(first.used_rows) / static_cast<double>(first.all_rows);
@@ -351,6 +427,7 @@ void Trainer::report_active(const PendingStep& first) {
 
 void Trainer::evaluate() {
   if (!evaluator_ || state_.evaluated_at == state_.step) return;
+  context_.ranks.enter("evaluation", stage_.name, state_.step);
   state_.evaluated_at = state_.step;
   const auto& best_by = context_.plan.checkpoint.best_by;
   state_.score.reset();
@@ -371,6 +448,7 @@ void Trainer::evaluate() {
 
 void Trainer::save() {
   if (checkpoints_.is_saved()) return;
+  context_.ranks.enter("checkpoint", stage_.name, state_.step);
   if (!evaluated_ && state_.evaluated_at != state_.step) state_.score.reset();
   evaluated_ = false;
   observer_.interval().add_times(times_);
@@ -378,11 +456,12 @@ void Trainer::save() {
   times_.add_elapsed("checkpoint");
 }
 
-// A plugin failed before anything of its step was applied: the previous steps are not lost.
+// A plugin failed before anything of its step was applied: the previous steps are not lost. Several ranks, which the
+// others do not wait for, have their last checkpoint.
 void Trainer::save_before_failure() {
   try {
     observe();
-    if (state_.step == 0) return;
+    if (state_.step == 0 || context_.ranks.are_several()) return;
     save();
     context_.writer.wait();
     log_info("stage {}: step {} is saved; the same command resumes there", stage_.name, state_.step);

@@ -11,6 +11,7 @@
 #include "train/stage_teachers.h"
 #include "train/step_flops.h"
 #include "train/step_observer.h"
+#include "train/step_totals.h"
 #include "train/thread_replicas.h"
 
 #include <functional>
@@ -47,7 +48,13 @@ class Trainer {
   std::optional<LoadedPack> next_pack();
   // False: memory ran out or a plugin refused a call, and the step begins again.
   bool forward_backward(LoadedPack& loaded);
-  PendingStep optimizer_step(const LoadedPack& last);
+  PendingStep optimizer_step(const LoadedPack& last, const StepTotals& totals);
+  // What the ranks agree on.
+  void begin_together();
+  bool stop_requested() const;
+  StepTotals total(const LoadedPack& last, bool is_computed);
+  Cursor of_all_ranks(Cursor position, int64_t own_failures) const;
+  static Cursor with_failures(Cursor position, int64_t of_others);
   // Whether the pending step is observed before the next one is computed.
   bool must_observe_now() const;
   // The pending step, if any. False: the stage is to end here.
@@ -94,6 +101,8 @@ class Trainer {
   const bool observes_late_;           // one step later, where nothing is to be done before
   bool evaluated_ = false;             // since the last checkpoint
   bool reported_active_ = false;
+  bool ran_out_of_memory_ = false, dropped_plugin_ = false; // in the step that is put together
+  bool stop_agreed_ = false;                                // all ranks stop behind this step
 };
 
 } // namespace fvlm::train

@@ -60,6 +60,10 @@ class FakeRuntime : public device::Runtime {
     log.push_back("copy behind " + before.name());
     return std::make_shared<FakeEvent>("copy " + std::to_string(++copied), log, copies);
   }
+  std::shared_ptr<device::Event> run_on_communication_stream(const std::function<void(void*)>& work) override {
+    work(nullptr);
+    return record_event();
+  }
   void wait_event(const device::Event& mark) override {
     const auto& before = dynamic_cast<const FakeEvent&>(mark);
     log.push_back("follow " + before.name());

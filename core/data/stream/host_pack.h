@@ -35,6 +35,8 @@ struct LoadedPack {
   int64_t step = 0; // of the stage, from 0
   bool last = true; // of this rank's in the step; the only one that may be empty
   Cursor after;     // of the last: where a run that took this step goes on
+  // Of the samples of this rank alone, those that the loader could not decode so far. `after` counts no other rank's.
+  int64_t failed_decodes = 0;
   // Every sample of the step, all ranks', as it was put together: what a loss is the mean over. Who turns out broken
   // when it is decoded is among them.
   std::shared_ptr<const std::vector<std::shared_ptr<const Sample>>> of_step;

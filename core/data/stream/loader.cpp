@@ -217,10 +217,11 @@ HostPack DataLoader::compact(PendingPack& pending, int64_t frame_elements) {
 
 DataLoader::DataLoader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
                        const DataLoaderOptions& options, Cursor start)
-    : frame_elements_(source.frame_elements()), ranks_(plan.ranks),
+    : frame_elements_(source.frame_elements()), rank_(options.rank), ranks_(plan.ranks),
       quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
-  for (const auto& skipped : source.damage()) quarantine_.add(skipped);
+  if (rank_ == 0) // the others find the same
+    for (const auto& skipped : source.damage()) quarantine_.add(skipped);
   pipeline_ = std::make_unique<Pipeline>(source, order, plan, std::move(pack), options, std::move(start));
 }
 
@@ -233,7 +234,8 @@ std::optional<LoadedPack> DataLoader::next() {
     if (!skips(*pending)) break;
   }
   if (!pending) return {};
-  return LoadedPack{compact(*pending, frame_elements_), pending->step, pending->last, pending->after, pending->of_step};
+  return LoadedPack{compact(*pending, frame_elements_), pending->step,   pending->last,
+                    pending->after,                       failed_decodes_, pending->of_step};
 }
 
 // All ranks must take the same steps, and no rank knows which samples failed on another.
@@ -264,7 +266,8 @@ void DataLoader::count_unusable(const PendingPack& pending) {
 
 void DataLoader::record(PendingPack& pending) {
   if (pending.failure) std::rethrow_exception(pending.failure);
-  for (const auto& skipped : pending.skipped) quarantine_.add(skipped);
+  if (rank_ == 0)
+    for (const auto& skipped : pending.skipped) quarantine_.add(skipped);
   std::sort(pending.failed.begin(), pending.failed.end());
   for (const auto& [index, reason] : pending.failed) {
     SkippedSample skipped = pending.samples[index].skipped;

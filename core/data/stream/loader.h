@@ -35,8 +35,12 @@ class DataLoader {
   // Error(data) when too many samples are broken, ReadError when a disk fails.
   std::optional<LoadedPack> next();
 
-  // The position after everything that was delivered or skipped.
+  // The position after everything that was delivered or skipped. With several ranks it counts, of the samples that
+  // could not be decoded, this rank's failed_decodes() alone.
   const Cursor& cursor() const { return cursor_; }
+  int64_t failed_decodes() const { return failed_decodes_; }
+  // Throws Error(data) where too many samples up to there are broken, of all ranks.
+  void check(const Cursor& cursor) const { quarantine_.check(cursor.broken, cursor.read); }
 
  private:
   class Pipeline;     // the worker threads and their shared state
@@ -47,7 +51,7 @@ class DataLoader {
   void count_unusable(const PendingPack& pending);
   bool skips(const PendingPack& pending);
 
-  int64_t frame_elements_, ranks_;
+  int64_t frame_elements_, rank_, ranks_;
   std::unique_ptr<Pipeline> pipeline_;
   Quarantine quarantine_;
   int64_t failed_decodes_ = 0;

@@ -73,7 +73,7 @@ class CudaRuntime : public Runtime {
   // default stream for good.
   CudaRuntime()
       : device_(started_device()), side_stream_(c10::cuda::getStreamFromPool()),
-        prefetch_stream_(c10::cuda::getStreamFromPool()) {
+        prefetch_stream_(c10::cuda::getStreamFromPool()), communication_stream_(c10::cuda::getStreamFromPool(true)) {
     c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // high priority: side streams yield to it
   }
 
@@ -139,6 +139,11 @@ class CudaRuntime : public Runtime {
     copies();
     return std::make_shared<CudaEvent>(prefetch_stream_);
   }
+  std::shared_ptr<Event> run_on_communication_stream(const std::function<void(void* stream)>& work) override {
+    wait_for(c10::cuda::getCurrentCUDAStream(), communication_stream_);
+    work(communication_stream_.stream());
+    return std::make_shared<CudaEvent>(communication_stream_);
+  }
   void wait_event(const Event& mark) override { CudaEvent::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
 
   std::vector<Activity> profile(const std::function<void()>& work) override {
@@ -198,7 +203,7 @@ class CudaRuntime : public Runtime {
   }
 
   c10::DeviceIndex device_;
-  c10::cuda::CUDAStream side_stream_, prefetch_stream_;
+  c10::cuda::CUDAStream side_stream_, prefetch_stream_, communication_stream_;
   Held recent_, earlier_;
   at::cuda::MempoolId_t pool_{}; // shared by all graphs
   int64_t alive_ = 0;

@@ -242,11 +242,15 @@ TEST_F(CommandTest, NamesAMissingRecipe) {
   EXPECT_THAT(ran.err, HasSubstr("nowhere.lua"));
 }
 
-TEST_F(CommandTest, TrainRefusesSeveralProcesses) {
-  for (std::string variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
+TEST_F(CommandTest, TrainRefusesProcessesThatDoNotKnowOfEachOther) {
+  const std::pair<std::string, std::string> launchers[] = {
+      {"WORLD_SIZE", "RANK is not set"},
+      {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID is not set"},
+      {"OMPI_COMM_WORLD_SIZE", "mpirun started 2 processes, which do not know of each other"}};
+  for (const auto& [variable, expected] : launchers) {
     auto ran = run("train fvlm-135m.lua --dry-run", variable + "=2");
     EXPECT_EQ(ran.code, 2);
-    EXPECT_THAT(ran.err, HasSubstr(variable + " is 2: training runs in one process"));
+    EXPECT_THAT(ran.err, HasSubstr(expected));
     EXPECT_EQ(run("train fvlm-135m.lua --dry-run", variable + "=1").code, 4) << "there are no weights";
   }
 }

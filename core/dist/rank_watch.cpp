@@ -1,0 +1,161 @@
+#include "dist/rank_watch.h"
+
+#include "base/log.h"
+#include "base/task_thread.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace fvlm::dist {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* failure_key = "failure";
+constexpr auto grace = 5s; // of a main thread that waits for a device, to notice by itself that a rank was lost
+
+std::string sign_key(int64_t rank) {
+  return fmt::format("sign/{}", rank);
+}
+
+} // namespace
+
+RankWatch::RankWatch(std::unique_ptr<Board> board, std::unique_ptr<Board> of_thread, Options options)
+    : board_(std::move(board)), of_thread_(std::move(of_thread)), options_(std::move(options)),
+      next_since_(Clock::now()), thread_(start_thread([this] { work(); })) {}
+
+RankWatch::~RankWatch() {
+  {
+    const std::lock_guard hold(lock_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void RankWatch::enter(const char* phase, const std::string& stage, int64_t step) {
+  const std::lock_guard hold(lock_);
+  doing_ = stage.empty() ? phase : fmt::format("{}, stage {}, step {}", phase, stage, step);
+}
+
+void RankWatch::wait_for_device(bool waits) {
+  const std::lock_guard hold(lock_);
+  waits_since_ = waits ? std::optional(Clock::now()) : std::nullopt;
+}
+
+std::string RankWatch::doing() {
+  const std::lock_guard hold(lock_);
+  return doing_;
+}
+
+std::string RankWatch::sign_text() {
+  const std::lock_guard hold(lock_);
+  return fmt::format("{}|{}|{}", ++beats_, collectives_.load(), doing_);
+}
+
+RankWatch::Sign RankWatch::parse(const std::string& text) {
+  const auto parts = split(text, '|');
+  if (parts.size() < 3) return {};
+  return {std::atoll(parts[0].c_str()), std::atoll(parts[1].c_str()), parts[2]};
+}
+
+void RankWatch::report(const std::string& why) {
+  try {
+    board_->set_once(failure_key, fmt::format("rank {} failed ({}): {}", options_.rank, doing(), why));
+  } catch (const std::exception& error) {
+    log_debug("the other ranks are not told of it: {}", error.what());
+  }
+}
+
+Error RankWatch::explain(const std::string& what) {
+  std::string text;
+  try {
+    text = cause(*board_, what);
+  } catch (const std::exception&) {
+    text = fmt::format("the store of the rendezvous does not answer: the launcher or rank 0, which serves it, has ended "
+                       "({})",
+                       what);
+  }
+  return lost(text);
+}
+
+Error RankWatch::lost(const std::string& text) {
+  return Error(ErrorKind::stopped, text)
+      .at(fmt::format("rank {} ({})", options_.rank, doing()))
+      .advise("start the same command again: it resumes from the last checkpoint; torchrun --max-restarts N does so by "
+              "itself");
+}
+
+// Whoever failed says so before its connections close. A rank that gives no sign of life was killed or is stopped. If
+// all live, those that called fewer operations are waited for.
+std::string RankWatch::cause(Board& board, const std::string& what) {
+  std::vector<Sign> before;
+  const auto signs = [&] {
+    std::vector<Sign> signs;
+    for (int64_t rank = 0; rank < options_.ranks; ++rank)
+      signs.push_back(parse(board.get(sign_key(rank)).value_or("")));
+    return signs;
+  };
+  const auto until = Clock::now() + 5 * options_.interval;
+  before = signs();
+  do {
+    if (const auto failure = board.get(failure_key)) return *failure;
+    std::this_thread::sleep_for(options_.interval / 4);
+  } while (Clock::now() < until);
+  const auto now = signs();
+  std::string text = fmt::format("the connection between ranks broke: {}", what);
+  int64_t fewest = collectives_;
+  for (size_t rank = 0; rank < now.size(); ++rank) {
+    if (static_cast<int64_t>(rank) == options_.rank) continue;
+    if (now[rank].beats == before[rank].beats) {
+      text = fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})", rank, now[rank].doing);
+      break;
+    }
+    if (now[rank].collectives >= fewest) continue;
+    fewest = now[rank].collectives;
+    text = fmt::format("rank {} hangs ({}): the other ranks wait for it", rank, now[rank].doing);
+  }
+  return board.set_once(failure_key, text);
+}
+
+void RankWatch::work() {
+  std::optional<Clock::time_point> failed_at;
+  std::unique_lock hold(lock_);
+  while (!changed_.wait_for(hold, options_.interval, [&] { return ends_; })) {
+    const auto waits_since = waits_since_;
+    hold.unlock();
+    try {
+      of_thread_->set(sign_key(options_.rank), sign_text());
+      look_at_next();
+      const auto now = Clock::now();
+      auto failure = of_thread_->get(failure_key);
+      const bool waits_too_long = waits_since && now - *waits_since > options_.timeout;
+      if (!failure && waits_too_long) failure = cause(*of_thread_, "a device waits for other ranks");
+      if (failure && !failed_at) failed_at = now;
+      const bool is_stuck = failed_at && waits_since && now - std::max(*failed_at, *waits_since) > grace;
+      if (is_stuck && options_.end_process) options_.end_process(lost(failure.value_or("")));
+    } catch (const std::exception& error) { // the main thread finds out with its next operation
+      log_debug("the store of the rendezvous does not answer: {}", error.what());
+    }
+    hold.lock();
+  }
+}
+
+// In a ring, so that the board is not read by everyone for everyone.
+void RankWatch::look_at_next() {
+  const int64_t next = (options_.rank + 1) % options_.ranks;
+  const auto sign = of_thread_->get(sign_key(next));
+  const auto now = Clock::now();
+  if (sign != next_sign_ || !sign) {
+    next_sign_ = sign;
+    next_since_ = now;
+  } else if (next != options_.rank && now - next_since_ > options_.timeout) {
+    of_thread_->set_once(failure_key, fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})",
+                                                  next, parse(*sign).doing));
+  }
+}
+
+} // namespace fvlm::dist

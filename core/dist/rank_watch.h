@@ -1,0 +1,85 @@
+// Finds which rank is lost when a collective operation fails or takes too long. Every rank writes on a board, which all
+// can read, what it is doing and that it lives; a thread of its own does it, so that a rank whose main thread hangs is
+// told from one that was killed or is stopped.
+#pragma once
+#include "base/error.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace fvlm::dist {
+
+// Keys and values that all ranks share. Throws std::exception where it cannot be reached. One thread at a time.
+class Board {
+ public:
+  Board() = default;
+  virtual ~Board() = default;
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  virtual std::optional<std::string> get(const std::string& key) = 0; // does not wait for it
+  // What the key has afterwards: a value that was there before stays.
+  virtual std::string set_once(const std::string& key, const std::string& value) = 0;
+};
+
+class RankWatch {
+ public:
+  struct Options {
+    int64_t rank = 0, ranks = 1;
+    std::chrono::milliseconds timeout;       // for how long a rank may be silent, or waited for
+    std::chrono::milliseconds interval{400}; // between two signs of life
+    // Ends the process when its main thread is stuck in wait_for_device() after a rank was lost.
+    std::function<void(const Error& error)> end_process = {};
+  };
+  // The thread has a board of its own.
+  RankWatch(std::unique_ptr<Board> board, std::unique_ptr<Board> of_thread, Options options);
+  ~RankWatch();
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  // What the main thread does from here on: "forward and backward" of a step of a stage. [main thread]
+  void enter(const char* phase, const std::string& stage, int64_t step);
+  void count_collective() { ++collectives_; }
+  // Between these two the main thread waits for a device, which waits for other ranks.
+  void wait_for_device(bool waits);
+
+  // This rank fails: the others are told why, unless another one failed before. [main thread]
+  void report(const std::string& why);
+  // What to throw where a collective operation failed, as `what` says. Names the rank that is to blame. [main thread]
+  Error explain(const std::string& what);
+
+ private:
+  struct Sign {
+    int64_t beats = 0, collectives = 0;
+    std::string doing;
+  };
+  void work();
+  void look_at_next();
+  std::string sign_text();
+  static Sign parse(const std::string& text);
+  std::string doing();
+  std::string cause(Board& board, const std::string& what);
+  Error lost(const std::string& text);
+
+  std::unique_ptr<Board> board_, of_thread_;
+  Options options_;
+  std::atomic<int64_t> collectives_ = 0;
+  std::mutex lock_; // guards what follows
+  std::condition_variable changed_;
+  std::string doing_ = "start";
+  int64_t beats_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> waits_since_;
+  bool ends_ = false;
+  std::optional<std::string> next_sign_; // of the next rank, and since when it is the same
+  std::chrono::steady_clock::time_point next_since_;
+  std::thread thread_;
+};
+
+} // namespace fvlm::dist

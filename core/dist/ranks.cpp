@@ -1,0 +1,187 @@
+#include "dist/ranks.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "device/runtime.h"
+#include "dist/gloo_group.h"
+#include "dist/nccl_group.h"
+#include "dist/rank_watch.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstring>
+#include <thread>
+#include <unistd.h>
+
+namespace fvlm::dist {
+namespace {
+
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+using namespace std::chrono_literals;
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+class StoreBoard : public Board {
+ public:
+  explicit StoreBoard(StorePointer store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override { store_->set(key, bytes_of(value)); }
+  std::optional<std::string> get(const std::string& key) override {
+    if (!store_->check({key})) return {};
+    return text_of(store_->get(key));
+  }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return text_of(store_->compareSet(key, {}, bytes_of(value)));
+  }
+
+ private:
+  StorePointer store_;
+};
+
+StorePointer connect(const Launch& launch, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = launch.port;
+  options.isServer = launch.rank == 0 && !launch.has_store;
+  options.numWorkers = static_cast<size_t>(launch.ranks);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  // A prefix of each attempt, as the store of a launcher outlives the ranks that it starts anew.
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("fvlm/{}", launch.attempt),
+                                                c10::make_intrusive<c10d::TCPStore>(launch.host, options));
+}
+
+StorePointer below(const StorePointer& store, const std::string& name) {
+  return c10::make_intrusive<c10d::PrefixStore>(name, store);
+}
+
+// NCCL refuses two ranks on one GPU.
+bool have_gpu_each(const StorePointer& store, const Launch& launch) {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const int64_t before = store->add(fmt::format("gpu/{}/{}", host, visible ? visible : ""), 1);
+  if (before > 1) store->set("gpu/shared", bytes_of("1"));
+  if (store->add("gpu/ranks", 1) == launch.ranks) store->set("gpu/known", bytes_of("1"));
+  store->wait({"gpu/known"});
+  return !store->check({"gpu/shared"});
+}
+
+[[noreturn]] void end_process(const Error& error) {
+  log_error("{}", error.text());
+  _exit(error.exit_code());
+}
+
+} // namespace
+
+struct Ranks::Connection {
+  StorePointer store;
+  bool serves = false;
+  int64_t ranks;
+  std::unique_ptr<RankWatch> watch;
+  std::unique_ptr<Group> hosts, devices;
+
+  // Whoever serves the store goes last.
+  ~Connection() {
+    devices.reset();
+    hosts.reset();
+    watch.reset();
+    try {
+      const int64_t gone = store->add("gone", 1);
+      const auto until = std::chrono::steady_clock::now() + 10s;
+      for (int64_t now = gone; serves && now < ranks && std::chrono::steady_clock::now() < until;
+           now = store->add("gone", 0))
+        std::this_thread::sleep_for(10ms);
+    } catch (const std::exception&) { // the launcher has ended
+    }
+  }
+};
+
+Ranks::Ranks() = default;
+Ranks::~Ranks() = default;
+
+std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout) {
+  auto ranks = std::make_unique<Ranks>();
+  ranks->rank_ = launch.rank;
+  ranks->count_ = launch.ranks;
+  auto connection = std::make_unique<Connection>();
+  try {
+    connection->store = connect(launch, timeout);
+    connection->serves = launch.rank == 0 && !launch.has_store;
+    connection->ranks = launch.ranks;
+    const auto board = [&] { return std::make_unique<StoreBoard>(below(connection->store->clone(), "watch")); };
+    RankWatch::Options options{launch.rank, launch.ranks, timeout};
+    options.end_process = end_process;
+    connection->watch = std::make_unique<RankWatch>(board(), board(), std::move(options));
+    connection->hosts = make_gloo_group(below(connection->store, "hosts"), launch.rank, launch.ranks, timeout,
+                                        *connection->watch);
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    throw Error(ErrorKind::device, fmt::format("rank {} of {} did not meet the others: {}", launch.rank, launch.ranks,
+                                               what.substr(0, what.find('\n'))))
+        .at(fmt::format("{}:{}", launch.host, launch.port))
+        .advise("check that all ranks were started with this address, and that it can be reached");
+  }
+  Connection& made = *connection;
+  ranks->device_group_ = made.hosts.get();
+  ranks->connection_ = std::move(connection);
+  if (!device.is_cuda()) return ranks;
+  if (device::runtime() && have_gpu_each(made.store, launch)) {
+    const auto share = [&](std::string id) {
+      if (launch.rank == 0) made.store->set("nccl", bytes_of(id));
+      return text_of(made.store->get("nccl"));
+    };
+    made.devices = make_nccl_group(launch.rank, launch.ranks, share, *made.watch);
+    ranks->device_group_ = made.devices.get();
+  } else if (launch.rank == 0) {
+    log_warning("several ranks share a GPU, which NCCL refuses: gradients go through the host's memory");
+  }
+  return ranks;
+}
+
+void Ranks::sum(std::span<double> numbers) const {
+  if (!connection_) return;
+  connection_->hosts
+      ->all_reduce(at::from_blob(numbers.data(), {std::ssize(numbers)}, at::kDouble), Reduction::sum)
+      ->wait();
+}
+
+std::string Ranks::from_first(const std::string& text) const {
+  if (!connection_) return text;
+  at::Tensor length = at::empty({1}, at::kLong);
+  length.fill_(static_cast<int64_t>(text.size()));
+  connection_->hosts->broadcast(length, 0)->wait();
+  std::string shared(static_cast<size_t>(length.item<int64_t>()), '\0');
+  if (is_first()) shared = text;
+  if (shared.empty()) return shared;
+  connection_->hosts->broadcast(at::from_blob(shared.data(), {std::ssize(shared)}, at::kByte), 0)->wait();
+  return shared;
+}
+
+void Ranks::meet() const {
+  double nothing = 0;
+  sum({&nothing, 1});
+}
+
+void Ranks::enter(const char* phase, const std::string& stage, int64_t step) const {
+  if (connection_) connection_->watch->enter(phase, stage, step);
+}
+
+void Ranks::wait_for_device(bool waits) const {
+  if (connection_) connection_->watch->wait_for_device(waits);
+}
+
+void Ranks::report_failure(const std::string& why) const {
+  if (connection_) connection_->watch->report(why);
+}
+
+} // namespace fvlm::dist

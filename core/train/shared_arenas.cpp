@@ -1,0 +1,64 @@
+#include "train/shared_arenas.h"
+
+#include "base/error.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+
+SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, const std::vector<dist::Slice>& whole)
+    : elements_(arena.numel()), sharded_(sharing.shards_optimizer && sharing.ranks && sharing.ranks->are_several()),
+      own_{0, arena.numel()} {
+  if (!sharing.ranks || !sharing.ranks->group()) return;
+  group_ = sharing.ranks->group();
+  rank_ = static_cast<size_t>(sharing.ranks->rank());
+  slices_ = dist::divide(elements_, sharing.ranks->count(), whole);
+  norms_ = at::zeros({sharing.ranks->count()}, arena.options().dtype(at::kDouble));
+  if (!sharded_) return;
+  own_ = slices_[rank_];
+  const auto empty =
+      std::find_if(slices_.begin(), slices_.end(), [](const dist::Slice& slice) { return slice.length == 0; });
+  if (empty != slices_.end())
+    throw Error(ErrorKind::usage, fmt::format("--zero: the {} parameters that train cannot be divided among {} ranks: "
+                                              "rank {} would have none",
+                                              elements_, slices_.size(), empty - slices_.begin()))
+        .advise("train without --zero, or with fewer ranks");
+}
+
+void SharedArenas::reduce(const at::Tensor& gradients, const at::Tensor& sums) const {
+  if (!group_) return;
+  const auto of_sums = group_->all_reduce(sums, dist::Reduction::sum);
+  const auto of_gradients = sharded_ ? group_->reduce_scatter(gradients, slices_)
+                                     : group_->all_reduce(gradients, dist::Reduction::sum);
+  of_sums->wait();
+  of_gradients->wait();
+}
+
+at::Tensor SharedArenas::norm(const at::Tensor& gradients) const {
+  const auto of = [](const at::Tensor& values) { return at::linalg_vector_norm(values, 2, {}, false, at::kFloat); };
+  if (!group_) return of(gradients);
+  const dist::Slice& slice = slices_[rank_];
+  norms_.zero_();
+  norms_.narrow(0, static_cast<int64_t>(rank_), 1).copy_(of(gradients.narrow(0, slice.begin, slice.length)));
+  group_->all_reduce(norms_, dist::Reduction::sum)->wait();
+  return at::linalg_vector_norm(norms_, 2);
+}
+
+void SharedArenas::gather(const at::Tensor& parameters) const {
+  if (sharded_) group_->all_gather(parameters, slices_)->wait();
+}
+
+at::Tensor SharedArenas::gathered(const at::Tensor& own) const {
+  if (!sharded_) return own;
+  at::Tensor all = at::zeros({elements_}, own.options());
+  this->own(all).copy_(own);
+  group_->all_gather(all, slices_)->wait();
+  return all;
+}
+
+} // namespace fvlm::train

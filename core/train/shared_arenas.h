@@ -1,0 +1,49 @@
+// The flat arenas of a stage among its ranks: gradients are summed over all of them, and with ZeRO-1 every rank keeps
+// the optimizer's state of its own slice, updates that, and gets the others' parameters from them.
+#pragma once
+#include "dist/ranks.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace fvlm::train {
+
+// How a stage is divided among processes.
+struct Sharing {
+  const dist::Ranks* ranks = nullptr; // null: alone
+  bool shards_optimizer = false;      // ZeRO-1
+};
+
+class SharedArenas {
+ public:
+  // `whole`: parts of the arena that only one rank can update, sorted. Throws Error(usage) where the arena is too small
+  // for so many ranks.
+  SharedArenas(const Sharing& sharing, const at::Tensor& arena, const std::vector<dist::Slice>& whole);
+
+  bool is_sharded() const { return sharded_; }
+  bool is_capturable() const { return !group_ || group_->is_capturable(); }
+  // What this rank updates: all of the arena without ZeRO.
+  const dist::Slice& own() const { return own_; }
+  at::Tensor own(const at::Tensor& arena) const { return arena.narrow(0, own_.begin, own_.length); }
+
+  // Sums the ranks' gradients, of which only own() has to be right afterwards, and `sums`.
+  void reduce(const at::Tensor& gradients, const at::Tensor& sums) const;
+  // Of reduced gradients: a scalar. The ranks compute a slice each, with ZeRO or without, so that both give the same bits.
+  at::Tensor norm(const at::Tensor& gradients) const;
+  // The parameters that other ranks updated.
+  void gather(const at::Tensor& parameters) const;
+  // All of an arena of which this rank has own(). Every rank calls it.
+  at::Tensor gathered(const at::Tensor& own) const;
+
+ private:
+  dist::Group* group_ = nullptr; // null: alone
+  size_t rank_ = 0;
+  int64_t elements_;
+  bool sharded_;
+  std::vector<dist::Slice> slices_;
+  dist::Slice own_;
+  at::Tensor norms_; // of each slice
+};
+
+} // namespace fvlm::train
