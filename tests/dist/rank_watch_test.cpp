@@ -1,0 +1,99 @@
+// RankWatch over a board in memory: several of them in one process, each as if of a rank.
+#include "dist/rank_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace fvlm::dist {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+struct Shared {
+  std::mutex lock;
+  std::map<std::string, std::string> values;
+};
+
+class MemoryBoard : public Board {
+ public:
+  explicit MemoryBoard(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  void set(const std::string& key, const std::string& value) override {
+    const std::lock_guard hold(shared_->lock);
+    shared_->values[key] = value;
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    const std::lock_guard hold(shared_->lock);
+    const auto found = shared_->values.find(key);
+    return found == shared_->values.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    const std::lock_guard hold(shared_->lock);
+    return shared_->values.try_emplace(key, value).first->second;
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+class RankWatchTest : public testing::Test {
+ protected:
+  std::unique_ptr<RankWatch> watch(int64_t rank, std::chrono::milliseconds timeout = 60s,
+                                   const std::function<void(const Error&)>& end_process = {}) {
+    RankWatch::Options options{rank, 3, timeout, 20ms, end_process};
+    return std::make_unique<RankWatch>(std::make_unique<MemoryBoard>(shared_), std::make_unique<MemoryBoard>(shared_),
+                                       options);
+  }
+  // Until all have given a sign of what they do.
+  void wait_for_signs(const std::string& doing, size_t ranks) const {
+    for (size_t found = 0; found < ranks; std::this_thread::sleep_for(1ms)) {
+      const std::lock_guard hold(shared_->lock);
+      found = 0;
+      for (const auto& [key, value] : shared_->values) found += value.find(doing) != std::string::npos;
+    }
+  }
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+TEST_F(RankWatchTest, TellsWhatARankSaidOfItsFailure) {
+  const auto first = watch(0), second = watch(1), third = watch(2);
+  second->enter("optimizer", "align", 7);
+  second->report("the disk is full");
+  third->report("because of rank 1");
+  EXPECT_THAT(first->explain("closed").text(),
+              HasSubstr("rank 1 failed (optimizer, stage align, step 7): the disk is full"));
+}
+
+TEST_F(RankWatchTest, NamesTheRankThatIsSilent) {
+  const auto first = watch(0), second = watch(1);
+  auto third = watch(2);
+  third->enter("loading data", "align", 3);
+  wait_for_signs("loading data", 1);
+  wait_for_signs("start", 2);
+  third.reset();
+  const std::string text = first->explain("closed").text();
+  EXPECT_THAT(text, HasSubstr("rank 2 gives no sign of life"));
+  EXPECT_THAT(text, HasSubstr("loading data, stage align, step 3"));
+  EXPECT_EQ(second->explain("closed").what(), std::string(first->explain("closed").what())) << "all say the same";
+}
+
+TEST_F(RankWatchTest, NamesTheRankThatTheOthersWaitFor) {
+  const auto first = watch(0), second = watch(1), third = watch(2);
+  second->enter("evaluation", "align", 3);
+  for (RankWatch* one : {first.get(), third.get()}) one->count_collective();
+  wait_for_signs("|1|", 2);
+  wait_for_signs("evaluation", 1);
+  EXPECT_THAT(first->explain("timed out").text(), HasSubstr("rank 1 hangs (evaluation, stage align, step 3)"));
+}
+
+TEST_F(RankWatchTest, FindsASilentRankWithoutACollective) {
+  const auto first = watch(0, 200ms), second = watch(1, 200ms);
+  shared_->values["sign/2"] = "5|0|forward and backward, stage align, step 1";
+  while (!MemoryBoard(shared_).get("failure")) std::this_thread::sleep_for(5ms);
+  EXPECT_THAT(*MemoryBoard(shared_).get("failure"), HasSubstr("rank 2 gives no sign of life"));
+}
+
+} // namespace
+} // namespace fvlm::dist

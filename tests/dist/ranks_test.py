@@ -1,0 +1,285 @@
+"""Training by several ranks on the CPU: what one process comes to, faults and resuming.
+
+usage: ranks_test.py FVLM_ENGINE MAKE_SHAPES RANK_PROBE [TEST ...]. FVLM_KILLS: number of random kills, by default 3.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+try:
+    import torch
+    from safetensors import safe_open
+except ImportError:
+    print("skipped: without the oracles' wheels (./scripts/setup --oracles)")
+    sys.exit(77)
+
+ENGINE, SHAPES, PROBE = sys.argv[1:4]
+os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it: the number of replicas in a process follows it
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+STAGES = ("align", "instruct", "prefer")
+RECIPE = """
+local fvlm = require "fvlm"
+local data = fvlm.arg("data", "")
+local function mix(source)
+  source.max_frames, source.max_text_tokens, source.system = 2, 48, ""
+  return fvlm.mix(source)
+end
+local function stage(name, described)
+  described.optimizer = described.optimizer or fvlm.adamw { lr = 1e-3, weight_decay = 0.01 }
+  described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
+  described.batch = described.batch or 8
+  described.packing = { frames = 16, tokens = 512, segments = 8 }
+  return fvlm.stage(name, described)
+end
+return fvlm.recipe {
+  name = "ranks", precision = "fp32", log_every = 2,
+  model = fvlm.model {
+    image_size = 16,
+    vision = fvlm.dinov2 { width = 16, layers = 2, heads = 2, patch_size = 8 },
+    decoder = fvlm.llama { width = 16, layers = 2, heads = 2, mlp = 32, max_positions = 256, tokenizer = data .. "/tokenizer" },
+    connector = { query_dim = 12 },
+  },
+  checkpoint = { every = 1, keep_last = 3 },
+  stage("align", {
+    data = mix { { data .. "/captions/*.tar" }, { text = data .. "/text/*.tar" }, text_ratio = 0.2 },
+    objective = fvlm.next_token { on = "all" }, samples = 80,
+  }),
+  stage("instruct", {
+    data = mix { { data .. "/questions/*.tar" } },
+    objective = { fvlm.next_token { on = "answer" }, fvlm.next_token { on = "all", pass = "coarse", weight = 0.5 } },
+    optimizer = fvlm.arg("muon", "no") == "yes" and fvlm.muon { lr = 1e-3, others = { lr = 1e-3 } } or nil,
+    control = { every = 3, run = function(m, memory) memory.loss = m.loss; return { fvlm.scale_lr(0.9) } end },
+    samples = 64, batch = { tokens = 160 },
+    evaluation = { every = 4, fvlm.evaluation "questions" { data = mix { { data .. "/heldout/questions/*.tar" } }, measure = "choice" } },
+  }),
+  stage("prefer", {
+    data = mix { { data .. "/pairs/*.tar" } }, objective = fvlm.dpo { beta = 0.1 }, samples = 48,
+    evaluation = { fvlm.evaluation "pairs" { data = mix { { data .. "/heldout/pairs/*.tar" } }, measure = "preference" } },
+  }),
+}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(command, ranks, per_rank=lambda rank: []):
+    """The ranks of a run, with torchrun's variables."""
+    port, processes = free_port(), []
+    for rank in range(ranks):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        processes.append(subprocess.Popen([str(word) for word in command + per_rank(rank)], env=environment, text=True,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    return processes
+
+
+class Runs:
+    def __init__(self, folder):
+        self.folder, self.data, self.recipe = folder, folder / "data", folder / "ranks.lua"
+        self.recipe.write_text(RECIPE)
+        subprocess.run([SHAPES, "--out", self.data, "--frames", "2", "--size", "16", "--samples",
+                        "captions=160,text=40,questions=160,pairs=80,heldout/questions=12,heldout/pairs=8"],
+                       check=True, capture_output=True)
+
+    def command(self, run, *options):
+        return [ENGINE, "train", self.recipe, "--arg", f"data={self.data}", "--run-dir", self.folder / run, "--device",
+                "cpu", *options]
+
+    def train(self, run, ranks, *options):
+        processes = start(self.command(run, *options), ranks) if ranks > 1 else [
+            subprocess.Popen([str(word) for word in self.command(run, *options)], text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)]
+        said = [process.communicate(timeout=120)[0] for process in processes]
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, f"{run}: rank {rank} of {ranks}: {process.returncode}\n{said[rank]}"
+
+    def need(self, run, ranks):
+        """A run of all stages that other tests read, too."""
+        if not (self.folder / run).exists():
+            self.train(run, ranks)
+
+    def checkpoints(self, run, stage):
+        return sorted(path for path in (self.folder / run / stage).glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+
+    def tensors(self, run, stage):
+        folder, tensors = self.checkpoints(run, stage)[-1], {}
+        for file in folder.rglob("*.safetensors"):
+            with safe_open(file, "pt") as content:
+                for name in content.keys():
+                    tensors[f"{file.relative_to(folder)}:{name}"] = content.get_tensor(name)
+        return tensors
+
+    def state(self, run, stage):
+        return json.loads((self.checkpoints(run, stage)[-1] / "training_state/state.json").read_text())
+
+    def metrics(self, run):
+        lines = []
+        for text in (self.folder / run / "metrics.jsonl").read_text().splitlines():
+            line = json.loads(text)
+            of_the_moment = [key for key in line if key.startswith("time.") or key.endswith("_per_second") or
+                             key in ("data_wait_share", "memory_bytes", "seconds")]
+            lines.append({key: value for key, value in line.items() if key not in of_the_moment})
+        return lines
+
+    def expect_same_bits(self, left, right):
+        for stage in STAGES:
+            a, b = self.tensors(left, stage), self.tensors(right, stage)
+            assert a.keys() == b.keys(), stage
+            for name in a:
+                assert torch.equal(a[name], b[name]), f"{left} and {right}, {stage}: {name} differs"
+        a, b = self.metrics(left), self.metrics(right)
+        assert len(a) == len(b), f"{left} has {len(a)} lines of metrics, {right} {len(b)}"
+        for one, other in zip(a, b):
+            assert one == other, f"{left}: {one}\n{right}: {other}"
+
+    def expect_near(self, left, right):
+        """Weights, losses, and the same samples at the same steps."""
+        most = 0
+        for stage in STAGES:
+            a, b = self.tensors(left, stage), self.tensors(right, stage)
+            assert a.keys() == b.keys(), stage
+            for name in a:
+                difference = (a[name].double() - b[name].double()).abs().max().item()
+                assert difference < 1e-6, f"{left} and {right}, {stage}: {name} differs by {difference:.3g}"
+                most = max(most, difference)
+            left_state, right_state = self.state(left, stage), self.state(right, stage)
+            for key in ("cursor", "step", "samples", "text_tokens", "frames", "optimizer_steps", "rate_scale"):
+                assert left_state[key] == right_state[key], f"{stage}: {key}: {left_state[key]} {right_state[key]}"
+        a, b = self.metrics(left), self.metrics(right)
+        assert [(line["kind"], line["step"]) for line in a] == [(line["kind"], line["step"]) for line in b]
+        for one, other in zip(a, b):
+            if one["kind"] == "step":
+                for key in ("loss", "gradient_norm"):
+                    assert abs(one[key] - other[key]) <= 1e-5 * abs(one[key]), f"{one}\n{other}"
+                for key in ("samples", "samples_used", "text_tokens", "frames"):
+                    assert one[key] == other[key], f"{key}: {one}\n{other}"
+        return most
+
+
+def equals_one_process(runs):
+    for ranks in (2, 4):
+        runs.need("one", 1)
+        runs.need(f"ranks-{ranks}", ranks)
+        most = runs.expect_near("one", f"ranks-{ranks}")
+        print(f"{ranks} ranks: weights and moments within {most:.2g} of one process")
+
+
+def zero_changes_no_bit(runs):
+    for ranks in (2, 4):
+        runs.need(f"ranks-{ranks}", ranks)
+        runs.train(f"zero-{ranks}", ranks, "--zero")
+        runs.expect_same_bits(f"ranks-{ranks}", f"zero-{ranks}")
+        print(f"{ranks} ranks: the same bits with --zero")
+    runs.train("muon", 3, "--arg", "muon=yes")
+    runs.train("muon-zero", 3, "--arg", "muon=yes", "--zero")
+    runs.expect_same_bits("muon", "muon-zero")
+    print("3 ranks with Muon: the same bits with --zero")
+
+
+def resumes_to_the_same_bits(runs):
+    for options in ((), ("--zero",)):
+        for steps in ("7", "6", "100"):
+            runs.train("parts" + "".join(options), 2, *options, "--max-steps", steps)
+        runs.need("ranks-2", 2)
+        runs.expect_same_bits("ranks-2", "parts" + "".join(options))
+    print("2 ranks: the same bits when resumed twice")
+
+
+def resumes_with_other_ranks(runs):
+    for ranks, steps, options in ((4, 5, ["--zero"]), (2, 6, []), (1, 7, []), (4, 100, ["--zero"])):
+        runs.train("elastic", ranks, "--max-steps", steps, *options)
+    runs.need("one", 1)
+    most = runs.expect_near("one", "elastic")
+    print(f"4, 2, 1 and 4 ranks: the same samples, weights and moments within {most:.2g} of one process")
+
+
+def names_the_failed_rank(runs):
+    """Each phase of a step, thrown in, hung, stopped or killed: all others end and name it."""
+    cases = [("setup", "exit", "start"), ("data", "throw", "loading data, stage align, step 2"),
+             ("pack", "throw", "forward and backward, stage align, step 2"),
+             ("step", "throw", "optimizer, stage align, step 2"), ("pack", "kill", "stage align, step"),
+             ("data", "hang", "loading data, stage align, step 2"), ("step", "stop", "stage align, step")]
+    timeout, slack = 3, 15
+    for index, (where, how, phase) in enumerate(cases):
+        failing = index % 2  # the first rank, which serves the store, is one among the others
+        if how in ("kill", "stop", "exit"):
+            failing = 1
+        run = runs.folder / f"fails-{index}"
+        began = time.monotonic()
+        ranks = start([PROBE, runs.recipe, runs.data, run, timeout * 1000, failing, where, how], 3)
+        for rank, process in enumerate(ranks):
+            if rank == failing:
+                continue
+            said = process.communicate(timeout=timeout + slack + 30)[0]
+            assert process.returncode == 75, f"{where}, {how}: rank {rank} ended with {process.returncode}\n{said}"
+            assert f"rank {failing} " in said and phase in said, f"{where}, {how}: rank {rank} says\n{said}"
+        seconds = time.monotonic() - began
+        if ranks[failing].poll() is None:
+            ranks[failing].kill()
+        ranks[failing].communicate()
+        print(f"rank {failing}: {where}, {how}: the others ended after {seconds:.1f} s")
+
+
+def refuses_different_ranks(runs):
+    ranks = start(runs.command("mixed"), 2, lambda rank: ["--set", "seed=7"] if rank == 1 else [])
+    said = [process.communicate(timeout=60)[0] for process in ranks]
+    assert ranks[1].returncode == 2 and "rank 1 is not set up as rank 0 is" in said[1], said[1]
+    assert "the plan's hash" in said[1], said[1]
+    assert ranks[0].returncode == 75 and "rank 1 failed" in said[0], said[0]
+
+
+def survives_kills(runs):
+    """kill -9 of random ranks at random instants, under torchrun, which starts all of them anew."""
+    kills, done, again, instants = int(os.environ.get("FVLM_KILLS", "3")), 0, 0, random.Random(5)
+    while done < kills:
+        run = f"killed-{again}"
+        again += 1
+        torchrun = subprocess.Popen(
+            [str(word) for word in [TORCHRUN, "--standalone", "--max-restarts", "1000", "--monitor-interval", "0.05",
+                                    "--nproc-per-node", "2", "--no-python", *runs.command(run)]],
+            text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while torchrun.poll() is None and done < kills:
+            time.sleep(instants.uniform(0.1, 3))
+            ranks = [int(pid) for pid in subprocess.run(["pgrep", "-P", str(torchrun.pid)], capture_output=True,
+                                                        text=True).stdout.split()]
+            ranks = [pid for pid in ranks if is_engine(pid)]
+            if ranks:
+                os.kill(instants.choice(ranks), signal.SIGKILL)
+                done += 1
+        said = torchrun.communicate(timeout=300)[1]
+        assert torchrun.returncode == 0, said
+        runs.need("ranks-2", 2)
+        runs.expect_same_bits("ranks-2", run)
+        shutil.rmtree(runs.folder / run)
+    print(f"{done} kills in {again} runs: the same bits and lines")
+
+
+def is_engine(pid):
+    try:
+        return Path(f"/proc/{pid}/exe").resolve() == Path(ENGINE).resolve()
+    except OSError:
+        return False
+
+
+TESTS = (equals_one_process, zero_changes_no_bit, resumes_to_the_same_bits, resumes_with_other_ranks,
+         names_the_failed_rank, refuses_different_ranks, survives_kills)
+with tempfile.TemporaryDirectory() as scratch:
+    runs = Runs(Path(scratch))
+    for test in [test for test in TESTS if test.__name__ in sys.argv[4:] or len(sys.argv) == 4]:
+        began = time.monotonic()
+        test(runs)
+        print(f"  {test.__name__}: {time.monotonic() - began:.1f} s", flush=True)
