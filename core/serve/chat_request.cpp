@@ -238,9 +238,9 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
 ChatRequest parse_completion(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const Fields fields(document);
-  if (fields.find("logprobs")) throw wrong("logprobs", "only /v1/chat/completions has them");
   ChatRequest request = common(fields, limits);
   request.is_chat = false;
+  request.top_logprobs = fields.integer("logprobs", 0, 5);
   const Json* prompt = fields.find("prompt");
   if (!prompt || !prompt->is_string()) throw wrong("prompt", "expected a text");
   request.turns.push_back({"user", Contents(request, limits).text(prompt->get<std::string>(), "prompt", true)});

@@ -111,6 +111,31 @@ class OpenAi(unittest.TestCase):
         self.assertEqual(streamed, tokens)
         self.assertIsNone(self.ask(user("What is this?")).choices[0].logprobs)
 
+    def test_gets_log_probabilities_of_a_continued_text(self):
+        def complete(**fields):
+            return self.client.completions.create(model="gqa", prompt="The cat sat", max_tokens=8, temperature=0, **fields)
+        whole = complete(logprobs=3).choices[0]
+        found = whole.logprobs
+        lengths = {len(found.tokens), len(found.token_logprobs), len(found.top_logprobs), len(found.text_offset)}
+        self.assertEqual(lengths, {8}, "a token each")
+        for token, logprob, top, offset in zip(found.tokens, found.token_logprobs, found.top_logprobs, found.text_offset):
+            self.assertEqual((len(top), max(top.values()), top[token]), (3, logprob, logprob), "the likeliest was chosen")
+            self.assertLess(sum(map(math.exp, top.values())), 1)
+            if not token.startswith("bytes:") and "\ufffd" not in whole.text:
+                self.assertEqual(whole.text[offset:offset + len(token)], token)
+        self.assertEqual(found.text_offset[0], 0)
+        chat = self.ask(user("Hi"), logprobs=True, max_tokens=1).choices[0].logprobs.content[0]
+        self.assertLess(chat.logprob, 0)
+        self.assertEqual([list(top) for top in complete(logprobs=0).choices[0].logprobs.top_logprobs], [[token] for token in found.tokens])
+        streamed = [part.choices[0].logprobs for part in complete(logprobs=3, stream=True) if part.choices[0].logprobs]
+        self.assertEqual([token for part in streamed for token in part.tokens], found.tokens)
+        self.assertEqual([offset for part in streamed for offset in part.text_offset], found.text_offset)
+        self.assertEqual([top for part in streamed for top in part.top_logprobs], found.top_logprobs)
+        self.assertIsNone(complete().choices[0].logprobs)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            complete(logprobs=6)
+        self.assertIn("logprobs: expected a whole number from 0 to 5", raised.exception.message)
+
     def test_says_what_of_a_prompt_was_computed_before(self):
         first = self.ask(user("Tell me of the cat that sat on the mat, and of the dog."))
         turns = [user("Tell me of the cat that sat on the mat, and of the dog."), {"role": "assistant", "content": first.choices[0].message.content},
