@@ -63,8 +63,8 @@ ServiceCounts AnswerService::counts() const {
 void AnswerService::work() {
   const c10::InferenceMode no_autograd;
   while (!stops_) try {
-      // On a GPU, many frames are encoded in the time of a few. On a CPU each takes its own, in which no answer grows.
-      begin(queue_.take(generator_.is_on_gpu() ? 64 : 1, running_.empty()));
+      if (running_.empty()) queue_.wait();
+      begin(take_prompts());
       cancel_abandoned();
       if (batch_) {
         count_batch(batch_->step() ? 1 : 0);
@@ -76,6 +76,18 @@ void AnswerService::work() {
       fail_running(failure());
     }
   fail_running(Error(ErrorKind::stopped, "the server stops"));
+}
+
+// A pass that reads prompts is far slower than one that only continues answers, which is a captured graph on a GPU. So
+// prompts wait a little for others, the fewer of them there are beside the answers that they hold up.
+std::vector<AnswerService::Job> AnswerService::take_prompts() {
+  constexpr auto gathering = std::chrono::milliseconds(8);
+  const auto now = std::chrono::steady_clock::now();
+  const int64_t min_count = now - last_taken_ < gathering ? std::ssize(running_) / 4 : 0;
+  // On a GPU, many frames are encoded in the time of a few. On a CPU each takes its own, in which no answer grows.
+  std::vector<Job> jobs = queue_.take(generator_.is_on_gpu() ? 64 : 1, std::max<int64_t>(1, min_count));
+  if (!jobs.empty()) last_taken_ = now;
+  return jobs;
 }
 
 // The prompts of these requests, with all their frames encoded together.

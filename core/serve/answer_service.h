@@ -6,6 +6,7 @@
 #include "serve/prompt_queue.h"
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,7 @@ class AnswerService {
  private:
   using Job = PromptQueue::Job;
   void work();
+  std::vector<Job> take_prompts();
   void begin(std::vector<Job> jobs);
   std::vector<infer::Prompt> encode(const std::vector<Job>& jobs);
   void add(const Job& job, infer::Prompt prompt);
@@ -62,6 +64,7 @@ class AnswerService {
   ServiceLimits limits_;
   std::optional<infer::GenerationBatch> batch_;
   std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch
+  std::chrono::steady_clock::time_point last_taken_;          // when prompts were
   std::atomic<bool> stops_ = false;
 
   mutable std::mutex lock_; // of the counts

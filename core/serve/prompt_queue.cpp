@@ -35,11 +35,15 @@ void PromptQueue::add(Job job) {
   may_write_.notify_one();
 }
 
-std::vector<PromptQueue::Job> PromptQueue::take(int64_t max_frames, bool waits) {
-  std::vector<Job> taken;
+void PromptQueue::wait() {
   std::unique_lock lock(lock_);
-  if (waits) is_written_.wait(lock, [this] { return stops_ || !written_.empty(); });
-  if (stops_) return taken;
+  is_written_.wait(lock, [this] { return stops_ || !written_.empty(); });
+}
+
+std::vector<PromptQueue::Job> PromptQueue::take(int64_t max_frames, int64_t min_count) {
+  std::vector<Job> taken;
+  std::lock_guard lock(lock_);
+  if (stops_ || std::ssize(written_) < min_count) return taken;
   for (int64_t frames = 0; !written_.empty(); taken.push_back(std::move(written_.front())), written_.pop_front()) {
     frames += frames_in(*written_.front());
     if (!taken.empty() && frames > max_frames) break;

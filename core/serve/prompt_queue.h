@@ -24,9 +24,10 @@ class PromptQueue {
 
   void add(Job job); // [any thread]
   // Removes requests whose prompts are written, in the order in which they were: as many as have no more than
-  // `max_frames` together, but at least one. Waits for one where `waits`; returns none where there is none, or after
-  // stop(). [the model's thread]
-  std::vector<Job> take(int64_t max_frames, bool waits);
+  // `max_frames` together, but at least one. Returns none where there are fewer than `min_count`, and after stop().
+  // [the model's thread]
+  std::vector<Job> take(int64_t max_frames, int64_t min_count);
+  void wait(); // until a prompt is written, or stop(). [the model's thread]
   // Ends the threads. Returns what was not taken.
   std::vector<Job> stop();
 
