@@ -79,6 +79,7 @@ class Script(unittest.TestCase):
                                    (2, "temperature", ["/settings temperature -1"])):
             with self.subTest(words=words):
                 self.assertIn(words, chat(lines, code=code))
+        self.assertIn("is no terminal", chat([], "--history", folder / "history", code=2))
 
 
 class Terminal(unittest.TestCase):
@@ -88,13 +89,22 @@ class Terminal(unittest.TestCase):
         before, self.seen = self.seen.split(words, 1)
         return before
 
-    def test_ctrl_c_stops_an_answer_and_not_the_program(self):
+    def start(self, *options, **environment):
         self.seen = ""
         self.keyboard, terminal = pty.openpty()
-        process = subprocess.Popen(command("chat", "--image-size", 28, "--max-tokens", 8000), stdin=terminal, stdout=terminal, stderr=terminal,
+        process = subprocess.Popen(command("chat", "--image-size", 28, *options), stdin=terminal, stdout=terminal, stderr=terminal,
                                    start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-                                   env=os.environ | {"NO_COLOR": "1"})
+                                   env=os.environ | {"NO_COLOR": "1"} | environment)
         os.close(terminal)
+        return process
+
+    def test_ctrl_c_stops_an_answer_and_not_the_program(self):
+        for terminal in ("dumb", "xterm"): # where lines are edited by the terminal alone, and where by the program
+            with self.subTest(terminal):
+                self.check_ctrl_c(terminal)
+
+    def check_ctrl_c(self, terminal):
+        process = self.start("--max-tokens", 8000, TERM=terminal)
         self.read_until("> ")
         os.write(self.keyboard, b"\x03")
         self.read_until("/quit or Ctrl-D")
@@ -109,6 +119,35 @@ class Terminal(unittest.TestCase):
         self.read_until("max-tokens 3\r\n")
         os.write(self.keyboard, b"And now?\n")
         self.read_until("3 tokens, a prompt of")
+        os.write(self.keyboard, b"\x04")
+        self.assertEqual(process.wait(timeout=60), 0)
+        os.close(self.keyboard)
+
+    def test_arrows_recall_lines_of_earlier_sessions(self):
+        history = folder / "history"
+        options = ("--max-tokens", 3, "--history", history)
+        process = self.start(*options, TERM="xterm")
+        self.read_until("> ")
+        os.write(self.keyboard, b"What is thsi?\x7f\x7f\x7fis?\n") # mended by backspaces
+        self.read_until(", a prompt of")
+        self.read_until("> ")
+        os.write(self.keyboard, b"\x1b[A\x1b[H/settings \x0b\x04\x04") # recalled, then cut behind what was written at its beginning
+        os.write(self.keyboard, b"\n")
+        self.read_until("temperature 0, ")
+        self.read_until("> ")
+        os.write(self.keyboard, b"\x04")
+        self.assertEqual(process.wait(timeout=60), 0)
+        os.close(self.keyboard)
+        self.assertEqual(history.read_text(), "What is this?\n/settings \n")
+
+        process = self.start(*options, TERM="xterm")
+        self.read_until("> ")
+        os.write(self.keyboard, b"\x1b[A\x1b[A")
+        self.read_until("> What is this?")
+        os.write(self.keyboard, b"\n")
+        said = self.read_until(", a prompt of")
+        self.assertEqual(clean(said.splitlines()[-2]), clean(generated("--prompt", "What is this?", "--max-tokens", 3)))
+        self.read_until("> ")
         os.write(self.keyboard, b"\x04")
         self.assertEqual(process.wait(timeout=60), 0)
         os.close(self.keyboard)
