@@ -109,6 +109,10 @@ void ChildProcess::kill() const {
   ::kill(-id_, SIGKILL);
 }
 
+void ChildProcess::terminate() const {
+  ::kill(id_, SIGTERM);
+}
+
 void wait_for_output(const std::vector<const Pipe*>& pipes, std::chrono::steady_clock::time_point deadline) {
   std::vector<pollfd> ready;
   for (const Pipe* pipe : pipes) ready.push_back({pipe->reader().get(), POLLIN, 0});

@@ -51,7 +51,9 @@ class ChildProcess {
 
   bool has_ended(); // without blocking
   void wait();
-  void kill() const;                     // the process group
+  void kill() const;      // the process group
+  void terminate() const; // SIGTERM to the child alone
+  pid_t id() const { return id_; }
   int status() const { return status_; } // as of waitpid(), once the child has ended
 
  private:

@@ -23,9 +23,12 @@ Tokenizer tokenizer_in(const std::filesystem::path& model, const char* verb) {
 } // namespace
 
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb)
-    : registry(open_registry(parsed)), folder(resolve_model(*parsed.value("MODEL"))),
-      tokenizer(tokenizer_in(folder, verb)), generator(folder, execution_of(parsed), *registry),
-      input(input_settings(parsed, folder, generator.config())),
+    : AnsweringModel(parsed, verb, resolve_model(*parsed.value("MODEL")), execution_of(parsed)) {}
+
+AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, const std::filesystem::path& model,
+                               const model::Execution& execution)
+    : registry(open_registry(parsed)), folder(model), tokenizer(tokenizer_in(folder, verb)),
+      generator(folder, execution, *registry), input(input_settings(parsed, folder, generator.config())),
       rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),
       prompts(tokenizer, rows,
               {input.media.preparation(), input.media.image_frames, input.system, input.chat_template,

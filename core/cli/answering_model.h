@@ -16,6 +16,9 @@ struct AnsweringModel {
   // Of the options MODEL, with_execution_options() and with_image_options(). `verb` is for messages. Throws Error(data)
   // for a model without a tokenizer, or whose encoder reads text.
   AnsweringModel(const ParsedOptions& parsed, const char* verb);
+  // The same for a model directory and an execution that other options say.
+  AnsweringModel(const ParsedOptions& parsed, const char* verb, const std::filesystem::path& model,
+                 const model::Execution& execution);
   AnsweringModel(const AnsweringModel&) = delete; // the parts refer to each other
   AnsweringModel& operator=(const AnsweringModel&) = delete;
 

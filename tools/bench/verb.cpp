@@ -29,6 +29,7 @@ constexpr Verb subjects[] = {
     {"quant", "compare a model with its quantized forms: bytes, product times, losses", bench_quant},
     {"ragged", "time training on samples of all lengths, end to end", bench_ragged},
     {"generate", "time the generation of answers, against transformers", bench_generate},
+    {"serve", "measure the server under load, against the engine without one", bench_serve},
     {"data", "measure the data loader, against webdataset and PIL", bench_data},
 };
 

@@ -11,6 +11,7 @@ int bench_op(Arguments);
 int bench_profile(Arguments);
 int bench_quant(Arguments);
 int bench_ragged(Arguments);
+int bench_serve(Arguments);
 int bench_step(Arguments);
 
 } // namespace fvlm::cli

@@ -1,0 +1,124 @@
+"""`fvlm-engine bench serve` as a user runs it. Nothing here depends on how long anything takes.
+
+usage: serve_test.py FVLM_ENGINE"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+engine = Path(sys.argv.pop(1)).resolve()
+TINY = ["--shape", "tiny", "--prompt", 8, "--answer", 6, "--picture", 40, "--device", "cpu"]
+
+
+def bench(*arguments, code=0, **environment):
+    found = subprocess.run([str(word) for word in (engine, "bench", "serve", *arguments)], capture_output=True, text=True,
+                           env=os.environ | environment)
+    assert found.returncode == code, f"{arguments} ended with {found.returncode}\n{found.stdout}{found.stderr}"
+    return found.stdout if code == 0 else found.stderr
+
+
+class FalseServer:
+    """A server that answers a streamed request as `answer` says, and remembers what it was asked."""
+    def __init__(self, answer):
+        asked = self.asked = []
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            def log_message(self, *_):
+                pass
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                asked.append((self.path, self.headers.get("Authorization"), body))
+                status, text = answer(len(asked))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def events(*documents):
+    return "".join(f"data: {json.dumps(document)}\n\n" for document in documents) + "data: [DONE]\n\n"
+
+
+GOOD = events({"choices": [{"index": 0, "delta": {"content": "yes"}}]},
+              {"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 5}})
+
+
+class Load(unittest.TestCase):
+    def test_measures_clients_and_rates_beside_the_batch(self):
+        found = json.loads(bench(*TINY, "--clients", "1,3", "--rate", "20,50%", "--requests", 9, "--json"))
+        self.assertEqual([(row["clients"], row["requests"], row["errors"]) for row in found["rows"]], [(1, 9, 0), (3, 9, 0), (0, 9, 0), (0, 9, 0)])
+        self.assertEqual(found["rows"][2]["rate"], 20)
+        self.assertEqual({row["tokens"] for row in found["rows"]}, {9 * 6}, "no token ends an answer")
+        self.assertGreaterEqual(found["cache_rows"], 3 * (8 + 6))
+        for row in found["rows"]:
+            for name in ("first_token_seconds", "token_seconds", "seconds_each"):
+                self.assertTrue(0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"], row)
+            self.assertLessEqual(row["first_token_seconds"]["p50"], row["seconds_each"]["p50"])
+            self.assertEqual("of_offline" in row, row["clients"] > 0)
+            if row["clients"] > 0:
+                self.assertAlmostEqual(row["of_offline"] * row["offline_tokens_per_second"], row["tokens_per_second"], places=3)
+            self.assertGreater(row["prompt_tokens"], 9 * 8, "the words, the turns around them and visual rows")
+
+    def test_prints_a_table(self):
+        printed = bench(*TINY, "--clients", 2, "--requests", 2)
+        self.assertRegex(printed, r"(?m)^2 clients +2 +0 +([\d.]+ +){9}\d+ +\d+ +\d+ %$")
+
+    def test_asks_a_server_that_runs(self):
+        with FalseServer(lambda _: (200, GOOD)) as server:
+            found = json.loads(bench("--url", server.url, "--clients", 2, "--requests", 4, "--images", 1, "--picture", 24, "--prompt", 3,
+                                     "--json", FVLM_SERVE_TOKEN="key"))
+            self.assertEqual(len(server.asked), 2 * 2 + 4, "two of each client to warm up")
+        row = found["rows"][0]
+        self.assertEqual((row["requests"], row["errors"], row["tokens"], row["prompt_tokens"]), (4, 0, 20, 120))
+        self.assertNotIn("of_offline", row)
+        paths, tokens, bodies = zip(*server.asked)
+        self.assertEqual((set(paths), set(tokens)), ({"/v1/chat/completions"}, {"Bearer key"}))
+        contents = [body["messages"][0]["content"] for body in bodies]
+        self.assertEqual(len({content[0]["image_url"]["url"] for content in contents}), len(bodies), "another picture in each")
+        self.assertEqual({len(content[1]["text"].split()) for content in contents}, {3})
+        self.assertTrue(all(body["stream"] and body["temperature"] == 0 for body in bodies))
+
+    def test_counts_what_is_not_answered(self):
+        broken = [(500, "no"), (200, "data: {\"choices\": []}\n\n"), (200, "data: {\"error\": {\"message\": \"no\"}}\n\ndata: [DONE]\n\n")]
+        with FalseServer(lambda count: broken[count % 4] if count % 4 < 3 else (200, GOOD)) as server:
+            found = json.loads(bench("--url", server.url, "--clients", 1, "--requests", 8, "--images", 0, "--json"))
+        self.assertEqual((found["rows"][0]["errors"], found["rows"][0]["tokens"]), (6, 10))
+        self.assertIn("problem", found["rows"][0])
+
+    def test_refuses_what_makes_no_sense(self):
+        for words, options in (("expected one of MODEL, --shape and --url", []), ("expected one of", ["--shape", "tiny", "--url", "http://127.0.0.1:1"]),
+                               ("is no address of a server", ["--url", "ftp://127.0.0.1"]), ("--clients: 'x' is no number", [*TINY, "--clients", "x"]),
+                               ("--rate: expected more than 0", [*TINY, "--rate", "0"]), ("a share from 0 to 1", [*TINY, "--images", 2]),
+                               ("mutually exclusive", ["--url", "http://127.0.0.1:1", "--mixed", 1])):
+            with self.subTest(words=words):
+                self.assertIn(words, bench(*options, code=2))
+
+
+class Mixed(unittest.TestCase):
+    def test_counts_every_client_and_every_page(self):
+        found = json.loads(bench(*TINY, "--mixed", 0.25, "--json"))["mixed"]
+        self.assertEqual(found["problems"], [])
+        self.assertEqual(set(found["requests"]), {"good requests", "vanished", "malformed", "enormous", "slow readers", "slow writers"})
+        self.assertTrue(all(found["requests"].values()))
+        self.assertGreater(found["pages"], 0)
+        self.assertEqual(found["pages"], found["free_pages"] + found["cached_pages"])
+        self.assertEqual(len(found["seconds"]), len(found["resident_bytes"]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,222 @@
+#include "bench/serving.h"
+
+#include "base/error.h"
+#include "serve/chat_request.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <span>
+
+namespace fvlm::bench {
+namespace {
+
+constexpr int64_t max_frames_together = 64; // as the server encodes them
+
+// Questions of another measurement have other numbers, so that nothing computed for one serves the next. Those before
+// the first measurement's warm up.
+int64_t first_question(size_t measurement) {
+  return static_cast<int64_t>(measurement + 1) * 1'000'000;
+}
+
+std::vector<std::string> bodies_of(const LoadPrompts& prompts, int64_t first, int64_t count) {
+  std::vector<std::string> bodies;
+  for (int64_t i = 0; i < count; ++i) bodies.push_back(load_request(prompts, first + i));
+  return bodies;
+}
+
+ServingReport::Quantiles quantiles_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    return values[static_cast<size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1];
+  };
+  return {at(0.5), at(0.9), at(0.99)};
+}
+
+ServingReport::Row row_of(const std::vector<LoadResult>& results) {
+  ServingReport::Row row;
+  std::vector<double> first, token, whole;
+  double begin = results.front().sent, end = 0;
+  for (const LoadResult& result : results) {
+    ++row.requests;
+    if (!result.problem.empty()) {
+      if (row.errors++ == 0) row.problem = result.problem;
+      continue;
+    }
+    row.prompt_tokens += result.prompt;
+    row.tokens += result.completion;
+    begin = std::min(begin, result.sent);
+    end = std::max(end, result.done);
+    first.push_back(result.first - result.sent);
+    whole.push_back(result.done - result.sent);
+    if (result.completion > 1)
+      token.push_back((result.done - result.first) / static_cast<double>(result.completion - 1));
+  }
+  row.seconds = end - begin;
+  row.first = quantiles_of(std::move(first));
+  row.token = quantiles_of(std::move(token));
+  row.whole = quantiles_of(std::move(whole));
+  return row;
+}
+
+nlohmann::ordered_json json_of(const ServingReport::Quantiles& seconds) {
+  return {{"p50", seconds.p50}, {"p90", seconds.p90}, {"p99", seconds.p99}};
+}
+
+struct Question {
+  serve::WrittenPrompt prompt;
+  infer::Sampling sampling;
+};
+
+std::vector<Question> write_questions(const serve::PromptWriter& writer, const LoadPrompts& prompts, int64_t first,
+                                      int64_t count) {
+  std::vector<Question> questions;
+  for (const std::string& body : bodies_of(prompts, first, count)) {
+    const serve::ChatRequest request = serve::parse_chat(body, serve::RequestLimits());
+    questions.push_back({writer.write(request), request.sampling});
+  }
+  return questions;
+}
+
+// Adds all prompts, and answers them. Returns how many tokens there are.
+int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::vector<Question> questions,
+               int64_t max_tokens) {
+  for (size_t begin = 0; begin < questions.size();) {
+    std::vector<model::Sample> samples;
+    for (int64_t frames = 0; begin + samples.size() < questions.size();) {
+      const model::Sample& sample = questions[begin + samples.size()].prompt.sample;
+      frames += model::frames_of(sample.frames);
+      if (!samples.empty() && frames > max_frames_together) break;
+      samples.push_back(sample);
+    }
+    for (infer::Prompt& prompt : generator.encode_prompts(samples)) {
+      prompt.max_tokens = std::min(prompt.max_tokens, max_tokens);
+      prompt.sampling = questions[begin].sampling;
+      prompt.visual_keys = std::move(questions[begin++].prompt.frame_keys);
+      batch.add(std::move(prompt));
+    }
+  }
+  int64_t tokens = 0;
+  for (const infer::GeneratedAnswer& one : batch.finish()) tokens += std::ssize(one.tokens);
+  return tokens;
+}
+
+} // namespace
+
+int64_t ServingLoad::max_clients() const {
+  return *std::max_element(clients.begin(), clients.end());
+}
+
+int64_t ServingLoad::requests_for(int64_t at_once, double rate) const {
+  if (requests > 0) return requests;
+  return rate > 0 ? std::max<int64_t>(32, std::llround(10 * rate)) : 8 * at_once;
+}
+
+void check(const ServingLoad& load) {
+  const LoadPrompts& prompts = load.prompts;
+  if (prompts.prompt < 1 || prompts.answer < 1 || prompts.picture < 1 || load.requests < 0)
+    throw Error(ErrorKind::usage, "--prompt, --answer, --picture and --requests: expected 1 or more");
+  if (!(prompts.images >= 0 && prompts.images <= 1))
+    throw Error(ErrorKind::usage, fmt::format("--images: expected a share from 0 to 1, got {}", prompts.images));
+  for (const int64_t clients : load.clients)
+    if (clients < 1) throw Error(ErrorKind::usage, fmt::format("--clients: expected 1 or more, got {}", clients));
+  for (const auto* rates : {&load.rates, &load.rate_shares})
+    for (const double rate : *rates)
+      if (!(rate > 0)) throw Error(ErrorKind::usage, fmt::format("--rate: expected more than 0, got {}", rate));
+}
+
+OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWriter& prompts, const ServingLoad& load,
+                              const Progress& progress) {
+  const c10::InferenceMode without_autograd;
+  OfflineAnswers offline;
+  for (size_t i = 0; i < load.clients.size(); ++i) {
+    const int64_t clients = load.clients[i];
+    const std::string what = fmt::format("a batch, {} at a time", clients);
+    progress(what, static_cast<int64_t>(i), std::ssize(load.clients));
+    std::vector<Question> warm_up = write_questions(prompts, load.prompts, 0, 2 * clients),
+                          measured =
+                              write_questions(prompts, load.prompts, first_question(i), load.requests_for(clients, 0));
+    int64_t longest = 0;
+    for (const auto* questions : {&warm_up, &measured})
+      for (const auto& [prompt, sampling] : *questions)
+        longest = std::max(longest, generator.require_room(prompt.sample.frames, prompt.sample.texts[0].tokens));
+    infer::BatchOptions options;
+    const int64_t pages = (longest + load.prompts.answer) / options.page_rows + 2; // one in reserve for each
+    options.cache_rows = options.reserved_rows = clients * pages * options.page_rows;
+    offline.cache_rows = std::max(offline.cache_rows, options.cache_rows);
+    infer::GenerationBatch batch = generator.make_batch(options);
+    (void)answer(generator, batch, std::move(warm_up), load.prompts.answer);
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t tokens = answer(generator, batch, std::move(measured), load.prompts.answer);
+    offline.tokens_per_second[clients] =
+        static_cast<double>(tokens) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  return offline;
+}
+
+void measure_serving(const HttpAddress& address, const ServingLoad& load, ServingReport& report,
+                     const Progress& progress) {
+  const int64_t clients = load.max_clients();
+  const auto run = [&](int64_t first, int64_t count, const RequestTimes& arrivals) {
+    return row_of(run_load(address, bodies_of(load.prompts, first, count), arrivals, progress));
+  };
+  (void)run(0, 2 * clients, {clients, 0, 0}); // plugins are selected, and graphs captured
+  double fastest = 0;                         // answered requests a second
+  for (const int64_t at_once : load.clients) {
+    ServingReport::Row row = run(first_question(report.rows.size()), load.requests_for(at_once, 0), {at_once, 0, 0});
+    row.load = fmt::format("{} client{}", at_once, at_once == 1 ? "" : "s");
+    row.clients = at_once;
+    if (row.seconds > 0) fastest = std::max(fastest, static_cast<double>(row.requests - row.errors) / row.seconds);
+    report.rows.push_back(std::move(row));
+  }
+  std::vector<double> rates = load.rates;
+  for (const double share : load.rate_shares) rates.push_back(share * fastest);
+  for (const double rate : rates) {
+    ServingReport::Row row =
+        run(first_question(report.rows.size()), load.requests_for(clients, rate), {0, rate, load.prompts.seed});
+    row.load = fmt::format("{:.1f} a second", rate);
+    row.rate = rate;
+    report.rows.push_back(std::move(row));
+  }
+}
+
+std::optional<double> ServingReport::share_of_offline(const Row& row) const {
+  if (!offline || !offline->tokens_per_second.contains(row.clients)) return std::nullopt;
+  return row.tokens_per_second() / offline->tokens_per_second.at(row.clients);
+}
+
+nlohmann::ordered_json ServingReport::json() const {
+  nlohmann::ordered_json document{{"prompt", prompts.prompt},           {"answer", prompts.answer},
+                                  {"images", prompts.images},           {"picture", prompts.picture},
+                                  {"temperature", prompts.temperature}, {"seed", prompts.seed},
+                                  {"ready_seconds", ready_seconds}};
+  if (offline) document["cache_rows"] = offline->cache_rows;
+  auto& all = document["rows"] = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one{{"load", row.load},
+                               {"clients", row.clients},
+                               {"rate", row.rate},
+                               {"requests", row.requests},
+                               {"errors", row.errors},
+                               {"seconds", row.seconds},
+                               {"prompt_tokens", row.prompt_tokens},
+                               {"tokens", row.tokens},
+                               {"tokens_per_second", row.tokens_per_second()},
+                               {"first_token_seconds", json_of(row.first)},
+                               {"token_seconds", json_of(row.token)},
+                               {"seconds_each", json_of(row.whole)}};
+    if (const auto share = share_of_offline(row)) {
+      one["offline_tokens_per_second"] = offline->tokens_per_second.at(row.clients);
+      one["of_offline"] = *share;
+    }
+    if (!row.problem.empty()) one["problem"] = row.problem;
+    all.push_back(std::move(one));
+  }
+  return document;
+}
+
+} // namespace fvlm::bench
