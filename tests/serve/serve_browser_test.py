@@ -136,6 +136,43 @@ class Page(unittest.TestCase):
         self.browser.size(400, 800, dark=True)
         self.screenshot("picture-400-dark")
 
+    def test_takes_pictures_that_are_dropped_and_pasted(self):
+        self.browser.wait_for("model.id === 'gqa'")
+        self.set("temperature", 0)
+        self.set("max_tokens", 8)
+        def transfer(name, file):
+            """A DataTransfer as the browser makes it of a file."""
+            data = base64.b64encode((folder / file).read_bytes()).decode()
+            return f"""(() => {{
+                const bytes = Uint8Array.from(atob("{data}"), letter => letter.charCodeAt(0)), transfer = new DataTransfer();
+                transfer.items.add(new File([bytes], "{name}", {{type: "image/png"}}));
+                return transfer;
+            }})()"""
+        def send(event, carrier):
+            """Whether the page lets the browser do what it usually does, which is to open the file."""
+            return self.value(f"document.getElementById('text').dispatchEvent(new {event}, {{bubbles: true, cancelable: true, {carrier}}}))")
+        over = transfer("dropped.png", "picture.png")
+        self.assertFalse(send("DragEvent('dragover'", f"dataTransfer: {over}"))
+        self.assertTrue(self.value("document.body.classList.contains('drop')"))
+        send("DragEvent('dragleave'", f"dataTransfer: {over}")
+        self.assertFalse(self.value("document.body.classList.contains('drop')"))
+        send("DragEvent('dragover'", f"dataTransfer: {over}")
+        self.assertFalse(send("DragEvent('drop'", f"dataTransfer: {over}"))
+        self.browser.wait_for("attached.length === 1")
+        self.assertEqual(self.value("[attached[0].name, document.body.classList.contains('drop')]"), ["dropped.png", False])
+        self.assertFalse(send("ClipboardEvent('paste'", f"clipboardData: {transfer('pasted.png', 'other.png')}"))
+        self.browser.wait_for("attached.length === 2")
+        self.assertEqual(self.value("[...document.querySelectorAll('#attached img')].map(image => image.alt)"), ["dropped.png", "pasted.png"])
+        text = "(() => { const transfer = new DataTransfer(); transfer.setData('text/plain', 'words'); return transfer; })()"
+        self.assertTrue(send("ClipboardEvent('paste'", f"clipboardData: {text}"), "text is the browser's to paste")
+        self.assertEqual(self.value("attached.length"), 2)
+        self.ask("And these?")
+        self.answered(1)
+        content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()}}
+                   for file in (folder / "picture.png", folder / "other.png")]
+        expected = self.server.ask({"role": "user", "content": content + [{"type": "text", "text": "And these?"}]}, max_tokens=8)
+        self.assertEqual(self.words()[1], expected)
+
     def test_draws_the_frames_of_a_video(self):
         self.browser.wait_for("model.id === 'gqa'")
         self.value("""(async () => { // records three colours of half a second each

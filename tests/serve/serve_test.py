@@ -262,6 +262,22 @@ class Trouble(unittest.TestCase):
                 connection.getresponse().read(10)
             self.assertEqual(server.stop(), 0, server.log)
 
+    def test_a_killed_server_starts_again_and_answers_the_same(self):
+        with Server("--image-size", 28) as server:
+            expected = [server.ask(user("What is this?")), server.ask(with_image("And this?", picture()))]
+            connection = server.connection()
+            connection.request("POST", "/v1/chat/completions",
+                               json.dumps({"messages": [user("Tell a story.")], "max_tokens": 4096, "n": 8, "stream": True,
+                                           "temperature": 5}), JSON)
+            connection.getresponse().read(10) # the answer has begun
+            port = server.port
+            self.assertEqual(server.stop(signal.SIGKILL), -signal.SIGKILL)
+            with Server("--image-size", 28, "--port", port) as again: # the old connection holds the port no longer
+                self.assertEqual(again.port, port)
+                self.assertEqual(again.send("/health")[:2], (200, '{"status":"ok"}'))
+                self.assertEqual([again.ask(user("What is this?")), again.ask(with_image("And this?", picture()))], expected)
+            connection.close()
+
     def test_wrong_options_are_refused(self):
         for code, words, options in ((2, "is no IP address", ["--host", "everywhere"]), (2, "is no port", ["--port", 70000]),
                                      (2, "--queue: expected 1 or more", ["--queue", 0]), (4, "nothing", ["--token-file", folder / "nothing"])):

@@ -1,0 +1,93 @@
+"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM with its tiles and LLaVA, asked about pictures: the
+answers are those of `generate`.
+
+usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import json
+import os
+import subprocess
+import unittest
+
+from against_oracle import engine, folder, load_file, save_file, tool, torch
+from byte_tokenizer import tokenizer
+from running_server import Server, data_url, picture, user
+
+os.environ |= {"HF_HUB_OFFLINE": "1"}
+from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig
+
+PICTURES = {"small.png": picture(28), "large.png": picture(100, step=2), "other.png": picture(60, step=5)}
+LLAVA = LlavaConfig(
+    vision_config=CLIPVisionConfig(hidden_size=32, intermediate_size=80, num_hidden_layers=3, num_attention_heads=2, image_size=28, patch_size=7),
+    text_config=LlamaConfig(vocab_size=259, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+                            num_key_value_heads=2, max_position_embeddings=512, pad_token_id=None, bos_token_id=None, eos_token_id=2),
+    image_token_index=256)
+
+
+def run(*command):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == 0, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    return result.stdout
+
+
+def strengthen(path):
+    """Weights that matter: those of a new model are so small that it says the same about every picture."""
+    generator = torch.Generator().manual_seed(5)
+    tensors = {name: torch.randn(tensor.shape, generator=generator) * 1.2 / tensor[0].numel() ** 0.5 if tensor.dim() > 1 else tensor
+               for name, tensor in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def setUpModule():
+    for name, content in PICTURES.items():
+        (folder / name).write_bytes(content)
+    (folder / "words").mkdir()
+    words = json.loads(tokenizer())
+    for part in ("pre_tokenizer", "decoder"): # as the package tokenizers, which adds tokens to it, wants them
+        words[part] |= {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (folder / "words" / "tokenizer.json").write_text(json.dumps(words))
+    tool("make-smolvlm", folder / "smolvlm", "--tokenizer", folder / "words")
+    torch.manual_seed(1)
+    AutoModelForImageTextToText.from_config(LLAVA).save_pretrained(folder / "llava")
+    (folder / "llava" / "tokenizer.json").write_text(tokenizer())
+    (folder / "llava" / "preprocessor_config.json").write_text(json.dumps(
+        {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}))
+    for name in ("smolvlm", "llava"):
+        strengthen(folder / name / "model.safetensors")
+        run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
+
+
+def content_of(prompt, file):
+    """A prompt with <image> in it as parts of a message."""
+    before, after = prompt.split("<image>")
+    parts = [{"type": "text", "text": before}] * bool(before) + [{"type": "image_url", "image_url": {"url": data_url(PICTURES[file])}}]
+    return {"role": "user", "content": parts + [{"type": "text", "text": after}]}
+
+
+class WholeModels(unittest.TestCase):
+    def check(self, model, *options):
+        def generated(prompt, *more):
+            return json.loads(run(engine, "generate", folder / model, "--prompt", prompt, "--max-tokens", 12, "--json", *options, *more))["text"]
+        answers = set()
+        with Server(*options, model=model) as server:
+            for file in PICTURES:
+                for prompt in ("<image>What is this?", "Is this <image> a cat?"):
+                    with self.subTest(file=file, prompt=prompt):
+                        expected = generated(prompt, "--image", folder / file)
+                        self.assertEqual(server.ask(content_of(prompt, file), max_tokens=12), expected)
+                        answers.add(expected)
+            self.assertEqual(server.ask(user("What is this?"), max_tokens=12), generated("What is this?"))
+            # The same picture again: its rows are found in pages, and change nothing.
+            before = server.metrics()["cache_shared_tokens_total"]
+            expected = generated("<image>What was it?", "--image", folder / "large.png")
+            self.assertEqual(server.ask(content_of("<image>What was it?", "large.png"), max_tokens=12), expected)
+            self.assertGreater(server.metrics()["cache_shared_tokens_total"], before)
+        self.assertGreater(len(answers), len(PICTURES), "the answers depend on picture and prompt")
+
+    def test_smolvlm_reads_the_tiles_of_pictures(self):
+        self.check("smolvlm.model", "--chat-template", "default")
+
+    def test_llava(self):
+        self.check("llava.model")
+
+
+if __name__ == "__main__":
+    unittest.main()
