@@ -105,8 +105,10 @@ int train_stages(Arguments arguments) {
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero]\n"
       "      [--rank-timeout SECONDS] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
-      "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that torchrun\n"
-      "or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a closed terminal saves a checkpoint and exits with 75; a second Ctrl-C\n"
+      "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that "
+      "torchrun\n"
+      "or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a closed "
+      "terminal saves a checkpoint and exits with 75; a second Ctrl-C\n"
       "exits at once.",
       "train recipes/quickstart.lua --run-dir runs/mine");
   add_recipe_options(options);
@@ -124,7 +126,8 @@ int train_stages(Arguments arguments) {
       .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
       .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters (ZeRO-1)")
-      .value("rank-timeout", "SECONDS", "of several ranks: take one for lost that keeps the others waiting; default 600")
+      .value("rank-timeout", "SECONDS",
+             "of several ranks: take one for lost that keeps the others waiting; default 600")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;

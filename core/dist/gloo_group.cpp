@@ -37,7 +37,8 @@ class GlooPending : public Pending {
 
 class GlooGroup : public Group {
  public:
-  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, RankWatch& watch) : gloo_(std::move(gloo)), watch_(watch) {}
+  GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, RankWatch& watch)
+      : gloo_(std::move(gloo)), watch_(watch) {}
 
   const char* name() const override { return "gloo"; }
   bool is_capturable() const override { return false; }

@@ -15,13 +15,20 @@ namespace {
 
 nccl::Type type_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-  case at::kByte: return nccl::Type::uint8;
-  case at::kLong: return nccl::Type::int64;
-  case at::kHalf: return nccl::Type::float16;
-  case at::kFloat: return nccl::Type::float32;
-  case at::kDouble: return nccl::Type::float64;
-  case at::kBFloat16: return nccl::Type::bfloat16;
-  default: throw Error(ErrorKind::internal, fmt::format("NCCL has no operation on {}", toString(tensor.scalar_type())));
+  case at::kByte:
+    return nccl::Type::uint8;
+  case at::kLong:
+    return nccl::Type::int64;
+  case at::kHalf:
+    return nccl::Type::float16;
+  case at::kFloat:
+    return nccl::Type::float32;
+  case at::kDouble:
+    return nccl::Type::float64;
+  case at::kBFloat16:
+    return nccl::Type::bfloat16;
+  default:
+    throw Error(ErrorKind::internal, fmt::format("NCCL has no operation on {}", toString(tensor.scalar_type())));
   }
 }
 

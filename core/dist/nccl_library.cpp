@@ -2,8 +2,9 @@
 
 #include "base/error.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
+
+#include <dlfcn.h>
 
 namespace fvlm::dist::nccl {
 namespace {

@@ -30,8 +30,7 @@ struct Library {
                    Stream stream);
   int (*reduce_scatter)(const void* send, void* receive, size_t count, Type type, Operation operation,
                         Communicator communicator, Stream stream);
-  int (*all_gather)(const void* send, void* receive, size_t count, Type type, Communicator communicator,
-                    Stream stream);
+  int (*all_gather)(const void* send, void* receive, size_t count, Type type, Communicator communicator, Stream stream);
   int (*reduce)(const void* send, void* receive, size_t count, Type type, Operation operation, int root,
                 Communicator communicator, Stream stream);
 

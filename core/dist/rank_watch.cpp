@@ -75,9 +75,10 @@ Error RankWatch::explain(const std::string& what) {
   try {
     text = cause(*board_, what);
   } catch (const std::exception&) {
-    text = fmt::format("the store of the rendezvous does not answer: the launcher or rank 0, which serves it, has ended "
-                       "({})",
-                       what);
+    text =
+        fmt::format("the store of the rendezvous does not answer: the launcher or rank 0, which serves it, has ended "
+                    "({})",
+                    what);
   }
   return lost(text);
 }

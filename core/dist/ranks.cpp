@@ -96,10 +96,10 @@ struct Ranks::Connection {
     hosts.reset();
     watch.reset();
     try {
-      const int64_t gone = store->add("gone", 1);
-      const auto until = std::chrono::steady_clock::now() + 10s;
-      for (int64_t now = gone; serves && now < ranks && std::chrono::steady_clock::now() < until;
-           now = store->add("gone", 0))
+      store->add("gone", 1);
+      // After a failure for as long as the others may need to learn of it: whoever was lost will not say that it goes.
+      const auto until = std::chrono::steady_clock::now() + (store->check({"watch/failure"}) ? 3s : 10s);
+      while (serves && store->add("gone", 0) < ranks && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(10ms);
     } catch (const std::exception&) { // the launcher has ended
     }
@@ -122,8 +122,8 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
     RankWatch::Options options{launch.rank, launch.ranks, timeout};
     options.end_process = end_process;
     connection->watch = std::make_unique<RankWatch>(board(), board(), std::move(options));
-    connection->hosts = make_gloo_group(below(connection->store, "hosts"), launch.rank, launch.ranks, timeout,
-                                        *connection->watch);
+    connection->hosts =
+        make_gloo_group(below(connection->store, "hosts"), launch.rank, launch.ranks, timeout, *connection->watch);
   } catch (const std::exception& error) {
     const std::string what = error.what();
     throw Error(ErrorKind::device, fmt::format("rank {} of {} did not meet the others: {}", launch.rank, launch.ranks,
@@ -150,8 +150,7 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
 
 void Ranks::sum(std::span<double> numbers) const {
   if (!connection_) return;
-  connection_->hosts
-      ->all_reduce(at::from_blob(numbers.data(), {std::ssize(numbers)}, at::kDouble), Reduction::sum)
+  connection_->hosts->all_reduce(at::from_blob(numbers.data(), {std::ssize(numbers)}, at::kDouble), Reduction::sum)
       ->wait();
 }
 

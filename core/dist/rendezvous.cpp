@@ -24,9 +24,9 @@ int64_t number(const char* name, int64_t min, int64_t max) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size() && value >= min && value <= max) return value;
-  throw Error(ErrorKind::usage,
-              text.empty() ? fmt::format("{} is not set, and the other variables of several ranks are", name)
-                           : fmt::format("{} is '{}': expected a number from {} to {}", name, text, min, max))
+  throw Error(ErrorKind::usage, text.empty()
+                                    ? fmt::format("{} is not set, and the other variables of several ranks are", name)
+                                    : fmt::format("{} is '{}': expected a number from {} to {}", name, text, min, max))
       .advise("start the ranks with torchrun or srun, which set it; or unset WORLD_SIZE to train in one process");
 }
 
@@ -54,10 +54,9 @@ Launch of_slurm(const char* ranks) {
   for (const char* list : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
     if (launch.host.empty()) launch.host = first_host(variable(list).value_or(""));
   if (launch.host.empty()) launch.host = "127.0.0.1";
-  launch.port = static_cast<uint16_t>(variable("MASTER_PORT") ? number("MASTER_PORT", 1, 65535)
-                                      : variable("SLURM_JOB_ID")
-                                          ? first_port + number("SLURM_JOB_ID", 0, any) % ports
-                                          : first_port);
+  launch.port = static_cast<uint16_t>(variable("MASTER_PORT")    ? number("MASTER_PORT", 1, 65535)
+                                      : variable("SLURM_JOB_ID") ? first_port + number("SLURM_JOB_ID", 0, any) % ports
+                                                                 : first_port);
   return launch;
 }
 
@@ -88,8 +87,9 @@ void choose_gpu(const Launch& launch) {
   if (devices.size() == 1) return; // Slurm gave the rank one of its own
   const auto index = static_cast<size_t>(launch.local_rank);
   if (visible && index >= devices.size())
-    throw Error(ErrorKind::usage, fmt::format("rank {} is the {}th of its machine, and CUDA_VISIBLE_DEVICES={} has {} GPUs",
-                                              launch.rank, index + 1, *visible, devices.size()))
+    throw Error(ErrorKind::usage,
+                fmt::format("rank {} is the {}th of its machine, and CUDA_VISIBLE_DEVICES={} has {} GPUs", launch.rank,
+                            index + 1, *visible, devices.size()))
         .advise("start one rank a GPU: torchrun --nproc-per-node");
   setenv("CUDA_VISIBLE_DEVICES", (visible ? devices[index] : std::to_string(index)).c_str(), 1);
 }

@@ -77,7 +77,8 @@ Snapshot snapshot(const ModelDescription& description, const model::Model& model
   shot.description.plan_hash = state.plan_hash;
   for (const ops::Parameter& parameter : model.parameters().all())
     shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
-  optimization.gather_state([&](const std::string& name, const at::Tensor& all) { shot.optimizer[name] = copied(all); });
+  optimization.gather_state(
+      [&](const std::string& name, const at::Tensor& all) { shot.optimizer[name] = copied(all); });
   return shot;
 }
 

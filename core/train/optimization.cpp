@@ -147,17 +147,16 @@ std::vector<dist::Slice> Optimization::whole_parts(const plan::Stage& stage) con
   if (std::holds_alternative<plan::AdamW>(stage.optimizer)) return {};
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
   std::vector<dist::Slice> whole;
-  for (const auto& segment : segments([&](const Group& group, const ops::Parameter& parameter) {
+  for (const auto& segment : segments([&](const Group&group, const ops::Parameter&parameter) {
          return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter));
        }))
     whole.push_back({segment.offset, segment.rows * segment.cols});
   return whole;
 }
 
-// Those inside the rank's slice, counted from its beginning. One that the slice cuts becomes a vector; where none is left,
-// an empty one stands for them, so that all ranks have the same states.
-std::vector<fvlm_optimizer_segment>
-Optimization::own_segments(const std::vector<fvlm_optimizer_segment>& all) const {
+// Those inside the rank's slice, counted from its beginning. One that the slice cuts becomes a vector; where none is
+// left, an empty one stands for them, so that all ranks have the same states.
+std::vector<fvlm_optimizer_segment> Optimization::own_segments(const std::vector<fvlm_optimizer_segment>& all) const {
   if (!arenas_.is_sharded() || all.empty()) return all;
   const dist::Slice& own = arenas_.own();
   std::vector<fvlm_optimizer_segment> inside;

@@ -31,10 +31,9 @@ class Optimization {
   };
   // Muon's momentum for this step of the stage, counted from 0, where it has a warm-up.
   void set_momentum(int64_t step);
-  // A step with the gradients as they stand, summed over all ranks, times `scale`, and no longer together than `clip` (0:
-  // any length). Where
-  // they or `sums` (float64, of one shape) are not finite it changes nothing, and is not counted. Nothing is read back.
-  // recorded: false where it is to run operation by operation in any case.
+  // A step with the gradients as they stand, summed over all ranks, times `scale`, and no longer together than `clip`
+  // (0: any length). Where they or `sums` (float64, of one shape) are not finite it changes nothing, and is not
+  // counted. Nothing is read back. recorded: false where it is to run operation by operation in any case.
   void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums, bool recorded = true);
   // Of those gradients, scaled. Waits for the device.
   double gradient_norm() const { return norm_.item<double>(); }

@@ -42,10 +42,10 @@ void require_equal_views(const dist::Ranks& ranks, const recipe::Resolved& resol
   std::vector<std::string> only_here, only_there;
   std::set_difference(here.begin(), here.end(), there.begin(), there.end(), std::back_inserter(only_here));
   std::set_difference(there.begin(), there.end(), here.begin(), here.end(), std::back_inserter(only_there));
-  throw Error(ErrorKind::usage, fmt::format("rank {} is not set up as rank 0 is:\n  rank {} has {}\n  rank 0 has {}",
-                                            ranks.rank(), ranks.rank(),
-                                            only_here.empty() ? "nothing besides" : join(only_here, "; "),
-                                            only_there.empty() ? "nothing besides" : join(only_there, "; ")))
+  throw Error(ErrorKind::usage,
+              fmt::format("rank {} is not set up as rank 0 is:\n  rank {} has {}\n  rank 0 has {}", ranks.rank(),
+                          ranks.rank(), only_here.empty() ? "nothing besides" : join(only_here, "; "),
+                          only_there.empty() ? "nothing besides" : join(only_there, "; ")))
       .advise("start every rank with the same program, recipe, arguments and plugins");
 }
 

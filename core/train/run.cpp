@@ -136,8 +136,8 @@ class Run {
                        stages[place.stage]->name, request_.folder.string());
   }
 
-  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened. And to the other
-  // ranks, which cannot go on without this one.
+  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened. And to the
+  // other ranks, which cannot go on without this one.
   void log_failure(const std::string& text) {
     if (log_) log_->write(LogLevel::error, text);
     ranks_.report_failure(text);

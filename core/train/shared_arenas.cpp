@@ -12,8 +12,8 @@
 namespace fvlm::train {
 
 SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, const std::vector<dist::Slice>& whole)
-    : elements_(arena.numel()), sharded_(sharing.shards_optimizer && sharing.ranks && sharing.ranks->are_several()),
-      own_{0, arena.numel()} {
+    : elements_(arena.numel()),
+      sharded_(sharing.shards_optimizer && sharing.ranks && sharing.ranks->are_several()), own_{0, arena.numel()} {
   if (!sharing.ranks || !sharing.ranks->group()) return;
   group_ = sharing.ranks->group();
   rank_ = static_cast<size_t>(sharing.ranks->rank());
@@ -33,8 +33,8 @@ SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, cons
 void SharedArenas::reduce(const at::Tensor& gradients, const at::Tensor& sums) const {
   if (!group_) return;
   const auto of_sums = group_->all_reduce(sums, dist::Reduction::sum);
-  const auto of_gradients = sharded_ ? group_->reduce_scatter(gradients, slices_)
-                                     : group_->all_reduce(gradients, dist::Reduction::sum);
+  const auto of_gradients =
+      sharded_ ? group_->reduce_scatter(gradients, slices_) : group_->all_reduce(gradients, dist::Reduction::sum);
   of_sums->wait();
   of_gradients->wait();
 }

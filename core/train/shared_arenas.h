@@ -29,7 +29,8 @@ class SharedArenas {
 
   // Sums the ranks' gradients, of which only own() has to be right afterwards, and `sums`.
   void reduce(const at::Tensor& gradients, const at::Tensor& sums) const;
-  // Of reduced gradients: a scalar. The ranks compute a slice each, with ZeRO or without, so that both give the same bits.
+  // Of reduced gradients: a scalar. The ranks compute a slice each, with ZeRO or without, so that both give the same
+  // bits.
   at::Tensor norm(const at::Tensor& gradients) const;
   // The parameters that other ranks updated.
   void gather(const at::Tensor& parameters) const;

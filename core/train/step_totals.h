@@ -12,8 +12,8 @@ struct StepTotals {
   bool ran_out_of_memory = false; // a rank did; the step begins anew, with smaller packs
   bool dropped_plugin = false;    // the same, with the rank's next plugin
   bool stop_requested = false;
-  int64_t failed_decodes = 0;       // see LoadedPack
-  double counted = 0;               // see GradientComputer
+  int64_t failed_decodes = 0; // see LoadedPack
+  double counted = 0;         // see GradientComputer
   double flops = 0;
   int64_t used_rows = 0, all_rows = 0;
   StepCounts used; // of the samples that could be decoded

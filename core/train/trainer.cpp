@@ -23,11 +23,10 @@ bool needs_reference(const plan::Stage& stage) {
 Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
                  const std::filesystem::path& checkpoint, const Faults& faults)
     : context_(context), stage_(stage), faults_(faults), state_(std::move(start)),
-      data_(context.plan, stage, context.registry,
-            {.rank = context.ranks.rank(),
-             .quarantine_log = context.folder / "quarantine.log",
-             .device = context.device},
-            context.ranks.count()),
+      data_(
+          context.plan, stage, context.registry,
+          {.rank = context.ranks.rank(), .quarantine_log = context.folder / "quarantine.log", .device = context.device},
+          context.ranks.count()),
       reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
       observer_(context, stage, state_),
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl", context.ranks),
@@ -161,7 +160,8 @@ StageEnd Trainer::stop() {
 
 StageEnd Trainer::finish(bool ended_early) {
   observe();
-  state_.cursor = of_all_ranks(loader_->cursor(), loader_->failed_decodes()); // with what was skipped behind the last step
+  state_.cursor =
+      of_all_ranks(loader_->cursor(), loader_->failed_decodes()); // with what was skipped behind the last step
   loader_.reset();
   if (!ended_early) warn_of_early_end(stage_, state_.cursor);
   observer_.write_interval(times_);
@@ -356,8 +356,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last, const StepTotals& to
           totals.all_rows,
           step.packing,
           gradients_->has_measured_attention(),
-          AsyncReadback(
-              {model_.optimization->sums(), model_.optimization->norm(), gradients_->attention_entropy()})};
+          AsyncReadback({model_.optimization->sums(), model_.optimization->norm(), gradients_->attention_entropy()})};
 }
 
 // What follows the step looks at the state as it is then, or changes it.

@@ -1,5 +1,5 @@
-// rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW: trains as one of the ranks that the environment tells of. Rank RANK
-// fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit).
+// rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW: trains as one of the ranks that the environment tells of. Rank
+// RANK fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit).
 #include "base/error.h"
 #include "dist/ranks.h"
 #include "ops/reference.h"

@@ -1,9 +1,9 @@
 // RankWatch over a board in memory: several of them in one process, each as if of a rank.
 #include "dist/rank_watch.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <gmock/gmock.h>
 #include <map>
 
 namespace fvlm::dist {

@@ -1,11 +1,10 @@
+#include "base/error.h"
 #include "dist/rendezvous.h"
 
-#include "base/error.h"
-
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <gmock/gmock.h>
 #include <map>
 
 namespace fvlm::dist {

@@ -28,8 +28,8 @@ TEST(Slices, BeginAtMultiplesOf64) {
 }
 
 TEST(Slices, CutNoMatrix) {
-  // Half is inside the second matrix, nearer to its end; a quarter inside the first one, nearer to its beginning.
-  const std::vector<Slice> matrices = {{200, 300}, {500, 30}};
+  // A quarter is inside the first matrix, nearer to its beginning; the half inside the second one, nearer to its end.
+  const std::vector<Slice> matrices = {{200, 290}, {490, 40}};
   const std::vector<Slice> expected = {{0, 200}, {200, 330}, {530, 238}, {768, 256}};
   EXPECT_EQ(divide(1024, 4, matrices), expected);
 }

@@ -234,8 +234,12 @@ std::optional<LoadedPack> DataLoader::next() {
     if (!skips(*pending)) break;
   }
   if (!pending) return {};
-  return LoadedPack{compact(*pending, frame_elements_), pending->step,   pending->last,
-                    pending->after,                       failed_decodes_, pending->of_step};
+  return LoadedPack{compact(*pending, frame_elements_),
+                    pending->step,
+                    pending->last,
+                    pending->after,
+                    failed_decodes_,
+                    pending->of_step};
 }
 
 // All ranks must take the same steps, and no rank knows which samples failed on another.
