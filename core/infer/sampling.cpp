@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
@@ -63,6 +64,12 @@ TokenDistribution Sampler::distribution(const at::Tensor& logits, std::span<cons
 
 int64_t Sampler::pick(const at::Tensor& logits, std::span<const int64_t> context, int64_t index) const {
   if (sampling_.temperature == 0) return penalized(logits, context).argmax().item<int64_t>();
+  if (draws_among_all()) { // on the device of the logits, and without sorting them
+    const at::Tensor row = penalized(logits.to(at::kDouble), context);
+    const at::Tensor sums = at::softmax(row / sampling_.temperature, 0).cumsum(0);
+    const at::Tensor drawn = sums.narrow(0, sums.size(0) - 1, 1) * random_.uniform(static_cast<uint64_t>(index));
+    return at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true).item<int64_t>();
+  }
   const TokenDistribution drawn = distribution(logits, context);
   double rest = random_.uniform(static_cast<uint64_t>(index));
   size_t chosen = 0;

@@ -40,6 +40,7 @@ class Sampler {
   TokenDistribution distribution(const at::Tensor& logits, std::span<const int64_t> context) const;
 
  private:
+  bool draws_among_all() const { return sampling_.top_k == 0 && sampling_.top_p == 1 && sampling_.min_p == 0; }
   at::Tensor penalized(const at::Tensor& logits, std::span<const int64_t> context) const;
 
   Sampling sampling_;
