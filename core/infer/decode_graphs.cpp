@@ -13,12 +13,14 @@ void keep(at::Tensor& kept, const at::Tensor& result) {
 
 } // namespace
 
-const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits) {
+const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
+                                              const at::Tensor& tokens) {
   auto& graph = graphs_[{model::StagedRows::Sizes::of(rows), wants_logits}];
   if (graph)
     graph->rows.restage(rows);
   else
     graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device));
+  if (tokens.defined()) graph->rows.tokens.narrow(0, 0, tokens.size(0)).copy_(tokens);
   graph->cache.run([this, &graph = *graph, &pages, wants_logits] { compute(graph, pages, wants_logits); });
   return graph->output;
 }

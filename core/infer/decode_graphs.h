@@ -20,8 +20,9 @@ class DecodeGraphs {
     at::Tensor likeliest; // int64 [rows and padding]
   };
   // The output of each row, in memory that the next run overwrites. Without a GPU the pass is computed eagerly, with it
-  // the first of each size.
-  const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits);
+  // the first of each size. tokens: int64 [rows] on the device, in place of those of `rows`; undefined: none.
+  const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
+                    const at::Tensor& tokens = {});
   // To be called before the pages move.
   void clear() { graphs_.clear(); }
 

@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/concat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 
 #include <algorithm>
@@ -18,7 +19,9 @@ double now() {
 }
 
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
-  return {options.page_rows, options.prefill_rows > 0 ? options.prefill_rows : device.is_cuda() ? 2048 : 256};
+  if (options.prefill_rows > 0) return {options.page_rows, options.prefill_rows};
+  if (device.is_cuda()) return {options.page_rows, 2048, 8192};
+  return {options.page_rows, 256};
 }
 
 } // namespace
@@ -95,8 +98,8 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
   });
 }
 
-DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass) {
-  if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass));
+DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const at::Tensor& tokens) {
+  if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
   const model::StagedRows rows(pass.rows, ops_.options().device);
   const at::Tensor hidden = model_.decoder().forward(ops_, embed(pass, rows), pages_, rows);
   if (pass.rows.outputs.empty()) return {};
@@ -141,36 +144,92 @@ void GenerationBatch::propose_drafts() {
   }
 }
 
-bool GenerationBatch::step() {
-  reserve();
-  propose_drafts();
-  const double begin = now();
-  const Scheduler::Pass pass = scheduler_.next();
-  if (pass.parts.empty()) return false;
-  const DecodeGraphs::Output output = compute(pass);
-  const at::Tensor likeliest = output.likeliest.defined() ? output.likeliest.cpu() : at::Tensor();
-  int64_t row = 0;
+bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
+  if (!device::runtime() || options_.draft_tokens > 0 || !scheduler_.can_run_ahead()) return false;
+  size_t continued = 0;
   for (const Scheduler::Part& part : pass.parts) {
-    Answer& answer = answers_.at(part.number);
-    if (answer.begin == 0) answer.begin = begin;
+    const auto found = answers_.find(part.number);
+    if (found == answers_.end()) continue;
+    const Answer& answer = found->second;
+    if (!part.is_continued || !answer.sampler.is_argmax() || answer.prompt.top_logprobs ||
+        std::ssize(answer.answer.tokens) + 1 >= answer.prompt.max_tokens)
+      return false;
+    ++continued;
+  }
+  return continued > 0 && continued == answers_.size();
+}
+
+GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, const at::Tensor& tokens) {
+  PassInFlight launched{std::move(pass), {}, {}, {}, now()};
+  launched.output = compute(launched.pass, tokens);
+  const at::Tensor& likeliest = launched.output.likeliest;
+  if (!likeliest.defined()) return launched;
+  launched.likeliest = at::empty(likeliest.sizes(), at::TensorOptions(at::kLong).pinned_memory(likeliest.is_cuda()));
+  launched.likeliest.copy_(likeliest, /*non_blocking=*/true);
+  if (device::Runtime* gpu = device::runtime()) launched.ready = gpu->record_event();
+  return launched;
+}
+
+GenerationBatch::PassInFlight GenerationBatch::launch_behind(const PassInFlight& last) {
+  std::vector<int64_t> rows; // of the last pass, whose answers go on
+  for (size_t row = 0; row < last.pass.parts.size(); ++row) {
+    if (!answers_.contains(last.pass.parts[row].number)) continue;
+    rows.push_back(static_cast<int64_t>(row));
+    scheduler_.append(last.pass.parts[row].number, Scheduler::unknown_token);
+  }
+  const at::Tensor& tokens = last.output.likeliest;
+  const auto count = std::ssize(rows);
+  return launch(scheduler_.next(), count == std::ssize(last.pass.parts)
+                                       ? tokens.narrow(0, 0, count)
+                                       : tokens.index_select(0, at::tensor(rows, at::kLong).to(tokens.device())));
+}
+
+void GenerationBatch::take(const PassInFlight& last) {
+  if (last.ready) last.ready->wait();
+  int64_t row = 0;
+  for (const Scheduler::Part& part : last.pass.parts) {
+    const auto found = answers_.find(part.number);
+    const int64_t first = row;
+    row += part.is_continued ? 1 + std::ssize(part.drafts) : 0;
+    if (found == answers_.end()) continue;
+    Answer& answer = found->second;
+    if (answer.begin == 0) answer.begin = last.begin;
     if (!part.is_continued) continue;
     bool is_over = false, is_right = true;
     for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
-      const int64_t at = row + static_cast<int64_t>(i);
-      const at::Tensor logits = output.logits.defined() ? output.logits[at] : at::Tensor();
-      const GeneratedToken token = pick(answer, logits, likeliest.const_data_ptr<int64_t>()[at]);
+      const int64_t at = first + static_cast<int64_t>(i);
+      const at::Tensor logits = last.output.logits.defined() ? last.output.logits[at] : at::Tensor();
+      const GeneratedToken token = pick(answer, logits, last.likeliest.const_data_ptr<int64_t>()[at]);
       is_over = append(answer, token);
       is_right = i < part.drafts.size() && token.id == part.drafts[i];
       drafts_.accepted += is_right ? 1 : 0;
     }
-    row += 1 + std::ssize(part.drafts);
     drafts_.proposed += std::ssize(part.drafts);
     if (!is_over) continue;
     answer.answer.shared_rows = scheduler_.shared_rows(part.number);
     finished_.push_back(std::move(answer.answer));
     scheduler_.remove(part.number);
-    answers_.erase(part.number);
+    answers_.erase(found);
   }
+}
+
+bool GenerationBatch::step() {
+  const auto last = std::exchange(in_flight_, std::nullopt);
+  if (last && can_run_ahead(last->pass)) {
+    in_flight_ = launch_behind(*last);
+    take(*last);
+    return true;
+  }
+  if (last) take(*last);
+  reserve();
+  propose_drafts();
+  Scheduler::Pass pass = scheduler_.next();
+  if (pass.parts.empty()) return last.has_value();
+  PassInFlight launched = launch(std::move(pass));
+  if (can_run_ahead(launched.pass))
+    in_flight_ = std::move(launched);
+  else
+    take(launched);
   return true;
 }
 

@@ -2,6 +2,7 @@
 // answer and over rows of prompts, as many as a budget allows. Prompts join and leave between two steps. One prompt is
 // a batch of one.
 #pragma once
+#include "device/runtime.h"
 #include "infer/decode_graphs.h"
 #include "infer/sampling.h"
 #include "infer/scheduler.h"
@@ -55,8 +56,9 @@ struct BatchOptions {
   // that wait at the first step, and for no fewer than `reserved_rows`.
   int64_t cache_rows = 8192;
   int64_t reserved_rows = 0;
-  int64_t page_rows = 16;   // the smaller, the more is shared between prompts that begin alike
-  int64_t prefill_rows = 0; // rows of prompts in one pass; 0: 2048 on a GPU, 256 on a CPU
+  int64_t page_rows = 16; // the smaller, the more is shared between prompts that begin alike
+  // Rows of prompts in one pass; 0: 256 on a CPU, on a GPU 2048, or 8192 where no answer waits for its next token.
+  int64_t prefill_rows = 0;
   // Speculative decoding: a pass also reads so many tokens that are supposed to follow, since they did so earlier in
   // the text (ngram.h). A token is drawn behind each as ever, and drafts are right as long as they are what was drawn,
   // so that answers are the same with and without them.
@@ -74,8 +76,9 @@ class GenerationBatch {
   int64_t add(Prompt prompt);
   // Forgets a prompt and its answer, wherever it is, and gives its pages back. False: its answer is over.
   bool cancel(int64_t number);
-  // One pass: a token for every answer whose prompt has been read. Returns false, and does nothing, if there is nothing
-  // to answer. After an exception the batch cannot be used any more.
+  // One pass: a token for every answer whose prompt has been read. On a GPU the tokens may be those of the pass before,
+  // while the device computes the next one. Returns false, and does nothing, if there is nothing to answer. After an
+  // exception the batch cannot be used any more.
   bool step();
   // The answers that ended since the last call.
   std::vector<GeneratedAnswer> take_finished();
@@ -95,10 +98,25 @@ class GenerationBatch {
     GeneratedAnswer answer;
     double begin = 0; // of the first pass
   };
+  // A pass whose tokens the device may still be computing.
+  struct PassInFlight {
+    Scheduler::Pass pass;
+    DecodeGraphs::Output output;
+    at::Tensor likeliest;                 // on the host, when it is ready
+    std::shared_ptr<device::Event> ready; // null: it is
+    double begin;
+  };
   void reserve();
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
-  // The outputs of a pass, in the order of its parts.
-  DecodeGraphs::Output compute(const Scheduler::Pass& pass);
+  // The outputs of a pass, in the order of its parts. tokens: of its rows, on the device; undefined: those of the pass.
+  DecodeGraphs::Output compute(const Scheduler::Pass& pass, const at::Tensor& tokens);
+  PassInFlight launch(Scheduler::Pass pass, const at::Tensor& tokens = {});
+  // Whether the pass behind this one can be launched before the host knows this one's tokens: every answer continues
+  // with the likeliest one, unless that ends it. Such an answer is computed once more in vain.
+  bool can_run_ahead(const Scheduler::Pass& pass) const;
+  PassInFlight launch_behind(const PassInFlight& last);
+  // Waits for a pass and appends its tokens to the answers.
+  void take(const PassInFlight& last);
   // Whether each row is the newest token of a sequence.
   bool only_decodes(const Scheduler::Pass& pass) const;
   bool wants_logits(const Scheduler::Pass& pass) const;
@@ -115,6 +133,7 @@ class GenerationBatch {
   Scheduler scheduler_;
   model::KvPages pages_;
   DecodeGraphs graphs_;
+  std::optional<PassInFlight> in_flight_;
   DraftCounts drafts_;
   std::map<int64_t, Answer> answers_; // by number; those that are not over
   std::vector<GeneratedAnswer> finished_;

@@ -99,11 +99,17 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
     pass.rows.append(std::max<int64_t>(0, rows[static_cast<size_t>(sequence.computed)]), sequence.computed);
   if (pass.parts.back().is_continued) pass.rows.mark_output();
   pass.parts.back().drafts = std::exchange(sequence.drafts, {});
-  const int64_t known = sequence.computed; // the rest may be wrong, and is not published
+  // The rest may be wrong, and is not published; nor is a token that is not known yet.
+  const int64_t known = sequence.computed - (rows[static_cast<size_t>(sequence.computed - 1)] == unknown_token);
   for (const int64_t draft : pass.parts.back().drafts) {
     pass.rows.append(draft, sequence.computed++);
     pass.rows.mark_output();
   }
+  publish(sequence, known);
+}
+
+// The pages that so many rows fill.
+void Scheduler::publish(Sequence& sequence, int64_t known) {
   for (; (sequence.published + 1) * limits_.page_rows <= known; ++sequence.published) {
     const std::string& key = key_of(sequence, sequence.published);
     if (!key.empty()) pool_.publish(sequence.pages[static_cast<size_t>(sequence.published)], key);
@@ -138,7 +144,8 @@ bool Scheduler::admit() {
 
 Scheduler::Pass Scheduler::next() {
   Pass pass{{}, model::PassRows(limits_.page_rows)};
-  int64_t budget = limits_.prefill_rows;
+  const bool is_idle = limits_.idle_prefill_rows > 0 && decoding().empty();
+  int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows;
   for (Sequence& sequence : running_) // drafts that were wrong
     sequence.computed = std::min(sequence.computed, std::ssize(sequence.prompt.rows) - 1);
   // The oldest first. Who is preempted is younger than all that the pass has so far.
@@ -180,7 +187,21 @@ void Scheduler::draft(int64_t number, std::vector<int64_t> tokens) {
 }
 
 void Scheduler::append(int64_t number, int64_t token) {
-  find(running_, number)->prompt.rows.push_back(token);
+  Sequence& sequence = *find(running_, number);
+  std::vector<int64_t>& rows = sequence.prompt.rows;
+  if (rows.back() != unknown_token) {
+    rows.push_back(token);
+    return;
+  }
+  rows.back() = token;
+  publish(sequence, sequence.computed);
+}
+
+bool Scheduler::can_run_ahead() const {
+  int64_t needed = 0;
+  for (const Sequence& sequence : running_)
+    needed += std::max<int64_t>(0, pages_of(std::ssize(sequence.prompt.rows) + 1) - std::ssize(sequence.pages));
+  return waiting_.empty() && needed <= pool_.available();
 }
 
 bool Scheduler::remove(int64_t number) {

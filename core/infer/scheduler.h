@@ -24,7 +24,8 @@ namespace fvlm::infer {
 
 struct SchedulerLimits {
   int64_t page_rows = 16;
-  int64_t prefill_rows = 512; // rows of prompts in one pass
+  int64_t prefill_rows = 512;    // rows of prompts in one pass
+  int64_t idle_prefill_rows = 0; // the same where no answer waits for the pass; 0: as many
 };
 
 struct SchedulerCounts {
@@ -67,6 +68,10 @@ class Scheduler {
   void draft(int64_t number, std::vector<int64_t> tokens);
   // The token that the pass continued a sequence with. Further ones, of its drafts that were right, may follow.
   void append(int64_t number, int64_t token);
+  // The next pass may be made before the tokens of the last one are known, if no prompt waits for it and each sequence
+  // has room for its next row. Then unknown_token is appended first; the token itself takes its place.
+  bool can_run_ahead() const;
+  static constexpr int64_t unknown_token = -2;
   // Forgets a sequence whose answer is over, or not wanted any more, and gives its pages back. False: there is none.
   bool remove(int64_t number);
 
@@ -106,6 +111,7 @@ class Scheduler {
   bool make_room(Running::iterator sequence, int64_t rows);
   void preempt_youngest();
   void take(Pass& pass, Sequence& sequence, int64_t count);
+  void publish(Sequence& sequence, int64_t known);
   void make_room_for_drafts(Sequence& sequence);
   void give_back(Sequence& sequence);
   const Sequence& running(int64_t number) const;

@@ -49,7 +49,7 @@ Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& 
   return gradients;
 }
 
-at::Tensor PagedAttention::forward(const at::Tensor& q, const PagedKeys& keys) const {
+at::Tensor PagedAttention::forward(const at::Tensor& q, const PagedKeys& keys, const AppendedKeys& appended) const {
   const at::Tensor out = output({}, q.sizes(), q.scalar_type());
   BoundArguments<fvlm_paged_attention> arguments;
   arguments.q = arguments.bind(q);
@@ -59,6 +59,11 @@ at::Tensor PagedAttention::forward(const at::Tensor& q, const PagedKeys& keys) c
   arguments.sequences = arguments.bind(keys.sequences);
   arguments.lengths = arguments.bind(keys.lengths);
   arguments.out = arguments.bind(out);
+  arguments.k = arguments.bind(appended.k);
+  arguments.v = arguments.bind(appended.v);
+  arguments.q_norm = arguments.bind(appended.q_norm);
+  arguments.k_norm = arguments.bind(appended.k_norm);
+  arguments.frequencies = arguments.bind(appended.frequencies);
   run("paged attention", backend().table().forward, arguments);
   return out;
 }

@@ -38,12 +38,20 @@ struct PagedKeys {
   at::Tensor sequences, lengths; // int32 [rows]
 };
 
+// The rows of keys and values that a call appends to the pages, and what is done to them and to q before: see
+// fvlm/attention.h.
+struct AppendedKeys {
+  at::Tensor k, v;           // [rows, kv_heads, head_dim]
+  at::Tensor q_norm, k_norm; // [head_dim]; undefined: ones, or no norm
+  at::Tensor frequencies;    // float64 [rotary_dim / 2]; may be undefined
+};
+
 class PagedAttention : public Prepared<PagedAttentionTable> {
  public:
   PagedAttention(Backend<PagedAttentionTable> backend, const Query& query) : Prepared(std::move(backend), query) {}
 
-  // q [rows, heads, head_dim]
-  at::Tensor forward(const at::Tensor& q, const PagedKeys& keys) const;
+  // q [rows, heads, head_dim]. With a query that appends, `appended` is given.
+  at::Tensor forward(const at::Tensor& q, const PagedKeys& keys, const AppendedKeys& appended = {}) const;
 };
 
 } // namespace fvlm::ops

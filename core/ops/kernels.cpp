@@ -145,9 +145,10 @@ LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor
 }
 
 Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                               const Output& into, const at::Tensor& residual, const at::Tensor& compensation) const {
+                               const Output& into, const at::Tensor& residual, const at::Tensor& compensation,
+                               const at::Tensor& norm_weight) const {
   constexpr uint32_t needs_pre_activation = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
-  const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
+  const std::array<int64_t, 2> shape = {x.size(0), query().width};
   Output output{this->output(into.y, shape, x.scalar_type()), {}, {}};
   if (query().options & FVLM_COMPENSATED) output.compensation = this->output(into.compensation, shape, x.scalar_type());
   if ((query().options & needs_pre_activation) == needs_pre_activation)
@@ -161,6 +162,7 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
   arguments.residual = arguments.bind(residual);
   arguments.rest = arguments.bind(compensation);
   arguments.y_rest = arguments.bind(output.compensation);
+  arguments.norm_weight = arguments.bind(norm_weight);
   run("linear forward", backend().table().linear_forward, arguments);
   return output;
 }

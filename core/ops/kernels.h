@@ -110,9 +110,11 @@ class Linear : public Kernel {
     at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
     at::Tensor compensation;   // the rounding error of y (Kahan compensation), with FVLM_COMPENSATED
   };
-  // residual: with FVLM_WITH_RESIDUAL. compensation: the rounding error of the residual, or undefined.
+  // residual: with FVLM_WITH_RESIDUAL. compensation: the rounding error of the residual, or undefined. norm_weight:
+  // with FVLM_WITH_NORM.
   Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {},
-                 const at::Tensor& residual = {}, const at::Tensor& compensation = {}) const;
+                 const at::Tensor& residual = {}, const at::Tensor& compensation = {},
+                 const at::Tensor& norm_weight = {}) const;
 
   // pre_activation: where x is gelu(pre_activation), the gradient is that of pre_activation. column_sums: as Norm's,
   // and added to with `accumulate`.

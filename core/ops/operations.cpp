@@ -91,20 +91,23 @@ static void make_op(std::shared_ptr<const Op>& op, std::map<std::string, std::st
   }
 }
 
+Operations::KernelKey Operations::key_of(const fvlm_kernels_query& query) {
+  return {query.op,
+          query.options,
+          query.rows,
+          query.width,
+          query.inner,
+          query.heads,
+          query.head_dim,
+          query.rotary_dim,
+          query.epsilon,
+          query.rope_theta,
+          query.gradient_dtype.bits};
+}
+
 template <class Op>
 const Op& Operations::kernel(fvlm_kernels_query query) {
-  const KernelKey key{query.op,
-                      query.options,
-                      query.rows,
-                      query.width,
-                      query.inner,
-                      query.heads,
-                      query.head_dim,
-                      query.rotary_dim,
-                      query.epsilon,
-                      query.rope_theta,
-                      query.gradient_dtype.bits};
-  auto& [op, refused] = kernels_[key];
+  auto& [op, refused] = kernels_[key_of(query)];
   make_op(op, refused, [&, &known = refused] {
     const auto own = options_.operations.find(operation_name(query.op));
     const BackendPreference& preference = own == options_.operations.end() ? options_.kernels : own->second;
@@ -141,14 +144,23 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
 }
 
 // A preference was written with training in mind: where none of its plugins has attention over pages, another one does.
+// As above, the plugin is selected without what it may add to the attention.
 const PagedAttention& Operations::paged_attention_for(const fvlm_paged_attention_query& query) {
   BackendPreference preference = options_.attention;
   if (!preference.names.empty()) preference.names.emplace_back("auto");
-  const PagedAttentionKey key{query.heads_q, query.heads_kv,  query.head_dim,  query.page_rows, query.rows,
-                              query.pages,   query.sequences, query.max_pages, query.scale};
+  const PagedAttentionKey key{query.heads_q, query.heads_kv, query.head_dim,   query.page_rows,
+                              query.rows,    query.pages,    query.sequences,  query.max_pages,
+                              query.scale,   query.appends,  query.rotary_dim, query.has_frequencies,
+                              query.inverse, query.qk_norm,  query.rope_theta, query.epsilon};
   auto& [op, refused] = paged_attentions_[key];
   make_op(op, refused, [&, &known = refused] {
-    return std::make_shared<const PagedAttention>(backend_for<PagedAttentionTable>(preference, query, known), query);
+    fvlm_paged_attention_query plain = query;
+    plain.appends = plain.rotary_dim = plain.has_frequencies = plain.inverse = plain.qk_norm = 0;
+    const auto backend = backend_for<PagedAttentionTable>(preference, plain, known);
+    if (!query.appends || !(backend.table().features & FVLM_ATTENTION_APPENDS))
+      return std::make_shared<const PagedAttention>(backend, plain);
+    const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
+    return std::make_shared<const PagedAttention>(backend, answer.score > 0 ? query : plain);
   });
   return *op;
 }

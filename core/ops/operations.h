@@ -100,6 +100,10 @@ class Operations {
   // linear(x) + residual, where there is a residual.
   Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                Compensation* compensation = nullptr);
+  // linear(rmsnorm(x)); `gated`: silu(gate) * up of that, where the layer's rows are those of gate, then those of up.
+  // In a pass without a tape it is one call where the linear's plugin takes all of it.
+  Value linear_of_norm(Tape& tape, const Value& x, const Weight& norm_weight, double epsilon, const Layer& layer,
+                       bool gated = false);
   // down(gelu(up(x))) + residual, where there is a residual. GELU is part of the linears.
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
                  Compensation* compensation = nullptr, Gelu form = Gelu::exact);
@@ -154,6 +158,19 @@ class Operations {
   // head_dim and score_factor count.
   at::Tensor paged_attention(const at::Tensor& q, int64_t heads_q, const PagedKeys& keys, const AttentionShape& shape);
 
+  // RMSNorm of the heads of q and k before the rotary embedding. Undefined weights stand for ones.
+  struct HeadNorms {
+    Weight q, k;
+    double epsilon;
+  };
+  // Attention of rows that are each the last of another sequence: normalizes and rotates q and k, writes k and v to
+  // their pages, and attends. q, k and v are adjacent columns of qkv; where each row's key goes is `places`, among all
+  // rows of all pages, and its position is its length less one. One call where the attention's plugin can append, and
+  // where no row attends to what another one writes (`independent`).
+  at::Tensor append_and_attend(const Value& qkv, int64_t heads_q, const PagedKeys& keys, const at::Tensor& positions,
+                               const at::Tensor& places, bool independent, const AttentionShape& shape,
+                               const HeadNorms* norms = nullptr);
+
   // Rotary embedding of q and k, in place. They are adjacent columns of one value, or each the leading columns of its
   // own. v changes only where it shares a value with k.
   void rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q, const at::Tensor& positions_kv,
@@ -193,7 +210,8 @@ class Operations {
       std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
-  using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float>;
+  using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,
+                                       int32_t, int32_t, int32_t, int32_t, int32_t, float, float>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
   using QuantizerKey = std::tuple<std::string, int64_t, int64_t, int64_t>; // scheme, rows, columns, tokens
 
@@ -214,7 +232,14 @@ class Operations {
   const PagedAttention& paged_attention_for(const fvlm_paged_attention_query& query);
   const Loss& loss_for(const Value& hidden, const Weight& head, bool records, double softcap);
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
+  static KernelKey key_of(const fvlm_kernels_query& query);
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
+  // The linear of a layer with these options besides, where the plugin that computes it without them takes them; else
+  // null.
+  const Linear* extended_linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, double epsilon);
+  fvlm_paged_attention_query paged_query(int64_t rows, int64_t heads_q, const PagedKeys& keys,
+                                         const AttentionShape& shape) const;
+  void write_to_pages(const Heads& k, const Heads& v, const PagedKeys& keys, const at::Tensor& places) const;
 
   const Quantizer& quantizer_for(const Weight& weight, int64_t tokens);
   Value quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);

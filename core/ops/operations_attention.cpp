@@ -86,8 +86,8 @@ bool is_packed_qkv(const Heads& q, const Heads& k, const Heads& v, int64_t head_
 
 } // namespace
 
-at::Tensor Operations::paged_attention(const at::Tensor& q, int64_t heads_q, const PagedKeys& keys,
-                                       const AttentionShape& shape) {
+fvlm_paged_attention_query Operations::paged_query(int64_t rows, int64_t heads_q, const PagedKeys& keys,
+                                                   const AttentionShape& shape) const {
   fvlm_paged_attention_query query{};
   query.struct_size = sizeof query;
   query.device = abi_device(options_.device);
@@ -97,11 +97,62 @@ at::Tensor Operations::paged_attention(const at::Tensor& q, int64_t heads_q, con
   query.head_dim = static_cast<int32_t>(shape.head_dim);
   query.page_rows = static_cast<int32_t>(keys.k_pages.size(1));
   query.scale = static_cast<float>(shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)));
-  query.rows = q.size(0);
+  query.rows = rows;
   query.sequences = keys.page_table.size(0);
   query.pages = keys.k_pages.size(0);
   query.max_pages = keys.page_table.size(1);
+  return query;
+}
+
+at::Tensor Operations::paged_attention(const at::Tensor& q, int64_t heads_q, const PagedKeys& keys,
+                                       const AttentionShape& shape) {
+  const auto query = paged_query(q.size(0), heads_q, keys, shape);
   return paged_attention_for(query).forward(q.unflatten(1, {heads_q, shape.head_dim}), keys).flatten(1);
+}
+
+// Of a layer whose pages hold keys and values side by side, columns that are adjacent are written together.
+void Operations::write_to_pages(const Heads& k, const Heads& v, const PagedKeys& keys, const at::Tensor& places) const {
+  const int64_t dim = keys.k_pages.size(3), columns = k.count * dim, row = keys.k_pages.stride(1);
+  const auto write = [&](const at::Tensor& pages, const Heads& from, int64_t width) {
+    pages.as_strided({pages.size(0) * pages.size(1), width}, {row, 1})
+        .index_copy_(0, places, from.value.data.narrow(1, from.column, width));
+  };
+  const bool adjacent = k.value.data.is_same(v.value.data) && v.column == k.column + columns &&
+                        keys.v_pages.storage_offset() == keys.k_pages.storage_offset() + columns;
+  write(keys.k_pages, k, adjacent ? 2 * columns : columns);
+  if (!adjacent) write(keys.v_pages, v, columns);
+}
+
+at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, const PagedKeys& keys,
+                                         const at::Tensor& positions, const at::Tensor& places, bool independent,
+                                         const AttentionShape& shape, const HeadNorms* norms) {
+  const int64_t heads_kv = keys.k_pages.size(2), dim = shape.head_dim;
+  Heads q{qkv, 0, heads_q}, k{qkv, heads_q * dim, heads_kv}, v{qkv, (heads_q + heads_kv) * dim, heads_kv};
+  auto query = paged_query(qkv.data.size(0), heads_q, keys, shape);
+  query.appends = independent;
+  query.rotary_dim = static_cast<int32_t>(shape.rotary.dimensions);
+  query.has_frequencies = shape.rotary.frequencies.defined();
+  query.inverse = shape.rotary.reversed;
+  query.qk_norm = norms != nullptr;
+  query.rope_theta = static_cast<float>(shape.rotary.theta);
+  query.epsilon = norms ? static_cast<float>(norms->epsilon) : 0;
+  const PagedAttention& op = paged_attention_for(query);
+  if (op.query().appends) {
+    AppendedKeys appended{heads_of(qkv.data, k, dim), heads_of(qkv.data, v, dim), {}, {}, shape.rotary.frequencies};
+    if (norms) appended.q_norm = norms->q.value(), appended.k_norm = norms->k.value();
+    return op.forward(heads_of(qkv.data, q, dim), keys, appended).flatten(1);
+  }
+  Tape no_grad(Tape::Mode::forward_only);
+  if (norms && !norms->q.defined() && !norms->k.defined()) { // one norm of both, which are adjacent
+    const Value both = rmsnorm_heads(no_grad, {qkv, 0, heads_q + heads_kv}, dim, {}, norms->epsilon);
+    q.value = k.value = both;
+  } else if (norms) {
+    q.value = rmsnorm_heads(no_grad, q, dim, norms->q, norms->epsilon);
+    k = {rmsnorm_heads(no_grad, k, dim, norms->k, norms->epsilon), 0, heads_kv};
+  }
+  if (shape.rotary.dimensions > 0) rotate(no_grad, q, k, v, positions, positions, dim, shape.rotary);
+  write_to_pages(k, v, keys, places);
+  return op.forward(heads_of(q.value.data, q, dim), keys).flatten(1);
 }
 
 void Operations::rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q,

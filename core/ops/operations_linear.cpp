@@ -48,6 +48,39 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
       static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
 }
 
+const Linear* Operations::extended_linear_for(const at::Tensor& x, const Layer& layer, uint32_t options,
+                                              double epsilon) {
+  const Linear& plain = linear_for(x, layer, 0, gradient_type(layer));
+  fvlm_kernels_query query = plain.query();
+  query.options |= options;
+  query.epsilon = static_cast<float>(epsilon);
+  if (options & FVLM_WITH_SWIGLU) query.width /= 2;
+  auto& [op, refused] = kernels_[key_of(query)];
+  if (op) return static_cast<const Linear*>(op.get());
+  if (!refused.empty()) return nullptr;
+  const auto answer = ask_supports([&](fvlm_support* support) { plain.backend().table().supports(&query, support); });
+  if (answer.score <= 0) {
+    refused.emplace(plain.backend().plugin(), answer.reason);
+    return nullptr;
+  }
+  const auto made = std::make_shared<const Linear>(plain.backend(), query);
+  op = made;
+  return made.get();
+}
+
+Value Operations::linear_of_norm(Tape& tape, const Value& x, const Weight& norm_weight, double epsilon,
+                                 const Layer& layer, bool gated) {
+  const auto& [weight, bias] = layer;
+  const uint32_t options = FVLM_WITH_NORM | option_if(FVLM_WITH_SWIGLU, gated);
+  if (!tape.records(x, norm_weight, weight, bias) && !weight.is_quantized() && !observe_linear_)
+    if (const Linear* op = extended_linear_for(x.data, layer, options, epsilon))
+      return Value(op->forward(x.data, weight.value(), bias.value(), {}, {}, {},
+                               norm_weight.defined() ? norm_weight.value() : ones(x.data.size(1)))
+                       .y);
+  const Value y = linear(tape, rmsnorm(tape, x, {}, norm_weight, epsilon).y, layer, {});
+  return gated ? swiglu(tape, y) : y;
+}
+
 // Parameters' gradients have the type of their arena, those of folded weights are float32 or wider.
 at::ScalarType Operations::gradient_type(const Layer& layer) const {
   for (const Weight* each : {&layer.weight, &layer.bias})

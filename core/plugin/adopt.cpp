@@ -140,8 +140,8 @@ PluginTable adopt_table(const void* table, const KindName& kind, const Family& f
   if (kind.family == FVLM_ATTENTION_KIND) {
     const auto& attention = *static_cast<const fvlm_attention_v1*>(copy);
     if (attention.forward_paged)
-      adopted.paged = {attention.base, attention.supports_paged, attention.requirements_paged, attention.prepare_paged,
-                       attention.forward_paged};
+      adopted.paged = {attention.base,          attention.supports_paged, attention.requirements_paged,
+                       attention.prepare_paged, attention.forward_paged,  attention.features};
   }
   std::lock_guard lock(mutex);
   copies.push_back(std::move(storage));

@@ -63,7 +63,12 @@ struct FieldsOf<fvlm_paged_attention> {
                                             field("page_table", &A::page_table),
                                             field("sequences", &A::sequences),
                                             field("lengths", &A::lengths),
-                                            field("out", &A::out)};
+                                            field("out", &A::out),
+                                            field("k", &A::k),
+                                            field("v", &A::v),
+                                            field("q_norm", &A::q_norm),
+                                            field("k_norm", &A::k_norm),
+                                            field("frequencies", &A::frequencies)};
 };
 template <>
 struct FieldsOf<fvlm_norm_forward> {
@@ -137,7 +142,8 @@ struct FieldsOf<fvlm_linear_forward> {
                                             field("pre_activation", &A::pre_activation),
                                             field("residual", &A::residual),
                                             field("rest", &A::rest),
-                                            field("y_rest", &A::y_rest)};
+                                            field("y_rest", &A::y_rest),
+                                            field("norm_weight", &A::norm_weight)};
 };
 template <>
 struct FieldsOf<fvlm_linear_input_gradient> {

@@ -272,7 +272,7 @@ std::vector<TableOperation> kernels() {
            .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
-           .options = residual | bias | gelu | sums | compensation | gelu_forms,
+           .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -428,10 +428,17 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
   std::string text =
       fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_FOLD_ROW_SCALE ? "linears" : "rows", query.width);
   if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
-  constexpr std::pair<uint32_t, const char*> options[] = {
-      {FVLM_WITH_RESIDUAL, "residual"},       {FVLM_WITH_BIAS, "bias"},        {FVLM_WITH_GELU, "gelu"},
-      {FVLM_COMPENSATED, "compensation"},     {FVLM_QUICK_GELU, "quick_gelu"}, {FVLM_GELU_TANH, "gelu_tanh"},
-      {FVLM_WITH_FREQUENCIES, "frequencies"}, {FVLM_PER_HEAD, "heads apart"},  {FVLM_WITH_BACKWARD, "backward"}};
+  constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
+                                                          {FVLM_WITH_BIAS, "bias"},
+                                                          {FVLM_WITH_GELU, "gelu"},
+                                                          {FVLM_COMPENSATED, "compensation"},
+                                                          {FVLM_QUICK_GELU, "quick_gelu"},
+                                                          {FVLM_GELU_TANH, "gelu_tanh"},
+                                                          {FVLM_WITH_FREQUENCIES, "frequencies"},
+                                                          {FVLM_PER_HEAD, "heads apart"},
+                                                          {FVLM_WITH_BACKWARD, "backward"},
+                                                          {FVLM_WITH_NORM, "norm"},
+                                                          {FVLM_WITH_SWIGLU, "swiglu"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

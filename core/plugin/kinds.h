@@ -96,6 +96,7 @@ struct PagedAttentionTable {
   decltype(fvlm_attention_v1::requirements_paged) requirements;
   decltype(fvlm_attention_v1::prepare_paged) prepare;
   decltype(fvlm_attention_v1::forward_paged) forward;
+  uint32_t features;
 };
 
 template <>
@@ -105,6 +106,9 @@ struct KindOf<PagedAttentionTable> {
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query&) { return "paged attention"; }
   static std::string shape(const Query& query);
+  static std::string unknown_field(const PagedAttentionTable& table, const Query& query) {
+    return query.appends && !(table.features & FVLM_ATTENTION_APPENDS) ? "appends" : "";
+  }
 };
 
 template <>

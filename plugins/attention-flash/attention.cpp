@@ -16,6 +16,7 @@ using std::int64_t;
 
 class AttentionFlash : public Attention {
  public:
+  static constexpr std::uint32_t features = FVLM_ATTENTION_APPENDS;
   explicit AttentionFlash(const fvlm_instance_config& config) : multiprocessors_(multiprocessor_count(config.device)) {}
 
   static Support supports(const Query& query) {
@@ -105,6 +106,13 @@ class AttentionFlash : public Attention {
                     static_cast<long long>(query.rows), query.heads_q);
     if (query.max_pages < 0 || query.max_pages > INT32_MAX / query.page_rows / 2)
       return refuse("sequences of %lld pages are not supported", static_cast<long long>(query.max_pages));
+    if (appends(query)) {
+      if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
+        return refuse("rotary_dim %d is not supported with head_dim %d", query.rotary_dim, query.head_dim);
+      if (query.rotary_dim != 0 && !query.has_frequencies && !(query.rope_theta > 0 && std::isfinite(query.rope_theta)))
+        return refuse("rope_theta %g is not supported: expected a positive, finite value",
+                      static_cast<double>(query.rope_theta));
+    }
     return accept(250, "one launch, split over the keys");
   }
 
@@ -112,7 +120,7 @@ class AttentionFlash : public Attention {
     require(supports_paged(query));
     if (query.rows == 0) return;
     PagedProblem p{};
-    const Rows q = paged_rows(query, a.q, "q"), out = paged_rows(query, a.out, "out");
+    const Rows q = paged_rows(query, query.heads_q, a.q, "q"), out = paged_rows(query, query.heads_q, a.out, "out");
     p.q = q.data, p.q_row = q.row, p.q_head = q.head;
     p.out = out.data, p.out_row = out.row, p.out_head = out.head;
     const Rows k = pages_of(query, a.k_pages, "k_pages"), v = pages_of(query, a.v_pages, "v_pages");
@@ -130,7 +138,10 @@ class AttentionFlash : public Attention {
     while ((1 << p.page_shift) < query.page_rows) ++p.page_shift;
     p.group = query.heads_q / query.heads_kv;
     p.scale_log2 = query.scale * 1.44269504F;
-    paged_attention(call, query.dtype, paged_launch(query, multiprocessors_, is_hopper(query.device)), p);
+    const PagedLaunch launch = paged_launch(query, multiprocessors_, is_hopper(query.device));
+    if (!appends(query)) return paged_attention(call, query.dtype, launch, p, nullptr);
+    const PagedAppend append = append_of(query, a);
+    paged_attention(call, query.dtype, launch, p, &append);
   }
 
  private:
@@ -158,13 +169,37 @@ class AttentionFlash : public Attention {
     void* data;
     int64_t page, row, head;
   };
-  // q or out of a call over pages: aligned to their elements alone.
-  static Rows paged_rows(const PagedQuery& query, const fvlm_tensor* tensor, const char* name) {
+  // Rows of a call over pages: aligned to their elements alone.
+  static Rows paged_rows(const PagedQuery& query, int heads, const fvlm_tensor* tensor, const char* name) {
     if (!tensor || tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != query.rows ||
-        tensor->shape[1] != query.heads_q || tensor->shape[2] != query.head_dim || tensor->strides[2] != 1)
+        tensor->shape[1] != heads || tensor->shape[2] != query.head_dim || tensor->strides[2] != 1)
       throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %d, %d] with contiguous heads", name,
-                    sdk::name_of(query.dtype), static_cast<long long>(query.rows), query.heads_q, query.head_dim);
+                    sdk::name_of(query.dtype), static_cast<long long>(query.rows), heads, query.head_dim);
     return {tensor->data, 0, tensor->strides[0], tensor->strides[1]};
+  }
+  static PagedAppend append_of(const PagedQuery& query, const Paged& a) {
+    if (a.struct_size < sizeof a) throw Failure(FVLM_ERROR_ARGUMENT, "k and v are missing");
+    PagedAppend append{};
+    const Rows k = paged_rows(query, query.heads_kv, a.k, "k"), v = paged_rows(query, query.heads_kv, a.v, "v");
+    append.k = k.data, append.k_row = k.row, append.k_head = k.head;
+    append.v = v.data, append.v_row = v.row, append.v_head = v.head;
+    append.has_norm = query.qk_norm != 0;
+    append.epsilon = query.epsilon;
+    append.rotary_dim = query.rotary_dim;
+    append.inverse = query.inverse != 0;
+    const auto weight = [&](const fvlm_tensor* tensor, const char* name) -> const void* {
+      if (!tensor) return nullptr;
+      if (tensor->dtype != query.dtype || tensor->ndim != 1 || tensor->shape[0] != query.head_dim)
+        throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%d]", name, sdk::name_of(query.dtype), query.head_dim);
+      return tensor->data;
+    };
+    append.q_norm = weight(a.q_norm, "q_norm"), append.k_norm = weight(a.k_norm, "k_norm");
+    if (query.rotary_dim > 0 && query.has_frequencies)
+      append.frequencies = vector_of<const double>(a.frequencies, query.rotary_dim / 2, "frequencies");
+    else
+      for (int i = 0; i < query.rotary_dim / 2; ++i)
+        append.steps[i] = rotary_frequency(i, query.rotary_dim, std::log2(static_cast<double>(query.rope_theta)));
+    return append;
   }
   static Rows pages_of(const PagedQuery& query, const fvlm_tensor* tensor, const char* name) {
     if (!tensor || tensor->dtype != query.dtype || tensor->ndim != 4 || tensor->shape[0] != query.pages ||

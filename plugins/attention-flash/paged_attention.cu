@@ -3,10 +3,15 @@
 // heads of the key head are computed together, so that keys and values are read once. What the warps and blocks found
 // is combined in shared memory: one launch, whatever the lengths, of which the host knows nothing.
 //
+// A call that appends (a step of decoding) first brings the row's queries, its key and its value into shared memory,
+// normalized, rotated and rounded; the last key is read there, and one block writes it to its page.
+//
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
 // flight. Each such thread has a running maximum and sum of its own (online softmax).
 #include "common/cuda_cluster.cuh"
+#include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_packs.cuh"
+#include "common/cuda_rotary.cuh"
 #include "paged_attention.h"
 #include "tiles.cuh"
 
@@ -38,16 +43,91 @@ __device__ Share share_of_block(int length) {
   return {begin, min(begin + size, length)};
 }
 
+// What a row appends, and its query heads of a tile, as they are attended with.
+template <class T, int heads>
+struct AppendedRow {
+  alignas(16) T k[max_dim], v[max_dim], q[heads][max_dim];
+
+  // Brings them here, a warp each vector in turn. What does not depend on the kernel before is read before it is waited
+  // for.
+  __device__ void load(const PagedProblem& p, const PagedAppend& a, int row, int kv_head, int first_head, int count,
+                       int position) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size, half = a.rotary_dim / 2;
+    constexpr int of_lane = max_dim / warp_size;
+    float cosine[of_lane], sine[of_lane];
+#pragma unroll
+    for (int i = 0; i < of_lane; ++i) {
+      const int d = lane + i * warp_size;
+      cosine[i] = 1, sine[i] = 0;
+      if (d >= a.rotary_dim) continue;
+      const int frequency = d < half ? d : d - half;
+      const std::uint64_t step = a.frequencies ? rotary_step(a.frequencies[frequency]) : a.steps[frequency];
+      sincospif(rotary_angle(step, position, 1), &sine[i], &cosine[i]);
+      if ((d < half) != a.inverse) sine[i] = -sine[i];
+    }
+    wait_for_previous_kernel();
+    const int warps = static_cast<int>(blockDim.x) / warp_size;
+    for (int vector = static_cast<int>(threadIdx.x) / warp_size; vector < count + 2; vector += warps) {
+      const bool is_v = vector == count + 1, is_k = vector == count;
+      const T* from = is_v   ? static_cast<const T*>(a.v) + row * a.v_row + kv_head * a.v_head
+                      : is_k ? static_cast<const T*>(a.k) + row * a.k_row + kv_head * a.k_head
+                             : static_cast<const T*>(p.q) + row * p.q_row + (first_head + vector) * p.q_head;
+      T* to = is_v ? v : is_k ? k : q[vector];
+      if (is_v) {
+        for (int d = lane; d < p.head_dim; d += warp_size) to[d] = from[d];
+        continue;
+      }
+      const T* weight = static_cast<const T*>(is_k ? a.k_norm : a.q_norm);
+      const auto at = [&](int d) {
+        const float x = static_cast<float>(from[d]);
+        return weight ? x * static_cast<float>(weight[d]) : x;
+      };
+      float factor = 1;
+      if (a.has_norm) {
+        float square = 0;
+        for (int d = lane; d < p.head_dim; d += warp_size)
+          square = fmaf(static_cast<float>(from[d]), static_cast<float>(from[d]), square);
+        factor = rsqrtf(warp_sum(square) / static_cast<float>(p.head_dim) + a.epsilon);
+      }
+#pragma unroll
+      for (int i = 0; i < of_lane; ++i) {
+        const int d = lane + i * warp_size;
+        if (d >= p.head_dim) continue;
+        const float x = at(d);
+        to[d] = T(factor * (d < a.rotary_dim ? x * cosine[i] + at(d < half ? d + half : d - half) * sine[i] : x));
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ void write(const PagedProblem& p, const std::int32_t* table, int kv_head, int key) const {
+    const std::int64_t page = table[key >> p.page_shift];
+    const int in_page = key & ((1 << p.page_shift) - 1);
+    constexpr int pack = pack_size<T>;
+    for (int i = static_cast<int>(threadIdx.x) * pack; i < 2 * p.head_dim; i += static_cast<int>(blockDim.x) * pack) {
+      const bool is_v = i >= p.head_dim;
+      const int d = is_v ? i - p.head_dim : i;
+      T* to =
+          is_v ? const_cast<T*>(static_cast<const T*>(p.v)) + page * p.v_page + in_page * p.v_row + kv_head * p.v_head
+               : const_cast<T*>(static_cast<const T*>(p.k)) + page * p.k_page + in_page * p.k_row + kv_head * p.k_head;
+      Pack<T, pack> numbers;
+      numbers.load((is_v ? v : k) + d);
+      numbers.store(to + d);
+    }
+  }
+};
+
 template <class T, int lanes, int heads>
 struct Rows {
   static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once;
   float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
 
-  // The query heads of a tile; those past `count` repeat the last one.
-  __device__ void load_queries(const PagedProblem& p, int row, int first_head, int count, int piece, bool has_piece) {
+  // The query heads of a tile, `stride` elements from one to the next; those past `count` repeat the last one.
+  __device__ void load_queries(const PagedProblem& p, const T* queries, std::int64_t stride, int count, int piece,
+                               bool has_piece) {
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
-      const T* from = static_cast<const T*>(p.q) + row * p.q_row + (first_head + min(h, count - 1)) * p.q_head;
+      const T* from = queries + min(h, count - 1) * stride;
       maximum[h] = -INFINITY;
       sum[h] = 0;
 #pragma unroll
@@ -58,17 +138,23 @@ struct Rows {
     }
   }
 
-  // `unroll` keys of this thread, of which those from `end` on repeat the last one and count nothing.
+  // `unroll` keys of this thread, of which those from `end` on repeat the last one and count nothing. Key `appended` is
+  // not in the pages yet.
   __device__ void attend(const PagedProblem& p, const std::int32_t* table, int kv_head, int first, int end, int piece,
-                         bool has_piece) {
+                         bool has_piece, const AppendedRow<T, heads>* row, int appended) {
     Pack<T, pack> k[unroll] = {}, v[unroll] = {};
     std::int64_t page[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) page[u] = table[min(first + u * keys_at_once, end - 1) >> p.page_shift];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-      const int in_page = min(first + u * keys_at_once, end - 1) & ((1 << p.page_shift) - 1);
+      const int key = min(first + u * keys_at_once, end - 1), in_page = key & ((1 << p.page_shift) - 1);
       if (!has_piece) continue;
+      if (row && key == appended) {
+        k[u].load(row->k + piece * pack);
+        v[u].load(row->v + piece * pack);
+        continue;
+      }
       k[u].load(static_cast<const T*>(p.k) + page[u] * p.k_page + in_page * p.k_row + kv_head * p.k_head +
                 piece * pack);
       v[u].load(static_cast<const T*>(p.v) + page[u] * p.v_page + in_page * p.v_row + kv_head * p.v_head +
@@ -145,26 +231,72 @@ struct BlockSums {
   float4 maximum_and_sum[heads];
 };
 
-template <class T, int lanes, int heads>
-__global__ void __launch_bounds__(max_warps* warp_size) paged_attention_kernel(const __grid_constant__ PagedProblem p) {
+// Writes what the blocks of the cluster found together.
+template <class T, int heads>
+__device__ void combine_cluster(const PagedProblem& p, const BlockSums<heads>& of_block, T* out, int count) {
+  for (int index = 4 * static_cast<int>(threadIdx.x); index < count * p.head_dim;
+       index += 4 * static_cast<int>(blockDim.x)) {
+    const int h = index / p.head_dim, d = index % p.head_dim;
+    float maximum = -INFINITY, sum = 0;
+    float4 value = {};
+    for (int block = 0; block < Cluster::size(); ++block) {
+      const float4 found = Cluster::load(&of_block.maximum_and_sum[h].x, block);
+      const float4 more = Cluster::load(&of_block.values[h][d], block);
+      const float larger = fmaxf(maximum, found.x), reference = reference_of(larger);
+      const float kept = exp2_approx(maximum - reference), factor = exp2_approx(found.x - reference);
+      sum = sum * kept + factor * found.y;
+      value = {value.x * kept + factor * more.x, value.y * kept + factor * more.y, value.z * kept + factor * more.z,
+               value.w * kept + factor * more.w};
+      maximum = larger;
+    }
+    const float factor = sum > 0 ? 1 / sum : 0;
+    T* to = out + h * p.out_head + d;
+    to[0] = T(value.x * factor), to[1] = T(value.y * factor), to[2] = T(value.z * factor), to[3] = T(value.w * factor);
+  }
+}
+
+struct Nothing {};
+
+template <class T, int lanes, int heads, bool appends>
+__global__ void __launch_bounds__(max_warps* warp_size)
+    paged_attention_kernel(const __grid_constant__ PagedProblem p,
+                           const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
+  __shared__ std::conditional_t<appends, AppendedRow<T, heads>, Nothing> appended;
   __shared__ PartialSums<heads> of_warps;
+  start_next_kernel();
   __shared__ BlockSums<heads> of_block;
   const int row = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.z);
   const int kv_head = tile / p.tiles, head_in_group = tile % p.tiles * heads;
   const int first_head = kv_head * p.group + head_in_group, count = min(heads, p.group - head_in_group);
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
             lane = static_cast<int>(threadIdx.x) % warp_size;
-  const Share share = share_of_block(p.lengths[row]);
+  const int length = p.lengths[row];
+  const Share share = share_of_block(length);
+  const std::int32_t* table = nullptr;
+  if (share.begin < share.end) table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
+  const T* queries = static_cast<const T*>(p.q) + row * p.q_row + first_head * p.q_head;
+  std::int64_t query_stride = p.q_head;
+  const AppendedRow<T, heads>* last = nullptr;
+  if constexpr (appends) {
+    if (share.begin < share.end) {
+      appended.load(p, a, row, kv_head, first_head, count, length - 1);
+      queries = appended.q[0], query_stride = max_dim, last = &appended;
+      if (share.end == length && head_in_group == 0) appended.write(p, table, kv_head, length - 1);
+    } else {
+      wait_for_previous_kernel();
+    }
+  } else {
+    wait_for_previous_kernel();
+  }
 
   using Own = Rows<T, lanes, heads>;
   const int piece = lane % lanes;
   const bool has_piece = piece * Own::pack < p.head_dim;
   if (share.begin < share.end) {
     Own own;
-    const std::int32_t* table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
-    own.load_queries(p, row, first_head, count, piece, has_piece);
+    own.load_queries(p, queries, query_stride, count, piece, has_piece);
     for (int first = share.begin + warp * Own::step; first < share.end; first += warps * Own::step)
-      own.attend(p, table, kv_head, first + lane / lanes, share.end, piece, has_piece);
+      own.attend(p, table, kv_head, first + lane / lanes, share.end, piece, has_piece, last, length - 1);
     own.combine_warp();
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
@@ -199,53 +331,40 @@ __global__ void __launch_bounds__(max_warps* warp_size) paged_attention_kernel(c
   if (is_alone) return;
   Cluster::arrive();
   Cluster::wait();
-  if (Cluster::rank() == 0)
-    for (int index = 4 * static_cast<int>(threadIdx.x); index < count * p.head_dim;
-         index += 4 * static_cast<int>(blockDim.x)) {
-      const int h = index / p.head_dim, d = index % p.head_dim;
-      float maximum = -INFINITY, sum = 0;
-      float4 value = {};
-      for (int block = 0; block < Cluster::size(); ++block) {
-        const float4 found = Cluster::load(&of_block.maximum_and_sum[h].x, block);
-        const float4 more = Cluster::load(&of_block.values[h][d], block);
-        const float larger = fmaxf(maximum, found.x), reference = reference_of(larger);
-        const float kept = exp2_approx(maximum - reference), factor = exp2_approx(found.x - reference);
-        sum = sum * kept + factor * found.y;
-        value = {value.x * kept + factor * more.x, value.y * kept + factor * more.y, value.z * kept + factor * more.z,
-                 value.w * kept + factor * more.w};
-        maximum = larger;
-      }
-      const float factor = sum > 0 ? 1 / sum : 0;
-      T* to = out + h * p.out_head + d;
-      to[0] = T(value.x * factor), to[1] = T(value.y * factor), to[2] = T(value.z * factor),
-      to[3] = T(value.w * factor);
-    }
+  if (Cluster::rank() == 0) combine_cluster(p, of_block, out, count);
   // Shared memory stays until it has been read.
   Cluster::arrive();
   Cluster::wait();
 }
 
 template <class T, int lanes, int heads>
-void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p) {
+void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p, const PagedAppend* append) {
   p.tiles = (p.group + heads - 1) / heads;
   cudaLaunchConfig_t config{};
   config.gridDim = {static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.rows),
                     static_cast<unsigned>(launch.heads_kv * p.tiles)};
   config.blockDim = {static_cast<unsigned>(launch.warps * warp_size), 1, 1};
   config.stream = sdk::stream_of(call);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = launch.blocks > 1 ? 1 : 0;
-  sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads>, p), "launch");
+  cudaLaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (launch.blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
+  }
+  if (launch.starts_early) attributes[config.numAttrs++] = may_start_early();
+  if (append)
+    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, true>, p, *append), "launch");
+  else
+    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, false>, p, Nothing{}),
+                    "launch");
 }
 
 template <class T, int lanes>
-void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p) {
-  if (p.group == 1) return enqueue<T, lanes, 1>(call, launch, p);
-  if (p.group % 4 == 0) return enqueue<T, lanes, 4>(call, launch, p);
-  enqueue<T, lanes, 3>(call, launch, p);
+void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p, const PagedAppend* append) {
+  if (p.group == 1) return enqueue<T, lanes, 1>(call, launch, p, append);
+  if (p.group % 4 == 0) return enqueue<T, lanes, 4>(call, launch, p, append);
+  enqueue<T, lanes, 3>(call, launch, p, append);
 }
 
 } // namespace
@@ -259,17 +378,19 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiproce
   while (has_clusters && launch.blocks < max_cluster && pairs * launch.blocks < multiprocessors &&
          keys > launch.blocks * min_keys_per_block)
     launch.blocks *= 2;
+  launch.starts_early = has_clusters;
   launch.warps = pairs * launch.blocks > 2 * multiprocessors ? max_warps / 2 : max_warps;
   return launch;
 }
 
-void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& p) {
+void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& p,
+                     const PagedAppend* append) {
   sdk::dispatch<BFloat16, Half, float>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     const int pieces = p.head_dim / pack_size<T>;
-    if (pieces <= 8) return enqueue_heads<T, 8>(call, launch, p);
-    if (pieces <= 16) return enqueue_heads<T, 16>(call, launch, p);
-    if constexpr (sizeof(T) == 4) enqueue_heads<T, 32>(call, launch, p);
+    if (pieces <= 8) return enqueue_heads<T, 8>(call, launch, p, append);
+    if (pieces <= 16) return enqueue_heads<T, 16>(call, launch, p, append);
+    if constexpr (sizeof(T) == 4) enqueue_heads<T, 32>(call, launch, p, append);
   });
 }
 

@@ -20,14 +20,29 @@ struct PagedProblem {
   float scale_log2;         // of the scores, times log2 e
 };
 
+// What a call appends, where it does: see fvlm/attention.h.
+struct PagedAppend {
+  const void *k, *v; // [rows, heads_kv, head_dim]
+  std::int64_t k_row, k_head, v_row, v_head;
+  const void *q_norm, *k_norm; // NULL: ones
+  const double* frequencies;   // NULL: `steps`
+  std::uint64_t steps[64];     // angles per position, of rotary_step()
+  int rotary_dim;              // 0: no rotary embedding
+  bool inverse, has_norm;
+  float epsilon;
+};
+
 // The launch for a query's capacities: clusters of `blocks`, which share the keys of a row.
 struct PagedLaunch {
   std::int64_t rows;
   int heads_kv, blocks, warps;
+  bool starts_early; // programmatic dependent launch
 };
 PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiprocessors, bool has_clusters);
 
-// head_dim is at most 128 and a multiple of 8; keys and values are aligned to 16 bytes.
-void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& problem);
+// head_dim is at most 128 and a multiple of 8; keys and values are aligned to 16 bytes. append: NULL where the pages
+// have the rows already.
+void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& problem,
+                     const PagedAppend* append);
 
 } // namespace fvlm::plugins

@@ -1,69 +1,235 @@
-// gemm_few_rows.cu: matrix products of up to eight rows in 16 bits. Such a product is limited by the time to read the
-// weight once, so tensor cores have nothing to gain: a warp computes the dot products of one row of the weight with all
-// rows of x, and reads 512 consecutive bytes of it at a time.
+// gemm_few_rows.cu: matrix products of up to 32 rows in 16 bits. Such a product is limited by the time to read the
+// weight once. A block computes 16 or 32 columns of y for all rows; its warps share the inner dimension, read weight
+// and x straight into fragments of mma.sync, and add up in shared memory.
+//
+// A thread reads 16 bytes, eight numbers of a row, where mma.sync wants four pairs that lie apart. A sum does not
+// depend on the order of its terms, so weight and x simply agree on another one.
+//
+// The norm is part of the product: y = rsqrt(mean(x^2) + epsilon) (x * norm_weight) weight^T, whose factor is known
+// when the sums are. The weight does not depend on the kernel before this one, so it is on its way while that one runs.
+#include "common/cuda_dependent_launch.cuh"
+#include "common/cuda_gelu.cuh"
+#include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
 #include "gemm_few_rows.h"
 
 namespace fvlm::plugins {
 namespace {
 
-constexpr int pack = 8, most_rows = 8, warps = 4, in_flight = 4; // packs of a weight that a thread has on the way
+constexpr int pack = 8, most_rows = 32, most_skinny_rows = 8, warps = 8, threads = warps * warp_size;
+constexpr int tile_columns = 16, tile_rows = 8, chunk = 4 * pack; // of the inner dimension, which a warp reads at once
 
 struct Problem {
-  const void *x, *weight, *bias, *residual;
+  const void *x, *weight, *bias, *residual, *norm_weight;
   void* y;
   std::int64_t x_stride, weight_stride, residual_stride, y_stride;
   int rows, inner, width;
+  float epsilon;
 };
 
-template <class T, int of_rows>
-__global__ void __launch_bounds__(warps* warp_size) few_rows_kernel(const __grid_constant__ Problem p) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size,
-            column = static_cast<int>(blockIdx.x) * warps + static_cast<int>(threadIdx.x) / warp_size;
-  if (column >= p.width) return;
-  const T *weight = static_cast<const T*>(p.weight) + column * p.weight_stride, *x = static_cast<const T*>(p.x);
-  float sums[of_rows] = {};
-  constexpr int step = warp_size * pack;
-  for (int begin = lane * pack; begin < p.inner; begin += in_flight * step) {
-    Pack<T, pack> parts[in_flight];
+// 16 bytes of a weight, which are read once.
+__device__ uint4 load_weight(const void* from) {
+  uint4 bits;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "l"(from));
+  return bits;
+}
+
+template <class T>
+__device__ std::uint32_t product_of_pairs(std::uint32_t a, std::uint32_t b) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return sdk::bit_cast<std::uint32_t>(__hmul2(sdk::bit_cast<__nv_bfloat162>(a), sdk::bit_cast<__nv_bfloat162>(b)));
+  else
+    return sdk::bit_cast<std::uint32_t>(__hmul2(sdk::bit_cast<__half2>(a), sdk::bit_cast<__half2>(b)));
+}
+
+// column_tiles: of 16 columns of the product; with SwiGLU the first are of the gate and the second of up.
+template <class T, int row_tiles, int column_tiles, bool normed, bool swiglu>
+struct Block {
+  static constexpr int rows = row_tiles * tile_rows, columns = column_tiles * tile_columns,
+                       outputs = swiglu ? tile_columns : columns;
+  static constexpr int in_flight = row_tiles * column_tiles >= 8 ? 2 : 4; // chunks that a warp has on the way
+  static constexpr int own_outputs = rows * outputs / threads > 0 ? rows* outputs / threads : 1;
+  static constexpr int stride = columns + 4; // no two threads of a store share a bank
+  struct Sums {
+    float products[warps][rows * stride];
+    float squares[warps][rows];
+  };
+
+  const Problem& p;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int group = lane / 4, in_chunk = lane % 4 * pack, first_column = static_cast<int>(blockIdx.x) * outputs;
+  const T* rows_of_weight[column_tiles][2];
+  uint4 weight[in_flight][column_tiles][2];
+  float products[row_tiles][column_tiles][4] = {}, squares[row_tiles] = {};
+
+  __device__ explicit Block(const Problem& problem) : p(problem) {
 #pragma unroll
-    for (int i = 0; i < in_flight; ++i)
-      if (begin + i * step < p.inner) parts[i].load(weight + begin + i * step);
+    for (int tile = 0; tile < column_tiles; ++tile)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = first_column + (swiglu ? 0 : tile * tile_columns) + half * 8 + group;
+        const std::int64_t row = column + (swiglu ? tile * p.width : 0);
+        rows_of_weight[tile][half] =
+            column < p.width ? static_cast<const T*>(p.weight) + row * p.weight_stride : nullptr;
+      }
+  }
+
+  // The warp's chunks from k on.
+  __device__ void load(int begin) {
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int from = begin + i * step;
-      if (from >= p.inner) break;
-      float of_weight[pack];
-      parts[i].widen(of_weight);
+      const int k = begin + i * warps * chunk + in_chunk;
 #pragma unroll
-      for (int row = 0; row < of_rows; ++row) {
-        if (row >= p.rows) break;
-        float of_x[pack];
-        read(x + row * p.x_stride + from, of_x);
+      for (int tile = 0; tile < column_tiles; ++tile)
 #pragma unroll
-        for (int k = 0; k < pack; ++k) sums[row] = fmaf(of_x[k], of_weight[k], sums[row]);
+        for (int half = 0; half < 2; ++half)
+          weight[i][tile][half] =
+              k < p.inner && rows_of_weight[tile][half] ? load_weight(rows_of_weight[tile][half] + k) : uint4{};
+    }
+  }
+
+  // Adds the products of a chunk that was loaded.
+  __device__ void add(int i, int k) {
+    uint4 scale{}, x[row_tiles];
+    if (normed && k < p.inner) scale = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.norm_weight) + k);
+#pragma unroll
+    for (int tile = 0; tile < row_tiles; ++tile) {
+      const int row = tile * tile_rows + group;
+      x[tile] = k < p.inner && row < p.rows
+                    ? *reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + row * p.x_stride + k)
+                    : uint4{};
+    }
+#pragma unroll
+    for (int tile = 0; tile < row_tiles; ++tile) {
+      if (normed) {
+        Pack<T, pack> numbers;
+        numbers.bits = sdk::bit_cast<typename Pack<T, pack>::Words>(x[tile]);
+        float wide[pack];
+        numbers.widen(wide);
+#pragma unroll
+        for (int j = 0; j < pack; ++j) squares[tile] = fmaf(wide[j], wide[j], squares[tile]);
+        x[tile] = {product_of_pairs<T>(x[tile].x, scale.x), product_of_pairs<T>(x[tile].y, scale.y),
+                   product_of_pairs<T>(x[tile].z, scale.z), product_of_pairs<T>(x[tile].w, scale.w)};
+      }
+#pragma unroll
+      for (int of = 0; of < column_tiles; ++of) {
+        const uint4 low = weight[i][of][0], high = weight[i][of][1];
+        mma_16x8x16<T>(products[tile][of], {low.x, high.x, low.y, high.y}, x[tile].x, x[tile].y);
+        mma_16x8x16<T>(products[tile][of], {low.z, high.z, low.w, high.w}, x[tile].z, x[tile].w);
       }
     }
   }
-  float own = 0; // that of the row with the lane's number
+
+  __device__ void store(Sums& sums) const {
 #pragma unroll
-  for (int row = 0; row < of_rows; ++row) {
-    float sum = sums[row];
+    for (int tile = 0; tile < row_tiles; ++tile) {
 #pragma unroll
-    for (int apart = warp_size / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
-    if (lane == row) own = sum;
+      for (int of = 0; of < column_tiles; ++of)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          sums.products[warp][(tile * tile_rows + lane % 4 * 2 + i % 2) * stride + of * tile_columns + group +
+                              i / 2 * 8] = products[tile][of][i];
+      if (!normed) continue;
+      float square = squares[tile];
+      square += __shfl_xor_sync(~0u, square, 1);
+      square += __shfl_xor_sync(~0u, square, 2);
+      if (lane % 4 == 0) sums.squares[warp][tile * tile_rows + group] = square;
+    }
   }
-  if (lane >= p.rows) return;
-  if (p.bias) own += static_cast<float>(static_cast<const T*>(p.bias)[column]);
-  if (p.residual) own += static_cast<float>(static_cast<const T*>(p.residual)[lane * p.residual_stride + column]);
-  static_cast<T*>(p.y)[lane * p.y_stride + column] = T(own);
+
+  // The outputs of this thread: row and column, the latter in the block.
+  struct Place {
+    int row, column;
+  };
+  __device__ Place place(int i) const {
+    const int index = static_cast<int>(threadIdx.x) + i * threads;
+    return {index / outputs, index % outputs};
+  }
+  __device__ bool exists(const Place& at) const {
+    return at.row < p.rows && first_column + at.column < p.width;
+  }
+
+  // A row's product with a column of the block, of which `column` is the number in the weight.
+  __device__ float total(const Sums& sums, int row, int in_block, int column) const {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < warps; ++w) sum += sums.products[w][row * stride + in_block];
+    if (normed) {
+      float square = 0;
+#pragma unroll
+      for (int w = 0; w < warps; ++w) square += sums.squares[w][row];
+      sum *= rsqrtf(square / static_cast<float>(p.inner) + p.epsilon);
+    }
+    return p.bias ? sum + static_cast<float>(static_cast<const T*>(p.bias)[column]) : sum;
+  }
+};
+
+template <class T, int row_tiles, int column_tiles, bool normed, bool swiglu>
+__global__ void __launch_bounds__(threads, 2) few_rows_kernel(const __grid_constant__ Problem p) {
+  using Own = Block<T, row_tiles, column_tiles, normed, swiglu>;
+  __shared__ typename Own::Sums sums;
+  start_next_kernel();
+  Own own(p);
+  const int first_chunk = own.warp * chunk;
+  own.load(first_chunk);
+  wait_for_previous_kernel();
+
+  float residual[Own::own_outputs] = {};
+#pragma unroll
+  for (int i = 0; i < Own::own_outputs; ++i)
+    if (const auto at = own.place(i); p.residual && own.exists(at))
+      residual[i] = static_cast<float>(
+          static_cast<const T*>(p.residual)[at.row * p.residual_stride + own.first_column + at.column]);
+  for (int begin = first_chunk; begin < p.inner; begin += Own::in_flight * warps * chunk) {
+    if (begin != first_chunk) own.load(begin);
+#pragma unroll
+    for (int i = 0; i < Own::in_flight; ++i)
+      if (begin + i * warps * chunk < p.inner) own.add(i, begin + i * warps * chunk + own.in_chunk);
+  }
+  own.store(sums);
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < Own::own_outputs; ++i) {
+    const auto at = own.place(i);
+    if (!own.exists(at)) continue;
+    const int column = own.first_column + at.column;
+    float value = own.total(sums, at.row, at.column, column);
+    if (swiglu)
+      value *= sigmoid<T>(value) * own.total(sums, at.row, at.column + tile_columns, column + p.width);
+    else
+      value += residual[i];
+    static_cast<T*>(p.y)[at.row * p.y_stride + column] = T(value);
+  }
 }
 
-template <class T, int of_rows>
-void launch(const Device& device, const Problem& p) {
-  few_rows_kernel<T, of_rows>
-      <<<static_cast<unsigned>((p.width + warps - 1) / warps), warps * warp_size, 0, device.stream>>>(p);
-  sdk::check_cuda(cudaGetLastError(), "launch");
+template <class T, int row_tiles, int column_tiles, bool normed, bool swiglu>
+void launch(const Device& device, const Problem& p, bool starts_early) {
+  constexpr int outputs = swiglu ? tile_columns : column_tiles * tile_columns;
+  cudaLaunchConfig_t config{};
+  config.gridDim = {static_cast<unsigned>((p.width + outputs - 1) / outputs), 1, 1};
+  config.blockDim = {threads, 1, 1};
+  config.stream = device.stream;
+  cudaLaunchAttribute early = may_start_early();
+  config.attrs = &early;
+  config.numAttrs = starts_early && device.has_clusters ? 1 : 0;
+  sdk::check_cuda(cudaLaunchKernelEx(&config, few_rows_kernel<T, row_tiles, column_tiles, normed, swiglu>, p),
+                  "launch");
+}
+
+// Two tiles of columns a block, so that x is read half as often, where that leaves a block for each multiprocessor.
+template <class T, int row_tiles>
+void launch(const Device& device, const Problem& p, bool swiglu, bool starts_early) {
+  const bool normed = p.norm_weight != nullptr, wide = p.width >= 2 * tile_columns * device.multiprocessors;
+  if (swiglu && normed) return launch<T, row_tiles, 2, true, true>(device, p, starts_early);
+  if (swiglu) return launch<T, row_tiles, 2, false, true>(device, p, starts_early);
+  if (normed)
+    return wide ? launch<T, row_tiles, 2, true, false>(device, p, starts_early)
+                : launch<T, row_tiles, 1, true, false>(device, p, starts_early);
+  return wide ? launch<T, row_tiles, 2, false, false>(device, p, starts_early)
+              : launch<T, row_tiles, 1, false, false>(device, p, starts_early);
 }
 
 } // namespace
@@ -73,16 +239,29 @@ bool few_rows_supports(const SkinnyGemmShape& shape) {
          shape.inner % pack == 0;
 }
 
-bool few_rows_takes(const SkinnyGemmShape& shape, const SkinnyGemm& o) {
-  return few_rows_supports(shape) && !o.gelu && !o.gelu_input.data && !o.compensation.data && !o.y_compensation.data &&
-         !o.sum.data && !o.sums.required();
+bool few_rows_aligned(const FewRowsGemm& o) {
+  const auto is_aligned = [](const void* data, std::int64_t stride) {
+    return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride % pack == 0;
+  };
+  return is_aligned(o.x.data, o.x.stride) && is_aligned(o.weight.data, o.weight.stride) && is_aligned(o.norm_weight, 0);
 }
 
-void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
+bool few_rows_are_skinny(const SkinnyGemmShape& shape) {
+  return few_rows_supports(shape) && shape.rows <= most_skinny_rows;
+}
+
+bool few_rows_takes(const SkinnyGemmShape& shape, const SkinnyGemm& o) {
+  return few_rows_are_skinny(shape) && !o.gelu && !o.gelu_input.data && !o.compensation.data &&
+         !o.y_compensation.data && !o.sum.data && !o.sums.required();
+}
+
+void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& o) {
+  if (shape.rows == 0) return;
   const Problem p{o.x.data,
                   o.weight.data,
                   o.bias,
                   o.residual.data,
+                  o.norm_weight,
                   o.y.data,
                   o.x.stride,
                   o.weight.stride,
@@ -90,13 +269,13 @@ void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const Ski
                   o.y.stride,
                   static_cast<int>(shape.rows),
                   static_cast<int>(shape.inner),
-                  static_cast<int>(shape.width)};
+                  static_cast<int>(shape.width),
+                  o.epsilon};
   sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    if (p.rows == 1) return launch<T, 1>(device, p);
-    if (p.rows == 2) return launch<T, 2>(device, p);
-    if (p.rows <= 4) return launch<T, 4>(device, p);
-    launch<T, most_rows>(device, p);
+    if (p.rows <= tile_rows) return launch<T, 1>(device, p, o.swiglu, o.starts_early);
+    if (p.rows <= 2 * tile_rows) return launch<T, 2>(device, p, o.swiglu, o.starts_early);
+    launch<T, 4>(device, p, o.swiglu, o.starts_early);
   });
 }
 

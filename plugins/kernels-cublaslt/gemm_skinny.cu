@@ -522,7 +522,7 @@ bool has_tiles(const Device& device, const SkinnyGemmShape& shape) {
 } // namespace
 
 bool skinny_gemm_supports(const Device& device, const SkinnyGemmShape& shape) {
-  return few_rows_supports(shape) || has_tiles(device, shape);
+  return few_rows_are_skinny(shape) || has_tiles(device, shape);
 }
 
 bool skinny_gemm_takes(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
@@ -532,7 +532,7 @@ bool skinny_gemm_takes(const Device& device, const SkinnyGemmShape& shape, const
 
 void skinny_gemm(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
   const bool vectorized = all_aligned(shape, o);
-  if (vectorized && few_rows_takes(shape, o)) return few_rows_gemm(device, shape, o);
+  if (vectorized && few_rows_takes(shape, o)) return few_rows_gemm(device, shape, few_rows_of(o));
   const TileChoice choice = device.has_clusters ? choose_tile(device.multiprocessors, shape) : TileChoice::mma_32x16;
   const Problem p{o, static_cast<int>(shape.rows), static_cast<int>(shape.inner), static_cast<int>(shape.width), 0};
   sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {

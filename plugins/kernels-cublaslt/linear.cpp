@@ -6,6 +6,7 @@
 #include "gemm_gelu.h"
 #include "gemm_skinny.h"
 #include "gemm_weight_gradient.h"
+#include "linear_extended.h"
 #include "linear_operands.h"
 #include "linear_shapes.h"
 #include "matmul.h"
@@ -22,14 +23,10 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int64_t max_cublas_bytes = 32 << 20, min_cublas_bytes = 1 << 20;
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | gelu_forms;
-
-void clear(const fvlm_call& call, void* data, int64_t size) {
-  check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), stream_of(call)), "cudaMemsetAsync");
-}
+                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
+                                        gelu_forms;
 
 class KernelsCublasLt : public Kernels {
  public:
@@ -57,6 +54,7 @@ class KernelsCublasLt : public Kernels {
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
       return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.inner), static_cast<long long>(query.width));
+    if (is_extended(query)) return fits_extended(query);
     return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
   }
 
@@ -80,7 +78,8 @@ class KernelsCublasLt : public Kernels {
     TimingOperands operands(query);
     const std::size_t needed = workspace.used() + static_cast<std::size_t>(operands.bytes());
     // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
-    if (!deterministic && !(call.flags & FVLM_CAPTURING) && operands.rows > 0 && call.workspace_size >= needed) {
+    if (!deterministic && !streams_weight(query) && !(call.flags & FVLM_CAPTURING) && operands.rows > 0 &&
+        call.workspace_size >= needed) {
       operands.memory = workspace.take<char>(operands.bytes()).data();
       measure(call, query, scratch, operands, plan);
     }
@@ -89,6 +88,7 @@ class KernelsCublasLt : public Kernels {
 
   void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& a) const {
     require(fits(query));
+    if (is_extended(query)) return few_rows_gemm(on(call), skinny_forward_shape(query), extended_product(query, a));
     const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x");
     const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
     const Matrix y = matrix_of(a.y, query.dtype, query.rows, query.width, "y");
@@ -109,6 +109,10 @@ class KernelsCublasLt : public Kernels {
       product.y_compensation = rows(a.y_rest, "y_rest");
       return skinny_gemm(on(call), skinny_forward_shape(query), product);
     }
+    FewRowsGemm few{rows_of(x), rows_of(weight), rows_of(y), bias, rows_of(residual)};
+    few.starts_early = true;
+    if (streams_weight(query) && few_rows_aligned(few))
+      return few_rows_gemm(on(call), skinny_forward_shape(query), few);
     Workspace workspace(call);
     forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, allocate(workspace, query));
   }
@@ -200,6 +204,8 @@ class KernelsCublasLt : public Kernels {
       throw Failure(FVLM_ERROR_ARGUMENT, "backward called for a query without FVLM_WITH_BACKWARD");
     return plan_of(call, query);
   }
+
+  bool streams_weight(const Query& query) const { return is_hopper_ && is_decoding_product(query); }
 
   bool may_be_custom(const Query& query) const {
     return is_hopper_ && has_backward(query) &&
@@ -484,13 +490,6 @@ class KernelsCublasLt : public Kernels {
 
   Device device_of(cudaStream_t stream) const { return {stream, multiprocessors_, is_hopper_}; }
   Device on(const fvlm_call& call) const { return device_of(stream_of(call)); }
-
-  // Room for 16 partial sums of the largest result that cuBLASLt may want to split.
-  static int64_t cublas_bytes(const Query& query) {
-    int64_t largest = query.rows * query.width;
-    if (has_backward(query)) largest = std::max({largest, query.rows * query.inner, query.width * query.inner});
-    return std::clamp(largest * 4 * 16, min_cublas_bytes, max_cublas_bytes);
-  }
 
   Scratch allocate(Workspace& workspace, const Query& query) const {
     Scratch scratch;

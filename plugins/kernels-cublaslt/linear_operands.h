@@ -54,4 +54,8 @@ inline Shape shape_of(fvlm_dtype dtype, std::int64_t rows, std::int64_t width, s
   return {dtype, rows, width, vectorized};
 }
 
+inline void clear(const fvlm_call& call, void* data, std::int64_t size) {
+  sdk::check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), sdk::stream_of(call)), "cudaMemsetAsync");
+}
+
 } // namespace fvlm::plugins

@@ -6,6 +6,7 @@
 #include "gemm_weight_gradient.h"
 #include "matmul.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace fvlm::plugins {
@@ -24,9 +25,13 @@ inline bool has_residual(const fvlm_kernels_query& query) {
 inline bool keeps_compensation(const fvlm_kernels_query& query) {
   return query.options & FVLM_COMPENSATED;
 }
+// With what only the kernel for few rows does along with a product.
+inline bool is_extended(const fvlm_kernels_query& query) {
+  return query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU);
+}
 // With compensation the forward is always a skinny GEMM.
 inline bool has_plan(const fvlm_kernels_query& query) {
-  return !keeps_compensation(query) || has_backward(query);
+  return (!keeps_compensation(query) || has_backward(query)) && !is_extended(query);
 }
 
 inline bool is_exact(const fvlm_kernels_query& query) {
@@ -65,6 +70,14 @@ inline FusedGemmShape fused_input_shape(const fvlm_kernels_query& q) {
 }
 inline WeightGradientShape weight_gradient_shape(const fvlm_kernels_query& q) {
   return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width};
+}
+
+// Room for 16 partial sums of the largest result that cuBLASLt may want to split.
+inline int64_t cublas_bytes(const fvlm_kernels_query& query) {
+  constexpr int64_t max_cublas_bytes = 32 << 20, min_cublas_bytes = 1 << 20;
+  int64_t largest = query.rows * query.width;
+  if (has_backward(query)) largest = std::max({largest, query.rows * query.inner, query.width * query.inner});
+  return std::clamp(largest * 4 * 16, min_cublas_bytes, max_cublas_bytes);
 }
 
 } // namespace fvlm::plugins

@@ -62,6 +62,7 @@ const Sabotage all[] = {
     {"attention_leaks_nan", "attention.", {"attention.padding_nan"}},
     {"attention_leaves_paged_padding", "attention.", {"attention.paged_padding"}},
     {"attention_reads_whole_pages", "attention.", {"attention.paged_pages"}},
+    {"attention_appends_unrotated", "attention.", {"attention.paged_append"}},
     {"attention_overflows", "attention.", {"attention.large_scores"}},
     {"attention_not_deterministic", "attention.", {"attention.deterministic"}},
     {"attention_says_yes_and_refuses", "attention.", {"attention.head_dims", "attention.supports_agrees"}},

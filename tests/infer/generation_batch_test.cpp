@@ -127,6 +127,25 @@ TEST(GenerationBatch, CapturedPassesGiveTheSameAnswers) {
   EXPECT_GT(device.recorded, 4) << "sizes that came up twice";
 }
 
+TEST(GenerationBatch, APassIsLaunchedBeforeTheTokensOfTheLastOneAreKnown) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  auto prompts = mixed_prompts(4, 8);
+  for (Prompt& prompt : prompts) prompt.max_tokens = 12;
+  const auto free = one_by_one(tiny, prompts, {});
+  const int64_t end = free[2][5];
+  const auto expected = one_by_one(tiny, prompts, {end});
+  train::FakeRuntime device;
+  std::vector<int> launched; // passes, at each token of the first answer
+  prompts[0].on_token = [&](const GeneratedToken&) {
+    launched.push_back(device.marks);
+    return true;
+  };
+  EXPECT_EQ(together(tiny, prompts, {end}, 8192), expected);
+  ASSERT_GT(launched.size(), 2U);
+  EXPECT_EQ(launched[0], 2) << "the first token is known after the second pass was launched";
+  EXPECT_EQ(launched[1], 3);
+}
+
 TEST(GenerationBatch, PromptsJoinWhileOthersAreAnswered) {
   Tiny tiny(tiny_config(), at::kFloat);
   auto prompts = mixed_prompts(12, 3);
@@ -200,6 +219,8 @@ TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
                                .page_rows = dice.upto(1, 16),
                                .prefill_rows = dice.upto(1, 40),
                                .draft_tokens = dice.upto(0, 1) * 4};
+    std::optional<train::FakeRuntime> device; // where passes are launched ahead
+    if (seed % 2 == 0) device.emplace();
     GenerationBatch batch(tiny.model, *tiny.operations, {}, options);
     const int64_t cancelled = dice.upto(0, 5);
     for (size_t i = 0; i < prompts.size(); ++i) {

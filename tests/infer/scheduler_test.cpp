@@ -286,6 +286,38 @@ TEST(Scheduler, ALongPromptDoesNotStallOthers) {
   EXPECT_EQ(of_long, (std::vector<int64_t>{5, 8, 8, 8, 1}));
 }
 
+TEST(Scheduler, MoreRowsOfPromptsAreReadWhereNoAnswerWaits) {
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 8, .idle_prefill_rows = 20});
+  scheduler.resize(64);
+  scheduler.add(prompt(0, rows_of(18), 20));
+  scheduler.add(prompt(1, rows_of(30, 100), 5));
+  EXPECT_EQ(scheduler.next().rows.size(), 20);
+  scheduler.append(0, 7);
+  EXPECT_EQ(scheduler.next().rows.size(), 9) << "one of the answer";
+}
+
+// A page whose last token is not known yet has no content that another prompt could ask for.
+TEST(Scheduler, PagesArePublishedWhenTheirTokensAreKnown) {
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
+  scheduler.resize(64);
+  scheduler.add(prompt(0, rows_of(7), 20));
+  (void)scheduler.next();
+  ASSERT_TRUE(scheduler.can_run_ahead());
+  scheduler.append(0, Scheduler::unknown_token);
+  const auto pass = scheduler.next();
+  EXPECT_EQ(pass.rows.positions, std::vector<int32_t>{7});
+  EXPECT_EQ(pass.rows.tokens, std::vector<int32_t>{0});
+  auto same = rows_of(8);
+  same.insert(same.end(), {50, 51});
+  scheduler.append(0, 7);
+  EXPECT_EQ(scheduler.rows(0), rows_of(8));
+  scheduler.add(prompt(1, same, 2));
+  EXPECT_FALSE(scheduler.can_run_ahead()) << "a prompt waits";
+  scheduler.append(0, 8);
+  (void)scheduler.next();
+  EXPECT_EQ(scheduler.counts().shared_rows, 8);
+}
+
 TEST(Scheduler, PromptsThatBeginAlikeShareFullPagesInOnePass) {
   Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
   scheduler.resize(64);

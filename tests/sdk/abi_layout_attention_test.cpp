@@ -55,7 +55,7 @@ FIELD(fvlm_attention_backward, guest_q, 136, const fvlm_tensor*);
 FIELD(fvlm_attention_backward, guest_d_out, 144, const fvlm_tensor*);
 FIELD(fvlm_attention_backward, guest_cu_seqlens, 152, const fvlm_tensor*);
 
-SIZE(fvlm_attention_v1, 96);
+SIZE(fvlm_attention_v1, 104);
 FIELD(fvlm_attention_v1, base, 0, fvlm_table);
 FIELD(fvlm_attention_v1, supports, 24, void (*)(const fvlm_attention_query*, fvlm_support*));
 FIELD(fvlm_attention_v1, requirements, 32,
@@ -73,8 +73,9 @@ FIELD(fvlm_attention_v1, prepare_paged, 80,
 FIELD(fvlm_attention_v1, forward_paged, 88,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_paged_attention_query*,
                       const fvlm_paged_attention*));
+FIELD(fvlm_attention_v1, features, 96, uint32_t);
 
-SIZE(fvlm_paged_attention_query, 72);
+SIZE(fvlm_paged_attention_query, 104);
 FIELD(fvlm_paged_attention_query, struct_size, 0, uint32_t);
 FIELD(fvlm_paged_attention_query, device, 4, fvlm_device);
 FIELD(fvlm_paged_attention_query, dtype, 12, fvlm_dtype);
@@ -87,8 +88,15 @@ FIELD(fvlm_paged_attention_query, rows, 40, int64_t);
 FIELD(fvlm_paged_attention_query, sequences, 48, int64_t);
 FIELD(fvlm_paged_attention_query, pages, 56, int64_t);
 FIELD(fvlm_paged_attention_query, max_pages, 64, int64_t);
+FIELD(fvlm_paged_attention_query, appends, 72, int32_t);
+FIELD(fvlm_paged_attention_query, rotary_dim, 76, int32_t);
+FIELD(fvlm_paged_attention_query, has_frequencies, 80, int32_t);
+FIELD(fvlm_paged_attention_query, inverse, 84, int32_t);
+FIELD(fvlm_paged_attention_query, qk_norm, 88, int32_t);
+FIELD(fvlm_paged_attention_query, rope_theta, 92, float);
+FIELD(fvlm_paged_attention_query, epsilon, 96, float);
 
-SIZE(fvlm_paged_attention, 64);
+SIZE(fvlm_paged_attention, 104);
 FIELD(fvlm_paged_attention, struct_size, 0, uint32_t);
 FIELD(fvlm_paged_attention, q, 8, const fvlm_tensor*);
 FIELD(fvlm_paged_attention, k_pages, 16, const fvlm_tensor*);
@@ -97,5 +105,10 @@ FIELD(fvlm_paged_attention, page_table, 32, const fvlm_tensor*);
 FIELD(fvlm_paged_attention, sequences, 40, const fvlm_tensor*);
 FIELD(fvlm_paged_attention, lengths, 48, const fvlm_tensor*);
 FIELD(fvlm_paged_attention, out, 56, fvlm_tensor*);
+FIELD(fvlm_paged_attention, k, 64, const fvlm_tensor*);
+FIELD(fvlm_paged_attention, v, 72, const fvlm_tensor*);
+FIELD(fvlm_paged_attention, q_norm, 80, const fvlm_tensor*);
+FIELD(fvlm_paged_attention, k_norm, 88, const fvlm_tensor*);
+FIELD(fvlm_paged_attention, frequencies, 96, const fvlm_tensor*);
 
 } // namespace

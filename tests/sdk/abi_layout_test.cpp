@@ -226,7 +226,7 @@ FIELD(fvlm_layerscale_backward, d_x, 32, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_scale, 40, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_x_sums, 48, fvlm_tensor*);
 
-SIZE(fvlm_linear_forward, 72);
+SIZE(fvlm_linear_forward, 80);
 FIELD(fvlm_linear_forward, struct_size, 0, uint32_t);
 FIELD(fvlm_linear_forward, x, 8, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, weight, 16, const fvlm_tensor*);

@@ -70,6 +70,8 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {column_sums, FVLM_WITH_COLUMN_SUMS},
                                     {writes_compensation, FVLM_COMPENSATED},
                                     {frequencies, FVLM_WITH_FREQUENCIES},
+                                    {norm, FVLM_WITH_NORM},
+                                    {swiglu, FVLM_WITH_SWIGLU},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
@@ -83,7 +85,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
     query.rotary_dim = rotary_dim;
     query.rope_theta = theta;
   }
-  if (operation.has_epsilon) query.epsilon = epsilon;
+  if (operation.has_epsilon || norm) query.epsilon = epsilon;
   return query;
 }
 
@@ -108,6 +110,8 @@ std::string KernelCase::label() const {
   if (gelu_form == FVLM_QUICK_GELU) text += ", quick_gelu";
   if (gelu_form == FVLM_GELU_TANH) text += ", gelu_tanh";
   if (gelu_on_input) text += ", gelu before";
+  if (norm) text += ", norm";
+  if (swiglu) text += ", swiglu";
   if (column_sums) text += ", sums";
   if (per_head) text += ", heads apart";
   if (inverse) text += ", inverse";

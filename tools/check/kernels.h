@@ -22,6 +22,8 @@ struct KernelCase {
   bool gelu = false;                // linear: in the forward
   bool gelu_on_input = false;       // linear: x is the output of a gelu, whose backward is fused
   uint32_t gelu_form = 0;           // bias_gelu, linear: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
+  bool norm = false;                // linear: of the normalized x
+  bool swiglu = false;              // linear: y = silu(gate) * up
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;

@@ -1,8 +1,10 @@
-// linear: plain, with bias, with gelu; its input gradient and its weight gradient.
+// linear: plain, with bias, with gelu, of a norm, with SwiGLU; its input gradient and its weight gradient.
 #include "check/formulas.h"
 #include "check/kernels.h"
 
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -13,21 +15,23 @@ namespace {
 struct Numbers {
   at::Tensor x, weight, bias, d_y;
   at::Tensor before; // x before its gelu
-  at::Tensor held_weight, held_bias, held_sums, residual, rest;
+  at::Tensor held_weight, held_bias, held_sums, residual, rest, norm_weight;
 };
 
 Numbers numbers_of(const KernelCase& c) {
   const uint64_t seed = c.seed * 16;
+  const int64_t columns = c.swiglu ? 2 * c.width : c.width;
   Numbers n{normal({c.rows, c.inner}, seed, c.dtype, c.magnitude),
-            normal({c.width, c.inner}, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
-            normal({c.width}, seed + 2, c.dtype),
+            normal({columns, c.inner}, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
+            normal({columns}, seed + 2, c.dtype),
             normal({c.rows, c.width}, seed + 3, c.dtype),
             normal({c.rows, c.inner}, seed + 4, c.dtype),
             normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
             normal({c.width}, seed + 6, c.gradient_dtype),
             normal({c.inner}, seed + 7, c.gradient_dtype),
             normal({c.rows, c.width}, seed + 8, c.dtype),
-            normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512)};
+            normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512),
+            normal({c.inner}, seed + 10, c.dtype)};
   if (c.ties) { // every output is a single product
     n.x = tie_values({c.rows, c.inner}, c.dtype), n.weight = at::zeros({c.width, c.inner}, c.dtype);
     n.weight.fill_diagonal_(1);
@@ -48,11 +52,14 @@ struct Results {
 Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   auto x = n.x.to(work), weight = n.weight.to(work), d_y = n.d_y.to(work);
   Results r;
+  if (c.norm) x = x * at::rsqrt(x.square().mean(1, true) + static_cast<double>(c.epsilon)) * n.norm_weight.to(work);
   r.pre_activation = at::matmul(x, weight.t());
   if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
   if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
   if (c.reads_compensation) r.pre_activation = r.pre_activation + n.rest.to(work);
   r.y = c.gelu ? gelu_of(c, r.pre_activation) : r.pre_activation;
+  if (c.swiglu) r.y = at::silu(r.y.narrow(1, 0, c.width)) * r.y.narrow(1, c.width, c.width);
+  if (!c.backward) return r;
   r.d_x = at::matmul(d_y, weight);
   if (c.gelu_on_input) {
     auto before = leaf(n.before, work);
@@ -96,9 +103,10 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand* y_rest = !c.writes_compensation    ? nullptr
                     : rest && variation.alias ? &bench.alias("y_rest", *rest)
                                               : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
+  Operand* norm_weight = c.norm ? &bench.input("norm_weight", n.norm_weight, Rows::contiguous) : nullptr;
   bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), table.linear_forward,
              fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
-                                 abi_of(rest), abi_of(y_rest)});
+                                 abi_of(rest), abi_of(y_rest), abi_of(norm_weight)});
   if (!c.backward || !bench.can_continue()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);

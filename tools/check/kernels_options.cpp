@@ -41,6 +41,36 @@ Outcome rope_frequencies(Context& context) {
                 {.head_dim = 80, .rotary_dim = 30, .inverse = true, .first_position = 90, .frequencies = true}});
 }
 
+// As steps of generation have them: few rows, no backward. On a device also replayed from a graph.
+Outcome of_few_rows(Context& context, std::vector<KernelCase> all) {
+  for (KernelCase& one : all) one.backward = false;
+  const Outcome outcome = supported<FVLM_OP_LINEAR>(context, all);
+  if (outcome.state != State::ok || context.device.is_cpu()) return outcome;
+  Variation captured;
+  captured.captured = true;
+  return supported<FVLM_OP_LINEAR>(context, all, captured);
+}
+
+Outcome linear_norm(Context& context) {
+  return of_few_rows(context, {{.rows = 1, .norm = true},
+                               {.rows = 7, .width = 20, .inner = 72, .bias = false, .norm = true},
+                               {.rows = 16, .width = 200, .inner = 576, .residual = true, .norm = true},
+                               {.rows = 17, .width = 33, .inner = 8, .norm = true},
+                               {.rows = 32, .width = 5000, .inner = 96, .bias = false, .norm = true},
+                               {.rows = 3, .inner = 1536, .norm = true, .epsilon = 0.5f},
+                               {.rows = 3, .norm = true, .magnitude = 100},
+                               {.rows = 0, .norm = true}});
+}
+
+Outcome linear_swiglu(Context& context) {
+  return of_few_rows(context, {{.rows = 1, .swiglu = true},
+                               {.rows = 7, .width = 20, .inner = 72, .bias = false, .swiglu = true},
+                               {.rows = 16, .width = 200, .inner = 576, .norm = true, .swiglu = true},
+                               {.rows = 17, .width = 33, .inner = 8, .norm = true, .swiglu = true},
+                               {.rows = 32, .width = 2600, .inner = 96, .bias = false, .norm = true, .swiglu = true},
+                               {.rows = 0, .swiglu = true}});
+}
+
 template <uint32_t form>
 Outcome bias_gelu_form(Context& context) {
   return supported<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
@@ -77,7 +107,11 @@ std::vector<Check> kernel_option_checks() {
       {"linear_gelu_quick", "the gelu is x sigmoid(1.702 x), where supports() says so",
        linear_gelu_form<FVLM_QUICK_GELU>, linear},
       {"linear_gelu_tanh", "the gelu is the approximation with tanh, where supports() says so",
-       linear_gelu_form<FVLM_GELU_TANH>, linear}};
+       linear_gelu_form<FVLM_GELU_TANH>, linear},
+      {"linear_norm", "of the normalized x, few rows, where supports() says so", linear_norm,
+       "linear_float*,linear_bfloat16,linear_residual"},
+      {"linear_swiglu", "y = silu(gate) * up, few rows, where supports() says so", linear_swiglu,
+       "linear_float*,linear_bfloat16"}};
 }
 
 } // namespace fvlm::check

@@ -7,7 +7,9 @@
 #include "plugin/kinds.h"
 
 #include <ATen/ops/concat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -30,6 +32,9 @@ struct PagedCase {
   // Of each row; empty: one row for each sequence, which attends to all of its keys.
   std::vector<int32_t> sequences = {}, lengths = {};
   double magnitude = 1;
+  // What a call that appends does, besides attending.
+  bool appends = false, inverse = false, frequencies = false, qk_norm = false, norm_weights = true;
+  int rotary_dim = 0;
   bool spoils_unseen = false; // NaN in rows of pages that no row sees, in padding rows, and nonsense in the table
   uint64_t seed = 1;
 
@@ -57,7 +62,20 @@ struct PagedCase {
 
 struct PagedNumbers {
   at::Tensor q, k, v, table, sequences, lengths;
+  at::Tensor own_k, own_v, q_norm, k_norm, frequencies; // of rows that are appended
 };
+constexpr double theta = 10000, epsilon = 1e-3;
+
+// Writes numbers [rows or 1, ...] to where each row goes.
+void rows_written(const PagedCase& c, const at::Tensor& pages, const at::Tensor& numbers) {
+  const auto lengths = c.row_lengths(), sequences = c.row_sequences();
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    if (lengths[row] == 0) continue;
+    const int64_t last = lengths[row] - 1;
+    pages[c.page(static_cast<size_t>(sequences[row]), last / c.page_rows)][last % c.page_rows].copy_(
+        numbers[numbers.size(0) == 1 ? 0 : static_cast<int64_t>(row)]);
+  }
+}
 
 PagedNumbers numbers_of(const PagedCase& c) {
   const auto lengths = c.row_lengths(), sequences = c.row_sequences();
@@ -70,7 +88,14 @@ PagedNumbers numbers_of(const PagedCase& c) {
                  normal({c.pages(), c.page_rows, c.heads_kv, c.head_dim}, c.seed * 4 + 2, c.dtype),
                  at::tensor(table, at::kInt).view({std::ssize(c.keys), c.max_pages()}),
                  at::tensor(sequences, at::kInt),
-                 at::tensor(lengths, at::kInt)};
+                 at::tensor(lengths, at::kInt),
+                 normal({std::ssize(lengths), c.heads_kv, c.head_dim}, c.seed * 4 + 3, c.dtype),
+                 normal({std::ssize(lengths), c.heads_kv, c.head_dim}, c.seed * 4 + 4, c.dtype),
+                 normal({c.head_dim}, c.seed * 4 + 5, c.dtype),
+                 normal({c.head_dim}, c.seed * 4 + 6, c.dtype),
+                 normal({c.rotary_dim / 2}, c.seed * 4 + 7, at::kDouble).abs()};
+  if (c.appends) // what is overwritten is not read before
+    for (const at::Tensor* pages : {&n.k, &n.v}) rows_written(c, *pages, at::full({1}, not_a_number, c.dtype));
   if (!c.spoils_unseen) return n;
   at::Tensor is_seen = at::zeros({c.pages(), c.page_rows}, at::kBool);
   for (size_t row = 0; row < lengths.size(); ++row) {
@@ -108,6 +133,24 @@ at::Tensor formula(const PagedCase& c, const PagedNumbers& n, at::ScalarType wor
   return out;
 }
 
+// Before the attention: q as it is attended with, and pages that have all rows.
+PagedNumbers appended(const PagedCase& c, PagedNumbers n, at::ScalarType work) {
+  const at::Tensor positions = n.lengths.sub(1).clamp_min(0);
+  const auto prepared = [&](const at::Tensor& rows, const at::Tensor& weight) {
+    at::Tensor x = rows.to(work);
+    if (c.qk_norm) x = x * at::rsqrt(x.square().mean(-1, true) + epsilon);
+    if (c.qk_norm && c.norm_weights) x = x * weight.to(work);
+    if (c.rotary_dim == 0) return x;
+    return c.frequencies ? rotate(x, positions, n.frequencies, c.inverse)
+                         : rotate(x, positions, c.rotary_dim, theta, c.inverse);
+  };
+  n.q = prepared(n.q, n.q_norm);
+  n.k = n.k.to(work).clone(), n.v = n.v.to(work).clone();
+  rows_written(c, n.k, prepared(n.own_k, n.k_norm));
+  rows_written(c, n.v, n.own_v.to(work));
+  return n;
+}
+
 fvlm_paged_attention_query query_of(const PagedCase& c, at::Device device) {
   fvlm_paged_attention_query query{};
   query.struct_size = sizeof query;
@@ -122,6 +165,13 @@ fvlm_paged_attention_query query_of(const PagedCase& c, at::Device device) {
   query.sequences = std::ssize(c.keys);
   query.pages = c.pages();
   query.max_pages = c.max_pages();
+  query.appends = c.appends;
+  query.rotary_dim = c.rotary_dim;
+  query.has_frequencies = c.frequencies;
+  query.inverse = c.inverse;
+  query.qk_norm = c.qk_norm;
+  query.rope_theta = static_cast<float>(theta);
+  query.epsilon = static_cast<float>(epsilon);
   return query;
 }
 
@@ -129,8 +179,10 @@ fvlm_paged_attention_query query_of(const PagedCase& c, at::Device device) {
 PagedAttentionTable table_of(Context& context) {
   const auto& all = context.table<fvlm_attention_v1>();
   PagedAttentionTable table{};
-  if (!FVLM_HAS(&all.base, destroy) || all.base.struct_size < sizeof all || !all.forward_paged) return table;
-  return {all.base, all.supports_paged, all.requirements_paged, all.prepare_paged, all.forward_paged};
+  constexpr size_t end = offsetof(fvlm_attention_v1, forward_paged) + sizeof all.forward_paged;
+  if (!FVLM_HAS(&all.base, destroy) || all.base.struct_size < end || !all.forward_paged) return table;
+  return {all.base,          all.supports_paged, all.requirements_paged,
+          all.prepare_paged, all.forward_paged,  all.base.struct_size < sizeof all ? 0 : all.features};
 }
 
 Trial paged_trial(const PagedCase& c) {
@@ -140,6 +192,8 @@ Trial paged_trial(const PagedCase& c) {
                   c.heads_kv, c.head_dim, c.row_lengths().size(), fmt::join(c.keys, " "), c.page_rows);
   trial.supports = [c](Context& context) {
     const PagedAttentionTable table = table_of(context);
+    if (table.supports && c.appends && !(table.features & FVLM_ATTENTION_APPENDS))
+      return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_APPENDS"};
     if (table.supports) return query_support(table.supports, query_of(c, context.device));
     fvlm_support none{sizeof none, 0, "it has no attention over pages"};
     return none;
@@ -151,21 +205,40 @@ Trial paged_trial(const PagedCase& c) {
     if (!bench.begin(table, query_of(c, context.device))) return bench.finish();
     fvlm_paged_attention call{};
     call.q = bench.input("q", n.q).abi();
-    call.k_pages = bench.input("k_pages", n.k).abi();
-    call.v_pages = bench.input("v_pages", n.v).abi();
+    Operand &k_pages = c.appends ? bench.updated("k_pages", n.k) : bench.input("k_pages", n.k),
+            &v_pages = c.appends ? bench.updated("v_pages", n.v) : bench.input("v_pages", n.v);
+    call.k_pages = k_pages.abi();
+    call.v_pages = v_pages.abi();
     call.page_table = bench.input("page_table", n.table, Rows::contiguous).abi();
     call.sequences = bench.input("sequences", n.sequences, Rows::contiguous).abi();
     call.lengths = bench.input("lengths", n.lengths, Rows::contiguous).abi();
     Operand& out = bench.output("out", n.q.sizes(), c.dtype);
     call.out = out.abi();
-    bench.call("forward_paged", bench.required().forward_workspace, {&out}, table.forward, call);
+    if (!c.appends) {
+      bench.call("forward_paged", bench.required().forward_workspace, {&out}, table.forward, call);
+      return bench.finish();
+    }
+    call.k = bench.input("k", n.own_k).abi();
+    call.v = bench.input("v", n.own_v).abi();
+    if (c.qk_norm && c.norm_weights) {
+      call.q_norm = bench.input("q_norm", n.q_norm, Rows::contiguous).abi();
+      call.k_norm = bench.input("k_norm", n.k_norm, Rows::contiguous).abi();
+    }
+    if (c.frequencies) call.frequencies = bench.input("frequencies", n.frequencies, Rows::contiguous).abi();
+    bench.call("forward_paged", bench.required().forward_workspace, {&out, &k_pages, &v_pages}, table.forward, call);
     return bench.finish();
   };
   trial.expect = once([c] {
     const PagedNumbers n = numbers_of(c);
     const double scores = std::sqrt(static_cast<double>(c.head_dim)) * c.magnitude;
-    return Expectation{{"out", formula(c, n, at::kDouble), formula(c, n, c.dtype), c.dtype,
-                        scores / std::sqrt(static_cast<double>(c.head_dim))}};
+    if (!c.appends)
+      return Expectation{{"out", formula(c, n, at::kDouble), formula(c, n, c.dtype), c.dtype,
+                          scores / std::sqrt(static_cast<double>(c.head_dim))}};
+    const PagedNumbers exact = appended(c, n, at::kDouble), naive = appended(c, n, c.dtype);
+    return Expectation{{"out", formula(c, exact, at::kDouble), formula(c, naive, c.dtype), c.dtype,
+                        scores / std::sqrt(static_cast<double>(c.head_dim))},
+                       {"k_pages", exact.k, naive.k, c.dtype},
+                       {"v_pages", exact.v, naive.v, c.dtype}};
   });
   return trial;
 }
@@ -251,6 +324,43 @@ Outcome paged_captured(Context& context) {
   return paged(context, {{.heads_q = 9, .heads_kv = 3, .keys = {200, 40, 33}}}, variation);
 }
 
+// In steps of decoding: rows of sequences in any order, padding between them; a row that begins a page, or a sequence.
+Outcome paged_append(Context& context, bool captured) {
+  const auto dtype =
+      first_supported_dtype(context, [](auto type) { return paged_trial({.dtype = type, .appends = true}); });
+  if (const std::string no = refusal(context, paged_trial({.dtype = dtype, .appends = true})); !no.empty())
+    return not_applicable(no);
+  std::vector<PagedCase> cases{
+      {.rotary_dim = 64},
+      {.heads_q = 9, .heads_kv = 3, .keys = {200, 1, 64, 65}, .shared = 1, .rotary_dim = 64, .seed = 2},
+      {.keys = {50, 33, 18}, .sequences = {2, -5, 0, 1 << 30, 1}, .lengths = {17, 0, 49, 0, 33}, .rotary_dim = 64},
+      {.heads_q = 8, .heads_kv = 1, .head_dim = 128, .keys = {40, 300}, .qk_norm = true, .rotary_dim = 128},
+      {.heads_q = 4, .heads_kv = 2, .inverse = true, .qk_norm = true, .norm_weights = false, .rotary_dim = 64},
+      {.head_dim = 96, .keys = {513, 20}, .frequencies = true, .rotary_dim = 32},
+      {.heads_q = 5, .heads_kv = 5, .head_dim = 16, .keys = std::vector<int64_t>(70, 40), .rotary_dim = 0},
+      {.heads_q = 3, .heads_kv = 1, .head_dim = 16, .keys = {4099, 5}, .rotary_dim = 16}};
+  cases[1].keys = {200, 17, 64, 65};
+  for (PagedCase& one : cases) one.appends = true;
+  std::vector<PagedCase> all;
+  for (const auto type : {dtype, at::kBFloat16})
+    for (PagedCase one : cases) {
+      one.dtype = type;
+      if (refusal(context, paged_trial(one)).empty()) all.push_back(one);
+    }
+  Variation variation;
+  variation.captured = captured;
+  return expect_correct(context, trials_of(all, paged_trial), variation);
+}
+
+Outcome paged_appends(Context& context) {
+  return paged_append(context, false);
+}
+
+Outcome paged_append_captured(Context& context) {
+  if (context.device.is_cpu()) return not_applicable("there are no graphs on a CPU");
+  return paged_append(context, true);
+}
+
 Outcome paged_nonsense(Context& context) {
   const PagedAttentionTable table = table_of(context);
   if (!table.supports) return not_applicable("it has no attention over pages");
@@ -278,6 +388,9 @@ std::vector<Check> paged_attention_checks() {
       {"paged_zero_rows", "no rows at all", paged_zero_rows, plain},
       {"paged_large_scores", "scores in the thousands do not overflow", paged_large_scores, plain},
       {"paged_captured", "replayed from a CUDA graph", paged_captured, plain},
+      {"paged_append", "norm, rotation and writing of the rows' keys along with the attention, where features say so",
+       paged_appends, plain},
+      {"paged_append_captured", "the same, replayed from a CUDA graph", paged_append_captured, plain + ",paged_append"},
       {"paged_nonsense", "supports_paged() refuses impossible queries", paged_nonsense},
   };
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <unordered_map>
 
 namespace fvlm::model {
 
@@ -20,6 +21,20 @@ void PassRows::append(int64_t token, int64_t position) {
   positions.push_back(static_cast<int32_t>(position));
   places.push_back(static_cast<int32_t>(pages.back()[page] * page_rows + position % page_rows));
   sequences.push_back(static_cast<int32_t>(pages.size() - 1));
+}
+
+bool PassRows::are_independent() const {
+  if (pages.size() != tokens.size()) return false;
+  // By page: the sequence whose row is written there.
+  std::unordered_map<int32_t, size_t> writers;
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    if (static_cast<size_t>(sequences[row]) != row) return false;
+    writers.emplace(static_cast<int32_t>(places[row] / page_rows), row);
+  }
+  for (size_t sequence = 0; sequence < pages.size(); ++sequence)
+    for (const int32_t page : pages[sequence])
+      if (const auto writer = writers.find(page); writer != writers.end() && writer->second != sequence) return false;
+  return true;
 }
 
 namespace {
@@ -61,7 +76,7 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
   size_t longest = 1;
   for (const auto& pages : rows.pages) longest = std::max(longest, pages.size());
   return {padded > 0 ? padded : row_class(rows.size()), row_class(std::ssize(rows.outputs)),
-          row_class(std::ssize(rows.pages)), static_cast<int64_t>(std::bit_ceil(longest))};
+          row_class(std::ssize(rows.pages)), static_cast<int64_t>(std::bit_ceil(longest)), rows.are_independent()};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, int64_t padded)

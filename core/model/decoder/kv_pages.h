@@ -30,6 +30,8 @@ struct PassRows {
   // The logits of the last row appended are wanted.
   void mark_output() { outputs.push_back(static_cast<int32_t>(size() - 1)); }
   int64_t size() const { return std::ssize(tokens); }
+  // Whether each row is the only one of its sequence and no sequence reads what another one writes in this pass.
+  bool are_independent() const;
 
   int64_t page_rows;
   std::vector<int32_t> tokens, positions, sequences; // of each row
@@ -42,6 +44,7 @@ struct PassRows {
 struct StagedRows {
   struct Sizes {
     int64_t rows, outputs, sequences, pages; // pages: of the longest sequence
+    bool independent;                        // PassRows::are_independent()
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
@@ -55,6 +58,7 @@ struct StagedRows {
   at::Tensor places;                                // int64 [rows]: among all rows of all pages
   at::Tensor outputs;                               // int32: rows whose logits are wanted, then padding
   at::Tensor page_table;                            // int32 [sequences, pages of the longest]
+  bool are_independent() const { return sizes_.independent; }
 
  private:
   Sizes sizes_;

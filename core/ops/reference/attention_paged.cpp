@@ -2,8 +2,11 @@
 // Suffixes name dimensions: R rows, K key heads, G query heads for each key head, M keys, D head_dim.
 #include "ops/reference/common.h"
 
+#include <ATen/core/List.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 
@@ -51,11 +54,48 @@ Tensor attend(const fvlm_paged_attention_query& query, const PagesOfRows& of, co
   return at::einsum("rkgm,rmkd->rkgd", {weights, of.gathered(v_pages)}).reshape(q.sizes());
 }
 
+// The heads of q or k as they are attended with. [rows, heads, head_dim] in an accumulation type.
+Tensor normed_and_rotated(const fvlm_paged_attention_query& query, const fvlm_paged_attention& arguments,
+                          const fvlm_tensor* rows, const fvlm_tensor* weight, const Tensor& positions) {
+  Tensor x = upcast(rows);
+  if (query.qk_norm) {
+    x = x * at::rsqrt(x.square().mean(-1, true) + static_cast<double>(query.epsilon));
+    if (weight) x = x * upcast(weight);
+  }
+  if (query.rotary_dim == 0) return x;
+  if (query.has_frequencies) return rotated(x, positions, torch_tensor(arguments.frequencies), query.inverse);
+  return rotated(x, positions, query.rotary_dim, query.rope_theta, query.inverse);
+}
+
+// Writes the rows' keys and values to their pages, and returns the queries. Nothing is read on the host, so rows of
+// padding write too: the same as a row that is none, or what is there.
+Tensor append(const fvlm_paged_attention_query& query, const fvlm_paged_attention& arguments) {
+  const Tensor lengths = torch_tensor(arguments.lengths).to(at::kLong), positions = lengths.sub(1).clamp_min(0);
+  const Tensor is_row = lengths.gt(0);
+  const Tensor writer = at::where(is_row, at::arange(query.rows, lengths.options()), is_row.to(at::kInt).argmax());
+  const Tensor writes = is_row.index_select(0, writer), position = positions.index_select(0, writer),
+               sequence = at::where(writes, torch_tensor(arguments.sequences).to(at::kLong).index_select(0, writer), 0),
+               entry = sequence * query.max_pages + position.floor_divide(query.page_rows),
+               page = at::where(writes, torch_tensor(arguments.page_table).flatten().index_select(0, entry), 0);
+  const c10::List<std::optional<Tensor>> place({page.to(at::kLong), position.remainder(query.page_rows)});
+  const auto write = [&](const fvlm_tensor* to, const Tensor& numbers) {
+    Tensor pages = torch_tensor(to);
+    const Tensor own = numbers.to(pages.scalar_type()).index_select(0, writer);
+    pages.index_put_(place, at::where(writes.view({-1, 1, 1}), own, pages.index(place)));
+  };
+  write(arguments.k_pages, normed_and_rotated(query, arguments, arguments.k, arguments.k_norm, positions));
+  write(arguments.v_pages, torch_tensor(arguments.v));
+  const Tensor q = torch_tensor(arguments.q);
+  return normed_and_rotated(query, arguments, arguments.q, arguments.q_norm, positions).to(q.scalar_type());
+}
+
 } // namespace
 
 sdk::Support Attention::supports_paged(const PagedQuery& query) {
   if (query.heads_kv < 1 || query.heads_q % query.heads_kv != 0)
     return sdk::refuse("%d query heads over %d key heads", query.heads_q, query.heads_kv);
+  if (appends(query) && (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim))
+    return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
   return supports_number(query.device, query.dtype, "ATen, one masked softmax");
 }
 
@@ -66,8 +106,8 @@ void Attention::forward_paged(const fvlm_call&, const PagedQuery& query, const P
     out.zero_();
     return;
   }
-  const Tensor q = torch_tensor(arguments.q), sequences = torch_tensor(arguments.sequences),
-               lengths = torch_tensor(arguments.lengths);
+  const Tensor q = appends(query) ? append(query, arguments) : torch_tensor(arguments.q),
+               sequences = torch_tensor(arguments.sequences), lengths = torch_tensor(arguments.lengths);
   for (int64_t first = 0; first < query.rows; first += rows_at_once) {
     const int64_t count = std::min(rows_at_once, query.rows - first);
     const auto rows = [&](const Tensor& x) { return x.narrow(0, first, count); };

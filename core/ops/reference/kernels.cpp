@@ -20,7 +20,7 @@ using at::Tensor;
 
 constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                    FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
-                                   FVLM_GELU_TANH | FVLM_PER_HEAD;
+                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU;
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -101,6 +101,10 @@ sdk::Support Kernels::supports(const Query& query) {
     return sdk::refuse("frequencies are rope's; options %#x not supported", query.options);
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
+  if ((query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) &&
+      (query.op != FVLM_OP_LINEAR || (query.options & (FVLM_WITH_BACKWARD | FVLM_WITH_GELU | FVLM_COMPENSATED)) ||
+       ((query.options & FVLM_WITH_SWIGLU) && (query.options & FVLM_WITH_RESIDUAL))))
+    return sdk::refuse("options %#x not supported", query.options);
   constexpr uint32_t forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
   const bool has_gelu = query.op == FVLM_OP_BIAS_GELU || query.op == FVLM_OP_LINEAR;
   if ((query.options & forms) && (!has_gelu || (query.options & forms) == forms))
@@ -209,7 +213,26 @@ void Kernels::layerscale_backward(const fvlm_call&, const Query&, const fvlm_lay
   store(torch_tensor(arguments.d_x), d_x);
 }
 
+// A linear with a norm before it or SwiGLU behind it; the norm is rounded as if it were an operation of its own.
+static void extended_linear(const fvlm_kernels_query& query, const fvlm_linear_forward& arguments) {
+  Tensor x = torch_tensor(arguments.x);
+  const Tensor y = torch_tensor(arguments.y), weight = torch_tensor(arguments.weight).t();
+  if (query.options & FVLM_WITH_NORM) {
+    const Tensor exact = upcast(x);
+    x = (exact * at::rsqrt(exact.square().mean(1, true) + static_cast<double>(query.epsilon)) *
+         upcast(arguments.norm_weight))
+            .to(x.scalar_type());
+  }
+  Tensor sum = product(x, weight, wide(y.scalar_type()));
+  if (arguments.bias) sum += torch_tensor(arguments.bias);
+  if (arguments.residual) sum += torch_tensor(arguments.residual);
+  if (query.options & FVLM_WITH_SWIGLU)
+    sum = at::silu(sum.narrow(1, 0, query.width)) * sum.narrow(1, query.width, query.width);
+  store(y, sum);
+}
+
 void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_linear_forward& arguments) {
+  if (query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) return extended_linear(query, arguments);
   const Tensor x = torch_tensor(arguments.x), weight = torch_tensor(arguments.weight).t();
   const Tensor bias = torch_tensor(arguments.bias);
   Tensor y = torch_tensor(arguments.y);

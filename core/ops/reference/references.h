@@ -14,6 +14,7 @@ struct OnDevice {
 
 struct Attention : sdk::Attention, OnDevice {
   using OnDevice::OnDevice;
+  static constexpr uint32_t features = FVLM_ATTENTION_APPENDS;
   static sdk::Support supports(const Query& query);
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments);
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments);

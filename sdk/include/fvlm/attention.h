@@ -28,7 +28,13 @@
  * keys of its sequence sequences[row], its own included, which was written before. So rows that each continue a
  * sequence and the rows of a prompt stand side by side, in any order. A row of length 0 is padding: its output is 0,
  * and nothing else of it is read. Entries of the page table and rows of a page past a sequence's keys may hold anything
- * (NaN too). Rotary embedding has been applied. */
+ * (NaN too). Rotary embedding has been applied.
+ *
+ * With `appends`, a step of decoding is one call: each row is the last key of its sequence, and the call itself writes
+ * it. Before that it normalizes the heads of q and k (qk_norm: rmsnorm of each head, times q_norm or k_norm) and
+ * rotates them at position lengths[row] - 1 (rotary_dim and the rest as fvlm/kernels.h says of rope). The key and v go
+ * to row lengths[row] - 1 of the sequence, whatever that held. No row attends to what another row of the call writes,
+ * so that rows may be computed in any order; rows of length 0 write nothing. q, k and v stay as they are. */
 #ifndef FVLM_ATTENTION_H
 #define FVLM_ATTENTION_H
 
@@ -89,7 +95,18 @@ typedef struct fvlm_paged_attention_query {
   float scale;
   int64_t rows, sequences, pages; /* capacities: query rows of a call, sequences of the table, pages of the pool */
   int64_t max_pages;              /* of one sequence */
+  int32_t appends;                /* 0 or 1: see above. Only for plugins with FVLM_ATTENTION_APPENDS; so the rest */
+  int32_t rotary_dim;             /* 0: no rotary embedding */
+  int32_t has_frequencies;        /* 1: the angles are those of a table of frequencies in place of rope_theta's */
+  int32_t inverse;                /* 1: rotates the other way */
+  int32_t qk_norm;                /* 0 or 1 */
+  float rope_theta, epsilon;
 } fvlm_paged_attention_query;
+
+/* Bits of fvlm_attention_v1.features. */
+enum {
+  FVLM_ATTENTION_APPENDS = 1u << 0 /* supports_paged reads the query's `appends` and what follows it */
+};
 
 /* The last dimension of q, k_pages, v_pages and out is contiguous, their other strides are free. The int32 tensors are
  * contiguous. */
@@ -100,6 +117,10 @@ typedef struct fvlm_paged_attention {
   const fvlm_tensor* page_table;          /* int32 [sequences, max_pages] */
   const fvlm_tensor *sequences, *lengths; /* int32 [rows] */
   fvlm_tensor* out;                       /* [rows, heads_q, head_dim] */
+  /* NULL without `appends`. [rows, heads_kv, head_dim], strides as q's. k_pages and v_pages are then written too. */
+  const fvlm_tensor *k, *v;
+  const fvlm_tensor *q_norm, *k_norm; /* [head_dim]; NULL: ones, or no qk_norm */
+  const fvlm_tensor* frequencies;     /* float64 [rotary_dim / 2]; NULL without has_frequencies */
 } fvlm_paged_attention;
 
 typedef struct fvlm_attention_v1 {
@@ -134,6 +155,9 @@ typedef struct fvlm_attention_v1 {
                                const fvlm_paged_attention_query* query); /* may be NULL [setup] */
   fvlm_status (*forward_paged)(fvlm_instance* instance, const fvlm_call* call, const fvlm_paged_attention_query* query,
                                const fvlm_paged_attention* arguments); /* writes out [step thread] */
+
+  /* FVLM_ATTENTION_*, appended to version 1.0. */
+  uint32_t features;
 } fvlm_attention_v1;
 
 #ifdef __cplusplus

@@ -50,6 +50,9 @@ enum {
                                    x^3)), in place of the exact gelu; not together with the one above */
   FVLM_PER_HEAD = 1u << 9,      /* rmsnorm, without a residual: the columns are heads of head_dim each, normalized by
                                    themselves; weight and d_weight are [head_dim], one for all heads */
+  FVLM_WITH_NORM = 1u << 10,    /* linear, forward alone: x is normalized first, as rmsnorm does */
+  FVLM_WITH_SWIGLU = 1u << 11,  /* linear, forward alone, without gelu and residual: the weight is [2 width, inner], the
+                                   rows of the gate before those of up, and y = silu(gate) * up; so the bias */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -66,7 +69,7 @@ typedef struct fvlm_kernels_query {
   int64_t width;                       /* features of the output; rope: heads * head_dim */
   int64_t inner;                       /* linear, scaled_rows: features of the input */
   int32_t heads, head_dim, rotary_dim; /* rope; the first two also with FVLM_PER_HEAD: width = heads * head_dim */
-  float epsilon;                       /* norms */
+  float epsilon;                       /* norms; linear with FVLM_WITH_NORM */
   float rope_theta;
 } fvlm_kernels_query;
 
@@ -156,7 +159,9 @@ typedef struct fvlm_layerscale_backward {
 
 /* y = x weight^T + bias; with FVLM_WITH_GELU that goes to pre_activation and y = gelu of it; with FVLM_WITH_RESIDUAL
  * the residual is added before y is rounded, and the gradient of the residual is d_y itself. With FVLM_COMPENSATED, not
- * together with gelu, rest is added too, and the rounding error of y goes to y_rest. */
+ * together with gelu, rest is added too, and the rounding error of y goes to y_rest. With FVLM_WITH_NORM, x *
+ * rsqrt(mean(x^2)
+ * + epsilon) * norm_weight stands in place of x; whether that is rounded is the plugin's choice. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
@@ -165,6 +170,7 @@ typedef struct fvlm_linear_forward {
   const fvlm_tensor* residual;          /* [rows, width], may alias y; NULL without FVLM_WITH_RESIDUAL */
   const fvlm_tensor* rest;              /* compensation of the residual [rows, width]; NULL: 0 */
   fvlm_tensor* y_rest;                  /* compensation of y, may alias rest; NULL without FVLM_COMPENSATED */
+  const fvlm_tensor* norm_weight;       /* [inner]; NULL without FVLM_WITH_NORM */
 } fvlm_linear_forward;
 
 /* d_x = d_y weight. With pre_activation, where x = gelu(pre_activation), d_x is multiplied by gelu's derivative at it:

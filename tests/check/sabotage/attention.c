@@ -309,6 +309,8 @@ static const char* paged_refusal(const fvlm_paged_attention_query* q) {
   if (q->device.type != FVLM_CPU) return "needs a CPU";
   if (!same_dtype(q->dtype, FVLM_FLOAT, 32)) return "float32 only";
   if (q->heads_kv <= 0 || q->heads_q <= 0 || q->heads_q % q->heads_kv) return "query heads share key heads evenly";
+  if (FVLM_HAS(q, epsilon) && q->appends && (q->qk_norm || q->has_frequencies || q->inverse || q->head_dim > 128))
+    return "appends with plain rotary embedding only";
   return NULL;
 }
 
@@ -330,6 +332,35 @@ static const float* in_page(const fvlm_tensor* pages, int32_t page, int64_t row,
   return (const float*)pages->data + page * pages->strides[0] + row * pages->strides[1] + head * pages->strides[2];
 }
 
+/* Of a head, at a position. */
+static void rotate(const fvlm_paged_attention_query* query, const float* x, int64_t position, float* to) {
+  const int half = query->rotary_dim / 2;
+  for (int d = 0; d < query->head_dim; ++d) {
+    const int i = d % (half ? half : 1);
+    const double angle = (double)position * pow(query->rope_theta, -2.0 * i / (half ? 2 * half : 1));
+    if (d >= 2 * half)
+      to[d] = x[d];
+    else if (d < half)
+      to[d] = (float)(x[d] * cos(angle) - x[d + half] * sin(angle));
+    else
+      to[d] = (float)(x[d] * cos(angle) + x[d - half] * sin(angle));
+  }
+}
+
+/* Writes a row's keys and values to row `position` of a page. */
+static void append(const fvlm_paged_attention_query* query, const fvlm_paged_attention* arguments, int64_t row,
+                   int32_t page, int64_t position) {
+  for (int64_t h = 0; h < query->heads_kv; ++h) {
+    float* key = (float*)in_page(arguments->k_pages, page, position % query->page_rows, h);
+    float* value = (float*)in_page(arguments->v_pages, page, position % query->page_rows, h);
+    rotate(query, head_of(arguments->k, row, h), position, key);
+#ifdef SABOTAGE_APPENDS_UNROTATED
+    memcpy(key, head_of(arguments->k, row, h), (size_t)query->head_dim * sizeof(float));
+#endif
+    memcpy(value, head_of(arguments->v, row, h), (size_t)query->head_dim * sizeof(float));
+  }
+}
+
 static fvlm_status forward_paged(fvlm_instance* instance, const fvlm_call* call,
                                  const fvlm_paged_attention_query* query, const fvlm_paged_attention* arguments) {
   (void)instance;
@@ -340,10 +371,17 @@ static fvlm_status forward_paged(fvlm_instance* instance, const fvlm_call* call,
                 *sequences = (const int32_t*)arguments->sequences->data,
                 *lengths = (const int32_t*)arguments->lengths->data;
   const int64_t n = query->head_dim;
+  const int appends = FVLM_HAS(query, epsilon) && query->appends;
+  for (int64_t i = 0; appends && i < query->rows; ++i)
+    if (lengths[i] > 0)
+      append(query, arguments, i, table[sequences[i] * query->max_pages + (lengths[i] - 1) / query->page_rows],
+             lengths[i] - 1);
   for (int64_t i = 0; i < query->rows; ++i)
     for (int64_t h = 0; h < query->heads_q; ++h) {
       const int64_t head = h / (query->heads_q / query->heads_kv);
       const float* q = head_of(arguments->q, i, h);
+      float rotated[128];
+      if (appends) rotate(query, q, lengths[i] - 1, rotated), q = rotated;
       float *out = head_of(arguments->out, i, h), most = -INFINITY, sum = 0;
 #ifdef SABOTAGE_LEAVES_PAGED_PADDING
       if (lengths[i] == 0) continue;
@@ -382,7 +420,8 @@ static const fvlm_attention_v1 attention = {{sizeof attention, create_instance, 
                                             supports_paged,
                                             requirements_paged,
                                             NULL,
-                                            forward_paged};
+                                            forward_paged,
+                                            FVLM_ATTENTION_APPENDS};
 
 #ifdef SABOTAGE_ENTRY
 /* Entries with a defect of their own. */

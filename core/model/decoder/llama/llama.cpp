@@ -145,33 +145,27 @@ KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) 
   return made;
 }
 
+// Unlike the pass above it adds each branch to the residual where the branch ends, so that a kernel for few rows does
+// it along with the product.
 at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const {
-  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
-  const ops::AttentionShape rotated{dim, true, {}, shape_.score_factor};
+  const int64_t kv = config_.num_key_value_heads;
+  const double epsilon = config_.rms_norm_eps;
   Tape no_grad(Tape::Mode::forward_only);
-  Stream stream({entry(no_grad, ops, Value(x))}, false);
+  Value residual = entry(no_grad, ops, Value(x));
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const at::Tensor& layer = pages.layers[i];
-    const auto attend = [&](QueryKeyValue heads, const at::Tensor&) {
-      ops.rotate(no_grad, heads.q, heads.k, heads.v, rows.positions, rows.positions, dim, shape_.rotary);
-      const auto write = [&](const Heads& from, int64_t column, int64_t columns) {
-        layer.view({-1, 2 * kv * dim})
-            .narrow(1, column, columns)
-            .index_copy_(0, rows.places, from.value.data.narrow(1, from.column, columns));
-      };
-      if (heads.k.value.data.is_same(heads.v.value.data)) { // adjacent columns
-        write(heads.k, 0, 2 * kv * dim);
-      } else {
-        write(heads.k, 0, kv * dim);
-        write(heads.v, kv * dim, kv * dim);
-      }
-      const ops::PagedKeys keys{layer.narrow(2, 0, kv), layer.narrow(2, kv, kv), rows.page_table, rows.sequences,
-                                rows.lengths};
-      return Value(ops.paged_attention(heads.q.value.data.narrow(1, heads.q.column, q * dim), q, keys, rotated));
-    };
-    run_layer(no_grad, ops, layers_[i], stream, attend);
+    const Layer& layer = layers_[i];
+    const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, epsilon};
+    const ops::PagedKeys keys{pages.layers[i].narrow(2, 0, kv), pages.layers[i].narrow(2, kv, kv), rows.page_table,
+                              rows.sequences, rows.lengths};
+    const Value qkv = ops.linear_of_norm(no_grad, residual, layer.attention_norm, epsilon, layer.qkv);
+    const Value attended(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
+                                               rows.are_independent(), shape_, config_.qk_norm ? &norms : nullptr));
+    residual = ops.linear(no_grad, attended, layer.out, residual);
+    Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, epsilon, layer.up, config_.gated_mlp);
+    if (!config_.gated_mlp) inner = ops::relu_squared(no_grad, inner);
+    residual = ops.linear(no_grad, inner, layer.down, residual);
   }
-  return normed(no_grad, ops, stream, norm_).data;
+  return ops.rmsnorm(no_grad, residual, {}, norm_, epsilon).y.data;
 }
 
 bool Llama::can_defer_gradients(int64_t rows, int64_t element) const {

@@ -18,6 +18,12 @@
 
 FVLM_SDK_BEGIN
 
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_paged_attention_query> = offsetof(fvlm_paged_attention_query,
+                                                                                    appends);
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_paged_attention> = offsetof(fvlm_paged_attention, k);
+
 struct Attention {
   static constexpr const char* family = FVLM_ATTENTION_KIND;
   template <class>
@@ -34,6 +40,11 @@ struct Attention {
   static constexpr NotOffered forward_paged{};
   void requirements_paged(const PagedQuery&, Requirements&) const {}
   void prepare_paged(const fvlm_call&, const PagedQuery&) {}
+  static constexpr std::uint32_t features = 0; // FVLM_ATTENTION_*
+  // The query of an engine that was built before there was `appends` has none.
+  static bool appends(const PagedQuery& query) {
+    return query.struct_size > offsetof(PagedQuery, appends) && query.appends != 0;
+  }
 
   template <class Class>
   static constexpr fvlm_attention_v1 table() {
@@ -46,6 +57,7 @@ struct Attention {
       table.prepare_paged = &prepare_paged<Class>;
       offer<Class, &Class::forward_paged>(table.forward_paged);
     }
+    table.features = Class::features;
     return table;
   }
 
@@ -250,6 +262,9 @@ struct Quantizer {
 
 template <>
 inline constexpr std::size_t min_struct_size<fvlm_quantizer_pack> = offsetof(fvlm_quantizer_pack, importance);
+
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_linear_forward> = offsetof(fvlm_linear_forward, norm_weight);
 
 template <>
 inline constexpr std::size_t min_struct_size<fvlm_rope_apply> = offsetof(fvlm_rope_apply, frequencies);

@@ -1,0 +1,48 @@
+#include "linear_extended.h"
+
+#include "linear_operands.h"
+#include "linear_shapes.h"
+
+namespace fvlm::plugins {
+
+using namespace fvlm::sdk;
+
+Support fits_extended(const fvlm_kernels_query& query) {
+  constexpr std::uint32_t alone = FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL;
+  if ((query.options & ~alone) || ((query.options & FVLM_WITH_SWIGLU) && has_residual(query)))
+    return refuse("a norm or SwiGLU together with options %#x is not supported", query.options);
+  if (query.dtype != bfloat16)
+    return refuse("a norm or SwiGLU in %s is not supported: expected bfloat16", name_of(query.dtype));
+  if (!few_rows_supports(skinny_forward_shape(query)) || query.width > INT32_MAX / 2)
+    return refuse("a norm or SwiGLU with %lld rows of %lld is not supported: expected at most 32 rows of a multiple of "
+                  "8",
+                  static_cast<long long>(query.rows), static_cast<long long>(query.inner));
+  return accept(200, "one kernel for few rows");
+}
+
+FewRowsGemm extended_product(const fvlm_kernels_query& query, const fvlm_linear_forward& a) {
+  const bool swiglu = query.options & FVLM_WITH_SWIGLU;
+  const int64_t columns = swiglu ? 2 * query.width : query.width;
+  FewRowsGemm o{rows_of(matrix_of(a.x, query.dtype, query.rows, query.inner, "x")),
+                rows_of(parameter_of(a.weight, query.dtype, columns, query.inner, "weight")),
+                rows_of(matrix_of(a.y, query.dtype, query.rows, query.width, "y"))};
+  if (has_bias(query)) o.bias = vector_of(a.bias, query.dtype, columns, "bias");
+  if (has_residual(query))
+    o.residual = rows_of(matrix_of(a.residual, query.dtype, query.rows, query.width, "residual"));
+  if (query.options & FVLM_WITH_NORM) {
+    if (a.struct_size < sizeof a) throw Failure(FVLM_ERROR_ARGUMENT, "norm_weight is missing");
+    o.norm_weight = vector_of(a.norm_weight, query.dtype, query.inner, "norm_weight");
+  }
+  o.epsilon = query.epsilon;
+  o.swiglu = swiglu;
+  o.starts_early = true;
+  if (!few_rows_aligned(o)) throw Failure(FVLM_ERROR_UNSUPPORTED, "operands have to be aligned to 16 bytes");
+  return o;
+}
+
+bool is_decoding_product(const fvlm_kernels_query& query) {
+  constexpr std::uint32_t simple = FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL;
+  return !(query.options & ~simple) && few_rows_supports(skinny_forward_shape(query));
+}
+
+} // namespace fvlm::plugins

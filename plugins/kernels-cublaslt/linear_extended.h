@@ -1,0 +1,18 @@
+// linear_extended.h: linears that the kernel for few rows computes: those of a step of generation, with a norm before
+// them or SwiGLU behind them.
+#pragma once
+
+#include "gemm_few_rows.h"
+
+namespace fvlm::plugins {
+
+// Of a query with FVLM_WITH_NORM or FVLM_WITH_SWIGLU.
+sdk::Support fits_extended(const fvlm_kernels_query& query);
+// Its product, with checked operands.
+FewRowsGemm extended_product(const fvlm_kernels_query& query, const fvlm_linear_forward& arguments);
+
+// Whether a forward without these options belongs to a step of generation. Its kernel is not measured against others,
+// since most of its advantage is that it starts while the one before it is running.
+bool is_decoding_product(const fvlm_kernels_query& query);
+
+} // namespace fvlm::plugins
