@@ -360,13 +360,18 @@ function fvlm.mix(table) end
 ---@return fvlm.NextToken
 function fvlm.next_token(table) end
 
----Direct preference optimization on pairs of answers. The reference is the frozen model that the stage starts from.
+---Preference optimization on pairs of answers. The reference, where the loss has one, is the frozen model that the
+---stage starts from. docs/preference-losses.md has the formulas.
 ---@class fvlm.Dpo
----@field beta? number Strength of the KL penalty towards the reference. Default: `0.1`.
+---@field loss? "sigmoid"|"ipo"|"hinge"|"kto"|"simpo"|"orpo" Which loss. Default: sigmoid.
+---@field beta? number Strength of the KL penalty towards the reference; of simpo and orpo, the scale of the comparison. Default: `0.1`.
+---@field label_smoothing? number Of sigmoid and simpo: the share of pairs whose preference is taken to be wrong. Default: 0.
+---@field gamma? number Of simpo: the margin by which the chosen answer's reward is to be larger. Default: 0.5.
 ---@field cache_reference? boolean Compute the reference log-probabilities once and cache them on disk, instead of keeping a second model in memory. Default: `false`.
 ---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 
----Direct preference optimization on pairs of answers. The reference is the frozen model that the stage starts from.
+---Preference optimization on pairs of answers. The reference, where the loss has one, is the frozen model that the
+---stage starts from. docs/preference-losses.md has the formulas.
 ---@param table fvlm.Dpo
 ---@return fvlm.Dpo
 function fvlm.dpo(table) end

@@ -43,6 +43,14 @@ LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& mod
   return log_probabilities(label_losses(tape, ops, model, hidden, pack), pack, mask);
 }
 
+// A label's loss is the opposite of its log-probability.
+void add_text_gradient(const LogProbabilities& policy, const Pack& pack, const at::Tensor& gradient) {
+  const at::Tensor of_text = at::zeros_like(policy.sum);
+  of_text.narrow(0, 0, gradient.size(0)).copy_(gradient.neg());
+  at::Tensor of_label = of_text.index_select(0, pack.labels.sequences).to(policy.losses.data.scalar_type());
+  policy.losses.gradient->add(policy.mask.defined() ? of_label.mul_(policy.mask) : of_label);
+}
+
 DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
                  const at::Tensor& weight) {
   const int64_t texts = reference.size(0);
@@ -53,13 +61,9 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   p.margins = p.chosen_rewards - p.rejected_rewards;
   p.losses = at::log_sigmoid(p.margins).neg();
   if (!policy.losses.requires_grad()) return p;
-  // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
-  // label's loss is the opposite of its log-probability.
+  // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one.
   const at::Tensor gradient = at::sigmoid(p.margins.neg()) * (weight * beta);
-  const at::Tensor of_text = at::zeros_like(policy.sum);
-  of_text.narrow(0, 0, texts).copy_(at::stack({gradient, gradient.neg()}, 1).view(-1));
-  at::Tensor of_label = of_text.index_select(0, pack.labels.sequences).to(policy.losses.data.scalar_type());
-  policy.losses.gradient->add(policy.mask.defined() ? of_label.mul_(policy.mask) : of_label);
+  add_text_gradient(policy, pack, at::stack({gradient.neg(), gradient}, 1).view(-1));
   return p;
 }
 

@@ -22,6 +22,9 @@ LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const 
 LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& model, const Value& hidden,
                                    const Pack& pack, const at::Tensor& mask = {});
 
+// Leaves in the policy's losses a gradient by each text's log-probability: float64, of the first texts.
+void add_text_gradient(const LogProbabilities& policy, const Pack& pack, const at::Tensor& gradient);
+
 // Direct preference optimisation: texts 2 i and 2 i + 1 are chosen and rejected. `reference`: [2 pairs], the sums of
 // another model. Leaves the gradient of `weight` (float64, a scalar) times the sum of the losses in policy.losses.
 struct DpoLoss {

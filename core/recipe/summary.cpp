@@ -278,6 +278,9 @@ class Summary {
 
   void schedule(const plan::Stage& stage, const std::string& path) {
     const Json& json = json_of(stage)["schedule"];
+      const plan::Term& term = stage.objective[i];
+      if (term->needs_pairs() && term->reference() == plan::ObjectiveTerm::Reference::none)
+        parts.emplace_back("no reference model");
     if (!json.is_object()) return line("schedule", {value_text(json)});
     std::vector<std::string> parts{value_text(json["kind"])};
     for (auto& part : values_.below(path + ".schedule", {"to", "to_share"}, {"kind", "warmup"})) {

@@ -97,8 +97,11 @@ class MetricsNames : public SmallRun {
             align.of(align.steps().back()).string())},
         {.stage = "align"});
     run("dropping", {"stages.align.data.max_text_tokens=20", "stages.align.data.overlong=drop"}, {.stage = "align"});
+    for (const char* loss : {"kto", "orpo"})
+      run(loss, {fmt::format(R"(stages.prefer.objective=[{{"kind":"dpo","loss":"{}"}}])", loss)},
+          {.stage = "prefer", .from = align.of(align.steps().back())});
     std::vector<json> lines;
-    for (const char* name : {"whole", "taught", "dropping"})
+    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo"})
       for (const std::string& text : split(read_file(folder(name) / "metrics.jsonl"), '\n'))
         if (!text.empty()) lines.push_back(json::parse(text));
     return lines;

@@ -58,6 +58,10 @@ WITH_A_TEACHER = """
                                   fvlm.kl { teacher = data .. "/../other/run/align/step-000020", on = "answer",
                                             temperature = 2, weight = 1.5 } } }),
 """
+# The losses of fvlm.dpo: their settings, and TRL's formulas of (mean) log-probabilities, a pair each.
+PREFERENCES = {"sigmoid": {"beta": 0.3, "label_smoothing": 0.1}, "ipo": {"beta": 0.5}, "hinge": {"beta": 2.0},
+               "kto": {"beta": 0.5}, "simpo": {"beta": 2.0, "gamma": 0.7, "label_smoothing": 0.05},
+               "orpo": {"beta": 0.5}}
 QUANTISED = """
   quantization = { scheme = "int8" },
   stage("quantised", { data = captions, from = data .. "/../coarse", quantization_aware = true,
@@ -71,6 +75,27 @@ def share(step, steps):
         return (step + 1) / (WARMUP * steps)
     part = (step / steps - WARMUP) / (1 - WARMUP)
     return END + (1 - END) * (1 + math.cos(math.pi * part)) / 2
+
+
+def preference_loss(loss, beta, ours, theirs, label_smoothing=0.0, gamma=0.5):
+    """As TRL computes them (DPOTrainer; KTO, CPO and ORPO trainers); `ours`, `theirs`: [chosen, rejected]."""
+    chosen, rejected = ours
+    logits = (chosen - rejected) - (theirs[0] - theirs[1])
+    if loss == "sigmoid":
+        return -F.logsigmoid(beta * logits) * (1 - label_smoothing) - F.logsigmoid(-beta * logits) * label_smoothing
+    if loss == "ipo":
+        return (logits - 1 / (2 * beta)) ** 2
+    if loss == "hinge":
+        return torch.relu(1 - beta * logits)
+    if loss == "kto":
+        ratios = [own - other for own, other in zip(ours, theirs)]
+        kl = [ratio.mean().clamp(min=0).detach() for ratio in ratios]
+        return (1 - torch.sigmoid(beta * (ratios[0] - kl[1])) + 1 - torch.sigmoid(beta * (kl[0] - ratios[1]))) / 2
+    if loss == "simpo":
+        logits = (chosen - rejected) - gamma / beta
+        return -F.logsigmoid(beta * logits) * (1 - label_smoothing) - F.logsigmoid(-beta * logits) * label_smoothing
+    log_odds = (chosen - rejected) - (torch.log1p(-chosen.exp()) - torch.log1p(-rejected.exp()))
+    return -chosen - beta * F.logsigmoid(log_odds)
 
 
 class StraightThrough(torch.autograd.Function):
@@ -111,6 +136,14 @@ def following(model, teacher, batch, temperature):
     ours = F.log_softmax(logits / temperature, -1)
     divergence = F.kl_div(ours, theirs, log_target=True, reduction="batchmean") * temperature**2
     return F.cross_entropy(logits, targets), divergence
+
+
+def label_counts(batch, side):
+    """Of each text."""
+    ids, mask, lengths = read_text(batch, side)
+    is_label = mask != 0
+    is_label[torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)] = False
+    return torch.stack([part.sum() for part in is_label.split(lengths)])
 
 
 def unseen(batch, reads):
@@ -213,6 +246,32 @@ class Stages(unittest.TestCase):
         self.follow(student, "follow", out, 20, followed)
         first, last = (self.lines["follow"][i]["term.kl"] for i in (0, -1))
         self.assertLess(last, 0.9 * first, "it comes nearer to its teacher")
+
+    def test_preference_losses(self):
+        def described(loss, settings):
+            words = ", ".join(f"{name} = {value}" for name, value in settings.items())
+            return (f'stage("{loss}", {{ data = pairs, from = "model", '
+                    f'objective = fvlm.dpo {{ loss = "{loss}", {words} }} }}),')
+
+        out = self.trained("preferences", "\n".join(described(*each) for each in PREFERENCES.items()), 20)
+        for loss, settings in PREFERENCES.items():
+            model = Fvlm.load(out / "start")
+            reference = copy.deepcopy(model)
+
+            def followed(batch, line):
+                made = preference(model, reference, batch, "coarse_fine", 1.0, logits=False)
+                ours = [made[f"{side}_log_probs"] for side in ("chosen", "rejected")]
+                theirs = [made[f"reference_{side}_log_probs"] for side in ("chosen", "rejected")]
+                if loss in ("ipo", "simpo", "orpo"):
+                    counts = [label_counts(batch, side) for side in ("chosen_", "rejected_")]
+                    ours, theirs = ([each / count for each, count in zip(of, counts)] for of in (ours, theirs))
+                if loss in ("simpo", "orpo"):
+                    theirs = [torch.zeros_like(each) for each in theirs]
+                rewards = [settings["beta"] * (own - other) for own, other in zip(ours, theirs)]
+                self.assertAlmostEqual(line["reward_margin"], (rewards[0] - rewards[1]).mean().item(), delta=1e-4)
+                return preference_loss(loss, ours=ours, theirs=theirs, **settings).mean()
+
+            self.follow(model, loss, out, 20, followed)
 
     def test_quantised_weights(self):
         # A weight of each row far larger than the others: these then lie on few codes, and the losses tell.

@@ -1,10 +1,11 @@
 #include "objective/loss.h"
 
 #include "model/objectives.h"
-#include "objective/dpo/settings.h"
+#include "objective/dpo/preference.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 namespace fvlm::objective {
 namespace {
@@ -16,13 +17,39 @@ class DpoLoss : public Loss {
   bool reads_label_losses() const override { return true; }
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value& label_losses) const override {
     const auto policy = model::log_probabilities(label_losses, in.pack, in.mask);
-    const auto result = model::dpo_loss(policy, in.reference_log_probs(), in.pack, term_.beta, in.weight);
-    return {result.losses.sum(),           at::full({}, in.pairs, result.losses.options()),
-            result.margins.gt(0).sum(),    result.chosen_rewards.sum(),
-            result.rejected_rewards.sum(), result.margins.sum()};
+    const at::Tensor lengths = term_.averages() ? text_lengths(in) : at::Tensor();
+    at::Tensor ours = policy.sum.narrow(0, 0, 2 * in.pairs),
+               reference = term_.reads_reference() ? in.reference_log_probs() : at::Tensor();
+    if (lengths.defined()) {
+      ours = ours / lengths;
+      if (reference.defined()) reference = reference / lengths;
+    }
+    const Preference made =
+        preference(term_, ours.view({-1, 2}), reference.defined() ? reference.view({-1, 2}) : reference);
+    if (label_losses.requires_grad()) {
+      const at::Tensor gradient = made.gradient.reshape(-1) * in.weight;
+      model::add_text_gradient(policy, in.pack, lengths.defined() ? gradient / lengths : gradient);
+    }
+    const at::Tensor chosen = made.rewards.select(1, 0), rejected = made.rewards.select(1, 1);
+    std::vector<at::Tensor> sums{made.losses.sum(),
+                                 at::full({}, in.pairs, made.losses.options()),
+                                 (chosen - rejected).gt(0).sum(),
+                                 chosen.sum(),
+                                 rejected.sum(),
+                                 (chosen - rejected).sum()};
+    for (const at::Tensor& figure : made.figures) sums.push_back(figure.sum());
+    return sums;
   }
 
  private:
+  // Labels of each text, 1 at least.
+  static at::Tensor text_lengths(const LossInputs& in) {
+    const at::Tensor counts = at::zeros({in.pack.texts.cu_seqlens.size(0) - 1}, in.weight.options());
+    return counts.index_add_(0, in.pack.labels.sequences, in.mask.to(at::kDouble))
+        .narrow(0, 0, 2 * in.pairs)
+        .clamp_min(1);
+  }
+
   const Dpo& term_;
 };
 
