@@ -4,7 +4,9 @@
 // is combined in shared memory: one launch, whatever the lengths, of which the host knows nothing.
 //
 // A call that appends (a step of decoding) first brings the row's queries, its key and its value into shared memory,
-// normalized, rotated and rounded; the last key is read there, and one block writes it to its page.
+// normalized, rotated and rounded; the last key is read there, and one block writes it to its page. The other keys are
+// on their way before the kernel that makes these rows is done: no kernel lets the next one start before it has written
+// to pages.
 //
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
 // flight. Each such thread has a running maximum and sum of its own (online softmax).
@@ -100,11 +102,12 @@ struct AppendedRow {
     __syncthreads();
   }
 
+  // By the threads of one warp.
   __device__ void write(const PagedProblem& p, const std::int32_t* table, int kv_head, int key) const {
     const std::int64_t page = table[key >> p.page_shift];
     const int in_page = key & ((1 << p.page_shift) - 1);
     constexpr int pack = pack_size<T>;
-    for (int i = static_cast<int>(threadIdx.x) * pack; i < 2 * p.head_dim; i += static_cast<int>(blockDim.x) * pack) {
+    for (int i = static_cast<int>(threadIdx.x) % warp_size * pack; i < 2 * p.head_dim; i += warp_size * pack) {
       const bool is_v = i >= p.head_dim;
       const int d = is_v ? i - p.head_dim : i;
       T* to =
@@ -117,10 +120,16 @@ struct AppendedRow {
   }
 };
 
+template <int heads>
+struct PartialSums {
+  float values[max_warps][heads][max_dim], maximum[max_warps][heads], sum[max_warps][heads];
+};
+
 template <class T, int lanes, int heads>
 struct Rows {
   static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once;
   float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
+  Pack<T, pack> k[unroll], v[unroll];
 
   // The query heads of a tile, `stride` elements from one to the next; those past `count` repeat the last one.
   __device__ void load_queries(const PagedProblem& p, const T* queries, std::int64_t stride, int count, int piece,
@@ -139,27 +148,33 @@ struct Rows {
   }
 
   // `unroll` keys of this thread, of which those from `end` on repeat the last one and count nothing. Key `appended` is
-  // not in the pages yet.
-  __device__ void attend(const PagedProblem& p, const std::int32_t* table, int kv_head, int first, int end, int piece,
-                         bool has_piece, const AppendedRow<T, heads>* row, int appended) {
-    Pack<T, pack> k[unroll] = {}, v[unroll] = {};
+  // left out, as it is not in the pages yet.
+  __device__ void load_keys(const PagedProblem& p, const std::int32_t* table, int kv_head, int first, int end,
+                            int piece, bool has_piece, int appended) {
     std::int64_t page[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) page[u] = table[min(first + u * keys_at_once, end - 1) >> p.page_shift];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
+      k[u] = v[u] = {};
       const int key = min(first + u * keys_at_once, end - 1), in_page = key & ((1 << p.page_shift) - 1);
-      if (!has_piece) continue;
-      if (row && key == appended) {
-        k[u].load(row->k + piece * pack);
-        v[u].load(row->v + piece * pack);
-        continue;
-      }
+      if (!has_piece || key == appended) continue;
       k[u].load(static_cast<const T*>(p.k) + page[u] * p.k_page + in_page * p.k_row + kv_head * p.k_head +
                 piece * pack);
       v[u].load(static_cast<const T*>(p.v) + page[u] * p.v_page + in_page * p.v_row + kv_head * p.v_head +
                 piece * pack);
     }
+  }
+  __device__ void load_appended(const AppendedRow<T, heads>& row, int first, int end, int piece, bool has_piece,
+                                int appended) {
+#pragma unroll
+    for (int u = 0; u < unroll; ++u)
+      if (has_piece && min(first + u * keys_at_once, end - 1) == appended)
+        k[u].load(row.k + piece * pack), v[u].load(row.v + piece * pack);
+  }
+
+  // To the keys that were loaded.
+  __device__ void attend(int first, int end) {
     float score[heads][unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
@@ -197,6 +212,17 @@ struct Rows {
     }
   }
 
+  __device__ void store(PartialSums<heads>& sums, int piece, bool has_piece) const {
+    const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+#pragma unroll
+    for (int h = 0; h < heads; ++h) {
+      if (lane == 0) sums.maximum[warp][h] = maximum[h], sums.sum[warp][h] = sum[h];
+      if (lane < lanes && has_piece)
+#pragma unroll
+        for (int i = 0; i < pack; ++i) sums.values[warp][h][piece * pack + i] = values[h][i];
+    }
+  }
+
   // Combines the threads of a warp that hold the same piece of different keys.
   __device__ void combine_warp() {
 #pragma unroll
@@ -220,10 +246,6 @@ struct Rows {
   }
 };
 
-template <int heads>
-struct PartialSums {
-  float values[max_warps][heads][max_dim], maximum[max_warps][heads], sum[max_warps][heads];
-};
 // What a block found, as the other blocks of the cluster read it.
 template <int heads>
 struct BlockSums {
@@ -263,50 +285,50 @@ __global__ void __launch_bounds__(max_warps* warp_size)
                            const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
   __shared__ std::conditional_t<appends, AppendedRow<T, heads>, Nothing> appended;
   __shared__ PartialSums<heads> of_warps;
-  start_next_kernel();
   __shared__ BlockSums<heads> of_block;
+  if constexpr (!appends) start_next_kernel();
   const int row = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.z);
   const int kv_head = tile / p.tiles, head_in_group = tile % p.tiles * heads;
   const int first_head = kv_head * p.group + head_in_group, count = min(heads, p.group - head_in_group);
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
             lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int length = p.lengths[row];
+  const int length = p.lengths[row], last = appends ? length - 1 : -1;
   const Share share = share_of_block(length);
-  const std::int32_t* table = nullptr;
-  if (share.begin < share.end) table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
-  const T* queries = static_cast<const T*>(p.q) + row * p.q_row + first_head * p.q_head;
-  std::int64_t query_stride = p.q_head;
-  const AppendedRow<T, heads>* last = nullptr;
-  if constexpr (appends) {
-    if (share.begin < share.end) {
-      appended.load(p, a, row, kv_head, first_head, count, length - 1);
-      queries = appended.q[0], query_stride = max_dim, last = &appended;
-      if (share.end == length && head_in_group == 0) appended.write(p, table, kv_head, length - 1);
-    } else {
-      wait_for_previous_kernel();
-    }
-  } else {
-    wait_for_previous_kernel();
-  }
 
   using Own = Rows<T, lanes, heads>;
-  const int piece = lane % lanes;
+  const int piece = lane % lanes, first_key = share.begin + warp * Own::step + lane / lanes;
   const bool has_piece = piece * Own::pack < p.head_dim;
-  if (share.begin < share.end) {
+  // The last warp writes the row, and has the least to do at the end.
+  const bool writes =
+      appends && share.begin < share.end && share.end == length && head_in_group == 0 && warp == warps - 1;
+  if (share.begin >= share.end) {
+    wait_for_previous_kernel();
+  } else {
     Own own;
-    own.load_queries(p, queries, query_stride, count, piece, has_piece);
-    for (int first = share.begin + warp * Own::step; first < share.end; first += warps * Own::step)
-      own.attend(p, table, kv_head, first + lane / lanes, share.end, piece, has_piece, last, length - 1);
-    own.combine_warp();
-#pragma unroll
-    for (int h = 0; h < heads; ++h) {
-      if (lane == 0) of_warps.maximum[warp][h] = own.maximum[h], of_warps.sum[warp][h] = own.sum[h];
-      if (lane < lanes && has_piece)
-#pragma unroll
-        for (int i = 0; i < Own::pack; ++i) of_warps.values[warp][h][piece * Own::pack + i] = own.values[h][i];
+    const std::int32_t* table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
+    if constexpr (appends) {
+      own.load_keys(p, table, kv_head, first_key, share.end, piece, has_piece, last);
+      appended.load(p, a, row, kv_head, first_head, count, last);
+      if (writes) appended.write(p, table, kv_head, last);
+      own.load_queries(p, appended.q[0], max_dim, count, piece, has_piece);
+    } else {
+      wait_for_previous_kernel();
+      own.load_queries(p, static_cast<const T*>(p.q) + row * p.q_row + first_head * p.q_head, p.q_head, count, piece,
+                       has_piece);
     }
+    for (int first = first_key; first - lane / lanes < share.end; first += warps * Own::step) {
+      if (!appends || first != first_key) own.load_keys(p, table, kv_head, first, share.end, piece, has_piece, last);
+      if constexpr (appends) own.load_appended(appended, first, share.end, piece, has_piece, last);
+      own.attend(first, share.end);
+    }
+    own.combine_warp();
+    own.store(of_warps, piece, has_piece);
   }
   __syncthreads();
+  if constexpr (appends) {
+    if (writes) __threadfence();
+    start_next_kernel();
+  }
 
   const bool is_alone = Cluster::size() == 1;
   T* out = static_cast<T*>(p.out) + row * p.out_row + first_head * p.out_head;

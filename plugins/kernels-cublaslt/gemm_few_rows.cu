@@ -16,7 +16,11 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int pack = 8, most_rows = 32, most_skinny_rows = 8, warps = 8, threads = warps * warp_size;
+constexpr int pack = 8, most_rows = 32, most_skinny_rows = 8;
+// Of a weight that more rows than that are multiplied by: every block reads all of x, which costs more than launches do
+// where there are many blocks.
+constexpr std::int64_t most_numbers_of_weight = 4 << 20;
+constexpr int warps = 8, threads = warps * warp_size;
 constexpr int tile_columns = 16, tile_rows = 8, chunk = 4 * pack; // of the inner dimension, which a warp reads at once
 
 struct Problem {
@@ -49,7 +53,10 @@ template <class T, int row_tiles, int column_tiles, bool normed, bool swiglu>
 struct Block {
   static constexpr int rows = row_tiles * tile_rows, columns = column_tiles * tile_columns,
                        outputs = swiglu ? tile_columns : columns;
-  static constexpr int in_flight = row_tiles * column_tiles >= 8 ? 2 : 4; // chunks that a warp has on the way
+  // Chunks of the weight and of x that a warp has on the way, as many as there are registers for where two blocks share
+  // a multiprocessor.
+  static constexpr int in_flight = column_tiles == 1 ? 4 : row_tiles == 4 ? 2 : 3;
+  static constexpr int x_in_flight = row_tiles < 4 ? in_flight : column_tiles == 1 ? 2 : 1;
   static constexpr int own_outputs = rows * outputs / threads > 0 ? rows* outputs / threads : 1;
   static constexpr int stride = columns + 4; // no two threads of a store share a bank
   struct Sums {
@@ -61,7 +68,7 @@ struct Block {
   const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
   const int group = lane / 4, in_chunk = lane % 4 * pack, first_column = static_cast<int>(blockIdx.x) * outputs;
   const T* rows_of_weight[column_tiles][2];
-  uint4 weight[in_flight][column_tiles][2];
+  uint4 weight[in_flight][column_tiles][2], x[x_in_flight][row_tiles], scale[x_in_flight];
   float products[row_tiles][column_tiles][4] = {}, squares[row_tiles] = {};
 
   __device__ explicit Block(const Problem& problem) : p(problem) {
@@ -76,48 +83,53 @@ struct Block {
       }
   }
 
-  // The warp's chunks from k on.
-  __device__ void load(int begin) {
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int k = begin + i * warps * chunk + in_chunk;
-#pragma unroll
-      for (int tile = 0; tile < column_tiles; ++tile)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          weight[i][tile][half] =
-              k < p.inner && rows_of_weight[tile][half] ? load_weight(rows_of_weight[tile][half] + k) : uint4{};
-    }
+  // Where the warp's chunk of a number begins: two are adjacent, the other warps' lie between them and the next two.
+  __device__ int begin_of(int number) const {
+    return ((number / 2 * warps + warp) * 2 + number % 2) * chunk;
   }
 
-  // Adds the products of a chunk that was loaded.
-  __device__ void add(int i, int k) {
-    uint4 scale{}, x[row_tiles];
-    if (normed && k < p.inner) scale = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.norm_weight) + k);
+  __device__ void load_weight_of(int i, int number) {
+    const int k = begin_of(number) + in_chunk;
+#pragma unroll
+    for (int tile = 0; tile < column_tiles; ++tile)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        weight[i][tile][half] =
+            k < p.inner && rows_of_weight[tile][half] ? load_weight(rows_of_weight[tile][half] + k) : uint4{};
+  }
+  __device__ void load_x_of(int i, int number) {
+    const int k = begin_of(number) + in_chunk;
 #pragma unroll
     for (int tile = 0; tile < row_tiles; ++tile) {
       const int row = tile * tile_rows + group;
-      x[tile] = k < p.inner && row < p.rows
-                    ? *reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + row * p.x_stride + k)
-                    : uint4{};
+      x[i][tile] = k < p.inner && row < p.rows
+                       ? *reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + row * p.x_stride + k)
+                       : uint4{};
     }
+    if (normed)
+      scale[i] = k < p.inner ? *reinterpret_cast<const uint4*>(static_cast<const T*>(p.norm_weight) + k) : uint4{};
+  }
+
+  // Adds the products of chunk i of the weights on the way, and `of_x` of those of x.
+  __device__ void add(int i, int of_x) {
 #pragma unroll
     for (int tile = 0; tile < row_tiles; ++tile) {
       if (normed) {
         Pack<T, pack> numbers;
-        numbers.bits = sdk::bit_cast<typename Pack<T, pack>::Words>(x[tile]);
+        uint4& own = x[of_x][tile];
+        numbers.bits = sdk::bit_cast<typename Pack<T, pack>::Words>(own);
         float wide[pack];
         numbers.widen(wide);
 #pragma unroll
         for (int j = 0; j < pack; ++j) squares[tile] = fmaf(wide[j], wide[j], squares[tile]);
-        x[tile] = {product_of_pairs<T>(x[tile].x, scale.x), product_of_pairs<T>(x[tile].y, scale.y),
-                   product_of_pairs<T>(x[tile].z, scale.z), product_of_pairs<T>(x[tile].w, scale.w)};
+        own = {product_of_pairs<T>(own.x, scale[of_x].x), product_of_pairs<T>(own.y, scale[of_x].y),
+               product_of_pairs<T>(own.z, scale[of_x].z), product_of_pairs<T>(own.w, scale[of_x].w)};
       }
 #pragma unroll
       for (int of = 0; of < column_tiles; ++of) {
         const uint4 low = weight[i][of][0], high = weight[i][of][1];
-        mma_16x8x16<T>(products[tile][of], {low.x, high.x, low.y, high.y}, x[tile].x, x[tile].y);
-        mma_16x8x16<T>(products[tile][of], {low.z, high.z, low.w, high.w}, x[tile].z, x[tile].w);
+        mma_16x8x16<T>(products[tile][of], {low.x, high.x, low.y, high.y}, x[of_x][tile].x, x[of_x][tile].y);
+        mma_16x8x16<T>(products[tile][of], {low.z, high.z, low.w, high.w}, x[of_x][tile].z, x[of_x][tile].w);
       }
     }
   }
@@ -172,9 +184,11 @@ __global__ void __launch_bounds__(threads, 2) few_rows_kernel(const __grid_const
   __shared__ typename Own::Sums sums;
   start_next_kernel();
   Own own(p);
-  const int first_chunk = own.warp * chunk;
-  own.load(first_chunk);
+#pragma unroll
+  for (int i = 0; i < Own::in_flight; ++i) own.load_weight_of(i, i);
   wait_for_previous_kernel();
+#pragma unroll
+  for (int i = 0; i < Own::x_in_flight; ++i) own.load_x_of(i, i);
 
   float residual[Own::own_outputs] = {};
 #pragma unroll
@@ -182,12 +196,14 @@ __global__ void __launch_bounds__(threads, 2) few_rows_kernel(const __grid_const
     if (const auto at = own.place(i); p.residual && own.exists(at))
       residual[i] = static_cast<float>(
           static_cast<const T*>(p.residual)[at.row * p.residual_stride + own.first_column + at.column]);
-  for (int begin = first_chunk; begin < p.inner; begin += Own::in_flight * warps * chunk) {
-    if (begin != first_chunk) own.load(begin);
+  for (int number = 0; own.begin_of(number) < p.inner; number += Own::in_flight)
 #pragma unroll
-    for (int i = 0; i < Own::in_flight; ++i)
-      if (begin + i * warps * chunk < p.inner) own.add(i, begin + i * warps * chunk + own.in_chunk);
-  }
+    for (int i = 0; i < Own::in_flight; ++i) {
+      if (own.begin_of(number + i) >= p.inner) break;
+      own.add(i, i % Own::x_in_flight);
+      own.load_weight_of(i, number + i + Own::in_flight);
+      own.load_x_of(i % Own::x_in_flight, number + i + Own::x_in_flight);
+    }
   own.store(sums);
   __syncthreads();
 
@@ -235,8 +251,9 @@ void launch(const Device& device, const Problem& p, bool swiglu, bool starts_ear
 } // namespace
 
 bool few_rows_supports(const SkinnyGemmShape& shape) {
-  return sdk::is_one_of<BFloat16, Half>(shape.dtype) && shape.rows <= most_rows && !shape.weight_transposed &&
-         shape.inner % pack == 0;
+  return sdk::is_one_of<BFloat16, Half>(shape.dtype) && !shape.weight_transposed && shape.inner % pack == 0 &&
+         (shape.rows <= most_skinny_rows ||
+          (shape.rows <= most_rows && shape.inner * shape.width <= most_numbers_of_weight));
 }
 
 bool few_rows_aligned(const FewRowsGemm& o) {

@@ -19,7 +19,8 @@ struct FewRowsGemm {
   bool starts_early = false;
 };
 
-// 16 bits, weights as they are. Operands have to be readable 16 bytes at a time.
+// 16 bits, weights as they are; more than eight rows only with small weights. With SwiGLU the width is that of the
+// weight. Operands have to be readable 16 bytes at a time.
 bool few_rows_supports(const SkinnyGemmShape& shape);
 bool few_rows_aligned(const FewRowsGemm& operands);
 void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& operands);

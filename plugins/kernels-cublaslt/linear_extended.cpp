@@ -13,10 +13,13 @@ Support fits_extended(const fvlm_kernels_query& query) {
     return refuse("a norm or SwiGLU together with options %#x is not supported", query.options);
   if (query.dtype != bfloat16)
     return refuse("a norm or SwiGLU in %s is not supported: expected bfloat16", name_of(query.dtype));
-  if (!few_rows_supports(skinny_forward_shape(query)) || query.width > INT32_MAX / 2)
-    return refuse("a norm or SwiGLU with %lld rows of %lld is not supported: expected at most 32 rows of a multiple of "
-                  "8",
-                  static_cast<long long>(query.rows), static_cast<long long>(query.inner));
+  SkinnyGemmShape shape = skinny_forward_shape(query);
+  if (query.options & FVLM_WITH_SWIGLU) shape.width *= 2;
+  if (!few_rows_supports(shape) || shape.width > INT32_MAX)
+    return refuse(
+        "a norm or SwiGLU with %lld rows of %lld and %lld columns is not supported: expected at most 8 rows, or "
+        "32 where the weight is small, of a multiple of 8",
+        static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(shape.width));
   return accept(200, "one kernel for few rows");
 }
 

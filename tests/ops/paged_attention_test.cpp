@@ -163,3 +163,47 @@ TEST(PagedAttention, AnotherPluginServesAPreferenceWithoutIt) {
   only.options.attention.names = {"no-such-plugin"};
   expect_close(only.attend(p.q.flatten(1), c.heads_q, p.keys, {c.dim}), expected_paged(c, p).flatten(1), 1e-6, "out");
 }
+
+namespace {
+
+// Rows that each continue a sequence, before their keys are in the pages; and what append_and_attend() makes of them.
+struct Step {
+  Tensor out, k_pages, v_pages;
+};
+Step append_and_attend(bool independent, bool normed, double theta) {
+  ReferenceOperations only(at::kDouble);
+  Operations operations(only.registry, only.options);
+  const PagedCase c{"", {{3, 1}, {8}, {0, 2, 5}}, {0, 1, 2}, {5, 4, 11}, 4, 2, 6};
+  PagedProblem p = make_paged_problem(c, at::kDouble);
+  std::vector<int64_t> places;
+  for (size_t row = 0; row < 3; ++row)
+    places.push_back(c.table[row][static_cast<size_t>((c.lengths[row] - 1) / page_rows)] * page_rows +
+                     (c.lengths[row] - 1) % page_rows);
+  for (const Tensor* pages : {&p.keys.k_pages, &p.keys.v_pages})
+    pages->flatten(0, 1).index_fill_(0, at::tensor(places), std::nan(""));
+  AttentionShape shape{c.dim};
+  shape.rotary = {c.dim, theta};
+  const auto weight = [&](uint64_t seed) {
+    auto parameter = std::make_shared<Parameter>();
+    parameter->value = random({c.dim}, seed);
+    return Weight(std::move(parameter));
+  };
+  const Operations::HeadNorms norms{weight(21), weight(22), 1e-3};
+  const Tensor qkv = random({3, (c.heads_q + 2 * c.heads_kv) * c.dim}, 20);
+  const Tensor out = operations.append_and_attend(Value(qkv), c.heads_q, p.keys, p.keys.lengths.sub(1),
+                                                  at::tensor(places), independent, shape, normed ? &norms : nullptr);
+  return {out, p.keys.k_pages, p.keys.v_pages};
+}
+
+} // namespace
+
+TEST(PagedAttention, OneCallThatAppendsIsTheCallsOneByOne) {
+  for (const bool normed : {false, true}) {
+    const Step one = append_and_attend(true, normed, 100), many = append_and_attend(false, normed, 100);
+    EXPECT_FALSE(one.out.isnan().any().item<bool>());
+    EXPECT_GT((one.out - append_and_attend(true, normed, 10).out).abs().max().item<double>(), 1e-3) << "it rotates";
+    expect_close(one.out, many.out, 1e-7, "out");
+    expect_close(one.k_pages.nan_to_num(7), many.k_pages.nan_to_num(7), 1e-7, "k_pages");
+    expect_close(one.v_pages.nan_to_num(7), many.v_pages.nan_to_num(7), 1e-12, "v_pages");
+  }
+}
