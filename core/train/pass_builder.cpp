@@ -55,7 +55,8 @@ std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, objecti
       read.tokens.assign(text.ids.begin(), text.ids.begin() + std::ssize(asked));
       read.is_label = std::move(asked);
     }
-  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
+  // More classes than a pack's own rows have: these rows go through a whole model, most of a step's work.
+  const int64_t classes = std::max<int64_t>(classes_of(ops::real_device(options_.device()).is_cuda()), 16);
   auto capacity = model::Capacity::of(samples, 0);
   capacity.rows = model::size_class(capacity.rows, max_.rows, classes);
   capacity.sequences = model::size_class(capacity.sequences, max_.sequences, classes);
