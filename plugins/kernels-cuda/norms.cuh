@@ -1,5 +1,5 @@
-// norms.cuh: how the norm kernels distribute rows: a row is held in the registers of a warp or, if it is wider, of a
-// block.
+// norms.cuh: how the norm kernels distribute rows: a row is held in the registers of half a warp, of a warp or, if it
+// is wider, of a block.
 #pragma once
 
 #include "common/cuda_packs.cuh"
@@ -13,6 +13,19 @@ inline constexpr bool has_few_rows_kernels = std::is_same_v<Element, BFloat16>;
 inline constexpr std::int64_t max_few_rows = 2048;
 
 inline constexpr int block_threads = 256;
+
+// Sums over half a warp, whose other half need not sum at the same time.
+template <>
+class GroupSum<warp_size / 2> {
+ public:
+  __device__ float operator()(float value) const {
+    constexpr int threads = warp_size / 2;
+    const unsigned half = ((1u << threads) - 1) << (threadIdx.x & threads);
+#pragma unroll
+    for (int lane_mask = threads / 2; lane_mask > 0; lane_mask /= 2) value += __shfl_xor_sync(half, value, lane_mask);
+    return value;
+  }
+};
 
 template <class Element>
 __device__ Element* row_at(const Rows& rows, std::int64_t row) {
@@ -65,11 +78,13 @@ bool with_row_parts(std::int64_t width, bool one_row_per_block, const Body& body
     return true;
   };
   using std::integral_constant;
+  constexpr integral_constant<int, warp_size / 2> half_warp_of_threads;
   constexpr integral_constant<int, warp_size> warp_of_threads;
   constexpr integral_constant<int, block_threads> block_of_threads;
-  // models are trained in it, so there is a kernel for each of their widths
+  // models are trained in it, so there is a kernel for each of their widths, and of their heads
   if constexpr (std::is_same_v<Element, BFloat16>)
-    return (one_row_per_block && fits(block_of_threads, integral_constant<int, 1>{})) ||
+    return fits(half_warp_of_threads, integral_constant<int, 1>{}) ||
+           (one_row_per_block && fits(block_of_threads, integral_constant<int, 1>{})) ||
            fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
            fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
            fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{});
