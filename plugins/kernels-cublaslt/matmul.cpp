@@ -11,9 +11,11 @@ namespace {
 
 using namespace fvlm::sdk;
 using std::int64_t;
+using Algorithm = MatmulAlgorithm;
 
-constexpr int max_candidates = 8;     // cuBLASLt was never seen to return more
-constexpr int64_t max_alignment = 16; // bytes: no algorithm requires more
+constexpr int max_candidates = 8;             // cuBLASLt was never seen to return more
+constexpr std::size_t max_counter_bytes = 64; // of workspace for a counter of tiles
+constexpr int64_t max_alignment = 16;         // bytes: no algorithm requires more
 
 struct Description : GemmDescriptor {
   cublasLtMatrixLayoutOpaque_t addend = c;
@@ -72,28 +74,29 @@ MatmulOperands contiguous_operands(const MatmulShape& s) {
   return operands;
 }
 
-std::vector<cublasLtMatmulAlgo_t> query_heuristics(const CublasLt& library, const MatmulShape& s,
-                                                   const MatmulOperands& operands, const Alignments& alignments,
-                                                   std::size_t workspace) {
+std::vector<Algorithm> query_heuristics(const CublasLt& library, const MatmulShape& s, const MatmulOperands& operands,
+                                        const Alignments& alignments, std::size_t workspace) {
   Description d(s, operands);
   auto preference = gemm_preference(workspace, alignments.a, alignments.b, alignments.c);
   cublasLtMatmulHeuristicResult_t found[max_candidates];
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c,
                                                                &preference, max_candidates, found, &count);
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<Algorithm> algorithms;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
-    if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
+    if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({found[i].algo, found[i].workspaceSize});
   return algorithms;
 }
 
 cublasStatus_t launch(const CublasLt& library, const fvlm_call& call, const MatmulShape& s,
-                      const MatmulOperands& operands, const cublasLtMatmulAlgo_t& algorithm, Span<char> workspace) {
+                      const MatmulOperands& operands, const Algorithm& algorithm, Span<char> workspace) {
   Description d(s, operands);
   const void* added = operands.addend.data ? operands.addend.data : operands.c.data;
   const float one = 1, beta = operands.accumulate || operands.addend.data ? 1 : 0;
+  const bool uses_workspace = algorithm.workspace > 0;
   return cublasLtMatmul(library.get(), &d.operation, &one, operands.b.data, &d.b, operands.a.data, &d.a, &beta, added,
-                        &d.addend, operands.c.data, &d.c, &algorithm, workspace.data(), workspace.size(),
+                        &d.addend, operands.c.data, &d.c, &algorithm.algorithm,
+                        uses_workspace ? workspace.data() : nullptr, uses_workspace ? workspace.size() : 0,
                         stream_of(call));
 }
 
@@ -101,7 +104,14 @@ cublasStatus_t launch(const CublasLt& library, const fvlm_call& call, const Matm
 
 Matmul::Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t workspace) : shape_(shape) {
   const MatmulOperands contiguous = contiguous_operands(shape);
-  candidates_ = query_heuristics(library, shape, contiguous, alignments_of(shape, contiguous), workspace);
+  const auto suggested = query_heuristics(library, shape, contiguous, alignments_of(shape, contiguous), workspace);
+  // With a few bytes of workspace blocks take tiles from a counter, which a launch of its own clears; without, tiles
+  // are distributed beforehand.
+  for (const Algorithm& each : suggested) {
+    if (each.workspace <= max_counter_bytes) candidates_.push_back({each.algorithm, 0});
+    if (candidates_.size() <= 1) chosen_ = first_ = candidates_.size(); // behind the first without a counter
+    candidates_.push_back(each);
+  }
   MatmulOperands misaligned = contiguous;
   for (Matrix* each : {&misaligned.a, &misaligned.b, &misaligned.c}) each->row_stride = each->row_stride / 2 * 2 + 1;
   if (misaligned.bias) misaligned.bias = static_cast<char*>(misaligned.bias) + bytes_of(shape.result);
@@ -115,7 +125,7 @@ Matmul::Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t wo
 void Matmul::measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
                      const std::function<MatmulOperands(int repeat)>& operands, Span<char> workspace) {
   std::vector<Candidate> candidates;
-  for (const cublasLtMatmulAlgo_t& candidate : candidates_)
+  for (const Algorithm& candidate : candidates_)
     candidates.emplace_back([&, candidate](int repeat) {
       return launch(library, call, shape, operands(repeat), candidate, workspace) == CUBLAS_STATUS_SUCCESS;
     });
@@ -123,7 +133,7 @@ void Matmul::measure(const CublasLt& library, const fvlm_call& call, const Matmu
   const std::vector<double> seconds = time_interleaved(stream_of(call), candidates);
   chosen_ = pick_fastest(seconds);
   (void)std::snprintf(report_, sizeof report_, "candidate %zu of %zu, %.1f us, the first %.1f us", chosen_ + 1,
-                      candidates_.size(), seconds[chosen_] * 1e6, seconds[0] * 1e6);
+                      candidates_.size(), seconds[chosen_] * 1e6, seconds[first_] * 1e6);
 }
 
 bool Matmul::takes(const MatmulOperands& operands) const {
@@ -136,7 +146,7 @@ void Matmul::run(const CublasLt& library, const fvlm_call& call, const MatmulOpe
   const bool contiguous = takes(operands);
   if (!contiguous && !exists_)
     throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for operands of this alignment");
-  const cublasLtMatmulAlgo_t& algorithm = contiguous ? candidates_[chosen_] : unaligned_;
+  const Algorithm& algorithm = contiguous ? candidates_[chosen_] : unaligned_;
   check_cublas(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
 }
 

@@ -23,6 +23,11 @@ struct MatmulOperands {
   Matrix pre_activation{}; // as c
 };
 
+struct MatmulAlgorithm {
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace = 0; // bytes that it needs
+};
+
 class Matmul {
  public:
   Matmul() = default;
@@ -55,9 +60,9 @@ class Matmul {
 
  private:
   MatmulShape shape_;
-  std::vector<cublasLtMatmulAlgo_t> candidates_; // for contiguous operands at aligned addresses
-  std::size_t chosen_ = 0;
-  cublasLtMatmulAlgo_t unaligned_{}; // for operands of any alignment
+  std::vector<MatmulAlgorithm> candidates_; // for contiguous operands at aligned addresses
+  std::size_t first_ = 0, chosen_ = 0;      // the heuristics' first, and the selected one
+  MatmulAlgorithm unaligned_;               // for operands of any alignment
   bool exists_ = false;
   char report_[96] = "not timed";
 };

@@ -62,7 +62,7 @@ std::vector<double> time_interleaved(cudaStream_t stream, const std::vector<Cand
 
 std::size_t pick_fastest(const std::vector<double>& seconds) {
   const double best = *std::min_element(seconds.begin(), seconds.end());
-  const auto chosen = std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= 1.02 * best; });
+  const auto chosen = std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= 1.01 * best; });
   return static_cast<std::size_t>(chosen - seconds.begin());
 }
 

@@ -14,7 +14,7 @@ using Candidate = std::function<bool(int repeat)>;
 // affect all of them, and the best round of each counts. Synchronizes with the stream. [setup]
 std::vector<double> time_interleaved(cudaStream_t stream, const std::vector<Candidate>& candidates);
 
-// The first candidate within 2 % of the fastest, so that noise rarely decides.
+// The first candidate within 1 % of the fastest, so that noise rarely decides.
 std::size_t pick_fastest(const std::vector<double>& seconds);
 
 } // namespace fvlm::plugins
