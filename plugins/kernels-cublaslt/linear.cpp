@@ -8,14 +8,13 @@
 #include "gemm_weight_gradient.h"
 #include "linear_extended.h"
 #include "linear_operands.h"
-#include "linear_shapes.h"
+#include "linear_plan.h"
 #include "matmul.h"
 #include "timing.h"
 #include "timing_operands.h"
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 namespace fvlm::plugins {
 namespace {
@@ -27,6 +26,8 @@ using std::int64_t;
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
                                         gelu_forms;
+
+using Plan = LinearPlan;
 
 class KernelsCublasLt : public Kernels {
  public:
@@ -70,7 +71,7 @@ class KernelsCublasLt : public Kernels {
   void prepare(const fvlm_call& call, const Query& query) {
     require(fits(query));
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
-    const Key key = key_of(query, deterministic);
+    const PlanKey key = plan_key_of(query, deterministic);
     if (query.rows == 0 || !has_plan(query) || plans_.count(key)) return;
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
@@ -158,43 +159,16 @@ class KernelsCublasLt : public Kernels {
   }
 
  private:
-  // What a plan depends on.
-  using Key = std::tuple<int64_t, int64_t, int64_t, int, int, std::uint32_t, bool>;
-
-  struct Plan {
-    Matmul forward, input, weight;
-    Matmul gelu_forward, gelu_input; // with cuBLASLt's epilogues of the approximation with tanh
-    bool gelu_is_epilogue = false, gelu_derivative_is_epilogue = false;
-    bool adds_bias = false; // whether the forward's epilogue adds the bias
-    // Whether skinny GEMMs (gemm_skinny.h) run, which also compute everything around the product.
-    bool forward_is_skinny = false, input_is_skinny = false;
-    // Whether fused GEMMs (gemm_gelu.h) run: the plain linear, with GELU, with its derivative; and the custom weight
-    // gradient (gemm_weight_gradient.h), without and with the bias gradient.
-    bool forward_is_fused = false, input_is_fused = false, gelu_is_fused = false, gelu_derivative_is_fused = false;
-    bool weight_is_custom = false, weight_and_bias_are_custom = false;
-  };
-
   struct Scratch {
     Span<char> cublas; // cuBLASLt's workspace, or that of a custom weight gradient
     GradientSums sums;
     Span<float> gelu_derivative_sums; // partial column sums of a fused product
   };
 
-  static Key key_of(const Query& q, bool deterministic) {
-    const std::uint32_t forms = is_exact(q) ? 0 : gelu_forms | FVLM_WITH_GELU;
-    return {q.rows,
-            q.width,
-            q.inner,
-            q.dtype.code * 256 + q.dtype.bits,
-            has_backward(q) ? q.gradient_dtype.bits : 0,
-            q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | forms),
-            deterministic};
-  }
-
   const Plan& plan_of(const fvlm_call& call, const Query& query) const {
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
     for (const bool wanted_key : {deterministic, !deterministic})
-      if (const auto found = plans_.find(key_of(query, wanted_key)); found != plans_.end()) return found->second;
+      if (const auto found = plans_.find(plan_key_of(query, wanted_key)); found != plans_.end()) return found->second;
     throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for %lld rows of %lld -> %lld",
                   static_cast<long long>(query.rows), static_cast<long long>(query.inner),
                   static_cast<long long>(query.width));
@@ -227,14 +201,16 @@ class KernelsCublasLt : public Kernels {
     if (!plan.adds_bias)
       plan.forward = require_algorithm(Matmul(library_, forward_shape(query, query.rows, false), cublas_bytes));
     plan.forward_is_skinny = may_be_skinny(skinny_forward_shape(query));
-    plan.forward_is_fused = plan.gelu_is_fused = may_fuse(fused_forward_shape(query));
+    plan.gelu_is_fused = may_fuse(fused_forward_shape(query));
+    plan.forward_is_fused = plan.gelu_is_fused && fused_gemm_is_resident(fused_forward_shape(query));
     using enum MatmulShape::Gelu;
     const bool tanh = query.options & FVLM_GELU_TANH, gelu = query.options & FVLM_WITH_GELU;
     if (tanh && gelu) plan.gelu_forward = Matmul(library_, gelu_shape(query, value, query.rows), cublas_bytes);
     if (!has_backward(query)) return plan;
     if (tanh && !gelu) plan.gelu_input = Matmul(library_, gelu_shape(query, derivative, query.rows), cublas_bytes);
     plan.input_is_skinny = may_be_skinny(skinny_input_shape(query));
-    plan.input_is_fused = plan.gelu_derivative_is_fused = may_fuse(fused_input_shape(query));
+    plan.gelu_derivative_is_fused = may_fuse(fused_input_shape(query));
+    plan.input_is_fused = plan.gelu_derivative_is_fused && fused_gemm_is_resident(fused_input_shape(query));
     plan.input = require_algorithm(Matmul(library_, input_shape(query, query.rows), cublas_bytes));
     plan.weight = require_algorithm(Matmul(library_, weight_shape(query, query.rows), cublas_bytes));
     plan.weight_is_custom = plan.weight_and_bias_are_custom = may_be_custom(query);
@@ -250,10 +226,10 @@ class KernelsCublasLt : public Kernels {
     const MatmulOperands with_gelu{o.x, o.weight, o.y, o.bias, false, {}, keeps_sum ? o.sum : Matrix{}};
     if (plan.forward_is_skinny && (!gelu || exact) && skinny_gemm_takes(on(call), skinny_forward_shape(query), skinny))
       return skinny_gemm(on(call), skinny_forward_shape(query), skinny);
+    if (gelu && plan.gelu_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.sum, o.y}))
+      return fused_gelu_forward(on(call), fused_forward_shape(query), o);
     if (gelu && plan.gelu_is_epilogue && keeps_sum == has_backward(query) && plan.gelu_forward.takes(with_gelu))
       return plan.gelu_forward.run(library_, call, with_gelu, scratch.cublas);
-    if (gelu && exact && plan.gelu_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.sum, o.y}))
-      return fused_gelu_forward(on(call), fused_forward_shape(query), o);
     if (!gelu && plan.forward_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.y}) &&
         (!residual.data || tma_compatible(query.dtype, {residual})))
       return fused_linear(on(call), fused_forward_shape(query), {o.x, o.weight, o.y, o.bias, residual});
@@ -276,12 +252,7 @@ class KernelsCublasLt : public Kernels {
       return skinny_gemm(on(call), skinny_input_shape(query), skinny);
     const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
     const MatmulOperands with_gelu{o.d_y, o.weight, o.d_x, nullptr, false, {}, o.x};
-    if (gelu && plan.gelu_derivative_is_epilogue && plan.gelu_input.takes(with_gelu)) {
-      plan.gelu_input.run(library_, call, with_gelu, scratch.cublas);
-      if (sums.required()) column_sums(on(call), shape, rows_of(o.d_x), sums);
-      return;
-    }
-    if (gelu && exact && plan.gelu_derivative_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
+    if (gelu && plan.gelu_derivative_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
       if (sums.required()) o.sums = scratch.gelu_derivative_sums.data();
       fused_gelu_backward(on(call), fused_input_shape(query), o);
       const Matrix parts{o.sums, query.inner};
@@ -290,6 +261,11 @@ class KernelsCublasLt : public Kernels {
             on(call),
             shape_of(float32, column_sum_parts(multiprocessors_, fused_input_shape(query)), query.inner, {parts}),
             rows_of(parts), sums);
+      return;
+    }
+    if (gelu && plan.gelu_derivative_is_epilogue && plan.gelu_input.takes(with_gelu)) {
+      plan.gelu_input.run(library_, call, with_gelu, scratch.cublas);
+      if (sums.required()) column_sums(on(call), shape, rows_of(o.d_x), sums);
       return;
     }
     if (!gelu && plan.input_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.d_x}))
@@ -410,19 +386,19 @@ class KernelsCublasLt : public Kernels {
                               [&](const Plan& plan_candidate, int repeat) { run(plan_candidate, sets.set(repeat)); });
     };
     const auto run_forward = [&](const Plan& plan_candidate, const TimingOperands::Set& s) {
-      forward(call, half, plan_candidate, {s.x, s.weight, s.y, keeps_sum ? second_half(s.y) : s.y, s.bias}, {}, true,
-              scratch);
+      const Matrix sum = keeps_sum ? second_half(s.y) : s.y;
+      forward(call, half, plan_candidate, {s.x, s.weight, sum, s.y, s.bias}, {}, true, scratch);
     };
     const auto run_input = [&](const Plan& plan_candidate, const TimingOperands::Set& s) {
       void* sums = query.options & FVLM_WITH_COLUMN_SUMS ? s.bias : nullptr;
       input_gradient(call, half, plan_candidate, {s.y, s.weight, s.x, second_half(s.x)},
                      sums_of(query, scratch, sums, false), scratch);
     };
-    if (is_exact(query)) {
+    const auto choose_fused = [&] {
       choose(&Plan::gelu_is_fused, run_forward, "gelu");
       choose(&Plan::gelu_derivative_is_fused, run_input, "gelu derivative");
-      return;
-    }
+    };
+    if (!(query.options & FVLM_GELU_TANH)) return choose_fused();
     const auto choose_epilogue = [&](Matmul Plan::*product, MatmulShape::Gelu gelu, bool Plan::*epilogue,
                                      const auto& operands, const auto& run, const char* what) {
       (plan.*product).measure(library_, call, gelu_shape(query, gelu, half.rows), operands, scratch.cublas);
@@ -440,9 +416,14 @@ class KernelsCublasLt : public Kernels {
       return MatmulOperands{s.y, s.weight, second_half(s.x), nullptr, false, {}, s.x};
     };
     using enum MatmulShape::Gelu;
+    base_plan.gelu_is_fused = base_plan.gelu_derivative_is_fused = false;
     choose_epilogue(&Plan::gelu_forward, value, &Plan::gelu_is_epilogue, forward_operands, run_forward, "gelu");
     choose_epilogue(&Plan::gelu_input, derivative, &Plan::gelu_derivative_is_epilogue, input_operands, run_input,
                     "gelu derivative");
+    base_plan.gelu_is_epilogue = plan.gelu_is_epilogue;
+    base_plan.gelu_derivative_is_epilogue = plan.gelu_derivative_is_epilogue;
+    base_plan.gelu_is_fused = plan.gelu_is_fused, base_plan.gelu_derivative_is_fused = plan.gelu_derivative_is_fused;
+    choose_fused();
   }
 
   void measure_weight_gradient(const fvlm_call& call, const Query& query, const Scratch& scratch,
@@ -509,7 +490,7 @@ class KernelsCublasLt : public Kernels {
   CublasLt library_;
   int multiprocessors_;
   bool is_hopper_; // has clusters and TMA
-  std::map<Key, Plan> plans_;
+  std::map<PlanKey, Plan> plans_;
 };
 
 } // namespace

@@ -63,10 +63,10 @@ inline SkinnyGemmShape skinny_input_shape(const fvlm_kernels_query& q) {
   return {q.dtype, q.rows, q.width, q.inner, true};
 }
 inline FusedGemmShape fused_forward_shape(const fvlm_kernels_query& q) {
-  return {q.dtype, q.rows, q.inner, q.width};
+  return {q.dtype, q.rows, q.inner, q.width, gelu_form_of(q.options)};
 }
 inline FusedGemmShape fused_input_shape(const fvlm_kernels_query& q) {
-  return {q.dtype, q.rows, q.width, q.inner};
+  return {q.dtype, q.rows, q.width, q.inner, gelu_form_of(q.options)};
 }
 inline WeightGradientShape weight_gradient_shape(const fvlm_kernels_query& q) {
   return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width};

@@ -1,5 +1,6 @@
 // linear_test.cpp: tests of the linear that plugin check does not make: algorithms selected by measurement, and how
 // prepare() relates to calls.
+#include "common/testing/gelu.h"
 #include "common/testing/guarded.h"
 
 #include <optional>
@@ -14,6 +15,7 @@ struct Shape {
   fvlm_dtype dtype = bf16, gradient = bf16;
   int64_t gap = 0;
   bool bias = true, gelu = false, gelu_before = false, accumulate = false, sums = false, residual = false;
+  uint32_t form = 0; // of GELU: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
 };
 
 class Linear : public ::testing::Test {
@@ -31,7 +33,7 @@ class Bench {
     query_.op = FVLM_OP_LINEAR;
     query_.device = test_device().device;
     query_.dtype = s.dtype, query_.gradient_dtype = s.gradient;
-    query_.options = FVLM_WITH_BACKWARD;
+    query_.options = FVLM_WITH_BACKWARD | s.form;
     if (s.bias) query_.options |= FVLM_WITH_BIAS;
     if (s.gelu) query_.options |= FVLM_WITH_GELU;
     if (s.sums) query_.options |= FVLM_WITH_COLUMN_SUMS;
@@ -111,13 +113,6 @@ fvlm_linear_weight_gradient weight_gradient_of(const Shape& s, Operands& o) {
   return {0, s.accumulate, o.d_y.get(), o.x.get(), o.d_weight.get(), s.bias ? o.d_bias.get() : nullptr};
 }
 
-double below(double x) {
-  return 0.5 * std::erfc(-x / std::sqrt(2.0));
-}
-double slope(double x) {
-  return below(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * 3.14159265358979323846);
-}
-
 // Returns the input gradient.
 Numbers expect_right(const Shape& s, Operands& o) {
   const auto rows = static_cast<size_t>(s.rows), inner = static_cast<size_t>(s.inner),
@@ -139,12 +134,12 @@ Numbers expect_right(const Shape& s, Operands& o) {
       d_bias[w] += d;
     }
   if (s.gelu_before)
-    for (size_t i = 0; i < d_x.size(); ++i) d_x[i] *= slope(o.before.value(static_cast<int64_t>(i)));
+    for (size_t i = 0; i < d_x.size(); ++i) d_x[i] *= gelu_at(o.before.value(static_cast<int64_t>(i)), s.form).second;
   // Sums of a thousand products reach 700 on the way, where float32 has steps of 6e-5.
   const double rounding = s.dtype.bits == 16 ? 8e-3 : 3e-5, gradient_rounding = s.gradient.bits == 16 ? 8e-3 : 1.5e-4;
   if (s.gelu) {
     expect_close(o.pre, y, rounding, "pre_activation");
-    for (double& each : y) each *= below(each);
+    for (double& each : y) each = gelu_at(each, s.form).first;
   }
   expect_close(o.y, y, 2 * rounding, "y");
   expect_close(o.d_x, d_x, 2 * rounding, "d_x");
@@ -208,8 +203,37 @@ TEST_F(Linear, two_instances_take_the_same_algorithms_where_the_call_is_determin
   EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
 }
 
-// Deterministic calls use the fused GEMMs with GELU or its derivative wherever they apply: an inner size up to 384, and
-// aligned operands.
+// With GELU and its derivative, kept and not, and with column sums that are added to what they hold.
+void expect_gelu_right(const Shape& s) {
+  SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
+  Shape with_gelu = s;
+  with_gelu.gelu = with_gelu.gelu_before = with_gelu.sums = true;
+  Bench bench(with_gelu);
+  bench.prepare(FVLM_DETERMINISTIC);
+  Operands o(with_gelu), again(with_gelu);
+  run_all(with_gelu, bench, o, FVLM_DETERMINISTIC);
+  const Numbers d_x = expect_right(with_gelu, o);
+  o.expect_intact();
+  auto without = forward_of(with_gelu, again);
+  without.pre_activation = nullptr;
+  bench.run(&fvlm_kernels_v1::linear_forward, without, FVLM_DETERMINISTIC);
+  GuardedTensor sums(s.gradient, {s.inner});
+  sums.fill(0.5);
+  auto summing = input_gradient_of(with_gelu, again);
+  summing.accumulate = 1, summing.d_x_sums = sums.get();
+  bench.run(&fvlm_kernels_v1::linear_input_gradient, summing, FVLM_DETERMINISTIC);
+  again.expect_intact();
+  sums.expect_intact("d_x_sums");
+  Numbers sum(static_cast<size_t>(s.inner), 0.5);
+  for (size_t i = 0; i < d_x.size(); ++i) sum[i % sum.size()] += d_x[i];
+  // Without fusion the summed values were rounded first.
+  expect_close(sums, sum, s.width <= 384 || s.rows >= 1024 ? 8e-3 : 0.1, "d_x_sums");
+  EXPECT_EQ(again.y.values(), o.y.values());
+  EXPECT_EQ(again.d_x.values(), o.d_x.values());
+}
+
+// Deterministic calls use the fused GEMMs with GELU or its derivative wherever they apply: an inner size up to 384 or
+// many rows, and aligned operands.
 TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_kinds) {
   for (const Shape& s : std::vector<Shape>{{1, 64, 64},
                                            {63, 384, 128},
@@ -218,33 +242,20 @@ TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_
                                            {1285, 200, 72, bf16, bf16, 8},
                                            {130, 384, 3072},
                                            {130, 3072, 384},
-                                           {50001, 72, 8}}) { // several tiles per block
-    SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
-    Shape with_gelu = s;
-    with_gelu.gelu = with_gelu.gelu_before = with_gelu.sums = true;
-    Bench bench(with_gelu);
-    bench.prepare(FVLM_DETERMINISTIC);
-    Operands o(with_gelu), again(with_gelu);
-    run_all(with_gelu, bench, o, FVLM_DETERMINISTIC);
-    const Numbers d_x = expect_right(with_gelu, o);
-    o.expect_intact();
-    auto without = forward_of(with_gelu, again);
-    without.pre_activation = nullptr;
-    bench.run(&fvlm_kernels_v1::linear_forward, without, FVLM_DETERMINISTIC);
-    GuardedTensor sums(s.gradient, {s.inner});
-    sums.fill(0.5);
-    auto summing = input_gradient_of(with_gelu, again);
-    summing.accumulate = 1, summing.d_x_sums = sums.get();
-    bench.run(&fvlm_kernels_v1::linear_input_gradient, summing, FVLM_DETERMINISTIC);
-    again.expect_intact();
-    sums.expect_intact("d_x_sums");
-    Numbers sum(static_cast<size_t>(s.inner), 0.5);
-    for (size_t i = 0; i < d_x.size(); ++i) sum[i % sum.size()] += d_x[i];
-    // Without fusion the summed values were rounded first.
-    expect_close(sums, sum, s.width <= 384 ? 8e-3 : 0.1, "d_x_sums");
-    EXPECT_EQ(again.y.values(), o.y.values());
-    EXPECT_EQ(again.d_x.values(), o.d_x.values());
-  }
+                                           {50001, 72, 8}}) // several tiles per block
+    expect_gelu_right(s);
+}
+
+TEST_F(Linear, all_forms_of_gelu_agree_with_float64_loops_where_the_weight_is_streamed) {
+  for (const Shape& s : std::vector<Shape>{
+           {.rows = 1024, .inner = 448, .width = 392},
+           {.rows = 1285, .inner = 520, .width = 456, .gradient = f32, .gap = 8, .form = FVLM_GELU_TANH},
+           {.rows = 1100, .inner = 392, .width = 776, .bias = false, .form = FVLM_QUICK_GELU},
+           {.rows = 2500, .inner = 72, .width = 136, .form = FVLM_QUICK_GELU},
+           {.rows = 9000, .inner = 136, .width = 200, .dtype = f16, .gradient = f32, .form = FVLM_GELU_TANH},
+           {.rows = 60001, .inner = 8, .width = 72, .form = FVLM_GELU_TANH}, // several tiles per block
+       })
+    expect_gelu_right(s);
 }
 
 // Deterministic calls use a custom kernel if there is one.
