@@ -49,6 +49,7 @@ function fvlm.recipe(table) end
 ---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
 ---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory` whose connector makes rows of every patch, as in LLaVA and SmolVLM, that of its encoder. In pixels. Default: `224`.
+---@field adapters? fvlm.Lora|(fvlm.Lora)[] Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
 ---The model: a vision tower, a decoder and the connector between them.
@@ -206,6 +207,25 @@ function fvlm.pixel_shuffle(table) end
 ---@param table fvlm.ByteLatents
 ---@return fvlm.ByteLatents
 function fvlm.byte_latents(table) end
+
+---Low-rank adapters (LoRA, DoRA) on linears of an encoder or a decoder that comes from a folder. Its own weights are
+---frozen, in the run's precision or quantized as they are in the folder (QLoRA); the adapters alone have gradients
+---and an optimizer, and checkpoints hold them alone.
+---@class fvlm.Lora
+---@field parts? string|(string)[] Which parts: vision, decoder, decoder2 and so on. Default: `{ "decoder" }`.
+---@field rank integer Rank of each adapter.
+---@field alpha? number What an adapter adds is scaled by alpha / rank. Default: 2 x rank.
+---@field dropout? number Share of the inputs of adapters that is zeroed in training. Default: `0`.
+---@field targets? string|(string)[] Linears that get an adapter: q, k, v, o, gate, up, down of any family, names of modules or ends of such names as in PEFT ("self_attn.q_proj"), or all. Default: `{ "q", "v" }`.
+---@field modules_to_save? string|(string)[] Modules of the part that train whole, beside the adapters: names or ends of names, none of a linear of a layer.
+---@field dora? boolean DoRA: a trained magnitude for each output feature, and adapters of the direction. Dropout then applies to what the adapters read alone. Default: `false`.
+
+---Low-rank adapters (LoRA, DoRA) on linears of an encoder or a decoder that comes from a folder. Its own weights are
+---frozen, in the run's precision or quantized as they are in the folder (QLoRA); the adapters alone have gradients
+---and an optimizer, and checkpoints hold them alone.
+---@param table fvlm.Lora
+---@return fvlm.Lora
+function fvlm.lora(table) end
 
 ---Preferred backends by kind of kernel: a name, a list of names with the best first, "auto" (best score) or "measure"
 ---(timed on this plan's shapes; times are kept in the cache folder; not for optimizer, packer, quantizer and video,

@@ -102,6 +102,29 @@ void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
 
 } // namespace
 
+void add_adapters(const plan::Model& model, ModelDescription& description) {
+  if (!model.adapters) return;
+  for (size_t i = 0; i < model.adapters->size(); ++i) {
+    const plan::Lora& lora = (*model.adapters)[i];
+    const std::string where = fmt::format("model.adapters[{}]", i + 1);
+    for (const std::string& name : lora.parts) {
+      const auto part = std::find_if(description.parts.begin(), description.parts.end(), [&](const ModelPart& each) {
+        return each.name == name && each.role() != Role::connector;
+      });
+      if (part == description.parts.end() || !part->folder.weights)
+        throw at_path(where + ".parts", fmt::format("the model has no part '{}' with weights of a folder", name));
+      const WeightLayout layout = description.layout(*part);
+      PartAdapter adapter{.rank = lora.rank, .dropout = lora.dropout, .dora = lora.dora};
+      adapter.alpha = lora.alpha.value_or(2 * static_cast<double>(lora.rank));
+      adapter.modules = adapted_modules(layout, lora.targets, where + ".targets");
+      if (lora.modules_to_save)
+        adapter.saved = saved_tensors(layout, *lora.modules_to_save, where + ".modules_to_save");
+      adapter.base.folder = fs::weakly_canonical(part->folder.path).string();
+      part->adapter = std::move(adapter);
+    }
+  }
+}
+
 ModelDescription describe(const plan::Plan& plan) {
   const Tower vision = vision_of(plan.model);
   ModelDescription description;
@@ -115,6 +138,7 @@ ModelDescription describe(const plan::Plan& plan) {
         {plan::decoder_name(i), read_decoder_config(decoder.folder.config, decoder.where), decoder.folder});
   }
   check_sizes(plan, description);
+  add_adapters(plan.model, description);
   // A part without a folder brings no config.json: it gets the one that says what was read.
   for (ModelPart& part : description.parts) {
     if (part.folder.weights) continue;

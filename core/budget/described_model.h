@@ -13,6 +13,9 @@ namespace fvlm::budget {
 // for what their models do not have: an image size that is no multiple of the patch, layers that are not there.
 ModelDescription describe(const plan::Plan& plan);
 
+// Puts the adapters of a plan's model on the parts that it names. Throws Error(recipe) for what these do not have.
+void add_adapters(const plan::Model& model, ModelDescription& description);
+
 // Of the decoder's folder, where it is there and can be read: a recipe is right on a machine without its models, too.
 std::optional<int64_t> decoder_positions(const plan::Model& model);
 

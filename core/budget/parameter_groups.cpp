@@ -69,15 +69,27 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
     line.lr = of_group(plan::common(stage.optimizer).lr, name);
     line.weight_decay = of_group(plan::common(stage.optimizer).weight_decay, name);
   }
-  for (const ModelPart& part : described.parts)
-    for (const TensorSpec& spec : described.layout(part).tensors) {
-      if (!spec.parameter) continue;
-      const std::string group = group_of(model, part.name + "." + spec.name);
-      const auto line =
-          std::find_if(lines.begin(), lines.end(), [&](const GroupLine& one) { return one.name == group; });
-      ++line->tensors;
-      line->parameters += elements_of(spec.shape);
-    }
+  const auto add = [&](GroupLine& line, const TensorSpec& spec) {
+    ++line.tensors;
+    line.parameters += elements_of(spec.shape);
+  };
+  const auto line_of = [&](const std::string& name) -> GroupLine& {
+    const std::string group = group_of(model, name);
+    return *std::find_if(lines.begin(), lines.end(), [&](const GroupLine& one) { return one.name == group; });
+  };
+  std::vector<GroupLine> bases; // frozen weights below adapters
+  for (const ModelPart& part : described.parts) {
+    const WeightLayout layout = described.layout(part);
+    GroupLine base{.name = part.name + " (base)"};
+    for (const TensorSpec& spec : layout.tensors)
+      if (spec.parameter && !(part.adapter && part.adapter->saves(spec.name)))
+        add(part.adapter ? base : line_of(part.name + "." + spec.name), spec);
+    if (!part.adapter) continue;
+    bases.push_back(base);
+    for (const TensorSpec& spec : adapter_layout(*part.adapter, layout).tensors)
+      add(line_of(part.name + "." + spec.name), spec);
+  }
+  lines.insert(lines.end(), bases.begin(), bases.end());
   for (const GroupLine& line : lines)
     if (line.tensors == 0 && model.groups.contains(line.name)) refuse_empty_group(line.name);
   std::erase_if(lines, [](const GroupLine& line) { return line.tensors == 0; });

@@ -24,6 +24,7 @@ constexpr Verb verbs[] = {
     {"plugin", "list, check, create and trust plugins", run_plugin},
     {"import", "make a model directory from Hugging Face folders", run_import},
     {"export", "convert a model to bf16, fp16 or fp32, or quantize it", run_export},
+    {"lora", "merge, export and import low-rank adapters", run_lora},
     {"preprocess", "tokenize, decode and resize a recipe's data once", run_preprocess},
     {"tokenize", "convert text to token ids, and back", run_tokenize},
     {"data", "inspect and check a recipe's data", run_data},

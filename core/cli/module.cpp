@@ -45,7 +45,8 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
                         with_torch_errors_translated<evaluate_model>,
                         with_torch_errors_translated<bench_subject>,
                         with_torch_errors_translated<explore_data>,
-                        with_torch_errors_translated<train_stages>};
+                        with_torch_errors_translated<train_stages>,
+                        with_torch_errors_translated<manage_adapters>};
   }();
   return &module;
 }

@@ -30,6 +30,7 @@ struct TensorModule {
   int (*bench)(Arguments);
   int (*data)(Arguments);
   int (*train)(Arguments);
+  int (*lora)(Arguments);
 };
 
 // Implemented in the module. The names differ from the program's run_...(), because exported symbols of the program
@@ -44,6 +45,7 @@ int evaluate_model(Arguments);
 int bench_subject(Arguments);
 int explore_data(Arguments);
 int train_stages(Arguments);
+int manage_adapters(Arguments);
 
 // Throws Error(usage) for what is neither "cpu" nor "cuda".
 void check_device_name(const std::string& device);

@@ -32,6 +32,10 @@ int run_data(Arguments arguments) {
   return tensor_module().data(arguments);
 }
 
+int run_lora(Arguments arguments) {
+  return tensor_module().lora(arguments);
+}
+
 int run_train(Arguments arguments) {
   return tensor_module().train(arguments);
 }

@@ -26,6 +26,7 @@ int run_eval(Arguments);
 int run_export(Arguments);
 int run_generate(Arguments);
 int run_import(Arguments);
+int run_lora(Arguments);
 int run_plugin(Arguments);
 int run_plugin_check(Arguments);
 int run_plugin_info(Arguments);

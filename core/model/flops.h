@@ -21,7 +21,8 @@ struct Work {
 // Which parts are trained. None: only a forward pass.
 struct TrainedParts {
   bool vision = false, connector = false, decoder = false;
-  bool any() const { return vision || connector || decoder; }
+  bool adapters = false; // of any part
+  bool any() const { return vision || connector || decoder || adapters; }
 };
 
 // Operations of a forward pass: matrix products with weights, and attention, which has no weights.

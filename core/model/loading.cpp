@@ -47,10 +47,6 @@ at::Tensor tensor_over(const TensorView& view) {
   return copy;
 }
 
-namespace {
-
-// The parameter of the directory that the model calls `name`: the model has names of its own for its encoder and its
-// decoders, and none for the connector.
 const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name) {
   const ModelDescription& description = directory.description();
   const std::string part = name.substr(0, name.find('.'));
@@ -62,25 +58,7 @@ const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std
   return directory.at(description.sole_part(Role::connector).name + "." + name);
 }
 
-// A quantized weight: the codes and scales as fvlm/quantizer.h lays them out.
-void load_packed(const ModelDirectory& directory, const fvlm::Parameter& source, ops::Parameter& parameter) {
-  const int64_t rows = parameter.value.size(0), cols = parameter.value.size(1);
-  const auto row_bytes = static_cast<size_t>(source.scheme->code_bytes(cols)),
-             row_words = static_cast<size_t>(source.scheme->words(cols)) * 4;
-  at::Tensor codes = at::empty({rows, static_cast<int64_t>(row_bytes)}, at::kByte);
-  const std::span<std::byte> into(static_cast<std::byte*>(codes.data_ptr()), static_cast<size_t>(codes.nbytes()));
-  for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
-    unpack_codes(*source.scheme, source.view->data.subspan(row * row_words, row_words), cols,
-                 into.subspan(row * row_bytes, row_bytes));
-  const at::Tensor scales = tensor_over(*source.scale).to(at::kFloat);
-  if (!at::isfinite(scales).all().item<bool>() || scales.lt(0).any().item<bool>())
-    throw Error(ErrorKind::data,
-                fmt::format("a scale of the quantized weight {} is negative or not finite", shown(source.name)))
-        .at(directory.path().string())
-        .advise("the file is damaged: export the model anew");
-  parameter.packed[0].copy_(codes.view(parameter.packed[0].scalar_type()));
-  parameter.packed[1].copy_(scales.view(parameter.packed[1].sizes()));
-}
+namespace {
 
 std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
                                        const ArenaOptions& arena) {
@@ -90,27 +68,62 @@ std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const Co
   options.scheme_of = [&directory](const ParameterSpec& spec) { return find_parameter(directory, spec.name).scheme; };
   auto model = std::make_unique<Model>(config, options);
   load_weights(directory, *model);
+  directory.verify_bases();
   return model;
 }
 
 } // namespace
 
+namespace {
+
+at::Tensor packed_codes(const PackedScheme& scheme, const TensorView& view, int64_t rows, int64_t cols) {
+  const auto row_bytes = static_cast<size_t>(scheme.code_bytes(cols)),
+             row_words = static_cast<size_t>(scheme.words(cols)) * 4;
+  at::Tensor codes = at::empty({rows, static_cast<int64_t>(row_bytes)}, at::kByte);
+  const std::span<std::byte> into(static_cast<std::byte*>(codes.data_ptr()), static_cast<size_t>(codes.nbytes()));
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
+    unpack_codes(scheme, view.data.subspan(row * row_words, row_words), cols, into.subspan(row * row_bytes, row_bytes));
+  return codes;
+}
+
+} // namespace
+
+void load_packed(const TensorView& codes, const TensorView& scale, const std::string& file, ops::Parameter& parameter) {
+  const int64_t rows = parameter.value.size(0), cols = parameter.value.size(1);
+  const at::Tensor scales = tensor_over(scale).to(at::kFloat);
+  if (!at::isfinite(scales).all().item<bool>() || scales.lt(0).any().item<bool>())
+    throw Error(ErrorKind::data,
+                fmt::format("a scale of the quantized weight {} is negative or not finite", shown(parameter.name)))
+        .at(file)
+        .advise("the file is damaged: export the model anew");
+  const at::Tensor unpacked = packed_codes(packed_scheme(parameter.scheme), codes, rows, cols);
+  parameter.packed[0].copy_(unpacked.view(parameter.packed[0].scalar_type()));
+  parameter.packed[1].copy_(scales.view(parameter.packed[1].sizes()));
+}
+
 ModelConfig config_of(const ModelDescription& description) {
   std::vector<DecoderConfig> decoders = description.decoders();
   const DecoderConfig first = decoders.front();
   decoders.erase(decoders.begin());
-  return {description.encoder(), first, description.connector(), std::move(decoders)};
+  ModelConfig config{description.encoder(), first, description.connector(), std::move(decoders)};
+  size_t decoder = 0;
+  for (const ModelPart& part : description.parts) {
+    const std::string name = part.role() == Role::decoder ? plan::decoder_name(decoder++) : "vision";
+    if (part.adapter) config.adapters.emplace(name, *part.adapter);
+  }
+  return config;
 }
 
-void load_weights(const ModelDirectory& directory, Model& model) {
+void load_weights(const ModelDirectory& directory, Model& model, const IsWanted& is_wanted) {
   for (ops::Parameter& parameter : model.parameters().all()) {
+    if (is_wanted && !is_wanted(parameter)) continue;
     const fvlm::Parameter& source = find_parameter(directory, parameter.name);
     if (source.spec->shape != parameter.value.sizes().vec())
       throw Error(ErrorKind::data, fmt::format("{} has the shape {}, and the recipe's model has {}", shown(source.name),
                                                shape_text(source.spec->shape), shape_text(parameter.value.sizes())))
           .at(directory.path().string());
     if (!parameter.scheme.empty()) {
-      load_packed(directory, source, parameter);
+      load_packed(*source.view, *source.scale, directory.path().string(), parameter);
     } else {
       if (source.scheme) directory.require_plain("training");
       parameter.value.copy_(tensor_over(*source.view));

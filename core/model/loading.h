@@ -4,6 +4,7 @@
 #include "model/weights/model_directory.h"
 
 #include <filesystem>
+#include <functional>
 
 namespace fvlm::model {
 
@@ -27,8 +28,16 @@ struct ModelInMode {
 };
 ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaOptions& options, std::string_view mode);
 
-// Into a model of the same parts. Throws Error(data) where they do not fit.
-void load_weights(const ModelDirectory& directory, Model& model);
+// The parameter of the directory that the model calls `name`: the model has names of its own for its encoder and its
+// decoders, and none for the connector.
+const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name);
+
+// Into a model of the same parts: all, or those that are wanted. Throws Error(data) where they do not fit.
+using IsWanted = std::function<bool(const ops::Parameter& parameter)>;
+void load_weights(const ModelDirectory& directory, Model& model, const IsWanted& is_wanted = {});
+
+// A quantized weight: codes and scales as a file has them, to what fvlm/quantizer.h lays out.
+void load_packed(const TensorView& codes, const TensorView& scale, const std::string& file, ops::Parameter& parameter);
 
 // Writes tensors of any device and layout as one file.
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);

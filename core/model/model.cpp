@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <ATen/ops/zeros.h>
+
 namespace fvlm::model {
 
 std::vector<DecoderConfig> ModelConfig::decoders() const {
@@ -8,11 +10,25 @@ std::vector<DecoderConfig> ModelConfig::decoders() const {
   return all;
 }
 
+namespace {
+
+ArenaOptions with_frozen_base(ArenaOptions options, const Adapters& adapters) {
+  options.trains = [&adapters, trains = options.trains](const ParameterSpec& spec) {
+    return trains(spec) && !is_in_base(adapters, spec.name);
+  };
+  return options;
+}
+
+} // namespace
+
 Model::Model(const ModelConfig& config, const ArenaOptions& options)
-    : config_(config),
-      parameters_(std::make_shared<Parameters>(blocks_of(config.vision, config.connector, config.decoders()), options)),
+    : config_(config), dropout_seed_(at::zeros({}, at::TensorOptions(options.device).dtype(at::kLong))),
+      parameters_(std::make_shared<Parameters>(
+          with_adapters(blocks_of(config.vision, config.connector, config.decoders()), config.adapters),
+          with_frozen_base(options, config.adapters))),
       encoder_(make_encoder(config.vision, *parameters_)),
       decoder_(make_decoder(config.decoder, *parameters_, plan::decoder_name(0))) {
+  attach_adapters(*parameters_, config.adapters, dropout_seed_);
   Parts parts{*encoder_, *decoder_, speed};
   std::vector<std::shared_ptr<Decoder>> others;
   for (size_t i = 0; i < config.further.size(); ++i) {

@@ -1,5 +1,6 @@
 // Model: an encoder, a connector and one or more decoders, each made by its name, and the forward passes over a pack.
 #pragma once
+#include "model/adapter.h"
 #include "model/connector/connector.h"
 #include "model/pack.h"
 #include "model/weights/connector.h"
@@ -16,6 +17,7 @@ struct ModelConfig {
   DecoderConfig decoder;
   ConnectorConfig connector = plan::default_connector();
   std::vector<DecoderConfig> further = {}; // decoders that read the same frames
+  Adapters adapters = {};
 
   std::vector<DecoderConfig> decoders() const;
 };
@@ -38,6 +40,8 @@ class Model {
   size_t decoders() const { return 1 + further_.size(); }
   const Model& with_decoder(size_t index) const { return index == 0 ? *this : *further_[index - 1]; }
   void set_recompute(const Recompute& encoder, const Recompute& decoders);
+  // What the dropout of adapters derives from, until the next call. To be called before a pass that trains.
+  void set_dropout_seed(int64_t seed) { dropout_seed_.fill_(seed); }
   // Optimizations of the plan; they do not change the result.
   plan::Speed speed;
 
@@ -72,6 +76,7 @@ class Model {
   Model(const Model& first, size_t index, std::shared_ptr<Decoder> decoder);
 
   ModelConfig config_;
+  at::Tensor dropout_seed_; // int64, a scalar
   std::shared_ptr<Parameters> parameters_;
   std::shared_ptr<Encoder> encoder_;
   std::shared_ptr<Decoder> decoder_;

@@ -32,12 +32,17 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
     int64_t begin;
     bool trains;
     const PackedScheme* scheme; // of a quantized block, which is in neither
+    bool shared = false;        // and so is one that another model has
   };
   std::vector<Place> places;
   int64_t trained = 0, fixed = 0;
   for (const ParameterBlock& block : blocks) {
     if (const PackedScheme* scheme = scheme_of(block, options)) {
       places.push_back({0, false, scheme});
+      continue;
+    }
+    if (const Parameters* base = options.shares_base_with; base && base->at(block.front().name).in_base) {
+      places.push_back({0, false, nullptr, true});
       continue;
     }
     const bool trains = std::any_of(block.begin(), block.end(), options.trains);
@@ -52,16 +57,17 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
   gradients_ = at::zeros({trained}, on.dtype(options.gradient_dtype));
 
   for (size_t index = 0; index < blocks.size(); ++index) {
-    auto [begin, trains, scheme] = places[index];
+    auto [begin, trains, scheme, shared] = places[index];
     if (scheme) {
-      add_packed(blocks[index], *scheme, options.device);
+      add_packed(blocks[index], *scheme, options);
       continue;
     }
     for (const ParameterSpec& spec : blocks[index]) {
       const int64_t size = spec.elements();
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
-      parameter.value = (trains ? trained_ : fixed_).narrow(0, begin, size).view(spec.shape);
+      parameter.value = shared ? options.shares_base_with->at(spec.name).value
+                               : (trains ? trained_ : fixed_).narrow(0, begin, size).view(spec.shape);
       if (trains) parameter.gradient = gradients_.narrow(0, begin, size).view(spec.shape);
       begin += size;
       by_name_[spec.name] = &parameter;
@@ -70,21 +76,26 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
 }
 
 // Codes and scales of a block lie in a tensor each, so that the weights can be read as one.
-void Parameters::add_packed(const ParameterBlock& block, const PackedScheme& scheme, at::Device device) {
+void Parameters::add_packed(const ParameterBlock& block, const PackedScheme& scheme, const ArenaOptions& options) {
+  const at::Device device = options.device;
+  const Parameters* other = options.shares_values_with ? options.shares_values_with : options.shares_base_with;
   const int64_t cols = block.front().shape[1];
   int64_t rows = 0;
   for (const ParameterSpec& spec : block) rows += spec.shape[0];
   const auto on = at::TensorOptions().device(device);
   const bool is_int8 = scheme.bits == 8; // the shapes and types of fvlm/quantizer.h
-  const at::Tensor codes = at::empty({rows, scheme.code_bytes(cols)}, on.dtype(is_int8 ? at::kChar : at::kByte)),
-                   scales = is_int8 ? at::empty({rows}, on.dtype(at::kFloat))
-                                    : at::empty({rows, scheme.groups(cols)}, on.dtype(at::kFloat));
+  const int64_t own_rows = other ? 0 : rows;
+  const at::Tensor codes = at::empty({own_rows, scheme.code_bytes(cols)}, on.dtype(is_int8 ? at::kChar : at::kByte)),
+                   scales = is_int8 ? at::empty({own_rows}, on.dtype(at::kFloat))
+                                    : at::empty({own_rows, scheme.groups(cols)}, on.dtype(at::kFloat));
   int64_t begin = 0;
   for (const ParameterSpec& spec : block) {
     ops::Parameter& parameter = all_.emplace_back();
     parameter.name = spec.name;
-    parameter.value = at::empty(spec.shape, at::TensorOptions().device(at::kMeta));
-    parameter.packed = {codes.narrow(0, begin, spec.shape[0]), scales.narrow(0, begin, spec.shape[0])};
+    parameter.value = at::empty({1, 1}, at::TensorOptions().device(at::kMeta)).expand(spec.shape); // a shape
+    parameter.packed = other
+                           ? other->at(spec.name).packed
+                           : std::vector{codes.narrow(0, begin, spec.shape[0]), scales.narrow(0, begin, spec.shape[0])};
     parameter.scheme = scheme.name;
     begin += spec.shape[0];
     by_name_[spec.name] = &parameter;

@@ -25,6 +25,7 @@ struct ArenaOptions {
   // How a weight is quantized, or null. What is, does not train. Empty: nothing is.
   std::function<const PackedScheme*(const ParameterSpec&)> scheme_of = {};
   const Parameters* shares_values_with = nullptr; // same model and options: shares its values, has its own gradients
+  const Parameters* shares_base_with = nullptr;   // same model: shares the values of its frozen weights below adapters
 };
 
 class Parameters {
@@ -35,6 +36,7 @@ class Parameters {
   Parameters& operator=(const Parameters&) = delete;
 
   ops::Parameter& at(const std::string& name);
+  const ops::Parameter& at(const std::string& name) const { return const_cast<Parameters*>(this)->at(name); }
   ops::Weight weight(const std::string& name) { return ops::Weight(at(name)); }
   ops::Weight fused(const std::vector<std::string>& names); // adjacent tensors of one block as one
 
@@ -57,7 +59,7 @@ class Parameters {
   void add_gradients(Parameters& other);
 
  private:
-  void add_packed(const ParameterBlock& block, const PackedScheme& scheme, at::Device device);
+  void add_packed(const ParameterBlock& block, const PackedScheme& scheme, const ArenaOptions& options);
 
   at::Tensor trained_, fixed_, gradients_;
   std::deque<ops::Parameter> all_;

@@ -2,8 +2,9 @@
 // shapes, types, options) for the first time, prepares it once, and records a backward step on the tape. Activations
 // are [rows, width], where a row is a token of a pack.
 //
-// One class, by subject: operations.cpp (selection and caches), operations_linear.cpp, operations_kernels.cpp (norms
-// and elementwise operations), operations_attention.cpp, operations_loss.cpp. What only moves rows is in ops/rows.h.
+// One class, by subject: operations.cpp (selection and caches), operations_linear.cpp, operations_adapter.cpp,
+// operations_kernels.cpp (norms and elementwise operations), operations_attention.cpp, operations_loss.cpp. What only
+// moves rows is in ops/rows.h.
 #pragma once
 #include "device/runtime.h"
 #include "ops/attention.h"
@@ -85,8 +86,9 @@ class Operations {
 
   // Here and below `into` is the memory for the result; undefined: new memory.
 
-  // x weight^T + bias. A quantized weight is multiplied by its scheme's quantizer, here and in the two below. In a pass
-  // that shares the weight's gradient with another one, x should lie in pass.input().
+  // x weight^T + bias. A quantized weight is multiplied by its scheme's quantizer, and what the adapters of a weight
+  // add is added, here and in the two below. In a pass that shares the weight's gradient with another one, x should lie
+  // in pass.input().
   Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {},
                const SharedGradientPass& pass = {});
   struct Layer {
@@ -188,6 +190,9 @@ class Operations {
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                     const at::Tensor& weights, double softcap = 0);
 
+  // Of each row of a weight, quantized or not: float32 or wider.
+  at::Tensor squared_norms(const Weight& weight);
+
   // Calls `observe` before each linear of a forward-only pass, with the weight and the input; empty: nothing. Meanwhile
   // linears are computed one by one, and encoders fold no LayerScale into them.
   void observe_linears(std::function<void(const Weight& weight, const at::Tensor& x)> observe) {
@@ -243,6 +248,15 @@ class Operations {
 
   const Quantizer& quantizer_for(const Weight& weight, int64_t tokens);
   Value quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  struct AdaptedWeight;
+  struct AdaptedPass;
+  Value adapted_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  at::Tensor adapted_linear_gradient(const AdaptedPass& pass, const at::Tensor& of_output, const at::Tensor& x,
+                                     bool requires_input);
+  at::Tensor frozen_linear(const at::Tensor& x, const Layer& layer, const at::Tensor& residual, bool records);
+  at::Tensor frozen_input_gradient(const at::Tensor& d_y, const Weight& weight);
+  at::Tensor dora_factors(const Weight& weight, const AdaptedWeight& adapted, std::vector<at::Tensor>& norms);
+  static void join_side_stream_after_backward(Tape& tape);
   at::ScalarType gradient_type(const Layer& layer) const;
   at::Tensor compensated_linear(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
                                 Compensation* compensation);

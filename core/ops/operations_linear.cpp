@@ -19,8 +19,10 @@ void run_on_side_stream(const std::function<void()>& work, int64_t bytes) {
     work();
 }
 
+} // namespace
+
 // Makes the current stream wait for the side stream when the backward pass is through.
-void join_side_stream_after_backward(Tape& tape) {
+void Operations::join_side_stream_after_backward(Tape& tape) {
   struct JoinWhenDestroyed {
     device::Runtime& gpu;
     explicit JoinWhenDestroyed(device::Runtime& runtime) : gpu(runtime) {}
@@ -31,8 +33,6 @@ void join_side_stream_after_backward(Tape& tape) {
   if (device::Runtime* gpu = device::runtime())
     tape.hold_until_done([gpu] { return std::make_shared<JoinWhenDestroyed>(*gpu); });
 }
-
-} // namespace
 
 void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                                  const Weight& bias) {
@@ -115,7 +115,7 @@ Value Operations::quantized_linear(Tape& tape, const Value& x, const Layer& laye
 
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias,
                          const SharedGradientPass& pass) {
-  if (weight.is_quantized()) return linear(tape, x, {weight, bias}, {});
+  if (!weight.is_plain()) return linear(tape, x, {weight, bias}, {});
   const auto shared = tape.records(x, weight, bias) ? pass.gradient_of(weight, x.data.size(0)) : nullptr;
   if (!shared) return linear(tape, x, {weight, bias}, {});
   const Linear& op = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
@@ -146,9 +146,9 @@ Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const V
                          Compensation* compensation) {
   const auto& [weight, bias] = layer;
   if (observe_linear_) observe_linear_(weight, x.data);
-  if (weight.is_quantized()) {
+  if (!weight.is_plain()) {
     if (compensation) compensation->value.reset();
-    return quantized_linear(tape, x, layer, residual);
+    return weight.is_adapted() ? adapted_linear(tape, x, layer, residual) : quantized_linear(tape, x, layer, residual);
   }
   const bool records = tape.records(x, weight, bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_WITH_RESIDUAL, residual.defined());
@@ -189,7 +189,7 @@ void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
                            Compensation* compensation, Gelu form) {
-  if (up.weight.is_quantized() || down.weight.is_quantized() || observe_linear_)
+  if (!up.weight.is_plain() || !down.weight.is_plain() || observe_linear_)
     return linear(tape, gelu(tape, linear(tape, x, up, {}), form), down, residual, compensation);
   const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | form_option(form),

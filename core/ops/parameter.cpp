@@ -66,7 +66,7 @@ Weight::Weight(std::vector<Parameter*> parts) : parts_(std::move(parts)) {
   } else {
     int64_t rows = 0;
     for (const Parameter* part : parts_) rows += part->value.size(0);
-    value_ = at::empty({rows, first.value.size(1)}, first.value.options());
+    value_ = at::empty({1, 1}, first.value.options()).expand({rows, first.value.size(1)}); // a shape
     for (size_t index = 0; index < first.packed.size(); ++index)
       packed_.push_back(view([index](const Parameter& part) -> const at::Tensor& { return part.packed[index]; }));
   }
@@ -91,6 +91,10 @@ Weight Weight::rows(int64_t first, int64_t count) const {
 
 bool Weight::has_gradient() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->has_gradient; });
+}
+
+bool Weight::is_adapted() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->adapter != nullptr; });
 }
 
 bool Weight::begin_write(std::span<const Weight> weights) {

@@ -1,5 +1,7 @@
 // Parameters as operations see them: a value, and the place where its gradient is accumulated.
 #pragma once
+#include "ops/adapter.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -17,7 +19,9 @@ struct Parameter {
   // Of a quantized matrix: its packed tensors and their scheme (fvlm/quantizer.h). `value` then has its shape and no
   // memory. Linears are all that reads it.
   std::vector<at::Tensor> packed;
-  std::string scheme;          // empty: `value` holds the numbers
+  std::string scheme;                     // empty: `value` holds the numbers
+  std::shared_ptr<const Adapter> adapter; // what is added to products with this frozen matrix; null: nothing
+  bool in_base = false;                   // a frozen weight below adapters, which checkpoints leave out
   bool has_gradient = false;   // a gradient was written in this step, so that the next write has to accumulate
   bool on_side_stream = false; // that write was enqueued on the side stream
 };
@@ -45,6 +49,8 @@ class Weight {
   bool defined() const { return value_.defined(); }
   bool requires_grad() const { return gradient_.defined(); }
   bool is_quantized() const { return !packed_.empty(); }
+  bool is_adapted() const; // in any part
+  bool is_plain() const { return !is_quantized() && !is_adapted(); }
   const std::vector<at::Tensor>& packed() const { return packed_; } // of a quantized weight, whose value() is a shape
   const std::string& scheme() const { return parts_.front()->scheme; }
   // The parameters that it is made of, in the order of its rows.

@@ -157,6 +157,7 @@ class Writing {
 TransferReport quantize_model(const QuantizeRequest& request, Registry& registry, const TransferProgress& progress) {
   const ModelDirectory directory = ModelDirectory::open(request.model);
   directory.require_plain("export --quantize");
+  directory.require_no_adapters("export --quantize");
   directory.verify();
   return Writing(request, registry, directory).run(progress);
 }

@@ -65,6 +65,17 @@ struct GhostVis {
 using Vision = std::variant<std::string, Dinov2, Clip, Siglip, Bytes>; // a string is a Hugging Face folder
 using Decoder = std::variant<std::string, Llama, GhostVis>;
 
+// Low-rank adapters of some parts, whose own weights are then frozen.
+struct Lora {
+  std::vector<std::string> parts = {"decoder"}; // names of the encoder ("vision") and of decoders
+  int64_t rank = 0;
+  std::optional<double> alpha; // absent: 2 x rank
+  double dropout = 0;
+  std::vector<std::string> targets = {"q", "v"};
+  std::optional<std::vector<std::string>> modules_to_save;
+  bool dora = false;
+};
+
 struct Model {
   std::optional<std::string> directory; // a model directory that vision, decoder, connector and weights come from
   Vision vision;
@@ -72,6 +83,7 @@ struct Model {
   std::optional<std::vector<Decoder>> decoders; // further ones, which read the same frames: decoder2, decoder3, ...
   Connector connector = default_connector();
   int64_t image_size = 224;
+  std::optional<std::vector<Lora>> adapters;
   size_t decoder_count() const { return 1 + (decoders ? decoders->size() : 0); }
   Model with_decoder(size_t index) const; // as a model of that decoder alone
   std::string tokenizer_folder() const;   // the folder of the decoder's tokenizer.json

@@ -60,6 +60,7 @@ class Rules {
       earlier_.push_back(stage.name);
     }
     check_best_by();
+    check_adapters();
     check_gradients();
     check_positions();
     check_quantization_is_used();
@@ -86,6 +87,16 @@ class Rules {
         fmt::format("{} a folder is named with a '/', as in \"./{}\"",
                     near && !later ? fmt::format("did you mean '{}'?", *near) : "use an earlier stage or \"model\";",
                     stage.from));
+  }
+
+  // What a checkpoint of adapters does not hold has to come from where the run says it does.
+  void check_adapters() {
+    if (!plan_.model.adapters) return;
+    for (const Stage& stage : plan_.stages)
+      if (stage.quantization_aware)
+        reader_.report_at("stages" + key_part(stage.name) + ".quantization_aware",
+                          "the weights below adapters are frozen, and quantization-aware training adapts them",
+                          "leave it out, or train without adapters");
   }
 
   void check_groups(const Stage& stage) {

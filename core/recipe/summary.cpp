@@ -141,6 +141,12 @@ class Summary {
     line("", tower("decoder", "model.decoder", json_["model"]["decoder"]));
     for (size_t i = 1; i < plan_.model.decoder_count(); ++i)
       line("", tower(plan::decoder_name(i), "model.decoders" + index_part(i), json_["model"]["decoders"][i - 1]));
+    if (plan_.model.adapters)
+      for (const plan::Lora& lora : *plan_.model.adapters)
+        line("adapters", {fmt::format("{} of {}", lora.dora ? "DoRA" : "LoRA", join(lora.parts, ", ")),
+                          fmt::format("rank {}", lora.rank),
+                          fmt::format("alpha {:g}", lora.alpha.value_or(2 * static_cast<double>(lora.rank))),
+                          "on " + join(lora.targets, ", ")});
     line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
     if (!plan_.model.connector->reads_bytes())
       line("images", {fmt::format("{0} x {0} pixels", plan_.model.image_size)});
@@ -272,15 +278,15 @@ class Summary {
       auto parts = values_.below(path + ".objective" + index_part(i + 1), {"on", "beta", "teacher"}, {"kind"});
       std::string kind = value_text(terms[i]["kind"]);
       parts.insert(parts.begin(), i == 0 ? kind : "+ " + kind);
+      const plan::Term& term = stage.objective[i];
+      if (term->needs_pairs() && term->reference() == plan::ObjectiveTerm::Reference::none)
+        parts.emplace_back("no reference model");
       line(i == 0 ? "objective" : "", parts);
     }
   }
 
   void schedule(const plan::Stage& stage, const std::string& path) {
     const Json& json = json_of(stage)["schedule"];
-      const plan::Term& term = stage.objective[i];
-      if (term->needs_pairs() && term->reference() == plan::ObjectiveTerm::Reference::none)
-        parts.emplace_back("no reference model");
     if (!json.is_object()) return line("schedule", {value_text(json)});
     std::vector<std::string> parts{value_text(json["kind"])};
     for (auto& part : values_.below(path + ".schedule", {"to", "to_share"}, {"kind", "warmup"})) {

@@ -76,7 +76,7 @@ Snapshot snapshot(const ModelDescription& description, const model::Model& model
   shot.description.step = state.step;
   shot.description.plan_hash = state.plan_hash;
   for (const ops::Parameter& parameter : model.parameters().all())
-    shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
+    if (!parameter.in_base) shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
   optimization.gather_state(
       [&](const std::string& name, const at::Tensor& all) { shot.optimizer[name] = copied(all); });
   return shot;
@@ -132,7 +132,8 @@ RunState read_state(const fs::path& checkpoint) {
 }
 
 void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimization& optimization) {
-  model::load_weights(ModelDirectory::open(checkpoint), model);
+  model::load_weights(ModelDirectory::open(checkpoint), model,
+                      [](const ops::Parameter& parameter) { return !parameter.in_base; });
   optimization.adopt_values();
   const auto file = Safetensors::open(checkpoint / optimizer_file);
   for (auto& [name, tensor] : optimization.state()) {

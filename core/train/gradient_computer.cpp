@@ -61,7 +61,9 @@ GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& st
                                    ops::Operations& operations, const model::Capacity& max, Frozen frozen)
     : stage_(stage), objective_(stage.objective, stage.mode),
       builder_(plan, stage, policy, operations.tensor_options(), max), policy_(policy), ops_(operations),
-      frozen_(std::move(frozen)), captures_(plan.speed.graphs && device::runtime()) {
+      frozen_(std::move(frozen)), drops_(model::has_dropout(policy.config().adapters)),
+      dropout_(static_cast<uint64_t>(plan.seed), "dropout " + stage.name),
+      captures_(plan.speed.graphs && device::runtime()) {
   const int64_t size = plan.model.image_size;
   const auto on_device = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
   if (device::Runtime* gpu = device::runtime())
@@ -152,6 +154,7 @@ void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
 void GradientComputer::forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
                                         bool measure_attention) {
   if (host.samples.empty()) return;
+  if (drops_) policy_.set_dropout_seed(dropout_.bits(static_cast<uint64_t>(host.samples.front().position)));
   const auto staged = stage(host, counts, scale, measure_attention);
   times.add_elapsed("data");
   forward_backward(*staged, times);

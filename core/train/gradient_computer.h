@@ -2,6 +2,7 @@
 // sums of losses in a tensor of the step. An objective is a sum of terms, each the mean over all that the step holds of
 // it, however the step is cut into packs. On a GPU, passes are captured once for each set of shapes and replayed.
 #pragma once
+#include "base/random.h"
 #include "data/stream/host_pack.h"
 #include "objective/objective.h"
 #include "ops/graph_cache.h"
@@ -104,6 +105,8 @@ class GradientComputer {
   int64_t used_rows_ = 0, all_rows_ = 0;
   int64_t kernels_ = 0;
   bool measured_attention_ = false;
+  bool drops_; // an adapter has dropout
+  RandomStream dropout_;
   bool captures_;
   std::unique_ptr<InputStaging> staging_; // on a GPU
   // There, what was staged and captured, by shapes.

@@ -8,6 +8,7 @@ std::vector<Group> groups_of(const plan::Model& model, const plan::Stage& stage,
   std::vector<Group> groups;
   for (const std::string& name : plan::parameter_groups(model)) groups.push_back({name, trains(stage, name), {}});
   for (ops::Parameter& parameter : parameters.all()) {
+    if (parameter.in_base) continue;
     const std::string name = group_of(model, directory_name(parameter.name));
     std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
       return group.name == name;

@@ -22,7 +22,7 @@ ReferenceWeights::ReferenceWeights(const fs::path& run, const plan::Stage& stage
 void ReferenceWeights::keep(const model::Parameters& parameters) const {
   std::map<std::string, at::Tensor> tensors;
   for (const ops::Parameter& parameter : parameters.all())
-    tensors[directory_name(parameter.name)] = parameter.value.cpu();
+    if (!parameter.in_base) tensors[directory_name(parameter.name)] = parameter.value.cpu();
   try {
     std::error_code ignored; // the file's own error says more
     fs::create_directories(file_.parent_path(), ignored);
@@ -43,6 +43,7 @@ bool ReferenceWeights::restore_copy(model::Model& model, const std::string& want
   try {
     const auto file = Safetensors::open(file_);
     for (ops::Parameter& parameter : model.parameters().all()) {
+      if (parameter.in_base) continue;
       const TensorView& view = file.at(directory_name(parameter.name));
       if (view.shape != parameter.value.sizes().vec()) return false;
       parameter.value.copy_(model::tensor_over(view));
@@ -62,7 +63,8 @@ bool ReferenceWeights::restore_checkpoint(model::Model& model, const std::string
     if (!entry.is_symlink() && entry.path().filename().string().starts_with("step-")) folders.push_back(entry.path());
   std::sort(folders.begin(), folders.end(), std::greater());
   for (const fs::path& folder : folders) try {
-      model::load_weights(ModelDirectory::open(folder), model);
+      model::load_weights(ModelDirectory::open(folder), model,
+                          [](const ops::Parameter& parameter) { return !parameter.in_base; });
       if (fingerprint(model.parameters()) != wanted) continue;
       log_info("stage {}: its reference is made from {}", stage_, folder.string());
       return true;

@@ -54,8 +54,7 @@ class Run {
                 : std::make_unique<report::MetricsLog>();
     report::ProgressLine line(leads() ? STDERR_FILENO : -1);
     CheckpointWriter writer(plan_.checkpoint);
-    const auto description = describe(plan_);
-    require_positions(resolved_, description);
+    const auto description = described(place);
     ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
     replicas.parts = std::stoll(ranks_.from_first(std::to_string(replicas.parts)));
     RunContext context{plan_,
@@ -176,6 +175,15 @@ class Run {
     return place;
   }
 
+  // The model of the plan, whose base, if it has one, has to be that of the checkpoint.
+  ModelDescription described(const Place& place) const {
+    ModelDescription description = describe(plan_);
+    description.seal_bases();
+    require_positions(resolved_, description);
+    if (!place.checkpoint.empty()) require_same_base(ModelDirectory::open(place.checkpoint), description);
+    return description;
+  }
+
   void write_report() const {
     if (!request_.write_report || !leads()) return;
     try {
@@ -282,13 +290,12 @@ class Run {
   std::unique_ptr<model::Model> make(const ModelDescription& description, const std::string& from,
                                      const model::ArenaOptions& options) const {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
-    auto model = std::make_unique<model::Model>(model::config_of(description), options);
-    if (from == previous_) {
-      for (ops::Parameter& parameter : model->parameters().all())
-        parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
-      return model;
-    }
-    model::load_weights(ModelDirectory::open(resolve_model(folder_of(from))), *model);
+    if (from != previous_)
+      return make_from(ModelDirectory::open(resolve_model(folder_of(from))), description,
+                       static_cast<uint64_t>(plan_.seed), options);
+    auto model = make_bare(description, options);
+    for (ops::Parameter& parameter : model->parameters().all())
+      if (!parameter.in_base) parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
     return model;
   }
 
@@ -339,7 +346,8 @@ std::string planned_start(const recipe::Resolved& resolved, const TrainRequest& 
 
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
   const c10::InferenceMode without_autograd;
-  const ModelDescription description = describe(resolved.plan);
+  ModelDescription description = describe(resolved.plan);
+  description.seal_bases();
   require_positions(resolved, description);
   std::optional<fs::path> first_from = request.from;
   for (const plan::Stage& planned : resolved.plan.stages) {
@@ -349,10 +357,15 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     data.check_vocabulary_sizes(resolved.plan.model, description.decoders());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
-    model::Model model(model::config_of(description), {});
+    const auto bare = make_bare(description, {});
+    model::Model& model = *bare;
     auto from = std::exchange(first_from, std::nullopt);
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
-    if (from) model::load_weights(ModelDirectory::open(resolve_model(*from)), model);
+    if (from) {
+      const auto directory = ModelDirectory::open(resolve_model(*from));
+      require_same_base(directory, description);
+      if (!description.has_adapters()) model::load_weights(directory, model);
+    }
     for (const plan::Term& term : stage.objective)
       if (const std::string* teacher = term->teacher())
         check_teacher(*teacher, ModelDirectory::open(resolve_model(*teacher)).description().decoder(),

@@ -57,7 +57,7 @@ uint64_t SampleKeys::of(const PackedSample& packed) {
 std::string fingerprint(const model::Parameters& parameters, std::string_view prefix) {
   Xxh64 hash;
   for (const ops::Parameter& parameter : parameters.all()) {
-    if (!parameter.name.starts_with(prefix)) continue;
+    if (!parameter.name.starts_with(prefix) || parameter.in_base) continue; // checksums tell the base
     const at::Tensor value = parameter.value.cpu().contiguous();
     add(hash, std::span<const char>(parameter.name));
     hash.update({static_cast<const std::byte*>(value.const_data_ptr()), static_cast<size_t>(value.nbytes())});

@@ -54,8 +54,13 @@ std::optional<double> peak_flops(at::Device device, plan::Precision precision) {
   return device::peak_flops(devices[index].name, arithmetic);
 }
 
-std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make) {
-  auto made = make({device, type_of(plan.precision), at::kFloat, [](const model::ParameterSpec&) { return false; }});
+std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make,
+                                          const model::Parameters* base) {
+  auto made = make({.device = device,
+                    .dtype = type_of(plan.precision),
+                    .gradient_dtype = at::kFloat,
+                    .trains = [](const model::ParameterSpec&) { return false; },
+                    .shares_base_with = base});
   made->speed = plan.speed;
   return made;
 }
@@ -77,7 +82,8 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   made.model->speed = plan.speed;
   made.model->set_recompute(model::Recompute::from_plan(stage.activation_checkpointing.vision),
                             model::Recompute::from_plan(stage.activation_checkpointing.decoder));
-  if (stage.uses(plan::ObjectiveTerm::Reference::live)) made.frozen.models.reference = make_frozen(plan, device, begin);
+  if (stage.uses(plan::ObjectiveTerm::Reference::live))
+    made.frozen.models.reference = make_frozen(plan, device, begin, &made.model->parameters());
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const std::string* folder = stage.objective[term]->teacher();
     if (!folder) continue;

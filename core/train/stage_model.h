@@ -27,8 +27,9 @@ std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 // Throws Error(data) where the teacher's vocabulary is another than the model's.
 void check_teacher(const std::string& folder, const DecoderConfig& teacher, const DecoderConfig& model);
 
-// A model that does not learn.
-std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
+// A model that does not learn. `base`: of a model whose frozen weights below adapters it shares; null: of none.
+std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make,
+                                          const model::Parameters* base = nullptr);
 
 struct StageModel {
   std::shared_ptr<model::Model> model;

@@ -14,6 +14,10 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
   for (const Group* group : optimization.trained())
     for (const ops::Parameter* parameter : group->parameters) {
       const std::string name = directory_name(parameter->name);
+      if (policy.config().adapters.contains(name.substr(0, name.find('.')))) { // skinny products, which are not counted
+        for (model::TrainedParts& trained : trained_) trained.adapters = true;
+        continue;
+      }
       for (size_t i = 0; i < trained_.size(); ++i) {
         model::TrainedParts& trained = trained_[i];
         trained.vision = trained.vision || name.starts_with("vision.");

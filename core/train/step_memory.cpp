@@ -6,6 +6,7 @@
 #include "ops/cuda_requirements.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
+#include "train/initial_model.h"
 #include "train/synthetic_pack.h"
 
 #include <ATen/ops/empty.h>
@@ -68,7 +69,21 @@ Item item_of(const std::string& part) {
 
 int64_t bytes_of(const model::Parameters& parameters) {
   int64_t bytes = 0;
-  for (const ops::Parameter& parameter : parameters.all()) bytes += static_cast<int64_t>(parameter.value.nbytes());
+  for (const ops::Parameter& parameter : parameters.all()) {
+    if (parameter.packed.empty()) bytes += static_cast<int64_t>(parameter.value.nbytes());
+    for (const at::Tensor& packed : parameter.packed) bytes += static_cast<int64_t>(packed.nbytes());
+  }
+  return bytes;
+}
+
+// Of a reference: what it shares with the model that trains.
+int64_t shared_bytes(const model::Parameters& parameters) {
+  int64_t bytes = 0;
+  for (const ops::Parameter& parameter : parameters.all()) {
+    if (!parameter.in_base) continue;
+    if (parameter.packed.empty()) bytes += static_cast<int64_t>(parameter.value.nbytes());
+    for (const at::Tensor& packed : parameter.packed) bytes += static_cast<int64_t>(packed.nbytes());
+  }
   return bytes;
 }
 
@@ -134,7 +149,8 @@ StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const M
       registry_(without_gpu_ ? *without_gpu_ : registry) {
   const c10::InferenceMode without_autograd;
   operations_ = make_operations(plan_, registry_, at::kMeta);
-  const MakeModel make = [&](const model::ArenaOptions& options) {
+  const MakeModel make = [&, scheme_of = schemes_of(description_)](model::ArenaOptions options) {
+    options.scheme_of = scheme_of;
     return std::make_unique<model::Model>(model::config_of(description_), options);
   };
   model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make);
@@ -186,7 +202,7 @@ budget::Need StepMemory::need(const Step& step, const std::map<std::string, int6
     amount(name == "master" ? Item::masters : Item::moments) += static_cast<int64_t>(state.nbytes());
   amount(Item::real_weights) = step.original_bytes();
   const auto& [reference, teachers] = model_.frozen.models;
-  if (reference) amount(Item::frozen) += bytes_of(reference->parameters());
+  if (reference) amount(Item::frozen) += bytes_of(reference->parameters()) - shared_bytes(reference->parameters());
   for (const auto& [term, teacher] : teachers) amount(Item::frozen) += bytes_of(teacher->parameters());
   amount(Item::pack) = step.incoming_bytes();
   // What is left of that which stays from step to step.

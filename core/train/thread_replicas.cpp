@@ -56,6 +56,7 @@ ThreadReplicas::ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage,
   options.dtype = values.trained().scalar_type();
   options.gradient_dtype = values.gradients().scalar_type();
   options.trains = [&](const model::ParameterSpec& spec) { return values.at(spec.name).gradient.defined(); };
+  options.scheme_of = [&](const model::ParameterSpec& spec) { return find_packed_scheme(values.at(spec.name).scheme); };
   options.shares_values_with = &values;
   for (int64_t i = 1; i < size.parts; ++i) {
     Replica& replica = replicas_.emplace_back();

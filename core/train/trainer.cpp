@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/loading.h"
+#include "train/initial_model.h"
 #include "train/memory.h"
 #include "train/schedule.h"
 #include "train/stage_length.h"
@@ -37,7 +37,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
-    return std::make_unique<model::Model>(model::config_of(context.description), options);
+    return make_bare(context.description, options);
   };
   const MakeModel reference = [&](const model::ArenaOptions& options) {
     return begins ? begin(options) : reference_.make(begin, bare, options);

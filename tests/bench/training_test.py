@@ -52,6 +52,12 @@ class Profile(Bench):
                 self.assertAlmostEqual(plain[rounded] / other[rounded], 1, delta=1e-6, msg=rounded)
             self.assertLess(other["peak_bytes"], plain["peak_bytes"])
 
+    def test_adapters_train_a_part_of_the_numbers(self):
+        plain, lora = self.rows("--configurations", "tiny:2,tiny:2:lora")
+        self.assertAlmostEqual(plain["first_loss"], lora["first_loss"], delta=1e-6)  # B is zeros
+        self.assertLess(lora["last_loss"], lora["first_loss"])
+        self.assertLess(lora["flops"], 0.8 * plain["flops"])  # no gradients of frozen weights
+
     def test_work_that_is_saved_changes_nothing_but_rounding(self):
         saved, = self.rows("--configurations", "tiny:2")
         for switches in ("coarse_in_tower,skip_last_patches", "joint_weight_gradients"):

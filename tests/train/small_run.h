@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/scratch_folder.h"
 #include "base/text.h"
+#include "model/weights/resolve_model.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
 #include "train/run.h"
@@ -85,6 +86,7 @@ class SmallRun : public testing::Test {
     request.file = recipe();
     request.sets = sets;
     request.args = args_;
+    request.read_model_directory = read_model_directory;
     request.args["data"] = data().string();
     return recipe::resolve(request);
   }

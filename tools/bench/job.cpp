@@ -22,6 +22,7 @@ Configuration configuration_named(const std::string& name) {
   configuration.recompute.vision.light = how == "light" || how == "light-vision";
   configuration.recompute.decoder.light = how == "light";
   configuration.caches_teacher = how == "cached-teacher";
+  configuration.lora = how == "lora";
   configuration.recompute.vision.every = configuration.recompute.decoder.every = how == "checkpointing" ? 1 : 0;
   const std::string number = parts.size() > 1 ? parts[1] : "";
   const auto& variants = configuration_variants;
@@ -58,8 +59,10 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   job.model = models.of(shape);
   job.plan.model.vision = (job.model / "vision").string();
   job.plan.model.connector = shape.connector_config();
+  if (configuration.lora) job.plan.model.adapters = {plan::Lora{.rank = 16, .targets = {"all"}}};
   plan::Stage& stage = job.plan.stages.front();
   if (!shape.freeze.empty()) stage.freeze = shape.freeze;
+  if (configuration.lora) stage.freeze = {"connector", "vision"};
   stage.activation_checkpointing = configuration.recompute;
   if (!reference.empty()) {
     objective::Dpo dpo;

@@ -10,16 +10,17 @@
 namespace fvlm::bench {
 
 // "SHAPE:SAMPLES", and ":checkpointing", ":light" or, in the vision tower alone, ":light-vision" where activations are
-// recomputed, or ":cached-teacher" where the teacher's rows are computed once: "135m:8", "1.7b:8:checkpointing".
+// recomputed, ":cached-teacher" where the teacher's rows are computed once, or ":lora" where every linear of the
+// decoder has an adapter of rank 16 and all else is frozen: "135m:8", "1.7b:8:checkpointing".
 struct Configuration {
   std::string name, shape;
   int64_t samples = 0;
   plan::ActivationCheckpointing recompute = {};
-  bool caches_teacher = false;
+  bool caches_teacher = false, lora = false;
 };
 
 inline constexpr std::string_view configuration_variants[] = {"checkpointing", "light", "light-vision",
-                                                              "cached-teacher"};
+                                                              "cached-teacher", "lora"};
 Configuration configuration_named(const std::string& name); // throws Error(usage)
 
 struct Job {

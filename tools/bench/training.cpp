@@ -2,6 +2,7 @@
 
 #include "model/loading.h"
 #include "objective/next_token/settings.h"
+#include "train/initial_model.h"
 #include "train/step_flops.h"
 
 #include <algorithm>
@@ -47,7 +48,13 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
                    const PackSize& capacity, int64_t max_samples)
     : plan_(plan), operations_(train::make_operations(plan, registry, device)),
       capacity_(train::max_capacity_of(plan, plan.stages.front(), capacity, max_samples)) {
-  const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
+  const ModelDirectory directory = ModelDirectory::open(model);
+  ModelDescription description = directory.description();
+  budget::add_adapters(plan.model, description);
+  const train::MakeModel load = [&](const model::ArenaOptions& options) {
+    return plan.model.adapters ? train::make_from(directory, description, 0, options)
+                               : model::load_model(directory, options);
+  };
   stage_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
   const plan::Stage& stage = plan.stages.front();
   const bool caches_reference = stage.uses(plan::ObjectiveTerm::Reference::cached);

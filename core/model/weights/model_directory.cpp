@@ -112,6 +112,15 @@ WeightLayout ModelDescription::layout(const ModelPart& part) const {
   return layout_of(config, encoder, {std::get<DecoderConfig>(neighbour(part, part.decoder, Role::decoder).config)});
 }
 
+bool ModelDescription::has_adapters() const {
+  return std::any_of(parts.begin(), parts.end(), [](const ModelPart& part) { return part.adapter.has_value(); });
+}
+
+void ModelDescription::seal_bases() {
+  for (ModelPart& part : parts)
+    if (part.adapter) part.adapter->base.checksum = base_checksum(*part.folder.weights);
+}
+
 struct ModelDirectory::Content {
   struct Checked {
     std::string name;
@@ -122,7 +131,7 @@ struct ModelDirectory::Content {
   ModelDescription description;
   // One a part.
   std::vector<Safetensors> files;
-  std::vector<WeightLayout> layouts;
+  std::vector<WeightLayout> layouts, adapter_layouts;
   std::vector<Parameter> parameters;
   std::unordered_map<std::string_view, size_t> by_name; // in `parameters`
   std::vector<Checked> checked;
@@ -142,7 +151,10 @@ struct ModelDirectory::Content {
     Problems problems;
     std::unordered_set<std::string> names;
     try {
-      for (const ModelPart& part : description.parts) layouts.push_back(description.layout(part));
+      for (const ModelPart& part : description.parts) {
+        layouts.push_back(description.layout(part));
+        adapter_layouts.push_back(part.adapter ? adapter_layout(*part.adapter, layouts.back()) : WeightLayout());
+      }
     } catch (Error& error) { // a connector without its neighbours
       error.at((path / ModelFile::name).string());
       throw;
@@ -151,7 +163,8 @@ struct ModelDirectory::Content {
       const WeightLayout stored = stored_layout(layouts[part], files[part]);
       const auto bound = bind(files[part], stored);
       const std::string prefix = description.parts[part].name + ".";
-      for (size_t i = 0; i < bound.size(); ++i)
+      const std::optional<PartAdapter>& adapter = description.parts[part].adapter;
+      for (size_t i = 0; i < bound.size() && !adapter; ++i)
         if (bound[i]) note_checksum(prefix + stored.tensors[i].name, bound[i], model_file, names, problems);
       size_t i = 0; // in the file: three tensors for a quantized weight
       for (const TensorSpec& spec : layouts[part].tensors) {
@@ -159,10 +172,16 @@ struct ModelDirectory::Content {
         if (scheme && std::memcmp(bound[i + 2]->data.data(), spec.shape.data(), 2 * sizeof(int64_t)) != 0)
           problems.add("{}{}_shape is not the shape of this model's weight, {}", prefix, spec.name,
                        shape_text(spec.shape));
-        if (bound[i] && spec.parameter)
+        if (bound[i] && spec.parameter && !(adapter && adapter->saves(spec.name)))
           parameters.push_back({prefix + spec.name, part, &spec, bound[i], scheme, scheme ? bound[i + 1] : nullptr,
                                 scheme ? bound[i + 2] : nullptr});
         i += scheme ? 3 : 1;
+      }
+      if (!adapter) continue;
+      for (const TensorSpec& spec : adapter_layouts[part].tensors) {
+        const TensorView& view = adapter->weights->at(spec.name);
+        note_checksum(prefix + spec.name, &view, model_file, names, problems);
+        parameters.push_back({prefix + spec.name, part, &spec, &view, nullptr, nullptr, nullptr, true});
       }
     }
     for (const auto& [name, checksum] : model_file.checksums.value_or(decltype(model_file.checksums)::value_type()))
@@ -174,6 +193,18 @@ struct ModelDirectory::Content {
 
 namespace {
 
+// The folder of a part's frozen weights.
+HuggingFaceFolder open_base(const fs::path& path, const ModelFile::Part& listed) {
+  std::error_code ignored;
+  if (fs::is_directory(listed.base->folder, ignored)) return HuggingFaceFolder::open(listed.base->folder);
+  throw Error(ErrorKind::data,
+              fmt::format("these are adapters, and the weights that they were trained on are not in {}",
+                          shown(listed.base->folder)))
+      .at((path / ModelFile::name).string())
+      .advise(fmt::format("put the base of the part {} back there, or write its new place into \"base\" of this file",
+                          shown(listed.name)));
+}
+
 // A part's config and, in the same order, its weights.
 std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFile::Part& listed) {
   ModelPart part{.name = listed.name};
@@ -183,7 +214,7 @@ std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFil
     part.encoder = listed.encoder, part.decoder = listed.decoder;
     return {std::move(part), Safetensors::open(location)};
   }
-  part.folder = HuggingFaceFolder::open(location);
+  part.folder = listed.base ? open_base(path, listed) : HuggingFaceFolder::open(location);
   const std::string where = (location / "config.json").string();
   const auto same_type = [&](const std::string& model_type) {
     if (listed.model_type.empty() || listed.model_type == model_type) return;
@@ -200,6 +231,12 @@ std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFil
     DecoderConfig config = read_decoder_config(part.folder.config, where);
     same_type(config.model_type);
     part.config = std::move(config);
+  }
+  if (listed.base) {
+    const auto* encoder = std::get_if<VisionConfig>(&part.config);
+    part.adapter =
+        read_adapter(location, encoder ? layout_of(*encoder) : layout_of(std::get<DecoderConfig>(part.config)));
+    part.adapter->base = {listed.base->folder, listed.base->checksum};
   }
   Safetensors weights = *part.folder.weights;
   return {std::move(part), std::move(weights)};
@@ -271,7 +308,25 @@ void ModelDirectory::require_plain(const char* reader) const {
           .advise("use the model that it was quantized from");
 }
 
+void ModelDirectory::require_no_adapters(const char* reader) const {
+  if (description().has_adapters())
+    throw Error(ErrorKind::data, fmt::format("the model has adapters on a base, and {} needs plain weights", reader))
+        .at(path().string())
+        .advise("`fvlm-engine lora merge` adds them to the base");
+}
+
+void ModelDirectory::verify_bases() const {
+  for (const ModelPart& part : description().parts)
+    if (part.adapter && base_checksum(*part.folder.weights) != part.adapter->base.checksum)
+      throw Error(ErrorKind::data,
+                  fmt::format("the weights in {} are not those that the adapters of the part {} were trained on",
+                              shown(part.adapter->base.folder), shown(part.name)))
+          .at((path() / ModelFile::name).string())
+          .advise("put the base back as it was; what was trained on other weights cannot be used with these");
+}
+
 void ModelDirectory::drop(const Parameter& parameter) const {
+  if (parameter.of_adapter) return; // a few pages
   content_->files[parameter.part].drop(*parameter.view);
 }
 
@@ -285,6 +340,7 @@ void ModelDirectory::verify() const {
                    one.name, hash.value(), one.checksum);
   }
   problems.raise(path().string(), "the files are damaged, or were changed by another program: fetch or import it anew");
+  verify_bases();
 }
 
 } // namespace fvlm

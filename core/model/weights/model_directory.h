@@ -3,6 +3,7 @@
 #pragma once
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
+#include "model/weights/adapter.h"
 #include "model/weights/connector.h"
 #include "model/weights/layout.h"
 #include "model/weights/model_file.h"
@@ -53,7 +54,8 @@ struct HuggingFaceFolder {
 struct ModelPart {
   std::string name; // before the names of its parameters: "vision" in "vision.layernorm.weight"
   std::variant<VisionConfig, ConnectorConfig, DecoderConfig> config;
-  HuggingFaceFolder folder; // of an encoder or decoder
+  HuggingFaceFolder folder;           // of an encoder or decoder
+  std::optional<PartAdapter> adapter; // of an encoder or decoder whose own weights are frozen below adapters
   // Of a connector: the parts that it stands between. Empty: the only encoder, and every decoder.
   std::string encoder, decoder;
 
@@ -69,6 +71,9 @@ struct ModelDescription {
   std::vector<ModelPart> parts;
 
   WeightLayout layout(const ModelPart& part) const;
+  bool has_adapters() const;
+  // Notes the checksum of each base: reads all of its bytes.
+  void seal_bases();
   // Of a model that has one part of the role. Throws Error(data) for others.
   const ModelPart& sole_part(Role role) const;
   const VisionConfig& encoder() const { return std::get<VisionConfig>(sole_part(Role::encoder).config); }
@@ -90,6 +95,7 @@ struct Parameter {
   const TensorView* view;                              // of a quantized weight its codes, as they are packed on disk
   const PackedScheme* scheme;                          // of a quantized weight; null: `view` has its numbers
   const TensorView *scale = nullptr, *shape = nullptr; // of a quantized weight
+  bool of_adapter = false;                             // it lies in the adapter's file, not in the part's
 };
 
 // The tensors of a parameter's file by name: itself, or the three of a quantized weight.
@@ -109,6 +115,10 @@ class ModelDirectory {
   WeightSchemes schemes() const; // of quantized weights
   // Throws Error(data) for a quantized model, which `reader` ("training") cannot read.
   void require_plain(const char* reader) const;
+  // Throws Error(data) for a model with adapters, which `reader` cannot read.
+  void require_no_adapters(const char* reader) const;
+  // Throws Error(data) where the weights below adapters are not those that they were trained on: reads them all.
+  void verify_bases() const;
   // Lets go of the memory behind a parameter, for whoever has copied it.
   void drop(const Parameter& parameter) const;
   // Reads everything. Throws Error(data) that names every tensor whose bytes are not those that were written. Without
@@ -150,7 +160,9 @@ class ModelDirectoryWriter {
   };
   void open_part(size_t index, const std::function<DType(const std::string& name)>& dtype_of,
                  const WeightSchemes& schemes);
+  void open_adapter(size_t index, const std::function<DType(const std::string& name)>& dtype_of);
   void write_config(size_t index, const WeightLayout& stored);
+  void write_beside(const ModelPart& part, const nlohmann::json& config);
   void pass_over();
   std::vector<std::byte> passenger_bytes(const Step& step) const;
 

@@ -31,6 +31,11 @@ std::string location_of(const ModelPart& part) {
   return part.role() == Role::connector ? part.name + ".safetensors" : part.name;
 }
 
+// In the model directory, of a tensor in the part's file.
+std::string own_name(const ModelPart& part, const std::string& tensor) {
+  return part.name + "." + (part.adapter ? name_of_peft(tensor) : tensor);
+}
+
 } // namespace
 
 void HuggingFaceFolder::set_dtype(nlohmann::json& config, const std::vector<TensorInfo>& tensors) {
@@ -68,6 +73,7 @@ ModelDirectoryWriter::ModelDirectoryWriter(fs::path path, ModelDescription descr
 void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(const std::string&)>& dtype_of,
                                      const WeightSchemes& schemes) {
   const ModelPart& part = description_.parts[index];
+  if (part.adapter) return open_adapter(index, dtype_of);
   WeightLayout layout = description_.layout(part);
   const std::string prefix = part.name + ".";
   const DType first = dtype_of(prefix + layout.tensors.at(0).name);
@@ -101,6 +107,24 @@ void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(con
   if (part.role() != Role::connector) write_config(index, layout);
 }
 
+// The adapters alone, in PEFT's form, and beside them what goes along with the base.
+void ModelDirectoryWriter::open_adapter(size_t index, const std::function<DType(const std::string&)>& dtype_of) {
+  const ModelPart& part = description_.parts[index];
+  const WeightLayout base = description_.layout(part), layout = adapter_layout(*part.adapter, base);
+  const fs::path folder = this->folder() / location_of(part);
+  make_folders(folder);
+  std::vector<TensorInfo> tensors;
+  for (const TensorSpec& spec : layout.tensors)
+    tensors.push_back({peft_name(spec.name), dtype_of(part.name + "." + spec.name), spec.shape});
+  const auto& writer = writers_.emplace_back(folder / PartAdapter::weights_file, std::move(tensors));
+  for (const TensorInfo& tensor : writer.order()) {
+    steps_.push_back({index, {name_of_peft(tensor.name), tensor.dtype, tensor.shape}, true});
+    order_.push_back({own_name(part, tensor.name), tensor.dtype, tensor.shape});
+  }
+  write_file_atomic(folder / PartAdapter::config_file, adapter_config_json(*part.adapter, base).dump(2) + "\n");
+  write_beside(part, part.folder.config);
+}
+
 // config.json with the element type that the weights have now, and the files that go along.
 void ModelDirectoryWriter::write_config(size_t index, const WeightLayout& stored) {
   const ModelPart& part = description_.parts[index];
@@ -110,6 +134,10 @@ void ModelDirectoryWriter::write_config(size_t index, const WeightLayout& stored
                                      : architecture_of(std::get<DecoderConfig>(part.config))};
   HuggingFaceFolder::set_dtype(config, writers_[index].order());
   HuggingFaceFolder::set_quantization(config, stored);
+  write_beside(part, config);
+}
+
+void ModelDirectoryWriter::write_beside(const ModelPart& part, const nlohmann::json& config) {
   const fs::path folder = this->folder() / location_of(part);
   write_file_atomic(folder / "config.json", config.dump(2) + "\n");
   if (!part.folder.whole_model.is_null())
@@ -172,10 +200,11 @@ void ModelDirectoryWriter::finish() {
     listed.encoder = described.encoder, listed.decoder = described.decoder;
     if (const auto* encoder = std::get_if<VisionConfig>(&described.config)) listed.model_type = encoder->model_type;
     if (const auto* decoder = std::get_if<DecoderConfig>(&described.config)) listed.model_type = decoder->model_type;
+    if (described.adapter) listed.base = {described.adapter->base.folder, described.adapter->base.checksum};
     if (const auto* connector = std::get_if<ConnectorConfig>(&described.config)) listed.connector = *connector;
     const auto checksums = writers_[part].commit();
     for (size_t i = 0; i < checksums.size(); ++i)
-      noted.emplace(described.name + "." + writers_[part].order()[i].name, checksums[i]);
+      noted.emplace(own_name(described, writers_[part].order()[i].name), checksums[i]);
   }
   write_file_atomic(folder() / ModelFile::name, file.text());
   finished_ = true;

@@ -65,6 +65,17 @@ std::optional<Role> role_of(const std::string& word) {
   return std::nullopt;
 }
 
+ModelFile::Part::Base read_base(const Json& json, ConfigReader& part) {
+  ConfigReader reader(json, part.where());
+  reader.refuse_unknown(std::array{"folder", "checksum"});
+  ModelFile::Part::Base base{.folder = reader.text("folder", std::nullopt)};
+  const auto checksum = json.contains("checksum") ? parse_checksum(json["checksum"]) : std::nullopt;
+  if (!checksum) reader.problems().add("the checksum must be text of 16 hexadecimal digits");
+  base.checksum = checksum.value_or(0);
+  for (const std::string& problem : reader.problems().list()) part.problems().add("base: {}", problem);
+  return base;
+}
+
 ModelFile::Part read_part(ConfigReader& reader) {
   ModelFile::Part part;
   part.name = reader.text("name", std::nullopt);
@@ -79,8 +90,9 @@ ModelFile::Part read_part(ConfigReader& reader) {
   part.location = reader.text(key, std::nullopt);
   reader.refuse_unless(!reader.has(key) || is_inside(part.location), key, "it has to lie inside the model directory");
   if (!is_connector) {
-    reader.refuse_unknown(std::array{"name", "role", "folder", "model_type"});
+    reader.refuse_unknown(std::array{"name", "role", "folder", "model_type", "base"});
     part.model_type = reader.text("model_type", "");
+    if (const Json* base = reader.object("base")) part.base = read_base(*base, reader);
     return part;
   }
   reader.refuse_unknown(std::array{"name", "role", "file", "encoder", "decoder", "config"});
@@ -125,6 +137,8 @@ nlohmann::ordered_json part_json(const ModelFile::Part& part) {
   if (part.role != Role::connector) {
     out["folder"] = part.location;
     out["model_type"] = part.model_type;
+    if (part.base)
+      out["base"] = {{"folder", part.base->folder}, {"checksum", fmt::format("{:016x}", part.base->checksum)}};
     return out;
   }
   out["file"] = part.location;

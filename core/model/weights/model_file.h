@@ -27,6 +27,12 @@ struct ModelFile {
     std::string model_type;       // of an encoder or decoder; empty: config.json alone says it
     ConnectorConfig connector;    // of a connector
     std::string encoder, decoder; // of a connector: the parts that it stands between; empty: the only one of that role
+    // Of a part with adapters, which `location` holds: where its frozen weights are.
+    struct Base {
+      std::string folder;
+      uint64_t checksum = 0;
+    };
+    std::optional<Base> base;
   };
 
   std::string model, stage, plan_hash;

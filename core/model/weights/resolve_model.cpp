@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "model/weights/model_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -75,6 +77,13 @@ fs::path resolve_model(const fs::path& named) {
 void read_model_directory(plan::Model& model) {
   const fs::path directory = *model.directory;
   const ModelFile file = ModelFile::read(directory);
+  for (const ModelFile::Part& part : file.parts)
+    if (part.base)
+      throw Error(ErrorKind::data,
+                  fmt::format("these are adapters of the part {}, and a recipe's model needs its weights", part.name))
+          .at(directory.string())
+          .advise("name the base as `directory` and this one as the stage's `from`; or merge them: `fvlm-engine lora "
+                  "merge`");
   const fs::path vision = directory / file.sole_part(Role::encoder, directory).location;
   model.vision = vision.string();
   model.connector = file.sole_part(Role::connector, directory).connector;

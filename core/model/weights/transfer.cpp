@@ -172,6 +172,7 @@ TransferReport import_whole_model(const WholeImportRequest& request, const Trans
 
 TransferReport export_model(const fs::path& model, const fs::path& out, DType dtype, const TransferProgress& progress) {
   ModelDirectory directory = ModelDirectory::open(model);
+  directory.require_no_adapters("export");
   directory.verify();
   Sources sources;
   for (const Parameter& parameter : directory.parameters())
@@ -184,6 +185,7 @@ TransferReport export_model(const fs::path& model, const fs::path& out, DType dt
 TransferReport export_whole_model(const fs::path& model, const fs::path& out, std::optional<DType> dtype,
                                   const TransferProgress& progress) {
   const ModelDirectory directory = ModelDirectory::open(model);
+  directory.require_no_adapters("export --huggingface");
   directory.verify();
   WholeModelForm form = assemble(directory);
   Sources sources;

@@ -39,8 +39,7 @@ Preference kto(double beta, const at::Tensor& ratios) {
                    rejected = at::sigmoid((of_chosen - ratios.select(1, 1)) * beta);
   Preference made;
   made.losses = (1 - chosen + 1 - rejected) * 0.5;
-  made.gradient =
-      pair_of(chosen * (1 - chosen) * (-0.5 * beta), rejected * (1 - rejected) * (0.5 * beta));
+  made.gradient = pair_of(chosen * (1 - chosen) * (-0.5 * beta), rejected * (1 - rejected) * (0.5 * beta));
   made.figures = {((of_chosen + of_rejected) * 0.5).expand_as(made.losses)};
   return made;
 }
@@ -67,30 +66,34 @@ Preference preference(const Dpo& term, const at::Tensor& policy, const at::Tenso
                    difference = ratios.select(1, 0) - ratios.select(1, 1);
   Preference made;
   switch (term.kind()) {
-    case Dpo::Loss::sigmoid: {
-      const Logistic logistic(difference * beta, term.label_smoothing.value_or(0));
-      made.losses = logistic.loss;
-      made.gradient = of_difference(logistic.slope, beta);
-      break;
-    }
-    case Dpo::Loss::ipo: {
-      const at::Tensor distance = difference - 1 / (2 * beta);
-      made.losses = distance * distance;
-      made.gradient = of_difference(distance, 2);
-      break;
-    }
-    case Dpo::Loss::hinge:
-      made.losses = at::relu(1 - difference * beta);
-      made.gradient = of_difference(made.losses.gt(0).to(at::kDouble).neg(), beta);
-      break;
-    case Dpo::Loss::kto: made = kto(beta, ratios); break;
-    case Dpo::Loss::simpo: {
-      const Logistic logistic(difference * beta - term.gamma.value_or(0.5), term.label_smoothing.value_or(0));
-      made.losses = logistic.loss;
-      made.gradient = of_difference(logistic.slope, beta);
-      break;
-    }
-    case Dpo::Loss::orpo: made = orpo(beta, policy); break;
+  case Dpo::Loss::sigmoid: {
+    const Logistic logistic(difference * beta, term.label_smoothing.value_or(0));
+    made.losses = logistic.loss;
+    made.gradient = of_difference(logistic.slope, beta);
+    break;
+  }
+  case Dpo::Loss::ipo: {
+    const at::Tensor distance = difference - 1 / (2 * beta);
+    made.losses = distance * distance;
+    made.gradient = of_difference(distance, 2);
+    break;
+  }
+  case Dpo::Loss::hinge:
+    made.losses = at::relu(1 - difference * beta);
+    made.gradient = of_difference(made.losses.gt(0).to(at::kDouble).neg(), beta);
+    break;
+  case Dpo::Loss::kto:
+    made = kto(beta, ratios);
+    break;
+  case Dpo::Loss::simpo: {
+    const Logistic logistic(difference * beta - term.gamma.value_or(0.5), term.label_smoothing.value_or(0));
+    made.losses = logistic.loss;
+    made.gradient = of_difference(logistic.slope, beta);
+    break;
+  }
+  case Dpo::Loss::orpo:
+    made = orpo(beta, policy);
+    break;
   }
   made.rewards = ratios * beta;
   return made;

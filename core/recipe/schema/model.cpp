@@ -1,7 +1,11 @@
 // The schema of fvlm.model { }: vision tower, decoder and connector.
+#include "base/text.h"
 #include "model/connector/settings.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"
+
+#include <map>
+#include <set>
 
 namespace fvlm::recipe {
 namespace {
@@ -137,6 +141,59 @@ Ref<GhostVis> ghostvis() {
   return type;
 }
 
+Ref<Lora> lora() {
+  static const auto type =
+      record<Lora>("Lora", "lora",
+                   "Low-rank adapters (LoRA, DoRA) on linears of an encoder or a decoder that comes from a folder. Its "
+                   "own weights are frozen, in the run's precision or quantized as they are in the folder (QLoRA); the "
+                   "adapters alone have gradients and an optimizer, and checkpoints hold them alone.")
+          .usage("fvlm.lora { rank = 16, alpha = 32, targets = { \"q\", \"v\" } }")
+          .field("parts", &Lora::parts, list(text(), {.min = 1, .allow_single = true}),
+                 "Which parts: vision, decoder, decoder2 and so on.")
+          .field("rank", &Lora::rank, integer(between(1, 4096)), "Rank of each adapter.")
+          .required()
+          .field("alpha", &Lora::alpha, optional(number(above(0))),
+                 "What an adapter adds is scaled by alpha / rank. Default: 2 x rank.")
+          .field("dropout", &Lora::dropout, number(at_least(0).below(1)),
+                 "Share of the inputs of adapters that is zeroed in training.")
+          .field("targets", &Lora::targets, list(text(), {.min = 1, .allow_single = true}),
+                 "Linears that get an adapter: q, k, v, o, gate, up, down of any family, names of modules or ends of "
+                 "such names as in PEFT (\"self_attn.q_proj\"), or all.")
+          .field("modules_to_save", &Lora::modules_to_save, optional(list(text(), {.min = 1, .allow_single = true})),
+                 "Modules of the part that train whole, beside the adapters: names or ends of names, none of a linear "
+                 "of a layer.")
+          .example("{ \"model.norm\" }")
+          .field("dora", &Lora::dora, boolean(),
+                 "DoRA: a trained magnitude for each output feature, and adapters of the direction. Dropout then "
+                 "applies to what the adapters read alone.")
+          .done();
+  return type;
+}
+
+void check_adapters(Reader& reader, const Model& model) {
+  if (!model.adapters) return;
+  std::map<std::string, bool> comes_from_folder{
+      {"vision", model.directory || std::holds_alternative<std::string>(model.vision)}};
+  comes_from_folder[decoder_name(0)] = model.directory || std::holds_alternative<std::string>(model.decoder);
+  for (size_t i = 1; i < model.decoder_count(); ++i)
+    comes_from_folder[decoder_name(i)] = std::holds_alternative<std::string>((*model.decoders)[i - 1]);
+  std::set<std::string> seen;
+  for (size_t i = 0; i < model.adapters->size(); ++i)
+    for (const std::string& part : (*model.adapters)[i].parts) {
+      const std::string path = ".adapters" + index_part(i + 1) + ".parts";
+      std::vector<std::string> known;
+      for (const auto& [name, unused] : comes_from_folder) known.push_back(name);
+      if (!comes_from_folder.contains(part) && !model.directory)
+        reader.report_at(path, fmt::format("the model has no part '{}' that can have adapters", part),
+                         advise_key(part, known));
+      else if (comes_from_folder.contains(part) && !comes_from_folder[part])
+        reader.report_at(path, fmt::format("the part '{}' is new, and adapters need weights that exist", part),
+                         "train it whole, or name the folder of a trained one");
+      if (!seen.insert(part).second)
+        reader.report_at(path, fmt::format("the part '{}' has two adapters", part), "remove one of them");
+    }
+}
+
 } // namespace
 
 Ref<Model> model_schema() {
@@ -171,6 +228,9 @@ Ref<Model> model_schema() {
               "the encoder's folder, where there is one (not for DINOv2); or, with a `directory` whose connector makes "
               "rows of every patch, as in LLaVA and SmolVLM, that of its encoder.")
           .unit("pixels")
+          .field("adapters", &Model::adapters, optional(list(lora(), {.min = 1, .allow_single = true})),
+                 "Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.")
+          .example("fvlm.lora { rank = 16, targets = { \"q\", \"k\", \"v\", \"o\" } }")
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
                  "model directory. Matched parameters leave those three groups; no parameter may match two groups.")
@@ -185,6 +245,7 @@ Ref<Model> model_schema() {
             for (const std::string& own : reserved)
               if (model.groups.contains(own))
                 reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
+            check_adapters(reader, model);
             if (model.decoders && !model.connector->goes_with_several_decoders())
               reader.report_at(".decoders",
                                fmt::format("what fvlm.{} makes of a frame is for one decoder", model.connector->name()),

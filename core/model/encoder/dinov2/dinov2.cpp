@@ -51,7 +51,7 @@ Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const EncodeOptions& op
   if (!options.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
   std::vector<Operations::LayerWithScale> attention, mlp;
   for (const VitLayer& layer : layers_) {
-    if (layer.out.weight.is_quantized() || layer.down.weight.is_quantized() || ops.observes_linears()) return folded;
+    if (!layer.out.weight.is_plain() || !layer.down.weight.is_plain() || ops.observes_linears()) return folded;
     attention.push_back({layer.out, layer.attention_scale});
     mlp.push_back({layer.down, layer.mlp_scale});
   }

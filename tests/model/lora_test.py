@@ -1,0 +1,284 @@
+"""LoRA and DoRA beside PEFT: gradients of every adapter in decoders and encoders, merged weights, adapters that go out and come in,
+and adapters on a quantized base.
+
+usage: lora_test.py FVLM_ENGINE; exit 77 where the oracle's wheels are missing."""
+import copy
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from byte_tokenizer import tokenizer
+from with_transformers import engine, folder as root
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForImageTextToText, Dinov2Config, Dinov2Model, LlamaConfig, Qwen2Config, Qwen2ForCausalLM,
+                          SmolVLMConfig)
+
+try:
+    import peft
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+VOCABULARY, IMAGE = 260, 256
+VISION = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
+TEXT = {"vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
+TOKENS = [3, *[IMAGE] * 4, 17, 99, 5, 42, 201, 7, 7, 31]
+FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
+         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}'}
+TARGETS = {"decoder": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+           "vision": ["q_proj", "v_proj", "out_proj", "fc1", "fc2"]}
+
+
+def run(*command, code=0):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                            env={**os.environ, "FVLM_CACHE": str(root / "cache")})
+    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    return result.stderr if code else result.stdout
+
+
+def draw(model):
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        else:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+
+
+def write_batch(path, tokens, frames):
+    ids = torch.tensor([-1 if token == IMAGE else token for token in tokens])
+    save_file({"frames": frames, "frame_counts": torch.tensor([len(frames)]), "input_ids": ids,
+               "text_lengths": torch.tensor([len(tokens)]),
+               "loss_mask": torch.tensor([token != IMAGE for token in tokens]).to(torch.uint8)}, path)
+
+
+def traced(model, *options, batch="batch"):
+    run(engine, "trace", root / model, "--batch", root / f"{batch}.safetensors", "--out", root / "trace.safetensors", *options)
+    return load_file(root / "trace.safetensors")
+
+
+def setUpModule():
+    global whole, frames
+    torch.manual_seed(1)
+    config = SmolVLMConfig(vision_config=VISION, text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2,
+                           tie_word_embeddings=True)
+    whole = AutoModelForImageTextToText.from_config(config).eval()
+    draw(whole)
+    whole.save_pretrained(root / "hf")
+    for file, content in FILES.items():
+        (root / "hf" / file).write_text(content)
+    run(engine, "import", "--model", root / "hf", "--out", root / "plain")
+    frames = torch.randn(1, 3, 28, 28)
+    write_batch(root / "batch.safetensors", TOKENS, frames)
+
+
+def part_of(model, part):
+    return model.model.text_model if part == "decoder" else model.model.vision_model
+
+
+class CausalLm(torch.nn.Module):
+    """A text model under the names of its causal form, which PEFT's names of a decoder come from."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+
+def adapted(model, part, dora=False, rank=4):
+    """PEFT's adapters with drawn weights on a part of the whole model, in place; and the folder that PEFT writes."""
+    inner = CausalLm(part_of(model, part)) if part == "decoder" else part_of(model, part)
+    wrapped = peft.get_peft_model(inner, peft.LoraConfig(r=rank, lora_alpha=10, target_modules=TARGETS[part], use_dora=dora))
+    for name, parameter in wrapped.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.1 * torch.randn_like(parameter)
+        elif "magnitude" in name:
+            parameter.data = parameter.data * (1 + 0.2 * torch.randn_like(parameter))
+    out = root / f"peft-{part}-{dora}"
+    shutil.rmtree(out, ignore_errors=True)
+    wrapped.save_pretrained(out)
+    return wrapped, out
+
+
+def expected_of(model, wrapped, part):
+    """Logits, loss and gradients of the adapters, by the engine's names."""
+    tokens = torch.tensor(TOKENS)
+    rows = model(input_ids=tokens[None], pixel_values=frames[None].to(next(model.parameters()).dtype)).logits[0]
+    is_text = tokens != IMAGE
+    loss = F.cross_entropy(rows[:-1], tokens[1:], reduction="none")[is_text[1:]].mean()
+    loss.backward()
+    gradients = {}
+    for name, parameter in wrapped.named_parameters():
+        if parameter.requires_grad:
+            own = name.removeprefix("base_model.model.").replace(".default", "")
+            own = own.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
+            gradients[f"grad.{part}.{own}"] = parameter.grad
+    return {"logits": rows[is_text].detach(), "loss": loss.detach()} | gradients
+
+
+def relative(mine, right):
+    return ((mine - right).abs().max() / right.abs().max()).item()
+
+
+class Lora(unittest.TestCase):
+    def imported(self, adapter, base="plain", part="decoder"):
+        shutil.rmtree(root / "adapted", ignore_errors=True)
+        run(engine, "lora", "import", adapter, "--base", root / base, "--part", part, "--out", root / "adapted")
+        return "adapted"
+
+    def test_gradients_are_those_of_peft(self):
+        for part in TARGETS:
+            for dora in (False, True):
+                with self.subTest(part=part, dora=dora):
+                    model = copy.deepcopy(whole).double()
+                    wrapped, saved = adapted(model, part, dora)
+                    expected = expected_of(model, wrapped, part)
+                    self.assertGreater(len(expected), 2 * len(TARGETS[part]))
+                    trace = traced(self.imported(saved, part=part), "--grads", "--dtype", "fp64")
+                    worst = 0
+                    for name, right in expected.items():
+                        self.assertGreater(right.abs().max().item(), 0, name)
+                        worst = max(worst, relative(trace[name].reshape(right.shape), right))
+                        self.assertLess(relative(trace[name].reshape(right.shape), right), 1e-5, name)
+                    print(f"{part}, DoRA {dora}: {len(expected) - 2} gradients, {worst:.1e}")
+                    frozen = {key for key in trace if key.startswith(f"grad.{part}.") and key not in expected}
+                    self.assertEqual(frozen, set(), "frozen weights have no gradients")
+
+    def test_a_qwen2_and_a_dinov2(self):
+        torch.manual_seed(3)
+        decoder = Qwen2ForCausalLM(Qwen2Config(**TEXT | {"tie_word_embeddings": True})).eval()
+        draw(decoder)
+        decoder.save_pretrained(root / "qwen2")
+        (root / "qwen2" / "tokenizer.json").write_text(FILES["tokenizer.json"])
+        vision = Dinov2Model(Dinov2Config(**VISION | {"mlp_ratio": 2})).eval()
+        draw(vision)
+        vision.save_pretrained(root / "dinov2")
+        run(engine, "import", "--vision", root / "dinov2", "--decoder", root / "qwen2", "--out", root / "families")
+        tokens = torch.tensor([5, 9, 77, 3, 250, 14, 14, 8])
+        write_batch(root / "text.safetensors", tokens.tolist(), torch.zeros(0, 3, 28, 28))
+        for dora in (False, True):
+            model = copy.deepcopy(decoder).double()
+            wrapped = peft.get_peft_model(model, peft.LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj", "down_proj"],
+                                                                 use_dora=dora, modules_to_save=["model.norm"]))
+            for name, parameter in wrapped.named_parameters():
+                if "lora_B" in name:
+                    parameter.data = 0.1 * torch.randn_like(parameter)
+            wrapped.save_pretrained(root / f"qwen2-{dora}")
+            rows = wrapped(input_ids=tokens[None]).logits[0]
+            F.cross_entropy(rows[:-1], tokens[1:]).backward()
+            trace = traced(self.imported(root / f"qwen2-{dora}", "families"), "--grads", "--dtype", "fp64", batch="text")
+            self.assertLess(relative(trace["logits"], rows.detach()), 1e-5)
+            seen = 0
+            for name, parameter in wrapped.named_parameters():
+                if not parameter.requires_grad:
+                    continue
+                own = name.removeprefix("base_model.model.").replace(".default", "").replace("modules_to_save.", "")
+                own = own.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
+                self.assertLess(relative(trace[f"grad.decoder.{own}"].reshape(parameter.shape), parameter.grad), 1e-5, own)
+                seen += 1
+            self.assertEqual(seen, 2 * 3 * (3 if dora else 2) + 1)
+        # The encoder's LayerScale is not folded into linears that have adapters: merged and unmerged agree.
+        wrapped = peft.get_peft_model(copy.deepcopy(vision), peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj", "fc2"]))
+        for name, parameter in wrapped.named_parameters():
+            if "lora_B" in name:
+                parameter.data = 0.3 * torch.randn_like(parameter)
+        wrapped.save_pretrained(root / "dinov2-peft")
+        wrapped_before = [(name, parameter.clone()) for name, parameter in wrapped.named_parameters()]
+        write_batch(root / "one.safetensors", tokens.tolist(), frames)
+        ours = traced(self.imported(root / "dinov2-peft", "families", "vision"), batch="one")
+        shutil.rmtree(root / "merged", ignore_errors=True)
+        run(engine, "lora", "merge", root / "adapted", "--out", root / "merged")
+        merged = traced("merged", batch="one")
+        self.assertGreater(relative(traced("families", batch="one")["visual_tokens"], merged["visual_tokens"]), 1e-2)
+        self.assertLess(relative(ours["visual_tokens"], merged["visual_tokens"]), 1e-5)
+        wrapped.merge_and_unload().save_pretrained(root / "dinov2-merged")
+        theirs = load_file(root / "dinov2-merged" / "model.safetensors")
+        for name, tensor in load_file(root / "merged" / "vision" / "model.safetensors").items():
+            self.assertLess((tensor - theirs[name]).abs().max().item(), 1e-6, name)
+        # And back, under the names that transformers has for its modules.
+        shutil.rmtree(root / "out", ignore_errors=True)
+        run(engine, "lora", "export", root / "adapted", "--out", root / "out")
+        loaded = peft.PeftModel.from_pretrained(copy.deepcopy(vision), root / "out")
+        for name, parameter in loaded.named_parameters():
+            if "lora_" in name:
+                self.assertTrue(torch.equal(parameter, dict(wrapped_before)[name]), name)
+
+    def test_merged_weights_and_adapters_that_go_out_and_in(self):
+        for dora in (False, True):
+            model = copy.deepcopy(whole)
+            wrapped, saved = adapted(model, "decoder", dora)
+            with torch.no_grad():
+                rows = model(input_ids=torch.tensor([TOKENS]), pixel_values=frames[None]).logits[0]
+            right = rows[torch.tensor(TOKENS) != IMAGE]
+            unmerged = traced(self.imported(saved))["logits"]
+            self.assertLess(relative(unmerged, right), 1e-5, "an adapter of PEFT's")
+            self.assertGreater(relative(traced("plain")["logits"], right), 0.05, "the adapter does something")
+            shutil.rmtree(root / "merged", ignore_errors=True)
+            run(engine, "lora", "merge", root / "adapted", "--out", root / "merged")
+            self.assertFalse((root / "merged" / "decoder" / "adapter_config.json").exists())
+            self.assertLess(relative(traced("merged")["logits"], unmerged), 1e-5, "merged")
+            # The folder is PEFT's own form: what it loads gives the same logits.
+            shutil.rmtree(root / "out", ignore_errors=True)
+            run(engine, "lora", "export", root / "adapted", "--out", root / "out")
+            again = copy.deepcopy(whole)
+            loaded = peft.PeftModel.from_pretrained(CausalLm(part_of(again, "decoder")), root / "out")
+            self.assertEqual(loaded.peft_config["default"].target_modules, set(TARGETS["decoder"]))
+            with torch.no_grad():
+                rows = again(input_ids=torch.tensor([TOKENS]), pixel_values=frames[None]).logits[0]
+            self.assertLess(relative(rows[torch.tensor(TOKENS) != IMAGE], right), 1e-6, "loaded by PEFT")
+
+    def test_a_quantized_base_has_the_gradients_of_its_numbers(self):
+        for scheme in ("int8", "int4"):
+            shutil.rmtree(root / scheme, ignore_errors=True)
+            run(engine, "export", root / "plain", "--quantize", scheme, "--skip", "vision.*", "--skip", "connector.*",
+                "--out", root / scheme)
+            for dora in (False, True):
+                wrapped, saved = adapted(copy.deepcopy(whole), "decoder", dora)
+                on_codes = traced(self.imported(saved, scheme), "--grads")
+                # What the codes stand for: the base with an adapter that adds nothing, merged.
+                shutil.rmtree(root / "empty", ignore_errors=True)
+                peft.get_peft_model(CausalLm(part_of(copy.deepcopy(whole), "decoder")),
+                                    peft.LoraConfig(r=1, target_modules=["q_proj"])).save_pretrained(root / "empty")
+                shutil.rmtree(root / "numbers", ignore_errors=True)
+                run(engine, "lora", "merge", root / self.imported(root / "empty", scheme), "--out", root / "numbers")
+                on_numbers = traced(self.imported(saved, "numbers"), "--grads")
+                names = [name for name in on_numbers if ".lora_" in name]
+                self.assertEqual(len(names), 2 * 7 * (3 if dora else 2))
+                for name in [*names, "logits"]:
+                    self.assertLess(relative(on_codes[name], on_numbers[name]), 2e-4, f"{scheme}: {name}")
+
+    def test_what_is_said_of_adapters_that_do_not_fit(self):
+        wrapped, saved = adapted(copy.deepcopy(whole), "decoder")
+        self.imported(saved)
+        base = root / "plain" / "decoder" / "model.safetensors"
+        before = base.read_bytes()
+        try:
+            base.write_bytes(before[:-4] + bytes(4))
+            self.assertIn('are not those that the adapters of the part "decoder" were trained on',
+                          run(engine, "trace", root / "adapted", "--batch", root / "batch.safetensors", "--out", root / "x", code=4))
+            (root / "plain" / "decoder").rename(root / "plain" / "away")
+            self.assertIn("the weights that they were trained on are not in",
+                          run(engine, "trace", root / "adapted", "--batch", root / "batch.safetensors", "--out", root / "x", code=4))
+        finally:
+            if (root / "plain" / "away").exists():
+                (root / "plain" / "away").rename(root / "plain" / "decoder")
+            base.write_bytes(before)
+        self.assertIn("names one of vision, decoder",
+                      run(engine, "lora", "import", saved, "--base", root / "plain", "--part", "decoder2", "--out", root / "x", code=2))
+        self.assertIn("which the base does not have as a linear",
+                      run(engine, "lora", "import", saved, "--base", root / "plain", "--part", "vision", "--out", root / "x", code=4))
+        for verb in (["export", root / "adapted", "--dtype", "bf16"], ["export", root / "adapted", "--quantize", "int8"]):
+            self.assertIn("lora merge", run(engine, *verb, "--out", root / "x", code=4))
+        self.assertIn("no adapters to merge", run(engine, "lora", "merge", root / "plain", "--out", root / "x", code=4))
+        config = saved / "adapter_config.json"
+        config.write_text(config.read_text().replace('"rank_pattern": {}', '"rank_pattern": {"q_proj": 8}'))
+        self.assertIn("rank_pattern",
+                      run(engine, "lora", "import", saved, "--base", root / "plain", "--out", root / "x", code=4))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,240 @@
+// Runs that train adapters: what checkpoints hold, how they resume, what they share with a reference, and mistakes.
+#include "base/error.h"
+#include "model/adapter.h"
+#include "model/loading.h"
+#include "model/weights/adapter_transfer.h"
+#include "quantize/quantize_model.h"
+#include "small_run.h"
+#include "train/initial_model.h"
+#include "train/stage_model.h"
+#include "train/step_memory.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <csignal>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace fvlm::train {
+namespace {
+
+class LoraRun : public SmallRun {
+ protected:
+  static constexpr const char* adapters = R"(fvlm.lora { rank = 2, targets = { "q", "v", "down" } })";
+
+  // A trained model as base, and a recipe whose decoder has adapters.
+  void SetUp() override {
+    run("base", {}, {.stage = "align"});
+    base_ = StageFolder(folder("base") / "align").of(10);
+    describe_adapters(adapters);
+  }
+
+  void describe_adapters(const std::string& lora, const std::string& base = "") {
+    write_file_atomic(recipe(), small_recipe);
+    std::string text = read_file(recipe());
+    const size_t begin = text.find("  model = fvlm.model {"), end = text.find("  checkpoint = ");
+    text.replace(begin, end - begin,
+                 "  model = fvlm.model { directory = \"" + (base.empty() ? base_.string() : base) +
+                     "\", image_size = 16" + (lora.empty() ? "" : ", adapters = " + lora) + " },\n");
+    write_file_atomic(recipe(), text);
+  }
+
+  fs::path last(const std::string& name, const char* stage) const {
+    const StageFolder stages(folder(name) / stage);
+    return stages.of(stages.steps().back());
+  }
+
+  std::string mistake(const std::function<void()>& work) const {
+    try {
+      work();
+    } catch (const Error& error) {
+      return error.text();
+    }
+    return "nothing was thrown";
+  }
+
+  fs::path base_;
+};
+
+TEST_F(LoraRun, CheckpointsHoldAdaptersAlone) {
+  run("lora", {}, {.stage = "align"});
+  const fs::path checkpoint = last("lora", "align");
+  EXPECT_FALSE(fs::exists(checkpoint / "decoder" / "model.safetensors"));
+  EXPECT_TRUE(fs::exists(checkpoint / "decoder" / "adapter_config.json"));
+  EXPECT_TRUE(fs::exists(checkpoint / "decoder" / "tokenizer.json"));
+  const auto file = Safetensors::open(checkpoint / "decoder" / "adapter_model.safetensors");
+  EXPECT_EQ(file.tensors().size(), 2 * 3 * 2U); // A and B of three linears in two layers
+  for (const TensorView& tensor : file.tensors()) EXPECT_NE(tensor.name.find(".lora_"), std::string::npos);
+  const auto directory = ModelDirectory::open(checkpoint);
+  const auto& adapter = *directory.description().parts.back().adapter;
+  EXPECT_EQ(adapter.base.folder, fs::weakly_canonical(base_ / "decoder").string());
+  EXPECT_EQ(adapter.rank, 2);
+  EXPECT_EQ(adapter.alpha, 4);
+  // Encoder and connector, which have no adapters, train and are there whole. The optimizer has moments of the rest
+  // alone: two for each trained number.
+  EXPECT_TRUE(fs::exists(checkpoint / "vision" / "model.safetensors"));
+  int64_t trained = 0;
+  for (const fvlm::Parameter& parameter : directory.parameters())
+    if (parameter.name.find("decoder.") != 0 || parameter.of_adapter) trained += elements_of(parameter.spec->shape);
+  const auto state = Safetensors::open(checkpoint / "training_state" / "optimizer.safetensors");
+  for (const TensorView& moment : state.tensors()) {
+    EXPECT_GE(static_cast<int64_t>(moment.elements()), trained);
+    EXPECT_LT(static_cast<int64_t>(moment.elements()), trained + 64 * 100) << "padding of blocks at most";
+  }
+  // The adapters have learnt: B began as zeros.
+  for (const TensorView& tensor : file.tensors()) {
+    const c10::InferenceMode without_autograd;
+    EXPECT_GT(model::tensor_over(tensor).abs().max().item<double>(), 1e-4) << tensor.name;
+  }
+}
+
+TEST_F(LoraRun, ResumesToTheSameBits) {
+  describe_adapters(
+      R"(fvlm.lora { rank = 2, dropout = 0.2, dora = true, targets = "all", modules_to_save = "model.norm" })");
+  run("whole");
+  for (const int64_t step : {1, 4, 4, 8, 5}) run("parts", {"checkpoint.every=1"}, {.max_steps = step});
+  run("parts", {"checkpoint.every=1"});
+  for (const char* stage : {"align", "instruct", "prefer"})
+    for (const char* name : {"decoder/adapter_model.safetensors", "connector.safetensors", "vision/model.safetensors",
+                             "training_state/optimizer.safetensors"})
+      EXPECT_TRUE(read_file(last("whole", stage) / name) == read_file(last("parts", stage) / name))
+          << stage << ": " << name;
+}
+
+// kill -9 before the optimizer's step, a step later each time.
+TEST_F(LoraRun, AfterKillsIsBitExact) {
+  const std::vector<std::string> sets{"checkpoint.every=1"};
+  run("whole", sets, {.stage = "align"});
+  for (int kills = 1; kills <= 6; ++kills) {
+    const pid_t child = fork();
+    if (child == 0) {
+      TrainRequest request{.stage = "align"};
+      request.faults.before_step = [kills](const std::string&, int64_t step, model::Parameters&) {
+        if (step >= 3 * kills / 2) ::kill(getpid(), SIGKILL);
+      };
+      try {
+        run("killed", sets, request);
+      } catch (const std::exception&) {
+      }
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "kill " << kills;
+  }
+  run("killed", sets, {.stage = "align"});
+  for (const char* name :
+       {"decoder/adapter_model.safetensors", "connector.safetensors", "training_state/optimizer.safetensors"})
+    EXPECT_TRUE(read_file(last("whole", "align") / name) == read_file(last("killed", "align") / name)) << name;
+}
+
+TEST_F(LoraRun, DropoutChangesTheRun) {
+  run("without", {"stages.align.samples=16"}, {.stage = "align"});
+  run("with", {"stages.align.samples=16", "model.adapters.1.dropout=0.5"}, {.stage = "align"});
+  EXPECT_FALSE(read_file(last("without", "align") / "decoder/adapter_model.safetensors") ==
+               read_file(last("with", "align") / "decoder/adapter_model.safetensors"));
+}
+
+TEST_F(LoraRun, AReferenceSharesTheBase) {
+  const auto plan = resolved().plan;
+  const c10::InferenceMode without_autograd;
+  ModelDescription description = describe(plan);
+  description.seal_bases();
+  const auto directory = ModelDirectory::open(base_);
+  const MakeModel begin = [&](const model::ArenaOptions& options) {
+    return make_from(directory, description, 42, options);
+  };
+  const StageModel made = make_stage_model(plan, plan.stages[2], registry_, at::kCPU, begin, begin);
+  int shared = 0, own = 0;
+  for (ops::Parameter& parameter : made.model->parameters().all()) {
+    const ops::Parameter& other = made.frozen.models.reference->parameters().at(parameter.name);
+    EXPECT_TRUE(parameter.value.equal(other.value)) << parameter.name;
+    const bool is_same = parameter.value.data_ptr() == other.value.data_ptr();
+    EXPECT_EQ(is_same, parameter.name.starts_with("decoder.") && !model::is_of_adapter(parameter.name))
+        << parameter.name;
+    (is_same ? shared : own) += 1;
+  }
+  EXPECT_GT(shared, 10);
+  EXPECT_GT(own, 10);
+}
+
+TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {
+  const auto with = resolved();
+  const auto description = describe(with.plan);
+  int64_t base = 0, adapters_counted = 0;
+  for (const budget::GroupLine& line : budget::group_lines(with.plan.model, with.plan.stages[0], description)) {
+    EXPECT_EQ(line.trained, line.name != "decoder (base)") << line.name;
+    if (line.name == "decoder (base)") base = line.parameters;
+    if (line.name == "decoder") adapters_counted = line.parameters;
+  }
+  EXPECT_GT(base, 1000);
+  EXPECT_EQ(adapters_counted, 2 * 2 * ((16 + 16) + (16 + 16) + (16 + 32))); // rank x layers x (in + out) of q, v, down
+  const auto need = [&](const recipe::Resolved& resolved, size_t stage) {
+    return stage_budget(resolved.plan, resolved.plan.stages[stage], describe(resolved.plan), registry_,
+                        budget::Device::cpu)
+        .step.amounts;
+  };
+  const auto of = [](const budget::Amounts& amounts, budget::Item item) { return amounts[static_cast<size_t>(item)]; };
+  const auto lora = need(with, 2);
+  describe_adapters("");
+  const auto plain = need(resolved(), 2);
+  using enum budget::Item;
+  EXPECT_LT(of(lora, gradients) + 4 * base - 4 * adapters_counted, of(plain, gradients) + 4 * 64 * 100);
+  EXPECT_LT(of(lora, moments), of(plain, moments));
+  EXPECT_LT(of(lora, frozen) + 4 * base - 4 * adapters_counted, of(plain, frozen) + 4 * 64 * 100)
+      << "the reference shares the base";
+}
+
+TEST_F(LoraRun, LearnsOnInt4) {
+  quantize::QuantizeRequest request;
+  request.model = base_;
+  request.out = folder("int4");
+  request.quantization = {"int4", {"connector.*", "vision.*"}};
+  quantize::quantize_model(request, registry_, [](uint64_t, uint64_t) {});
+  describe_adapters(R"(fvlm.lora { rank = 4, targets = "all" })", folder("int4").string());
+  run("qlora",
+      {"stages.align.freeze=vision,connector", "stages.align.samples=160", "stages.align.optimizer.lr=0.03",
+       "log_every=1"},
+      {.stage = "align"});
+  std::vector<double> losses;
+  for (const auto& line : metrics(folder("qlora")))
+    if (line["kind"] == "step") losses.push_back(line["loss"]);
+  ASSERT_EQ(losses.size(), 20U);
+  EXPECT_LT(losses[17] + losses[18] + losses[19], 0.97 * (losses[0] + losses[1] + losses[2]));
+  EXPECT_EQ(ModelDirectory::open(last("qlora", "align")).schemes().size(), 2 * 7U);
+}
+
+TEST_F(LoraRun, SaysWhatDoesNotFit) {
+  const auto refused = [&](const std::string& lora) {
+    return mistake([&] {
+      describe_adapters(lora);
+      describe(resolved().plan);
+    });
+  };
+  EXPECT_THAT(refused(R"(fvlm.lora { rank = 2, targets = { "q_prok" } })"),
+              testing::HasSubstr("did you mean 'q_proj'?"));
+  EXPECT_THAT(refused("fvlm.lora { rank = 0 }"), testing::HasSubstr("rank"));
+  EXPECT_THAT(refused("fvlm.lora { rank = 2, parts = { 'connector' } }"), testing::HasSubstr("no part 'connector'"));
+  EXPECT_THAT(refused("fvlm.lora { rank = 2, modules_to_save = { 'q_proj' } }"), testing::HasSubstr("is a linear"));
+  EXPECT_THAT(refused("{ fvlm.lora { rank = 2 }, fvlm.lora { rank = 4 } }"), testing::HasSubstr("has two adapters"));
+
+  describe_adapters(adapters);
+  run("lora", {}, {.max_steps = 4});
+  // The base changes below the run.
+  const fs::path weights = base_ / "decoder" / "model.safetensors";
+  std::string bytes = read_file(weights);
+  const std::string before = bytes;
+  bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+  write_file_atomic(weights, bytes);
+  EXPECT_THAT(mistake([&] { run("lora"); }), testing::HasSubstr("the base has changed since"));
+  write_file_atomic(weights, before);
+  run("lora", {}, {.max_steps = 1});
+  // Adapters of another shape.
+  describe_adapters("fvlm.lora { rank = 4 }");
+  EXPECT_THAT(mistake([&] { run("other", {"stages.align.from=" + last("lora", "align").string()}); }),
+              testing::HasSubstr("are of rank 2, alpha 4 on 6 linears"));
+}
+
+} // namespace
+} // namespace fvlm::train
