@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "budget/budget_text.h"
 #include "budget/described_model.h"
+#include "budget/rank_budget.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
@@ -65,7 +66,7 @@ std::string groups_or_reason(const plan::Plan& plan) {
 }
 
 // Loads LibTorch. Throws Error(data) where the model's folders do not exist.
-void print_budget(const plan::Plan& plan, budget::Device device, Registry& registry, bool json) {
+void print_budget(const plan::Plan& plan, budget::Device device, int64_t ranks, Registry& registry, bool json) {
   const ModelDescription description = budget::describe(plan);
   const auto groups = groups_of(plan, description);
   std::vector<budget::StageBudget> stages;
@@ -75,17 +76,24 @@ void print_budget(const plan::Plan& plan, budget::Device device, Registry& regis
     auto& assumptions = stages.back().assumptions;
     assumptions.insert(assumptions.begin(), data.said);
   }
-  if (json)
-    fmt::print("{}", dump(budget::budgets_json(groups, stages)));
-  else
+  std::vector<budget::RankBudget> of_ranks;
+  for (const budget::StageBudget& stage : stages) of_ranks.push_back(budget::rank_budget(plan, stage, ranks));
+  if (json) {
+    auto document = budget::budgets_json(groups, stages);
+    for (size_t i = 0; i < document.size() && ranks > 1; ++i)
+      document[i]["rank"] = budget::rank_json(of_ranks[i], ranks);
+    fmt::print("{}", dump(document));
+  } else {
     fmt::print("{}\n{}", budget::groups_text(groups), budget::budgets_text(stages, device));
+    if (ranks > 1) fmt::print("\n{}", budget::ranks_text(of_ranks, ranks));
+  }
 }
 
 } // namespace
 
 int run_plan(Arguments arguments) {
   Options options(
-      "plan RECIPE [--all | --budget | --diff OTHER] [--device cpu|cuda] [--set PATH=VALUE]\n"
+      "plan RECIPE [--all | --budget [--ranks N] | --diff OTHER] [--device cpu|cuda] [--set PATH=VALUE]\n"
       "      [--arg NAME=VALUE] [--json]",
       "Print the plan that a recipe resolves to: what its author set, a summary of each stage, and the parameters\n"
       "that each trains. With --budget, estimate the memory that each needs.\n"
@@ -96,6 +104,7 @@ int run_plan(Arguments arguments) {
       .value("diff", "OTHER", "compare with another recipe or plan file; --arg applies to both, --set to RECIPE alone")
       .flag("all", "print every value, defaults included, and where each was written")
       .flag("budget", "print only the tables of parameters and memory")
+      .value("ranks", "N", "with --budget, also what each of so many ranks needs and sends in a step")
       .value("device", "cpu|cuda", "the device to estimate memory for; default: cuda where there is one, else cpu")
       .flag("json", "print one JSON document on standard output: a plan file, or with --budget the tables");
   auto parsed = options.parse(arguments);
@@ -110,8 +119,11 @@ int run_plan(Arguments arguments) {
   }
   require_positions(resolved);
   const budget::Device device = device_named(parsed->value("device"));
+  const int64_t ranks = parsed->integer_or("ranks", 1);
+  if (ranks < 1 || (parsed->value("ranks") && !parsed->flag("budget")))
+    throw Error(ErrorKind::usage, "--ranks: expected a number of at least 1, beside --budget");
   if (parsed->flag("budget"))
-    print_budget(resolved.plan, device, *open_registry(*parsed), parsed->flag("json"));
+    print_budget(resolved.plan, device, ranks, *open_registry(*parsed), parsed->flag("json"));
   else if (parsed->flag("json"))
     fmt::print("{}", dump(recipe::plan_document(resolved)));
   else if (parsed->flag("all"))

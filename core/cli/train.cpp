@@ -60,12 +60,16 @@ void refuse_beside_find_batch(const ParsedOptions& parsed) {
       throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
 }
 
-// These open what one process has.
-void refuse_several_ranks(const ParsedOptions& parsed, int64_t ranks) {
+// As which rank a launcher started this process; it sees the rank's GPU alone from here on.
+std::optional<dist::Launch> launch_of(const ParsedOptions& parsed) {
+  const auto launch = dist::launch_of_environment();
+  if (!launch) return {};
   for (const char* option : {"find-batch", "dry-run"})
-    if (ranks > 1 && parsed.flag(option))
-      throw Error(ErrorKind::usage, fmt::format("--{} runs in one process, and {} ranks were started", option, ranks))
+    if (launch->ranks > 1 && parsed.flag(option))
+      throw Error(ErrorKind::usage, fmt::format("--{} runs in one process, and {} were started", option, launch->ranks))
           .advise("start it without torchrun or srun");
+  dist::choose_gpu(*launch);
+  return launch;
 }
 
 // Trains, as one of several ranks where a launcher started them.
@@ -131,11 +135,7 @@ int train_stages(Arguments arguments) {
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  const auto launch = dist::launch_of_environment();
-  if (launch) {
-    refuse_several_ranks(*parsed, launch->ranks);
-    dist::choose_gpu(*launch);
-  }
+  const auto launch = launch_of(*parsed);
   const auto resolved = recipe::resolve(recipe_request(*parsed));
 
   train::TrainRequest request;

@@ -35,6 +35,9 @@ class Group {
   // Whether a CUDA graph can capture the operations.
   virtual bool is_capturable() const = 0;
 
+  // Ends operations that wait for a rank which was lost: no more are called.
+  virtual void abort() {}
+
   // In place; every rank has the same bits afterwards.
   [[nodiscard]] virtual PendingPointer all_reduce(const at::Tensor& values, Reduction reduction) = 0;
   [[nodiscard]] virtual PendingPointer broadcast(const at::Tensor& values, int64_t from) = 0;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace fvlm::dist {
 namespace {
@@ -45,10 +46,13 @@ class NcclGroup : public Group {
  public:
   NcclGroup(nccl::Communicator communicator, int64_t rank, RankWatch& watch)
       : communicator_(communicator), rank_(static_cast<size_t>(rank)), watch_(watch) {}
-  ~NcclGroup() override { (void)nccl_.abort(communicator_); } // does not wait for ranks that were lost
+  ~NcclGroup() override { NcclGroup::abort(); } // does not wait for ranks that were lost
 
   const char* name() const override { return "nccl"; }
   bool is_capturable() const override { return true; }
+  void abort() override {
+    if (communicator_) (void)nccl_.abort(std::exchange(communicator_, nullptr));
+  }
 
   PendingPointer all_reduce(const at::Tensor& values, Reduction reduction) override {
     const auto operation = reduction == Reduction::max ? nccl::Operation::max : nccl::Operation::sum;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace fvlm::dist {
@@ -16,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* failure_key = "failure";
 constexpr auto grace = 5s; // of a main thread that waits for a device, to notice by itself that a rank was lost
+constexpr std::chrono::milliseconds max_silence = 60s; // of a process that lives, whatever its main thread does
 
 std::string sign_key(int64_t rank) {
   return fmt::format("sign/{}", rank);
@@ -80,6 +82,7 @@ Error RankWatch::explain(const std::string& what) {
                     "({})",
                     what);
   }
+  if (abort_) abort_();
   return lost(text);
 }
 
@@ -153,7 +156,7 @@ void RankWatch::look_at_next() {
   if (sign != next_sign_ || !sign) {
     next_sign_ = sign;
     next_since_ = now;
-  } else if (next != options_.rank && now - next_since_ > options_.timeout) {
+  } else if (next != options_.rank && now - next_since_ > std::min(options_.timeout, max_silence)) {
     of_thread_->set_once(failure_key, fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})",
                                                   next, parse(*sign).doing));
   }

@@ -33,7 +33,7 @@ class RankWatch {
  public:
   struct Options {
     int64_t rank = 0, ranks = 1;
-    std::chrono::milliseconds timeout;       // for how long a rank may be silent, or waited for
+    std::chrono::milliseconds timeout;       // for how long a rank may be waited for, or silent: at most a minute
     std::chrono::milliseconds interval{400}; // between two signs of life
     // Ends the process when its main thread is stuck in wait_for_device() after a rank was lost.
     std::function<void(const Error& error)> end_process = {};
@@ -49,6 +49,10 @@ class RankWatch {
   void count_collective() { ++collectives_; }
   // Between these two the main thread waits for a device, which waits for other ranks.
   void wait_for_device(bool waits);
+
+  // Is called by the main thread before it throws what explain() says, as memory of a device may be needed by
+  // operations that wait for the lost rank. [setup]
+  void set_abort(std::function<void()> abort) { abort_ = std::move(abort); }
 
   // This rank fails: the others are told why, unless another one failed before. [main thread]
   void report(const std::string& why);
@@ -70,6 +74,7 @@ class RankWatch {
 
   std::unique_ptr<Board> board_, of_thread_;
   Options options_;
+  std::function<void()> abort_;
   std::atomic<int64_t> collectives_ = 0;
   std::mutex lock_; // guards what follows
   std::condition_variable changed_;

@@ -142,6 +142,7 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
     };
     made.devices = make_nccl_group(launch.rank, launch.ranks, share, *made.watch);
     ranks->device_group_ = made.devices.get();
+    made.watch->set_abort([&group = *made.devices] { group.abort(); });
   } else if (launch.rank == 0) {
     log_warning("several ranks share a GPU, which NCCL refuses: gradients go through the host's memory");
   }

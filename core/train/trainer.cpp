@@ -369,11 +369,11 @@ bool Trainer::must_observe_now() const {
 bool Trainer::observe() {
   if (!pending_) return true;
   const PendingStep step = *std::exchange(pending_, std::nullopt);
-  context_.ranks.wait_for_device(true);
-  step.numbers.read();
-  context_.ranks.wait_for_device(false);
   if (!std::exchange(reported_active_, true)) report_active(step);
-  if (const auto why = observer_.observe(step, *model_.optimization, times_)) {
+  context_.ranks.wait_for_device(true); // for its numbers
+  const auto why = observer_.observe(step, *model_.optimization, times_);
+  context_.ranks.wait_for_device(false);
+  if (why) {
     const int64_t back_at = checkpoints_.roll_back(*why);
     observer_.begin_anew();
     state_.guard.rolled_back_to = back_at;
