@@ -1,6 +1,7 @@
 #include "cli/answering_model.h"
 
 #include "base/error.h"
+#include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/plugin_options.h"
 #include "model/weights/model_file.h"
@@ -39,6 +40,7 @@ AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, co
                 fmt::format("{} answers questions about pictures, and this model's encoder reads text as bytes", verb))
         .at(folder.string())
         .advise("ask it with `generate --context TEXT`");
+  use_draft_model(parsed, folder, generator);
 }
 
 } // namespace fvlm::cli

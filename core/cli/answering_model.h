@@ -13,8 +13,8 @@
 namespace fvlm::cli {
 
 struct AnsweringModel {
-  // Of the options MODEL, with_execution_options() and with_image_options(). `verb` is for messages. Throws Error(data)
-  // for a model without a tokenizer, or whose encoder reads text.
+  // Of the options MODEL, with_execution_options(), with_image_options() and with_draft_options(). `verb` is for
+  // messages. Throws Error(data) for a model without a tokenizer, or whose encoder reads text.
   AnsweringModel(const ParsedOptions& parsed, const char* verb);
   // The same for a model directory and an execution that other options say.
   AnsweringModel(const ParsedOptions& parsed, const char* verb, const std::filesystem::path& model,

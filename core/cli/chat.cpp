@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "cli/answering_model.h"
 #include "cli/chat_session.h"
+#include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/line_reader.h"
 #include "cli/sampling_options.h"
@@ -41,14 +42,14 @@ Options chat_options() {
       "and change lines, and Ctrl-C stops an answer. Commands begin with a slash; /help lists them. The page\n"
       "of `serve` is the same in a browser.",
       "chat runs/quickstart --image dog.jpg");
-  with_sampling_options(
+  with_draft_options(with_sampling_options(
       with_media_options(with_execution_options(options).positional(
                              "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
           .value("image", "FILE", "show a JPEG or PNG with the first message (repeatable)")
           .value("video", "FILE", "show a video, or a folder of images, with the first message")
           .value("max-tokens", "N", "tokens of an answer at most; default 512")
           .value("history", "FILE",
-                 "keep the lines that are typed in this file, for the arrow keys of later sessions"));
+                 "keep the lines that are typed in this file, for the arrow keys of later sessions")));
   return options;
 }
 
@@ -57,7 +58,7 @@ Options chat_options() {
 int chat_with_model(Arguments arguments) {
   const auto parsed = chat_options().parse(arguments);
   if (!parsed) return 0;
-  ChatSettings settings{sampling_of(*parsed), parsed->integer_or("max-tokens", 512)};
+  ChatSettings settings{sampling_of(*parsed), parsed->integer_or("max-tokens", 512), draft_tokens_of(*parsed)};
   if (settings.max_tokens < 1)
     throw Error(ErrorKind::usage, fmt::format("--max-tokens: expected 1 or more, got {}", settings.max_tokens));
   const bool is_terminal = isatty(STDIN_FILENO) != 0;

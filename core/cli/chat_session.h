@@ -14,6 +14,7 @@ namespace fvlm::cli {
 struct ChatSettings {
   infer::Sampling sampling;
   int64_t max_tokens = 512;
+  int64_t draft_tokens = 0; // see infer::BatchOptions
 };
 
 class ChatSession {

@@ -4,6 +4,7 @@
 #include "base/mapped_file.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
@@ -31,13 +32,6 @@
 
 namespace fvlm::cli {
 namespace {
-
-// The tokenizer of a model directory, or nothing where it has none.
-std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model) {
-  const auto file = decoder_folder(model) / "tokenizer.json";
-  if (!std::filesystem::exists(file)) return std::nullopt;
-  return Tokenizer::from_file(file);
-}
 
 // The text without special tokens. Nothing where there is no tokenizer, or where the model generated an id that the
 // tokenizer does not have.
@@ -213,23 +207,23 @@ int generate_answers(Arguments arguments) {
       "sample's text as its prompt and no loss_mask; without a tokenizer.json it prints token ids. Times include\n"
       "encoding frames and prompts.",
       "generate runs/quickstart --video clip.mp4 --prompt \"Which colour came first?\"");
-  with_sampling_options(
-      with_media_options(
-          with_execution_options(options)
-              .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
-              .value("prompt", "TEXT",
-                     "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them in a "
-                     "text")
-              .value("image", "FILE", "a JPEG or PNG")
-              .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
-              .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
-          .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32"))
+  with_draft_options(
+      with_sampling_options(
+          with_media_options(
+              with_execution_options(options)
+                  .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+                  .value("prompt", "TEXT",
+                         "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
+                         "in a "
+                         "text")
+                  .value("image", "FILE", "a JPEG or PNG")
+                  .value("video", "FILE",
+                         "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
+                  .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
+              .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")))
       .value("stop", "TEXT", "stop before this text (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")
-      .value("speculate", "N",
-             "check up to N tokens a step that followed earlier where the text repeats itself; the answer is the same, "
-             "and sooner where it repeats much; default 0")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
@@ -250,14 +244,12 @@ int generate_answers(Arguments arguments) {
                 fmt::format("--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit));
   answer_options.ignore_eos = parsed->flag("ignore-eos");
   answer_options.sampling = sampling_of(*parsed);
-  answer_options.draft_tokens = parsed->integer_or("speculate", 0);
-  if (answer_options.draft_tokens < 0 || answer_options.draft_tokens > 64)
-    throw Error(ErrorKind::usage,
-                fmt::format("--speculate: expected 0 to 64 tokens, got {}", answer_options.draft_tokens));
+  answer_options.draft_tokens = draft_tokens_of(*parsed);
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
   infer::Generator answerer(model, execution, *registry);
+  use_draft_model(*parsed, model, answerer);
   return batch ? answer_prompts(*parsed, model, answerer, answer_options)
                : answer_question(*parsed, model, answerer, answer_options, *registry);
 }

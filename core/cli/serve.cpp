@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/answering_model.h"
+#include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/tensor_module.h"
 #include "serve/api_server.h"
@@ -29,8 +30,8 @@ Options serve_options() {
                   "or set one and\n"
                   "put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the requests that have begun.",
                   "serve runs/quickstart --port 8000");
-  with_image_options(with_execution_options(options).positional(
-                         "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
+  with_draft_options(with_image_options(with_execution_options(options).positional(
+                         "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
       .value("allow-host", "NAME",
@@ -43,8 +44,6 @@ Options serve_options() {
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
       .value("prefill-rows", "N",
              "rows of prompts in one step, so that long prompts do not stall answers; default 2048, on a CPU 256")
-      .value("speculate", "N",
-             "check up to N tokens a step that followed earlier where a text repeats itself; default 0")
       .value("body-limit", "MIB", "the largest request; default 32")
       .value("connections", "N", "connections at a time; default 1024")
       .value("idle", "SECONDS", "how long a client may take to send a request or to read an answer; default 60")
@@ -92,7 +91,7 @@ int serve_model(Arguments arguments) {
   limits.requests = positive(*parsed, "queue", limits.requests);
   limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
   if (parsed->value("prefill-rows")) limits.prefill_rows = positive(*parsed, "prefill-rows", 1);
-  if (parsed->value("speculate")) limits.draft_tokens = positive(*parsed, "speculate", 1);
+  limits.draft_tokens = draft_tokens_of(*parsed);
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));

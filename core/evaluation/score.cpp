@@ -1,6 +1,7 @@
 #include "evaluation/score.h"
 
 #include "feed/model_samples.h"
+#include "infer/generation_batch.h"
 #include "model/attention_entropy.h"
 #include "model/objectives.h"
 #include "ops/torch_threads.h"
@@ -32,12 +33,6 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   capacity.longest_sequence = std::max(capacity.longest_sequence, set.longest().sequence); // answers may be longer
   capacity.longest_video = set.longest().video;
   return capacity;
-}
-
-int64_t parameters_of(const model::Model& model) {
-  int64_t parameters = 0;
-  for (const ops::Parameter& parameter : model.parameters().all()) parameters += parameter.value.numel();
-  return parameters;
 }
 
 // The text whose answer is right.
@@ -196,7 +191,7 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
 Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress, size_t decoder) {
   const c10::InferenceMode without_gradients;
-  const ops::ModelThreads threads(parameters_of(model));
+  const ops::ModelThreads threads(infer::parameter_count(model));
   const auto outputs =
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   Scores scores;

@@ -1,6 +1,7 @@
 #include "infer/generation_batch.h"
 
 #include "infer/ngram.h"
+#include "ops/torch_threads.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -18,6 +19,10 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Passes of a small model over so many rows, or a multiple, have as much work for threads as those of a model so many
+// times as large over a few.
+constexpr int64_t rows_of_threads = 32;
+
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
   if (options.prefill_rows > 0) return {options.page_rows, options.prefill_rows};
   if (device.is_cuda()) return {options.page_rows, 2048, 8192};
@@ -26,10 +31,20 @@ SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
 
 } // namespace
 
+int64_t parameter_count(const model::Model& model) {
+  int64_t count = 0;
+  for (const ops::Parameter& parameter : model.parameters().all()) count += parameter.value.numel();
+  return count;
+}
+
 GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
-      scheduler_(limits_of(options, ops.options().device)), graphs_(model, ops) {}
+      parameters_(parameter_count(model)), scheduler_(limits_of(options, ops.options().device)), graphs_(model, ops) {
+  if (options.draft_model && options.draft_tokens > 0)
+    draft_model_ = std::make_unique<DraftModel>(*options.draft_model, ops, limits_of(options, ops.options().device),
+                                                model.config().decoder.vocab_size);
+}
 
 int64_t GenerationBatch::add(Prompt prompt) {
   Sampler sampler(prompt.sampling);
@@ -46,8 +61,19 @@ int64_t GenerationBatch::add(Prompt prompt) {
 }
 
 bool GenerationBatch::cancel(int64_t number) {
+  const bool is_open = answers_.contains(number);
+  forget(number);
+  return is_open;
+}
+
+void GenerationBatch::forget(int64_t number) {
+  scheduler_.remove(number);
+  if (draft_model_) draft_model_->remove(number);
   answers_.erase(number);
-  return scheduler_.remove(number);
+}
+
+std::optional<SchedulerCounts> GenerationBatch::draft_model_counts() const {
+  return draft_model_ ? std::optional(draft_model_->counts()) : std::nullopt;
 }
 
 // Pages for the prompts that wait, while no other prompt's rows are in them.
@@ -61,6 +87,7 @@ void GenerationBatch::reserve() {
   pages_ = {}; // first, so that its memory serves the new ones
   pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows);
   scheduler_.resize(pages);
+  if (draft_model_) draft_model_->resize(pages);
 }
 
 at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
@@ -137,11 +164,18 @@ bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
 
 void GenerationBatch::propose_drafts() {
   if (options_.draft_tokens == 0) return;
+  std::vector<DraftModel::Request> requests;
   for (const int64_t number : scheduler_.decoding()) {
     const Answer& answer = answers_.at(number);
-    const int64_t left = answer.prompt.max_tokens - std::ssize(answer.answer.tokens) - 1;
-    scheduler_.draft(number, propose_by_ngram(scheduler_.rows(number), std::min(options_.draft_tokens, left)));
+    const int64_t drawn = std::ssize(answer.answer.tokens), left = answer.prompt.max_tokens - drawn,
+                  most = std::min(options_.draft_tokens, left - 1);
+    if (draft_model_)
+      requests.push_back({number, scheduler_.rows(number), left, most, answer.sampler, drawn});
+    else
+      scheduler_.draft(number, propose_by_ngram(scheduler_.rows(number), most));
   }
+  if (draft_model_)
+    for (auto& [number, tokens] : draft_model_->propose(requests)) scheduler_.draft(number, std::move(tokens));
 }
 
 bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
@@ -161,6 +195,7 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
 
 GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, const at::Tensor& tokens) {
   PassInFlight launched{std::move(pass), {}, {}, {}, now()};
+  const ops::ModelThreads threads(parameters_ * std::max<int64_t>(1, launched.pass.rows.size() / rows_of_threads));
   launched.output = compute(launched.pass, tokens);
   const at::Tensor& likeliest = launched.output.likeliest;
   if (!likeliest.defined()) return launched;
@@ -208,8 +243,7 @@ void GenerationBatch::take(const PassInFlight& last) {
     if (!is_over) continue;
     answer.answer.shared_rows = scheduler_.shared_rows(part.number);
     finished_.push_back(std::move(answer.answer));
-    scheduler_.remove(part.number);
-    answers_.erase(found);
+    forget(part.number);
   }
 }
 

@@ -4,12 +4,14 @@
 #pragma once
 #include "device/runtime.h"
 #include "infer/decode_graphs.h"
+#include "infer/draft_model.h"
 #include "infer/sampling.h"
 #include "infer/scheduler.h"
 #include "model/model.h"
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -60,10 +62,15 @@ struct BatchOptions {
   // Rows of prompts in one pass; 0: 256 on a CPU, on a GPU 2048, or 8192 where no answer waits for its next token.
   int64_t prefill_rows = 0;
   // Speculative decoding: a pass also reads so many tokens that are supposed to follow, since they did so earlier in
-  // the text (ngram.h). A token is drawn behind each as ever, and drafts are right as long as they are what was drawn,
-  // so that answers are the same with and without them.
+  // the text (ngram.h), or since a second model says so (draft_model.h), which outlives the batch. A token is drawn
+  // behind each as ever, and drafts are right as long as they are what was drawn, so that answers are the same with and
+  // without them.
   int64_t draft_tokens = 0;
+  const model::Model* draft_model = nullptr;
 };
+
+// All of them, for ops::ModelThreads.
+int64_t parameter_count(const model::Model& model);
 
 class GenerationBatch {
  public:
@@ -86,6 +93,8 @@ class GenerationBatch {
   std::vector<GeneratedAnswer> finish();
 
   SchedulerCounts counts() const { return scheduler_.counts(); }
+  // Of the draft model's pages. Nothing where there is none.
+  std::optional<SchedulerCounts> draft_model_counts() const;
   struct DraftCounts {
     int64_t proposed = 0, accepted = 0; // tokens
   };
@@ -121,6 +130,7 @@ class GenerationBatch {
   bool only_decodes(const Scheduler::Pass& pass) const;
   bool wants_logits(const Scheduler::Pass& pass) const;
   void propose_drafts();
+  void forget(int64_t number);
   GeneratedToken pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
   // Returns whether the answer is over.
   bool append(Answer& answer, GeneratedToken token);
@@ -129,11 +139,13 @@ class GenerationBatch {
   model::Operations& ops_;
   std::vector<int64_t> end_tokens_;
   BatchOptions options_;
+  int64_t parameters_; // of the model
   int64_t prompts_ = 0;
   Scheduler scheduler_;
   model::KvPages pages_;
   DecodeGraphs graphs_;
   std::optional<PassInFlight> in_flight_;
+  std::unique_ptr<DraftModel> draft_model_;
   DraftCounts drafts_;
   std::map<int64_t, Answer> answers_; // by number; those that are not over
   std::vector<GeneratedAnswer> finished_;

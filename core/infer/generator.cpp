@@ -4,11 +4,13 @@
 #include "base/json.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
+#include "ops/torch_threads.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <set>
 
 namespace fvlm::infer {
@@ -32,14 +34,18 @@ bool has_frames(const Sample& sample) {
   return frames_of(sample.frames) > 0;
 }
 
-// How many answers from this one on have no more frames together than are encoded at a time; at least one.
-size_t encoded_together(const std::vector<Answer>& answers, size_t begin) {
-  constexpr int64_t max_frames = 128;
+// For what an encoder keeps of the frames that are encoded together.
+constexpr int64_t encoder_bytes_on_cpu = int64_t{2} << 30, encoder_bytes_on_gpu = int64_t{16} << 30;
+
+// How many samples from this one on have no more frames together than these; at least one.
+size_t encoded_together(std::span<const Sample> samples, int64_t max_frames) {
   int64_t frames = 0;
-  size_t end = begin;
-  while (end < answers.size() && (end == begin || frames + answers[end].frames <= max_frames))
-    frames += answers[end++].frames;
-  return end - begin;
+  size_t count = 0;
+  for (; count < samples.size(); ++count) {
+    frames += frames_of(samples[count].frames);
+    if (count > 0 && frames > max_frames) break;
+  }
+  return count;
 }
 
 } // namespace
@@ -71,6 +77,10 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
   model_ = load_model(directory, execution.arena(false));
 }
 
+void Generator::use_draft_model(const std::filesystem::path& model, const Execution& execution) {
+  draft_model_ = load_model(model, execution.arena(false));
+}
+
 int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
   if (frames_of(frames) > 0) require_readable(frames, model_->frame_reader(frames));
   const int64_t rows = model_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
@@ -84,9 +94,21 @@ int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int6
   return rows;
 }
 
+int64_t Generator::frames_at_once(std::span<const Sample> samples) const {
+  const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
+  if (shown == samples.end()) return std::numeric_limits<int64_t>::max();
+  const VisionConfig& vision = config().vision;
+  const auto element = static_cast<int64_t>(c10::elementSize(ops_.options().dtype));
+  // Keys and values of all layers, which frames are looked at through later.
+  const int64_t of_frame = model_->frame_reader(shown->frames).tokens_per_frame * vision.hidden_size *
+                           vision.num_hidden_layers * 2 * element;
+  return (ops_.options().device.is_cuda() ? encoder_bytes_on_gpu : encoder_bytes_on_cpu) / of_frame;
+}
+
 std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::Tensor* attention) {
   const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
   if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
+  const ops::ModelThreads threads(parameter_count(*model_));
   const FrameReader reader = model_->frame_reader(shown->frames);
   std::vector<Sample> packed(samples.begin(), samples.end());
   for (Sample& sample : packed)
@@ -113,10 +135,12 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   }
   std::vector<int64_t> ends;
   if (!options.ignore_eos) ends = ends_, ends.insert(ends.end(), options.end_tokens.begin(), options.end_tokens.end());
-  GenerationBatch batch(*model_, ops_, ends, {.draft_tokens = options.draft_tokens});
+  GenerationBatch batch(*model_, ops_, ends, {.draft_tokens = options.draft_tokens, .draft_model = draft_model_.get()});
+  const int64_t max_frames = frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {
     const auto start = std::chrono::steady_clock::now();
-    const auto visual = encode(std::span(samples).subspan(begin, encoded_together(answers, begin)));
+    const auto rest = std::span(samples).subspan(begin);
+    const auto visual = encode(rest.first(encoded_together(rest, max_frames)));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (size_t i = 0; i < visual.size(); ++i, ++begin) {
       answers[begin].seconds = seconds;
@@ -142,7 +166,9 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
 }
 
 GenerationBatch Generator::make_batch(const BatchOptions& options) {
-  return {*model_, ops_, ends_, options};
+  BatchOptions own = options;
+  own.draft_model = draft_model_.get();
+  return {*model_, ops_, ends_, own};
 }
 
 std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, at::Tensor* attention) {
@@ -152,8 +178,12 @@ std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, a
     const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
     prompts.push_back({tokens, {}, room, {}, {}});
   }
-  const std::vector<at::Tensor> visual = encode(samples, attention);
-  for (size_t i = 0; i < prompts.size(); ++i) prompts[i].visual = visual[i];
+  const int64_t max_frames = attention ? std::numeric_limits<int64_t>::max() : frames_at_once(samples);
+  for (size_t begin = 0; begin < samples.size();) {
+    const auto rest = samples.subspan(begin);
+    for (const at::Tensor& visual : encode(rest.first(encoded_together(rest, max_frames)), attention))
+      prompts[begin++].visual = visual;
+  }
   return prompts;
 }
 

@@ -18,7 +18,7 @@ struct GenerateOptions {
   std::vector<int64_t> end_tokens; // that end an answer besides the model's own
   Sampling sampling;
   std::optional<int64_t> top_logprobs; // see Prompt
-  int64_t draft_tokens = 0;            // see BatchOptions
+  int64_t draft_tokens = 0;            // see BatchOptions; of the draft model, if the generator has one
 };
 
 struct Answer {
@@ -33,6 +33,10 @@ class Generator {
  public:
   // Throws Error for a directory that is no model, or an execution that this machine does not have.
   Generator(const std::filesystem::path& model, const model::Execution& execution, Registry& registry);
+
+  // Loads a second model, in the same types on the same device, that proposes tokens: see BatchOptions. Its tokens
+  // have to mean the same. Throws Error for a directory that is no model.
+  void use_draft_model(const std::filesystem::path& model, const model::Execution& execution);
 
   const model::ModelConfig& config() const { return model_->config(); }
   // Throws Error(data) for an empty prompt, placeholders that are not those of the frames, and where frames and prompt
@@ -49,9 +53,10 @@ class Generator {
   void answers(const std::vector<model::Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
                const TokenCallback& on_token = {});
 
-  // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens, and the
-  // prompts of samples with one text each, whose frames are encoded together. Such a prompt has as many tokens of an
-  // answer as there are positions left, and neither sampling nor keys. Both throw as answer() does.
+  // For prompts that come over time: a batch to add them to, which ends answers after the model's end tokens and has
+  // the generator's draft model; and the prompts of samples with one text each, whose frames are encoded together. Such
+  // a prompt has as many tokens of an answer as there are positions left, and neither sampling nor keys. Both throw as
+  // answer() does.
   GenerationBatch make_batch(const BatchOptions& options);
   // `attention`, if not null, receives the attention maps [frames, layers, heads, tokens of a frame], if there are
   // frames.
@@ -60,12 +65,14 @@ class Generator {
   bool has_attention() const { return model_->connector().has_attention(); }
 
  private:
+  // So many frames of these samples may be encoded together.
+  int64_t frames_at_once(std::span<const model::Sample> samples) const;
   // The visual tokens of each sample's frames, and on request the attention maps of all frames.
   std::vector<at::Tensor> encode(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
 
   model::Operations ops_;
   std::vector<int64_t> ends_;
-  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::Model> model_, draft_model_; // the second may be null
 };
 
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its

@@ -54,6 +54,8 @@ void Scheduler::give_back(Sequence& sequence) {
   sequence.pages.clear();
   sequence.computed = sequence.published = 0;
   sequence.drafts.clear();
+  std::vector<int64_t>& rows = sequence.prompt.rows;
+  rows.resize(rows.size() - static_cast<size_t>(std::exchange(sequence.tentative, 0)));
 }
 
 void Scheduler::preempt_youngest() {
@@ -100,7 +102,8 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   if (pass.parts.back().is_continued) pass.rows.mark_output();
   pass.parts.back().drafts = std::exchange(sequence.drafts, {});
   // The rest may be wrong, and is not published; nor is a token that is not known yet.
-  const int64_t known = sequence.computed - (rows[static_cast<size_t>(sequence.computed - 1)] == unknown_token);
+  const int64_t read = sequence.computed - (rows[static_cast<size_t>(sequence.computed - 1)] == unknown_token),
+                known = std::min(read, std::ssize(rows) - sequence.tentative);
   for (const int64_t draft : pass.parts.back().drafts) {
     pass.rows.append(draft, sequence.computed++);
     pass.rows.mark_output();
@@ -142,7 +145,8 @@ bool Scheduler::admit() {
   return true;
 }
 
-Scheduler::Pass Scheduler::next() {
+Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes) {
+  const auto may_take = [&](const Sequence& sequence) { return !takes || takes(sequence.prompt.number); };
   Pass pass{{}, model::PassRows(limits_.page_rows)};
   const bool is_idle = limits_.idle_prefill_rows > 0 && decoding().empty();
   int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows;
@@ -152,12 +156,12 @@ Scheduler::Pass Scheduler::next() {
   for (auto sequence = running_.begin(); sequence != running_.end(); ++sequence) {
     const bool is_prefill = sequence->remaining() > 1;
     const int64_t count = is_prefill ? std::min(budget, sequence->remaining()) : 1;
-    if (count == 0) continue;
+    if (count == 0 || !may_take(*sequence)) continue;
     if (!make_room(sequence, count)) break;
     take(pass, *sequence, count);
     if (is_prefill) budget -= count;
   }
-  while (budget > 0 && !waiting_.empty() && admit()) {
+  while (budget > 0 && !waiting_.empty() && may_take(waiting_.front()) && admit()) {
     const auto sequence = std::prev(running_.end());
     const int64_t count = std::min(budget, sequence->remaining());
     if (!make_room(sequence, count))
@@ -202,6 +206,22 @@ bool Scheduler::can_run_ahead() const {
   for (const Sequence& sequence : running_)
     needed += std::max<int64_t>(0, pages_of(std::ssize(sequence.prompt.rows) + 1) - std::ssize(sequence.pages));
   return waiting_.empty() && needed <= pool_.available();
+}
+
+void Scheduler::append_tentative(int64_t number, int64_t token) {
+  append(number, token);
+  ++find(running_, number)->tentative;
+}
+
+void Scheduler::settle(int64_t number, std::span<const int64_t> tokens) {
+  const auto running = find(running_, number);
+  Sequence& sequence = running != running_.end() ? *running : *find(waiting_, number);
+  std::vector<int64_t>& rows = sequence.prompt.rows;
+  const auto tentative = rows.end() - std::exchange(sequence.tentative, 0);
+  const auto [wrong, rest] = std::mismatch(tentative, rows.end(), tokens.begin(), tokens.end());
+  sequence.computed = std::min<int64_t>(sequence.computed, wrong - rows.begin());
+  rows.erase(wrong, rows.end());
+  rows.insert(rows.end(), rest, tokens.end());
 }
 
 bool Scheduler::remove(int64_t number) {

@@ -11,12 +11,18 @@
 //
 // Behind its newest row a sequence may have drafts, tokens that are supposed to follow. The pass reads them too, so
 // that it continues the sequence behind each; those that turn out to be wrong are overwritten.
+//
+// The scheduler of a draft model, which makes such drafts, appends them to its own sequences as tentative rows. What
+// was decided replaces them: as far as it is the same, their keys and values stay. Pages with tentative rows are not
+// shared.
 #pragma once
 #include "infer/page_pool.h"
 #include "model/decoder/kv_pages.h"
 
 #include <deque>
+#include <functional>
 #include <list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,8 +66,9 @@ class Scheduler {
     std::vector<Part> parts;
     model::PassRows rows; // an output for each part that is continued, and for each draft
   };
-  // The next pass, without parts if nothing can be computed: see needed_pages().
-  Pass next();
+  // The next pass, without parts if nothing can be computed: see needed_pages(). `takes`: whether a sequence may be
+  // part of it; a prompt that waits and may not holds up those behind it. Empty: all may.
+  Pass next(const std::function<bool(int64_t number)>& takes = {});
   // The sequences that run and have one row that no pass has read, and drafts for one of them. No other sequence loses
   // a page to a draft.
   std::vector<int64_t> decoding() const;
@@ -72,6 +79,10 @@ class Scheduler {
   // has room for its next row. Then unknown_token is appended first; the token itself takes its place.
   bool can_run_ahead() const;
   static constexpr int64_t unknown_token = -2;
+  // The same for a token that may turn out to be wrong. A sequence that loses its pages forgets it.
+  void append_tentative(int64_t number, int64_t token);
+  // The tokens that follow the rows before the tentative ones, which they replace. Of a sequence that runs or waits.
+  void settle(int64_t number, std::span<const int64_t> tokens);
   // Forgets a sequence whose answer is over, or not wanted any more, and gives its pages back. False: there is none.
   bool remove(int64_t number);
 
@@ -97,6 +108,7 @@ class Scheduler {
     std::vector<std::string> keys; // of its full pages, as far as they were asked for
     int64_t computed = 0;          // rows that passes have read
     std::vector<int64_t> drafts;   // for the next pass
+    int64_t tentative = 0;         // of its last rows
     int64_t published = 0;         // of its pages
     std::optional<int64_t> shared; // rows that it found in pages when it was first admitted
 

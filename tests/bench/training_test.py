@@ -230,6 +230,21 @@ class Generate(Bench):
             self.assertAlmostEqual(row["ratio"], row["peer"]["seconds"] / row["engine"]["seconds"])
             self.assertGreater(row["peer"]["seconds"], row["peer"]["first_seconds"])
 
+    def test_a_model_drafts_for_itself_without_a_mistake_and_another_one_does_not(self):
+        for draft, right in (("tiny", 1), ("tiny-smolvlm", 0)):  # random models of the same vocabulary
+            for row in self.measured("--draft", draft, "--speculate", "2", "--answer", "16")["rows"]:
+                self.assertAlmostEqual(row["accepted"], right, delta=0.2)
+                self.assertAlmostEqual(row["draft_ratio"], row["engine"]["seconds"] / row["drafted"]["seconds"])
+
+    def test_videos_at_once_and_one_after_another(self):
+        found = bench("generate", "--shapes", "tiny", "--videos", "3", "--frames", "2", "--prompt", "4", "--answer", "3", "--repeat", "1",
+                      "--json")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        document = json.loads(found.stdout)
+        self.assertEqual([document[key] for key in ("videos", "frames", "prompt", "answer")], [3, 2, 4, 3])
+        row, = document["rows"]
+        self.assertAlmostEqual(row["ratio"], row["one_by_one_seconds"] / row["together_seconds"])
+
     def test_a_peer_that_ran_out_of_memory_has_no_ratio(self):
         loop = "sh -c 'while read line; do echo \"{\\\"problem\\\": \\\"out of memory\\\"}\"; done'"
         found = bench("generate", *self.SMALL, "--peer", loop)
@@ -238,7 +253,10 @@ class Generate(Bench):
 
     def test_wrong_options_are_refused(self):
         for words, *arguments in (("there is no shape 'tinny'", "--shapes", "tinny"), ("'x' is no number", "--batches", "1,x"),
-                                  ("0 prompts at once", "--batches", "0"), ("an answer of 1 token", "--answer", "1")):
+                                  ("0 prompts at once", "--batches", "0"), ("an answer of 1 token", "--answer", "1"),
+                                  ("--frames needs --videos", "--frames", "2"), ("--speculate needs --draft", "--speculate", "2"),
+                                  ("0 drafts a step", "--draft", "tiny", "--speculate", "0"),
+                                  ("--batches does not go with --videos", "--videos", "2")):
             found = bench("generate", *self.SMALL, *arguments)
             self.assertEqual(found.returncode, 2, found.stderr)
             self.assertIn(words, found.stderr)

@@ -70,6 +70,28 @@ class Generate(unittest.TestCase):
                 self.assertEqual([sample["ended"] for sample in answers["samples"]], [False] * 6)
                 self.assertGreater(answers["tokens_per_second"], 0)
 
+    def test_drafts_of_another_model_change_no_answer(self):
+        tool("make-tiny", "model", "gqa", folder / "other", "--seed", "2")
+        for options in (("--ignore-eos",), ("--ignore-eos", "--temperature", "0.8", "--seed", "3")):
+            plain = ids_of(ours("gqa", "gqa.mix", "--limit", "20", *options))
+            for draft in ("other", "gqa"):
+                with self.subTest(draft=draft, options=options):
+                    drafted = ours("gqa", "gqa.mix", "--limit", "20", "--draft", folder / draft, "--speculate", "3", *options)
+                    self.assertEqual(ids_of(drafted), plain)
+
+    def test_drafts_need_the_same_tokenizer(self):
+        tokenizer = json.loads((folder / "gqa" / "decoder" / "tokenizer.json").read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        first, second = sorted((token for token in vocabulary if len(token) == 1), key=vocabulary.get)[:2]
+        vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+        (self.copy("swapped") / "tokenizer.json").write_text(json.dumps(tokenizer))
+        self.assert_refused(4, ["another tokenizer: id ", "same family"], "gqa", "gqa.mix", "--draft", folder / "swapped")
+        (self.copy("mute") / "tokenizer.json").unlink()
+        self.assert_refused(4, "only one of the model and its draft model has a tokenizer.json", "gqa", "gqa.mix",
+                            "--draft", folder / "mute")
+        self.assert_refused(2, "no effect", "gqa", "gqa.mix", "--draft", folder / "gqa", "--speculate", "0")
+        self.assert_refused(2, "expected 0 to 64", "gqa", "gqa.mix", "--speculate", "65")
+
     def test_needs_no_loss_mask(self):
         self.assertEqual(ids_of(ours("gqa", self.batch(loss_mask=None))), ids_of(ours("gqa", "gqa.mix")))
 

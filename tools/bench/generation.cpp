@@ -30,23 +30,39 @@ void check(const GenerationRequest& request) {
                                               request.prompt, request.answer));
   if (request.repeat < 1)
     throw Error(ErrorKind::usage, fmt::format("{} measured runs: expected at least 1", request.repeat));
+  if (!request.draft.empty() && request.draft_tokens < 1)
+    throw Error(ErrorKind::usage, fmt::format("{} drafts a step: expected at least 1", request.draft_tokens));
   for (const int64_t batch : request.batches)
     if (batch < 1) throw Error(ErrorKind::usage, fmt::format("{} prompts at once: expected at least 1", batch));
 }
 
-// The decoder of a shape, and batches of it.
+// A decoder, and batches of it.
 class Engine {
  public:
-  Engine(const GenerationRequest& request, const Shape& shape, const std::filesystem::path& folder, Registry& registry)
-      : request_(request), vocabulary_(shape.vocabulary()), ops_(registry, request.execution.operations()),
-        peak_(ops_.options().device, unlimited), model_(model::load_model(folder, request.execution.arena(false))) {}
+  Engine(const GenerationRequest& request, const std::filesystem::path& folder, const std::filesystem::path& draft,
+         Registry& registry)
+      : request_(request), ops_(registry, request.execution.operations()), peak_(ops_.options().device, unlimited),
+        model_(model::load_model(folder, request.execution.arena(false))),
+        vocabulary_(model_->config().decoder.vocab_size) {
+    if (!draft.empty()) draft_model_ = model::load_model(draft, request.execution.arena(false));
+  }
 
+  void measure(GenerationReport::Row& row) {
+    row.engine = measure(row.batch, nullptr);
+    if (!draft_model_) return;
+    row.drafted = measure(row.batch, draft_model_.get());
+    row.accepted =
+        drafts_.proposed > 0 ? static_cast<double>(drafts_.accepted) / static_cast<double>(drafts_.proposed) : 0;
+  }
+
+ private:
   // The batch lives through all runs, as a server's does.
-  GenerationReport::Side measure(int64_t count) {
+  GenerationReport::Side measure(int64_t count, const model::Model* draft_model) {
     peak_.begin(unlimited);
     GenerationReport::Side side;
     {
       infer::BatchOptions options;
+      if (draft_model) options.draft_model = draft_model, options.draft_tokens = request_.draft_tokens;
       options.cache_rows = options.reserved_rows = count * (request_.prompt + request_.answer + options.page_rows);
       infer::GenerationBatch batch(*model_, ops_, {}, options);
       constexpr int64_t warm_up = 2; // plugins are selected in the first one, graphs captured in the second
@@ -56,13 +72,13 @@ class Engine {
         side.first_seconds = turn == warm_up ? first : std::min(side.first_seconds, first);
         side.seconds = turn == warm_up ? all : std::min(side.seconds, all);
       }
+      drafts_ = batch.draft_counts();
       side.peak_bytes = ops_.options().device.is_cuda() ? peak_.held() : peak_.peak();
     }
     peak_.give_back();
     return side;
   }
 
- private:
   // Each prompt begins differently, in each turn too, so that nothing computed for another one serves it.
   std::vector<int64_t> prompt_tokens(int64_t number) const {
     std::vector<int64_t> tokens;
@@ -94,11 +110,18 @@ class Engine {
   }
 
   const GenerationRequest& request_;
-  int64_t vocabulary_;
   ops::Operations ops_;
-  train::PeakMemory peak_; // before the model, whose weights it counts
-  std::unique_ptr<model::Model> model_;
+  train::PeakMemory peak_; // before the models, whose weights it counts
+  std::unique_ptr<model::Model> model_, draft_model_;
+  int64_t vocabulary_;
+  infer::GenerationBatch::DraftCounts drafts_; // of the last measurement
 };
+
+// A model directory, or the synthetic model of a shape.
+std::filesystem::path folder_of(SyntheticModels& models, const std::string& named) {
+  return named.empty() || std::filesystem::is_directory(named) ? std::filesystem::path(named)
+                                                               : models.of(shape_named(named));
+}
 
 double number_in(Peer& peer, const nlohmann::json& answer, const char* name) {
   const auto found = answer.find(name);
@@ -146,11 +169,21 @@ std::optional<double> GenerationReport::Row::ratio() const {
   return peer->seconds / engine.seconds;
 }
 
+std::optional<double> GenerationReport::Row::draft_ratio() const {
+  if (!drafted) return std::nullopt;
+  return engine.seconds / drafted->seconds;
+}
+
 nlohmann::ordered_json GenerationReport::json() const {
   nlohmann::ordered_json document{{"prompt", prompt}, {"answer", answer}};
   auto& all = document["rows"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     nlohmann::ordered_json one{{"shape", row.shape}, {"batch", row.batch}, {"engine", json_of(*this, row, row.engine)}};
+    if (row.drafted) {
+      one["drafted"] = json_of(*this, row, *row.drafted);
+      one["accepted"] = row.accepted;
+      one["draft_ratio"] = *row.draft_ratio();
+    }
     if (row.peer) one["peer"] = json_of(*this, row, *row.peer);
     if (const auto ratio = row.ratio()) one["ratio"] = *ratio;
     all.push_back(std::move(one));
@@ -163,18 +196,18 @@ GenerationReport measure_generation(const GenerationRequest& request, Registry& 
   const c10::InferenceMode without_autograd;
   GenerationReport report{request.prompt, request.answer, {}};
   SyntheticModels models;
-  const auto total = std::ssize(request.shapes) * std::ssize(request.batches);
-  for (const std::string& name : request.shapes) {
-    const Shape& shape = shape_named(name);
-    const auto folder = models.of(shape);
+  const std::vector<std::string> names = request.model.empty() ? request.shapes : std::vector{request.model};
+  const auto total = std::ssize(names) * std::ssize(request.batches);
+  for (const std::string& name : names) {
+    const auto folder = folder_of(models, name);
     const size_t begin = report.rows.size();
     {
-      Engine engine(request, shape, folder, registry);
+      Engine engine(request, folder, folder_of(models, request.draft), registry);
       for (const int64_t batch : request.batches) {
         progress(fmt::format("{}, {} at once", name, batch), std::ssize(report.rows), total);
-        auto& row = report.rows.emplace_back(GenerationReport::Row{name, batch, {}, {}});
+        auto& row = report.rows.emplace_back(GenerationReport::Row{name, batch, {}, {}, 0, {}});
         try {
-          row.engine = engine.measure(batch);
+          engine.measure(row);
         } catch (const std::exception& error) {
           if (!train::is_out_of_memory(error)) throw;
           row.engine.problem = "out of memory";

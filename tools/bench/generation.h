@@ -19,6 +19,9 @@ struct GenerationRequest {
   int64_t prompt = 72, answer = 128;         // tokens of each
   int64_t repeat = 3;                        // measured runs, of which the fastest counts
   std::string peer;                          // a command, see peer.h; empty: none
+  std::string model;                         // a model directory, in place of the shapes
+  std::string draft; // speculative decoding too, by a shape or a model directory that proposes tokens; empty: none
+  int64_t draft_tokens = 4;
 };
 
 struct GenerationReport {
@@ -32,9 +35,13 @@ struct GenerationReport {
     std::string shape;
     int64_t batch = 0;
     Side engine;
+    std::optional<Side> drafted; // the engine with drafts
+    double accepted = 0;         // share of the drafts that were right
     std::optional<Side> peer;
-    // The engine's tokens per second over the peer's; above 1 the engine is faster.
+    // The engine's tokens per second over the peer's, and with drafts over those without; above 1 the engine is faster,
+    // and drafts are worth their time.
     std::optional<double> ratio() const;
+    std::optional<double> draft_ratio() const;
   };
   int64_t prompt = 0, answer = 0;
   std::vector<Row> rows;

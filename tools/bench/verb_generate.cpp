@@ -5,6 +5,7 @@
 #include "bench/generation.h"
 #include "bench/verb.h"
 #include "bench/verb_peer.h"
+#include "bench/videos.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/tensor_module.h"
@@ -33,8 +34,8 @@ void print(const bench::GenerationReport& report) {
   TextTable table({"shape", "at once", "side", "first token ms", "tokens/s", "after the first", "memory", "ratio"});
   for (const auto& row : report.rows) {
     const auto line = [&](const char* name, const bench::GenerationReport::Side& side, const std::string& ratio) {
-      std::vector<std::string> cells{name == std::string("peer") ? "" : row.shape,
-                                     name == std::string("peer") ? "" : fmt::format("{}", row.batch), name};
+      const bool is_first = &side == &row.engine;
+      std::vector<std::string> cells{is_first ? row.shape : "", is_first ? fmt::format("{}", row.batch) : "", name};
       if (!side.problem.empty()) {
         cells.insert(cells.end(), {side.problem, "", "", "", ""});
       } else {
@@ -48,9 +49,52 @@ void print(const bench::GenerationReport& report) {
     };
     line("engine", row.engine, "");
     const auto ratio = row.ratio();
+    if (row.drafted)
+      line("drafts", *row.drafted, fmt::format("{:.2f}, {:.0f} % right", *row.draft_ratio(), 100 * row.accepted));
     if (row.peer) line("peer", *row.peer, ratio ? fmt::format("{:.2f}", *ratio) : "");
   }
   fmt::print("{}", table.text());
+}
+
+void print(const bench::VideosReport& report) {
+  fmt::print("{} videos of {} frames, questions of {} tokens, answers of {}\n\n", report.videos, report.frames,
+             report.prompt, report.answer);
+  TextTable table({"shape", "together s", "one after another s", "ratio", "tokens/s together"});
+  for (const auto& row : report.rows)
+    table.row({row.shape, fmt::format("{:.3f}", row.together), fmt::format("{:.3f}", row.one_by_one),
+               fmt::format("{:.2f}", row.ratio()),
+               fmt::format("{:.0f}", static_cast<double>(report.videos * report.answer) / row.together)});
+  fmt::print("{}", table.text());
+}
+
+template <class Report>
+int show(const Report& report, const ParsedOptions& parsed, Json document) {
+  if (!parsed.flag("json")) {
+    print(report);
+    return 0;
+  }
+  document.update(report.json());
+  fmt::print("{}", dump(document));
+  return 0;
+}
+
+int time_videos(const ParsedOptions& parsed, const model::Execution& execution, Registry& registry) {
+  for (const char* other : {"batches", "peer", "model", "draft", "speculate"})
+    if (parsed.value(other))
+      throw Error(ErrorKind::usage, fmt::format("--{} does not go with --videos", other))
+          .advise("--videos compares many videos at once with one after another");
+  bench::VideosRequest request;
+  request.execution = execution;
+  if (const auto names = parsed.value("shapes")) request.shapes = split(*names, ',');
+  request.videos = parsed.integer_or("videos", request.videos);
+  request.frames = parsed.integer_or("frames", request.frames);
+  request.prompt = parsed.integer_or("prompt", request.prompt);
+  request.answer = parsed.integer_or("answer", request.answer);
+  request.repeat = parsed.integer_or("repeat", request.repeat);
+  Progress progress("measuring");
+  const auto report = bench::measure_videos(request, registry, [&](const auto&... step) { progress.steps(step...); });
+  progress.finish();
+  return show(report, parsed, {{"bench", "generate"}, {"device", execution.device}, {"dtype", execution.dtype}});
 }
 
 } // namespace
@@ -61,13 +105,22 @@ int bench_generate(Arguments arguments) {
       "Time greedy answers of a synthetic decoder, many at once: the time until every prompt has its first token,\n"
       "and tokens per second, with that time and without it. The fastest of the measured runs counts. Prompts\n"
       "share nothing, and all answers have the full length. The peer is generate() of transformers with a static\n"
-      "cache. ratio: its time over the engine's; above 1 the engine is faster.",
+      "cache. ratio: its time over the engine's; above 1 the engine is faster.\n"
+      "--draft times speculative decoding too: the time without drafts over that with them, and how many were right.\n"
+      "Random models of different shapes agree on nothing, and one drafts for itself without a mistake, so that both\n"
+      "bounds can be seen. --videos times answers of a synthetic fVLM about many videos at once, from frames to the\n"
+      "last token, and the same one after another.",
       "bench generate --shapes 135m --batches 1,32 --peer eager");
   with_generation_peer_option(with_plugin_options(options))
       .value("shapes", "NAMES", "tiny, 135m (default), 360m, 1.7b and other shapes of `bench cpu-step`")
       .value("batches", "LIST", "prompts that are answered at once; default 1,8,32")
-      .value("prompt", "N", "tokens of each prompt; default 72")
-      .value("answer", "N", "tokens of each answer; default 128")
+      .value("prompt", "N", "tokens of each prompt; default 72, with --videos 16")
+      .value("answer", "N", "tokens of each answer; default 128, with --videos 32")
+      .value("model", "DIR", "a model directory, in place of --shapes")
+      .value("draft", "NAME", "a shape or a model directory that proposes tokens")
+      .value("speculate", "N", "tokens that it proposes a step; default 4")
+      .value("videos", "N", "time N videos at once against one after another")
+      .value("frames", "N", "frames of each video; default 8")
       .value("repeat", "N", "measured runs, after two to warm up; default 3")
       .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
       .value("dtype", "TYPE", "fp32 or bf16; default: bf16 on a GPU, else fp32")
@@ -75,15 +128,28 @@ int bench_generate(Arguments arguments) {
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
+  model::Execution execution;
+  execution.device = parsed->value_or("device", default_device());
+  execution.dtype = parsed->value_or("dtype", execution.device == "cpu" ? "fp32" : "bf16");
+  if (const auto names = parsed->value("kernels")) execution.kernels = split(*names, ',');
+  if (parsed->value("frames") && !parsed->value("videos")) throw Error(ErrorKind::usage, "--frames needs --videos");
+  if (parsed->value("speculate") && !parsed->value("draft")) throw Error(ErrorKind::usage, "--speculate needs --draft");
+  if (parsed->value("model") && parsed->value("shapes"))
+    throw Error(ErrorKind::usage, "--model and --shapes are mutually exclusive");
+  if (parsed->value("videos")) {
+    initialize_device(execution.device);
+    return time_videos(*parsed, execution, *open_registry(*parsed));
+  }
   bench::GenerationRequest request;
-  request.execution.device = parsed->value_or("device", default_device());
-  request.execution.dtype = parsed->value_or("dtype", request.execution.device == "cpu" ? "fp32" : "bf16");
-  if (const auto names = parsed->value("kernels")) request.execution.kernels = split(*names, ',');
+  request.execution = execution;
   if (const auto names = parsed->value("shapes")) request.shapes = split(*names, ',');
   if (const auto list = parsed->value("batches")) request.batches = numbers_in(*list);
   request.prompt = parsed->integer_or("prompt", request.prompt);
   request.answer = parsed->integer_or("answer", request.answer);
   request.repeat = parsed->integer_or("repeat", request.repeat);
+  request.model = parsed->value_or("model", "");
+  request.draft = parsed->value_or("draft", "");
+  request.draft_tokens = parsed->integer_or("speculate", request.draft_tokens);
   request.peer = generation_peer_of(*parsed);
   initialize_device(request.execution.device);
 
@@ -92,17 +158,11 @@ int bench_generate(Arguments arguments) {
   const auto report =
       bench::measure_generation(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
-  if (!parsed->flag("json")) {
-    print(report);
-    return 0;
-  }
-  Json document{{"bench", "generate"},
-                {"device", request.execution.device},
-                {"dtype", request.execution.dtype},
-                {"peer", request.peer}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  return show(report, *parsed,
+              {{"bench", "generate"},
+               {"device", request.execution.device},
+               {"dtype", request.execution.dtype},
+               {"peer", request.peer}});
 }
 
 } // namespace fvlm::cli

@@ -1,0 +1,86 @@
+#include "cli/draft_options.h"
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "cli/execution_options.h"
+#include "model/weights/model_file.h"
+#include "model/weights/resolve_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr int64_t most_drafts = 64, usual_drafts_of_a_model = 4;
+
+// Nothing where the id is not used.
+std::optional<std::string> token_of(const Tokenizer& tokenizer, size_t id) {
+  if (id >= tokenizer.size()) return std::nullopt;
+  try {
+    return tokenizer.bytes_of(static_cast<TokenId>(id));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::string shown_token(const std::optional<std::string>& token) {
+  return token ? fmt::format("'{}'", strip_control_characters(*token)) : "no token";
+}
+
+} // namespace
+
+std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model) {
+  const auto file = decoder_folder(model) / "tokenizer.json";
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  return Tokenizer::from_file(file);
+}
+
+Options& with_draft_options(Options& options) {
+  return options
+      .value("speculate", "N",
+             "check up to N tokens a step that are supposed to follow: those that followed earlier where the text "
+             "repeats itself, or those of --draft. The answer is the same, and sooner where they are right; default 0, "
+             "with --draft 4")
+      .value("draft", "MODEL",
+             "a smaller model with the same tokenizer, which proposes what --speculate checks; it reads text alone");
+}
+
+int64_t draft_tokens_of(const ParsedOptions& parsed) {
+  const bool has_model = parsed.value("draft").has_value();
+  const int64_t tokens = parsed.integer_or("speculate", has_model ? usual_drafts_of_a_model : 0);
+  if (tokens < 0 || tokens > most_drafts)
+    throw Error(ErrorKind::usage, fmt::format("--speculate: expected 0 to {} tokens, got {}", most_drafts, tokens));
+  if (has_model && tokens == 0)
+    throw Error(ErrorKind::usage, "--draft has no effect with --speculate 0").advise("leave one of them out");
+  return tokens;
+}
+
+void require_same_tokens(const Tokenizer& model, const Tokenizer& draft, const std::string& where) {
+  for (size_t id = 0; id < std::max(model.size(), draft.size()); ++id) {
+    const auto ours = token_of(model, id), theirs = token_of(draft, id);
+    if (ours == theirs) continue;
+    throw Error(ErrorKind::data, fmt::format("the draft model has another tokenizer: id {} is {} there and {} in the "
+                                             "model that it drafts for",
+                                             id, shown_token(theirs), shown_token(ours)))
+        .at(where)
+        .advise("draft by a smaller model of the same family");
+  }
+}
+
+void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator) {
+  const auto named = parsed.value("draft");
+  if (!named) return;
+  const std::filesystem::path draft = resolve_model(*named);
+  const auto ours = tokenizer_of(model), theirs = tokenizer_of(draft);
+  if (ours.has_value() != theirs.has_value())
+    throw Error(ErrorKind::data, "only one of the model and its draft model has a tokenizer.json, so that their tokens "
+                                 "cannot be compared")
+        .at((ours ? draft : model).string())
+        .advise("copy the tokenizer.json of its decoder there, if it was trained with the same one");
+  if (ours) require_same_tokens(*ours, *theirs, draft.string());
+  generator.use_draft_model(draft, execution_of(parsed));
+}
+
+} // namespace fvlm::cli
