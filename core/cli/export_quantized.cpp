@@ -40,18 +40,19 @@ plan::Quantization quantization_of(const ParsedOptions& parsed, const std::files
   return quantization;
 }
 
-quantize::Importance calibration_of(const ParsedOptions& parsed, const std::filesystem::path& folder,
-                                    Registry& registry) {
+quantize::Calibration calibration_of(const ParsedOptions& parsed, const std::filesystem::path& folder,
+                                     Registry& registry) {
   const auto recipe = parsed.value("calibrate");
-  const int64_t samples = parsed.integer_or("calibration-samples", 64);
+  const int64_t samples = parsed.integer_or("calibration-samples", 256);
   if (!recipe) return {};
   if (samples < 1) throw Error(ErrorKind::usage, "--calibration-samples: expected 1 or more");
   const auto resolved = recipe::resolve(recipe_request(parsed, *recipe));
   const model::Execution execution = execution_of(parsed);
   ops::Operations operations(registry, execution.operations());
-  const auto loaded = model::load_model(folder, execution.arena(false));
+  const ModelDirectory directory = ModelDirectory::open(folder);
+  const auto loaded = model::load_model(directory, execution.arena(false));
   Progress progress("calibrating");
-  return quantize::calibrate(resolved.plan, samples, *loaded, operations, registry,
+  return quantize::calibrate(resolved.plan, directory.description().stage, samples, *loaded, operations, registry,
                              [&](int64_t done, int64_t all) { progress.steps("samples", done, all); });
 }
 
@@ -70,7 +71,7 @@ int export_quantized_model(Arguments arguments) {
   if (const auto word = parsed->value("dtype")) request.dtype = dtype_of_option(*word);
   const auto registry = open_registry(*parsed);
   initialize_device("cpu");
-  request.importance = calibration_of(*parsed, request.model, *registry);
+  request.calibration = calibration_of(*parsed, request.model, *registry);
   TransferReport report;
   {
     const InterruptibleWrites interruptible;

@@ -174,7 +174,7 @@ const Quantizer& Operations::quantizer_for(const Weight& weight, int64_t tokens)
   query.rows = weight.value().size(0);
   query.cols = weight.value().size(1);
   query.tokens = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)));
-  auto& [op, refused] = quantizers_[{weight.scheme(), query.rows, query.cols, query.tokens}];
+  auto& [op, refused] = quantizers_[{weight.scheme(), query.rows, query.cols, query.tokens, 0, 0.0f}];
   make_op(op, refused, [&, &known = refused] {
     BackendPreference preference = options_.quantizer;
     preference.without = known;
@@ -184,6 +184,24 @@ const Quantizer& Operations::quantizer_for(const Weight& weight, int64_t tokens)
     return std::make_shared<const Quantizer>(*static_cast<const Backend<fvlm_quantizer_v1>*>(backend.get()), query);
   });
   return *op;
+}
+
+const Quantizer* Operations::extended_quantizer_for(const Weight& weight, int64_t tokens, uint32_t options,
+                                                    double epsilon) {
+  const Quantizer& plain = quantizer_for(weight, tokens);
+  fvlm_quantizer_query query = plain.query();
+  query.options = options;
+  query.epsilon = static_cast<float>(epsilon);
+  auto& [op, refused] =
+      quantizers_[{weight.scheme(), query.rows, query.cols, query.tokens, query.options, query.epsilon}];
+  if (op || !refused.empty()) return op.get();
+  const fvlm_quantizer_v1& table = plain.backend().table();
+  if (!(options & ~table.features) &&
+      ask_supports([&](fvlm_support* support) { table.supports(&query, support); }).score > 0)
+    op = std::make_shared<const Quantizer>(plain.backend(), query);
+  else
+    refused.emplace(plain.backend().plugin(), "does without options of a linear");
+  return op.get();
 }
 
 const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool records, double softcap) {

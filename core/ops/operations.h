@@ -218,7 +218,8 @@ class Operations {
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,
                                        int32_t, int32_t, int32_t, int32_t, int32_t, float, float>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
-  using QuantizerKey = std::tuple<std::string, int64_t, int64_t, int64_t>; // scheme, rows, columns, tokens
+  using QuantizerKey = std::tuple<std::string, int64_t, int64_t, int64_t, uint32_t,
+                                  float>; // scheme, rows, columns, tokens, options, eps
 
   // A prepared operation, and the plugins that drop() excluded from the problem, with the reason.
   template <class Op>
@@ -247,6 +248,8 @@ class Operations {
   void write_to_pages(const Heads& k, const Heads& v, const PagedKeys& keys, const at::Tensor& places) const;
 
   const Quantizer& quantizer_for(const Weight& weight, int64_t tokens);
+  // The same with these options, where its plugin takes them; else null.
+  const Quantizer* extended_quantizer_for(const Weight& weight, int64_t tokens, uint32_t options, double epsilon);
   Value quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
   struct AdaptedWeight;
   struct AdaptedPass;

@@ -98,8 +98,12 @@ const Linear& Operations::linear_for(const at::Tensor& x, const Layer& layer, ui
 }
 
 Value Operations::quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
-  const Quantizer& op = quantizer_for(layer.weight, x.data.size(0));
   const bool records = tape.records(x, layer.bias, residual);
+  if (residual.defined() && !records)
+    if (const Quantizer* with_residual =
+            extended_quantizer_for(layer.weight, x.data.size(0), FVLM_QUANTIZED_RESIDUAL, 0))
+      return Value(with_residual->linear(layer.weight.packed(), x.data, layer.bias.value(), {}, {residual.data, {}}));
+  const Quantizer& op = quantizer_for(layer.weight, x.data.size(0));
   const at::Tensor product = op.linear(layer.weight.packed(), x.data, layer.bias.value());
   Value y(residual.defined() ? residual.data + product : product, records);
   if (!records) return y;

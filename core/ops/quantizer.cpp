@@ -21,14 +21,17 @@ at::Tensor Quantizer::unpack(const Packed& packed, const at::Tensor& into) const
   return weight;
 }
 
-at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias,
-                             const at::Tensor& into) const {
-  at::Tensor y = output(into, {x.size(0), query().rows}, x.scalar_type());
+at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into,
+                             const Around& around) const {
+  const int64_t width = query().options & FVLM_QUANTIZED_SWIGLU ? query().rows / 2 : query().rows;
+  at::Tensor y = output(into, {x.size(0), width}, x.scalar_type());
   BoundArguments<fvlm_quantizer_linear> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.x = arguments.bind(x);
   arguments.bias = arguments.bind(bias);
   arguments.y = arguments.bind(y);
+  arguments.residual = arguments.bind(around.residual);
+  arguments.norm_weight = arguments.bind(around.norm_weight);
   run("quantizer linear", backend().table().linear, arguments);
   return y;
 }

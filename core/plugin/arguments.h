@@ -222,8 +222,9 @@ struct FieldsOf<fvlm_quantizer_unpack> {
 template <>
 struct FieldsOf<fvlm_quantizer_linear> {
   using A = fvlm_quantizer_linear;
-  static constexpr auto fields =
-      std::tuple{field("packed", &A::packed), field("x", &A::x), field("bias", &A::bias), field("y", &A::y)};
+  static constexpr auto fields = std::tuple{field("packed", &A::packed),     field("x", &A::x),
+                                            field("bias", &A::bias),         field("y", &A::y),
+                                            field("residual", &A::residual), field("norm_weight", &A::norm_weight)};
 };
 template <>
 struct FieldsOf<fvlm_quantizer_linear_gradient> {

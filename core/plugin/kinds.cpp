@@ -309,12 +309,13 @@ std::vector<Family> make_families() {
                                       {FVLM_SLOT(Optimizer, supports), FVLM_SLOT(Optimizer, states),
                                        FVLM_SLOT(Optimizer, requirements), FVLM_SLOT(Optimizer, step)},
                                       optimizer_defect)),
-      with_variants(family<Quantizer>(
-          "fvlm.quantizer/1", "quantizer",
-          {FVLM_SLOT(Quantizer, supports), FVLM_SLOT(Quantizer, requirements), FVLM_SLOT(Quantizer, pack),
-           FVLM_SLOT(Quantizer, unpack), FVLM_SLOT(Quantizer, linear), FVLM_SLOT(Quantizer, linear_gradient),
-           FVLM_SLOT(Quantizer, fake_quantize_forward), FVLM_SLOT(Quantizer, fake_quantize_backward)},
-          quantizer_defect)),
+      grown(offsetof(Quantizer, features),
+            with_variants(family<Quantizer>(
+                "fvlm.quantizer/1", "quantizer",
+                {FVLM_SLOT(Quantizer, supports), FVLM_SLOT(Quantizer, requirements), FVLM_SLOT(Quantizer, pack),
+                 FVLM_SLOT(Quantizer, unpack), FVLM_SLOT(Quantizer, linear), FVLM_SLOT(Quantizer, linear_gradient),
+                 FVLM_SLOT(Quantizer, fake_quantize_forward), FVLM_SLOT(Quantizer, fake_quantize_backward)},
+                quantizer_defect))),
       family<Packer>(FVLM_PACKER_KIND, "packer", {FVLM_SLOT(Packer, supports), FVLM_SLOT(Packer, pack)}, packer_defect),
       family<Video>(FVLM_VIDEO_KIND, "video",
                     {FVLM_SLOT(Video, supports), FVLM_SLOT(Video, probe), FVLM_SLOT(Video, decode)}, video_defect)};

@@ -148,6 +148,9 @@ struct KindOf<fvlm_quantizer_v1> {
   static constexpr std::string_view family = "fvlm.quantizer/1";
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query&) { return "quantizer"; }
+  static std::string unknown_field(const fvlm_quantizer_v1& table, const Query& query) {
+    return query.options & ~table.features ? "options" : "";
+  }
 };
 
 template <>

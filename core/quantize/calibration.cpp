@@ -7,51 +7,74 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace fvlm::quantize {
 namespace {
 
-// Sums the squares of the inputs of each linear. The rows of a pack's padding count as well: they are few.
-class SquareSums {
+// Sums products of the inputs of each linear. The rows of a pack's padding count as well: they are few.
+class MomentSums {
  public:
-  explicit SquareSums(ops::Operations& ops) : ops_(ops) {
+  explicit MomentSums(ops::Operations& ops) : ops_(ops) {
     ops_.observe_linears([this](const ops::Weight& weight, const at::Tensor& x) { add(weight, x); });
   }
-  ~SquareSums() { ops_.observe_linears({}); }
-  SquareSums(const SquareSums&) = delete;
-  SquareSums& operator=(const SquareSums&) = delete;
+  ~MomentSums() { ops_.observe_linears({}); }
+  MomentSums(const MomentSums&) = delete;
+  MomentSums& operator=(const MomentSums&) = delete;
 
-  Importance means() const {
-    Importance means;
-    for (const auto& [name, sums] : all_)
-      means[name] = (sums.squares / static_cast<double>(std::max<int64_t>(1, sums.rows))).cpu();
-    return means;
+  Calibration means() const {
+    std::map<const Sums*, InputMoments> means;
+    Calibration all;
+    for (const auto& [name, sums] : all_) {
+      auto& mean = means[sums.get()];
+      const auto rows = static_cast<double>(std::max<int64_t>(1, sums->rows));
+      if (!mean.squares.defined()) {
+        mean.squares = (sums->squares / rows).cpu();
+        if (sums->products.defined()) mean.products = (sums->products / rows).cpu();
+      }
+      all[name] = mean;
+    }
+    return all;
   }
 
  private:
   struct Sums {
-    at::Tensor squares;
+    at::Tensor squares, products;
     int64_t rows = 0;
   };
 
+  // The parts of a weight that are read as one have the same inputs.
   void add(const ops::Weight& weight, const at::Tensor& x) {
-    const at::Tensor squares = x.to(at::kFloat).square().sum(0);
+    std::shared_ptr<Sums> sums;
     for (const ops::Parameter* part : weight.parts()) {
-      Sums& sums = all_[budget::directory_name(part->name)];
-      if (!sums.squares.defined()) sums.squares = at::zeros_like(squares);
-      if (sums.squares.sizes() != squares.sizes()) continue; // columns are padded: no linear that is quantized
-      sums.squares.add_(squares);
-      sums.rows += x.size(0);
+      auto& of_part = all_[budget::directory_name(part->name)];
+      if (!sums) sums = of_part ? of_part : std::make_shared<Sums>();
+      if (!of_part) of_part = sums;
     }
+    const at::Tensor wide = x.to(at::kFloat), squares = wide.square().sum(0);
+    if (!sums->squares.defined()) sums->squares = at::zeros_like(squares);
+    if (sums->squares.sizes() != squares.sizes()) return; // columns are padded: no linear that is quantized
+    sums->squares.add_(squares);
+    sums->rows += x.size(0);
+    if (x.size(1) > max_moment_columns) return;
+    const at::Tensor products = wide.t().matmul(wide);
+    if (sums->products.defined())
+      sums->products.add_(products);
+    else
+      sums->products = products;
   }
 
   ops::Operations& ops_;
-  std::map<std::string, Sums> all_;
+  std::map<std::string, std::shared_ptr<Sums>> all_;
 };
 
-const plan::Stage& stage_of(const plan::Plan& plan) {
-  for (const plan::Stage& stage : plan.stages)
-    if (!stage.needs_pairs()) return stage;
+const plan::Stage& stage_of(const plan::Plan& plan, const std::string& trained) {
+  const plan::Stage* last = nullptr;
+  for (const plan::Stage& stage : plan.stages) {
+    if (!stage.needs_pairs()) last = &stage;
+    if (stage.name == trained && last) return *last;
+  }
+  if (last) return *last;
   throw Error(ErrorKind::recipe, "every stage of the recipe has pairs of texts, and calibration reads single ones")
       .at("stages")
       .advise("calibrate with the recipe of an earlier stage");
@@ -59,9 +82,9 @@ const plan::Stage& stage_of(const plan::Plan& plan) {
 
 } // namespace
 
-Importance calibrate(const plan::Plan& plan, int64_t samples, model::Model& model, ops::Operations& ops,
-                     Registry& registry, const CalibrationProgress& progress) {
-  plan::Stage stage = stage_of(plan);
+Calibration calibrate(const plan::Plan& plan, const std::string& trained, int64_t samples, model::Model& model,
+                      ops::Operations& ops, Registry& registry, const CalibrationProgress& progress) {
+  plan::Stage stage = stage_of(plan, trained);
   plan::EvaluationSet set;
   set.name = "calibration";
   set.data = stage.data;
@@ -69,7 +92,7 @@ Importance calibrate(const plan::Plan& plan, int64_t samples, model::Model& mode
   set.samples = samples;
   stage.evaluation.sets = {set};
   const evaluation::Evaluator evaluator(plan, stage, registry);
-  const SquareSums sums(ops);
+  const MomentSums sums(ops);
   evaluator.evaluate(model, ops, [&](const evaluation::EvaluationState& state) { progress(state.done, state.all); });
   return sums.means();
 }

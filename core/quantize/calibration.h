@@ -1,4 +1,4 @@
-// Calibration: how much each input feature of a linear weighs, from the activations of samples.
+// Calibration: what the inputs of each linear are like, from the activations of samples.
 #pragma once
 #include "model/model.h"
 #include "plugin/registry.h"
@@ -12,13 +12,21 @@
 
 namespace fvlm::quantize {
 
-// By the weight's name in the model directory: the mean square of each input feature, float32 [cols] on the CPU.
-using Importance = std::map<std::string, at::Tensor>;
+// The means over all inputs x [cols] of a linear, float32 on the CPU.
+struct InputMoments {
+  at::Tensor squares;  // [cols]
+  at::Tensor products; // x^T x [cols, cols]; undefined for more columns than max_moment_columns
+};
+constexpr int64_t max_moment_columns = 4096;
 
-// Runs the first `samples` training samples of the recipe's first stage without pairs of texts through the model.
-// Throws Error(recipe) where every stage has pairs.
+// By the weight's name in the model directory.
+using Calibration = std::map<std::string, InputMoments>;
+
+// Runs the first `samples` training samples of a stage of the recipe through the model: of the one that has trained it,
+// or, where that has pairs of texts, of the last one before it without; of the last such stage for a model of no stage
+// of this recipe. Throws Error(recipe) where there is none.
 using CalibrationProgress = std::function<void(int64_t done, int64_t all)>;
-Importance calibrate(const plan::Plan& plan, int64_t samples, model::Model& model, ops::Operations& ops,
-                     Registry& registry, const CalibrationProgress& progress);
+Calibration calibrate(const plan::Plan& plan, const std::string& trained, int64_t samples, model::Model& model,
+                      ops::Operations& ops, Registry& registry, const CalibrationProgress& progress);
 
 } // namespace fvlm::quantize

@@ -7,6 +7,7 @@
 #include "model/weights/blocks.h"
 #include "model/weights/convert.h"
 #include "ops/quantizer.h"
+#include "quantize/error_feedback.h"
 
 #include <fmt/format.h>
 
@@ -121,11 +122,14 @@ class Writing {
       throw Error(ErrorKind::data, fmt::format("{} has values that are not finite", shown(weight.name)))
           .at(directory_.path().string())
           .advise("leave it out with --skip, or export a sound checkpoint");
-    const auto known = request_.importance.find(weight.name);
-    const auto packed = quantizer_for(values).pack(
-        values.contiguous(), known == request_.importance.end() ? at::Tensor() : known->second.contiguous());
+    const auto found = request_.calibration.find(weight.name);
+    const InputMoments moments = found == request_.calibration.end() ? InputMoments() : found->second;
+    const auto packed = quantizer_for(values).pack(values.contiguous(), moments.squares);
     directory_.drop(weight);
-    return packed_.emplace(weight.name, Packed{packed[0], packed[1]}).first->second;
+    Packed made{packed[0], packed[1]};
+    if (moments.products.defined())
+      made.codes = codes_with_feedback(values, made.scales, moments.products, *schemes_.at(weight.name));
+    return packed_.emplace(weight.name, std::move(made)).first->second;
   }
 
   const ops::Quantizer& quantizer_for(const at::Tensor& weight) {

@@ -15,7 +15,7 @@ struct QuantizeRequest {
   std::filesystem::path model, out;
   plan::Quantization quantization; // scheme, and the modules that stay as they are
   std::optional<DType> dtype;      // of what stays as it is; none: as in `model`
-  Importance importance;           // of calibration; empty: all input features weigh alike
+  Calibration calibration;         // empty: all input features weigh alike, and each weight is rounded by itself
   BackendPreference preference;    // of quantizers
 };
 

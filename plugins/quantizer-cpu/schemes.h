@@ -67,7 +67,9 @@ struct Int4Scheme {
   using Stored = std::uint8_t;
   static std::int64_t stored(std::int64_t cols) { return (cols + 7) / 8 * 4; }
   static std::int64_t group(std::int64_t cols) {
-    return cols % 128 == 0 ? 128 : cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : cols;
+    for (const std::int64_t size : {128, 64, 32})
+      if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
+    return cols;
   }
   static std::int64_t groups(std::int64_t cols) { return cols == 0 ? 0 : cols / group(cols); }
 

@@ -17,12 +17,14 @@ struct PackedWeight {
   float* scales = nullptr;
 };
 
+inline std::int64_t int4_group(std::int64_t cols) {
+  for (const std::int64_t size : {128, 64, 32})
+    if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
+  return cols;
+}
+
 inline PackedWeight packed_shape(int bits, std::int64_t rows, std::int64_t cols) {
-  const std::int64_t group = bits == 8         ? cols
-                             : cols % 128 == 0 ? 128
-                             : cols % 64 == 0  ? 64
-                             : cols % 32 == 0  ? 32
-                                               : cols;
+  const std::int64_t group = bits == 8 ? cols : int4_group(cols);
   const std::int64_t groups = bits == 8 ? 1 : cols == 0 ? 0 : cols / group;
   return {bits, rows, cols, bits == 8 ? cols : (cols + 7) / 8 * 4, group, groups};
 }
@@ -33,7 +35,7 @@ struct MatrixView {
   std::int64_t stride = 0;
 };
 
-constexpr std::int64_t max_skinny_tokens = 16;
+constexpr std::int64_t max_skinny_tokens = 16, max_mma_tokens = 128;
 
 void quantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView weight,
               const float* importance);
@@ -47,5 +49,19 @@ void add_bias(cudaStream_t stream, fvlm_dtype dtype, const void* bias, MatrixVie
 // y = x unpack(packed)^T + bias for 1 to max_skinny_tokens tokens. bias may be NULL.
 void linear_skinny(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView x, const void* bias,
                    MatrixView y, std::int64_t tokens);
+
+// A product of 1 to max_mma_tokens tokens, with what may come before and behind it: see FVLM_QUANTIZED_*.
+struct SkinnyLinear {
+  MatrixView x, y, residual; // residual: may be nothing
+  const void *bias, *norm_weight;
+  float epsilon;
+  bool is_gated;
+  std::int64_t tokens;
+};
+// In 16 bits, for most widths; mma_takes() also looks at addresses.
+bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape, std::int64_t tokens);
+bool mma_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear);
+void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear,
+                int multiprocessors);
 
 } // namespace fvlm::plugins

@@ -1,10 +1,12 @@
-// plugin.cpp: quantized weights of the schemes int8 and int4 on CUDA. Products of up to max_skinny_tokens tokens
-// dequantize in registers; larger ones dequantize the weight into the workspace and multiply with cuBLASLt.
+// plugin.cpp: quantized weights of the schemes int8 and int4 on CUDA. Products of up to max_mma_tokens tokens
+// dequantize in registers (odd widths and float32: up to max_skinny_tokens); larger ones dequantize the weight into the
+// workspace and multiply with cuBLASLt.
 #include "common/cublaslt.h"
 #include "common/cuda_device.h"
 #include "launches.h"
 
 #include <climits>
+#include <tuple>
 
 namespace fvlm::plugins {
 namespace {
@@ -45,8 +47,9 @@ class CudaQuantizer : public sdk::Quantizer {
  public:
   static constexpr const char* scheme = width == 8 ? "int8" : "int4";
   static constexpr int bits = width;
+  static constexpr std::uint32_t features = FVLM_QUANTIZED_RESIDUAL | FVLM_QUANTIZED_NORM | FVLM_QUANTIZED_SWIGLU;
 
-  explicit CudaQuantizer(const fvlm_instance_config& config) { (void)multiprocessor_count(config.device); }
+  explicit CudaQuantizer(const fvlm_instance_config& config) : multiprocessors_(multiprocessor_count(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = sdk::check_device(query.device, 8, 0); no.score == 0) return no;
@@ -63,8 +66,12 @@ class CudaQuantizer : public sdk::Quantizer {
         (shape.groups > 0 && query.rows > INT_MAX / shape.groups))
       return sdk::refuse("%lld x %lld weights and %lld tokens are not supported", static_cast<long long>(query.rows),
                          static_cast<long long>(query.cols), static_cast<long long>(query.tokens));
-    return sdk::accept(200, "dequantizes in registers for up to %lld tokens",
-                       static_cast<long long>(max_skinny_tokens));
+    if (const uint32_t options = options_of(query)) {
+      if ((options & ~features) || !mma_supports(query.dtype, shape, query.tokens) ||
+          ((options & FVLM_QUANTIZED_SWIGLU) && (query.rows % 2 || (options & FVLM_QUANTIZED_RESIDUAL))))
+        return sdk::refuse("no linear with options %u of these sizes", options);
+    }
+    return sdk::accept(200, "dequantizes in registers for up to %lld tokens", static_cast<long long>(max_mma_tokens));
   }
 
   void requirements(const Query& query, sdk::Requirements& requirements) const {
@@ -114,23 +121,20 @@ class CudaQuantizer : public sdk::Quantizer {
   void linear(const fvlm_call& call, const Query& query, const Linear& arguments) const {
     sdk::require(fits(query));
     const PackedWeight packed = packed_of(query, arguments.packed);
-    const int64_t tokens = tokens_of(arguments.x, query, "x");
-    const MatrixView x = matrix_of(arguments.x, query.dtype, "x", tokens, query.cols),
-                     y = matrix_of(arguments.y, query.dtype, "y", tokens, query.rows);
-    const void* bias = nullptr;
-    if (arguments.bias)
-      sdk::dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
-        bias = flat<const typename decltype(element)::type>(arguments.bias, "bias", query.rows);
-      });
-    if (tokens == 0 || query.rows == 0) return;
+    const SkinnyLinear linear = operands(query, arguments);
+    if (linear.tokens == 0 || query.rows == 0) return;
+    if (mma_takes(query.dtype, packed, linear))
+      return linear_mma(sdk::stream_of(call), query.dtype, packed, linear, multiprocessors_);
+    if (options_of(query)) throw Failure(FVLM_ERROR_UNSUPPORTED, "operands must be aligned to 16 bytes");
+    const auto& [x, y, tokens] = std::tie(linear.x, linear.y, linear.tokens);
     if (tokens <= max_skinny_tokens || query.cols == 0) {
       for (int64_t first = 0; first < tokens; first += max_skinny_tokens) // more than one part without columns only
-        linear_skinny(sdk::stream_of(call), query.dtype, packed, row_of(x, query.dtype, first), bias,
+        linear_skinny(sdk::stream_of(call), query.dtype, packed, row_of(x, query.dtype, first), linear.bias,
                       row_of(y, query.dtype, first), std::min(max_skinny_tokens, tokens - first));
       return;
     }
     multiply(call, query, packed, x, y, tokens, true);
-    if (bias) add_bias(sdk::stream_of(call), query.dtype, bias, y, tokens, query.rows);
+    if (linear.bias) add_bias(sdk::stream_of(call), query.dtype, linear.bias, y, tokens, query.rows);
   }
 
   void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) const {
@@ -170,6 +174,25 @@ class CudaQuantizer : public sdk::Quantizer {
       throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld tokens, but the query allows at most %lld", name,
                     static_cast<long long>(tensor->shape[0]), static_cast<long long>(query.tokens));
     return tensor->shape[0];
+  }
+
+  static SkinnyLinear operands(const Query& query, const Linear& arguments) {
+    const uint32_t options = options_of(query);
+    SkinnyLinear linear{};
+    linear.tokens = tokens_of(arguments.x, query, "x");
+    linear.is_gated = options & FVLM_QUANTIZED_SWIGLU;
+    linear.epsilon = options ? query.epsilon : 0;
+    linear.x = matrix_of(arguments.x, query.dtype, "x", linear.tokens, query.cols);
+    linear.y = matrix_of(arguments.y, query.dtype, "y", linear.tokens, linear.is_gated ? query.rows / 2 : query.rows);
+    if (options & FVLM_QUANTIZED_RESIDUAL)
+      linear.residual = matrix_of(arguments.residual, query.dtype, "residual", linear.tokens, query.rows);
+    sdk::dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
+      using Element = const typename decltype(element)::type;
+      if (arguments.bias) linear.bias = flat<Element>(arguments.bias, "bias", query.rows);
+      if (options & FVLM_QUANTIZED_NORM)
+        linear.norm_weight = flat<Element>(arguments.norm_weight, "norm_weight", query.cols);
+    });
+    return linear;
   }
 
   static MatrixView row_of(const MatrixView& matrix, fvlm_dtype dtype, int64_t row) {
@@ -234,6 +257,7 @@ class CudaQuantizer : public sdk::Quantizer {
                  "cublasLtMatmul");
   }
 
+  int multiprocessors_;
   CublasLt library_;
 };
 

@@ -261,6 +261,7 @@ const Mutant mutants[] = {
     {"quantizer", "knows_1024_biases", "large_sizes"},
     {"quantizer", "knows_2048_tokens", "large_sizes"},
     {"quantizer", "counts_in_16_bits", "large_sizes"},
+    {"quantizer", "forgets_the_residual", "linear_options"},
     {"quantizer", "drops_a_tail_of_7", "thread_counts"},
     {"quantizer", "drops_a_tail_of_many", "thread_counts"},
     {"quantizer", "adds_across_pieces", "pieces_apart"},

@@ -36,6 +36,38 @@ void check(const GenerationRequest& request) {
     if (batch < 1) throw Error(ErrorKind::usage, fmt::format("{} prompts at once: expected at least 1", batch));
 }
 
+// Each prompt begins differently, in each turn too, so that nothing computed for another one serves it.
+std::vector<int64_t> prompt_tokens(int64_t number, int64_t length, int64_t vocabulary) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < length; ++i)
+    tokens.push_back((number * 7919 + i * i * 31 + i * 17 + number * i) % vocabulary);
+  return tokens;
+}
+
+// Seconds until every prompt has its first token, and until every answer is complete.
+std::pair<double, double> answer(const GenerationRequest& request, infer::GenerationBatch& batch, int64_t vocabulary,
+                                 int64_t count, int64_t first_number) {
+  int64_t started = 0;
+  double first = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    infer::Prompt prompt;
+    prompt.tokens = prompt_tokens(first_number + i, request.prompt, vocabulary);
+    prompt.max_tokens = request.answer;
+    prompt.on_token = [&, is_first = true](const infer::GeneratedToken&) mutable {
+      if (std::exchange(is_first, false) && ++started == count) first = now();
+      return true;
+    };
+    batch.add(std::move(prompt));
+  }
+  const double begin = now();
+  const auto answers = batch.finish();
+  const double end = now();
+  for (const auto& one : answers)
+    if (std::ssize(one.tokens) != request.answer)
+      throw Error(ErrorKind::internal, fmt::format("an answer of {} tokens", one.tokens.size()));
+  return {first - begin, end - begin};
+}
+
 // A decoder, and batches of it.
 class Engine {
  public:
@@ -56,57 +88,17 @@ class Engine {
   }
 
  private:
-  // The batch lives through all runs, as a server's does.
   GenerationReport::Side measure(int64_t count, const model::Model* draft_model) {
     peak_.begin(unlimited);
-    GenerationReport::Side side;
-    {
-      infer::BatchOptions options;
-      if (draft_model) options.draft_model = draft_model, options.draft_tokens = request_.draft_tokens;
-      options.cache_rows = options.reserved_rows = count * (request_.prompt + request_.answer + options.page_rows);
-      infer::GenerationBatch batch(*model_, ops_, {}, options);
-      constexpr int64_t warm_up = 2; // plugins are selected in the first one, graphs captured in the second
-      for (int64_t turn = 0; turn < warm_up + request_.repeat; ++turn) {
-        const auto [first, all] = answer(batch, count, turn);
-        if (turn < warm_up) continue;
-        side.first_seconds = turn == warm_up ? first : std::min(side.first_seconds, first);
-        side.seconds = turn == warm_up ? all : std::min(side.seconds, all);
-      }
-      drafts_ = batch.draft_counts();
-      side.peak_bytes = ops_.options().device.is_cuda() ? peak_.held() : peak_.peak();
-    }
+    int64_t peak_bytes = 0;
+    GenerationReport::Side side = time_answers(
+        request_, *model_, ops_, vocabulary_, count, draft_model, [&](const infer::GenerationBatch& batch) {
+          drafts_ = batch.draft_counts();
+          peak_bytes = ops_.options().device.is_cuda() ? peak_.held() : peak_.peak();
+        });
+    side.peak_bytes = peak_bytes;
     peak_.give_back();
     return side;
-  }
-
-  // Each prompt begins differently, in each turn too, so that nothing computed for another one serves it.
-  std::vector<int64_t> prompt_tokens(int64_t number) const {
-    std::vector<int64_t> tokens;
-    for (int64_t i = 0; i < request_.prompt; ++i)
-      tokens.push_back((number * 7919 + i * i * 31 + i * 17 + number * i) % vocabulary_);
-    return tokens;
-  }
-
-  std::pair<double, double> answer(infer::GenerationBatch& batch, int64_t count, int64_t turn) const {
-    int64_t started = 0;
-    double first = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      infer::Prompt prompt;
-      prompt.tokens = prompt_tokens(turn * count + i + 1);
-      prompt.max_tokens = request_.answer;
-      prompt.on_token = [&, is_first = true](const infer::GeneratedToken&) mutable {
-        if (std::exchange(is_first, false) && ++started == count) first = now();
-        return true;
-      };
-      batch.add(std::move(prompt));
-    }
-    const double begin = now();
-    const auto answers = batch.finish();
-    const double end = now();
-    for (const auto& one : answers)
-      if (std::ssize(one.tokens) != request_.answer)
-        throw Error(ErrorKind::internal, fmt::format("an answer of {} tokens", one.tokens.size()));
-    return {first - begin, end - begin};
   }
 
   const GenerationRequest& request_;
@@ -189,6 +181,26 @@ nlohmann::ordered_json GenerationReport::json() const {
     all.push_back(std::move(one));
   }
   return document;
+}
+
+// The batch lives through all runs, as a server's does.
+GenerationReport::Side time_answers(const GenerationRequest& request, const model::Model& model, ops::Operations& ops,
+                                    int64_t vocabulary, int64_t count, const model::Model* draft_model,
+                                    const std::function<void(const infer::GenerationBatch& batch)>& at_end) {
+  infer::BatchOptions options;
+  if (draft_model) options.draft_model = draft_model, options.draft_tokens = request.draft_tokens;
+  options.cache_rows = options.reserved_rows = count * (request.prompt + request.answer + options.page_rows);
+  infer::GenerationBatch batch(model, ops, {}, options);
+  GenerationReport::Side side;
+  constexpr int64_t warm_up = 2; // plugins are selected in the first one, graphs captured in the second
+  for (int64_t turn = 0; turn < warm_up + request.repeat; ++turn) {
+    const auto [first, all] = answer(request, batch, vocabulary, count, turn * count + 1);
+    if (turn < warm_up) continue;
+    side.first_seconds = turn == warm_up ? first : std::min(side.first_seconds, first);
+    side.seconds = turn == warm_up ? all : std::min(side.seconds, all);
+  }
+  if (at_end) at_end(batch);
+  return side;
 }
 
 GenerationReport measure_generation(const GenerationRequest& request, Registry& registry, const Progress& progress) {

@@ -2,13 +2,19 @@
 #pragma once
 #include "bench/progress.h"
 #include "model/execution.h"
+#include "model/model.h"
 #include "plugin/registry.h"
 
 #include <nlohmann/json.hpp>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace fvlm::infer {
+class GenerationBatch;
+}
 
 namespace fvlm::bench {
 
@@ -51,6 +57,12 @@ struct GenerationReport {
   double decoded_a_second(const Row& row, const Side& side) const;
   nlohmann::ordered_json json() const;
 };
+
+// Answers `count` prompts at once, in a few runs, of which the fastest counts. `at_end` is called while their keys and
+// values are still there; peak_bytes is not set. draft_model: proposes tokens; null: none does.
+GenerationReport::Side time_answers(const GenerationRequest& request, const model::Model& model, ops::Operations& ops,
+                                    int64_t vocabulary, int64_t count, const model::Model* draft_model = nullptr,
+                                    const std::function<void(const infer::GenerationBatch& batch)>& at_end = {});
 
 // Throws Error(usage) for sizes that make no sense.
 GenerationReport measure_generation(const GenerationRequest& request, Registry& registry, const Progress& progress);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/times.h"
+#include "bench/training.h"
 #include "budget/parameter_groups.h"
 #include "evaluation/evaluator.h"
 #include "model/loading.h"
@@ -10,6 +11,7 @@
 #include "model/weights/packed_weight.h"
 
 #include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <set>
@@ -115,6 +117,58 @@ std::vector<QuantReport::Product> time_products(const ModelDirectory& directory,
   return products;
 }
 
+// The model with its weights quantized as they are on the device.
+std::unique_ptr<model::Model> quantized_copy(const ModelDirectory& directory, model::Model& plain,
+                                             const PackedScheme& scheme, const QuantRequest& request,
+                                             const ops::Operations& ops, Registry& registry) {
+  model::ArenaOptions arena = request.execution.arena(false);
+  arena.scheme_of = [&](const ParameterSpec& spec) {
+    const bool chosen =
+        budget::is_quantized({scheme.name, request.skip}, budget::directory_name(spec.name), spec.shape);
+    return chosen ? &scheme : nullptr;
+  };
+  auto copy = std::make_unique<model::Model>(model::config_of(directory.description()), arena);
+  for (ops::Parameter& parameter : copy->parameters().all()) {
+    const at::Tensor& value = plain.parameters().at(parameter.name).value;
+    if (parameter.scheme.empty()) {
+      parameter.value.copy_(value);
+      continue;
+    }
+    const auto packed = quantizer_for(scheme.name, value, registry, ops.options())->pack(value.contiguous());
+    for (size_t i = 0; i < packed.size(); ++i) parameter.packed[i].copy_(packed[i]);
+  }
+  return copy;
+}
+
+std::vector<QuantReport::Speed> time_generation(const ModelDirectory& directory, const QuantRequest& request,
+                                                Registry& registry, const QuantProgress& progress) {
+  GenerationRequest generation;
+  generation.prompt = request.prompt;
+  generation.answer = request.answer;
+  const int64_t vocabulary = directory.description().decoders().front().vocab_size;
+  const auto plain = model::load_model(directory, request.execution.arena(false));
+  std::vector<QuantReport::Speed> speeds;
+  const auto measure = [&](const std::string& side, const model::Model& model) {
+    ops::Operations ops(registry, request.execution.operations());
+    for (size_t i = 0; i < request.tokens.size(); ++i) {
+      const int64_t batch = request.tokens[i];
+      progress(fmt::format("{}, {} answers at once", side, batch), static_cast<int64_t>(i), std::ssize(request.tokens));
+      const auto took = time_answers(generation, model, ops, vocabulary, batch);
+      const auto tokens = static_cast<double>(batch * request.answer);
+      auto& speed =
+          speeds.emplace_back(QuantReport::Speed{side, batch, took.first_seconds, tokens / took.seconds, 0, 1});
+      speed.decoded_per_second =
+          static_cast<double>(batch * (request.answer - 1)) / (took.seconds - took.first_seconds);
+      if (speeds.size() > request.tokens.size()) speed.ratio = speed.decoded_per_second / speeds[i].decoded_per_second;
+    }
+  };
+  measure(request.execution.dtype, *plain);
+  const ops::Operations ops(registry, request.execution.operations());
+  for (const PackedScheme& scheme : packed_schemes())
+    measure(scheme.name, *quantized_copy(directory, *plain, scheme, request, ops, registry));
+  return speeds;
+}
+
 // Which part of the model a weight belongs to.
 std::string module_of(const std::string& name) {
   if (!name.starts_with("decoder.")) return name.substr(0, name.find('.'));
@@ -166,7 +220,8 @@ std::vector<QuantReport::Loss> measure_losses(const QuantRequest& request, Regis
 } // namespace
 
 Json QuantReport::json() const {
-  Json document{{"sizes", Json::array()}, {"products", Json::array()}, {"losses", Json::array()}};
+  Json document{
+      {"sizes", Json::array()}, {"products", Json::array()}, {"speeds", Json::array()}, {"losses", Json::array()}};
   for (const Size& size : sizes)
     document["sizes"].push_back({{"scheme", size.scheme},
                                  {"weights", size.weights},
@@ -183,6 +238,13 @@ Json QuantReport::json() const {
                                     {"tokens", product.tokens},
                                     {"microseconds", times}});
   }
+  for (const Speed& speed : speeds)
+    document["speeds"].push_back({{"side", speed.side},
+                                  {"batch", speed.batch},
+                                  {"first_seconds", speed.first_seconds},
+                                  {"tokens_per_second", speed.tokens_per_second},
+                                  {"decoded_per_second", speed.decoded_per_second},
+                                  {"ratio", speed.ratio}});
   for (const Loss& loss : losses) {
     Json one{{"scheme", loss.scheme}, {"module", loss.module}, {"set", loss.set}, {"mode", loss.mode}};
     for (const auto& [name, value] : loss.values) one[name] = value;
@@ -192,11 +254,15 @@ Json QuantReport::json() const {
 }
 
 QuantReport measure_quant(const QuantRequest& request, Registry& registry, const QuantProgress& progress) {
-  const ModelDirectory directory = ModelDirectory::open(request.model);
+  const c10::InferenceMode without_autograd;
+  SyntheticModels synthetic;
+  const ModelDirectory directory =
+      ModelDirectory::open(request.model.empty() ? synthetic.of(shape_named(request.shape)) : request.model);
   directory.require_plain("bench quant");
   QuantReport report;
   for (const PackedScheme& scheme : packed_schemes()) report.sizes.push_back(size_of(directory, request, scheme));
   report.products = time_products(directory, request, registry, progress);
+  if (request.answer > 0) report.speeds = time_generation(directory, request, registry, progress);
   if (request.plan) report.losses = measure_losses(request, registry, progress);
   return report;
 }

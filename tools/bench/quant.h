@@ -1,5 +1,6 @@
 // What quantizing a model's linear weights costs and gains: bytes, times of products, and losses by module.
 #pragma once
+#include "bench/generation.h"
 #include "model/execution.h"
 #include "plugin/registry.h"
 #include "recipe/plan.h"
@@ -15,10 +16,12 @@
 namespace fvlm::bench {
 
 struct QuantRequest {
-  std::filesystem::path model;    // of plain weights
+  std::filesystem::path model; // of plain weights; empty: a synthetic one of `shape`
+  std::string shape;
   std::optional<plan::Plan> plan; // whose evaluation sets give the losses; none: no losses
   std::vector<std::string> skip{"connector.*"};
-  std::vector<int64_t> tokens{1, 8, 32}; // rows of a product
+  std::vector<int64_t> tokens{1, 8, 32}; // rows of a product, and prompts that are answered at once
+  int64_t prompt = 72, answer = 128;     // tokens of each; an answer of 0: no generation is measured
   int64_t repeat = 50;
   model::Execution execution;
 };
@@ -40,8 +43,16 @@ struct QuantReport {
     std::string scheme, module, set, mode;
     std::vector<std::pair<std::string, double>> values;
   };
+  // Greedy answers of the decoder by itself, in the model's type and in each scheme.
+  struct Speed {
+    std::string side; // "bf16", "int8", "int4"
+    int64_t batch;
+    double first_seconds, tokens_per_second, decoded_per_second; // the second without the time to the first token
+    double ratio;                                                // of decoded_per_second to that of plain weights
+  };
   std::vector<Size> sizes;
   std::vector<Product> products;
+  std::vector<Speed> speeds;
   std::vector<Loss> losses;
 
   nlohmann::ordered_json json() const;

@@ -38,6 +38,16 @@ void print_products(const bench::QuantReport& report) {
   fmt::print("{}\n", table.text());
 }
 
+void print_speeds(const bench::QuantReport& report) {
+  if (report.speeds.empty()) return;
+  TextTable table({"weights", "at once", "first token ms", "tokens/s", "after the first", "ratio"});
+  for (const auto& speed : report.speeds)
+    table.row({speed.side, grouped(speed.batch), fmt::format("{:.2f}", speed.first_seconds * 1e3),
+               fmt::format("{:.0f}", speed.tokens_per_second), fmt::format("{:.0f}", speed.decoded_per_second),
+               fmt::format("{:.2f}", speed.ratio)});
+  fmt::print("{}\n", table.text());
+}
+
 void print_losses(const bench::QuantReport& report) {
   if (report.losses.empty()) return;
   TextTable table({"scheme", "quantized", "set", "mode", "values"});
@@ -54,23 +64,35 @@ void print_losses(const bench::QuantReport& report) {
 
 int bench_quant(Arguments arguments) {
   Options options(
-      "bench quant MODEL [--recipe RECIPE] [--skip GLOB...] [--tokens LIST] [--repeat N] [--json]",
-      "Compare a model with its quantized forms: bytes, times of the decoder's products for a few tokens, and, on the\n"
-      "evaluation sets of a recipe, losses and accuracies with the weights of each module quantized alone, and of all.",
+      "bench quant MODEL | --shape NAME [--recipe RECIPE] [--skip GLOB...] [--tokens LIST] [--answer N] [--json]",
+      "Compare a model with its quantized forms: bytes, times of the decoder's products for a few tokens, tokens per\n"
+      "second of its greedy answers, and, on the evaluation sets of a recipe, losses and accuracies with the weights "
+      "of\n"
+      "each module quantized alone, and of all.",
       "bench quant runs/quickstart --recipe recipes/quickstart.lua");
   with_execution_options(options)
-      .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+      .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)", false)
+      .value("shape", "NAME", "a synthetic model in place of MODEL: 135m, 1.7b and other shapes of `bench cpu-step`")
       .value("recipe", "RECIPE", "the recipe whose evaluation sets are read; default: no losses")
       .value("set", "PATH=VALUE", "change a value of the recipe's plan (repeatable)")
       .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .value("skip", "GLOB", "a module that stays as it is (repeatable); default connector.*")
-      .value("tokens", "LIST", "rows of a product; default 1,8,32")
+      .value("tokens", "LIST", "rows of a product, and prompts that are answered at once; default 1,8,32")
+      .value("prompt", "N", "tokens of each prompt; default 72")
+      .value("answer", "N", "tokens of each answer; default 128; 0: no answers are timed")
       .value("repeat", "N", "products in each of five measurements; default 50")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::QuantRequest request;
-  request.model = resolve_model(*parsed->value("MODEL"));
+  request.shape = parsed->value_or("shape", "");
+  if (parsed->value("MODEL").has_value() == !request.shape.empty())
+    throw Error(ErrorKind::usage, "expected a MODEL or --shape").advise("bench quant --shape 135m");
+  if (const auto model = parsed->value("MODEL")) request.model = resolve_model(*model);
+  request.prompt = parsed->integer_or("prompt", request.prompt);
+  request.answer = parsed->integer_or("answer", request.answer);
+  if (request.prompt < 1 || request.answer < 0 || request.answer == 1)
+    throw Error(ErrorKind::usage, "--prompt and --answer: expected 1 or more, and 0 or at least 2");
   request.repeat = parsed->integer_or("repeat", request.repeat);
   if (request.repeat < 1) throw Error(ErrorKind::usage, "--repeat: expected 1 or more");
   if (const auto words = parsed->value("tokens")) {
@@ -91,13 +113,16 @@ int bench_quant(Arguments arguments) {
   const auto report = bench::measure_quant(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (parsed->flag("json")) {
-    Json document{{"bench", "quant"}, {"model", request.model.string()}, {"device", request.execution.device}};
+    Json document{{"bench", "quant"},
+                  {"model", request.model.empty() ? request.shape : request.model.string()},
+                  {"device", request.execution.device}};
     document.update(report.json());
     fmt::print("{}", dump(document));
     return 0;
   }
   print_sizes(report);
   print_products(report);
+  print_speeds(report);
   print_losses(report);
   return 0;
 }

@@ -24,7 +24,13 @@ fvlm_quantizer_query query_of(const QuantizerCase& c, at::Device device) {
   query.rows = c.rows;
   query.cols = c.cols;
   query.tokens = c.convert_only ? 0 : c.tokens;
+  query.options = c.options;
+  query.epsilon = 1e-5f;
   return query;
+}
+
+int64_t width_of(const QuantizerCase& c) {
+  return c.options & FVLM_QUANTIZED_SWIGLU ? c.rows / 2 : c.rows;
 }
 
 Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
@@ -54,12 +60,15 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
   if (!bench.can_continue()) return bench.finish();
 
   if (!c.convert_only) {
-    Operand& y = bench.output("y", {c.tokens, c.rows}, c.dtype);
+    Operand& y = bench.output("y", {c.tokens, width_of(c)}, c.dtype);
     linear.x = bench.input("x", n.x).abi();
     linear.bias = c.bias ? bench.input("bias", n.bias, Rows::contiguous).abi() : nullptr;
     linear.y = y.abi();
+    if (c.options & FVLM_QUANTIZED_RESIDUAL) linear.residual = bench.input("residual", n.residual).abi();
+    if (c.options & FVLM_QUANTIZED_NORM)
+      linear.norm_weight = bench.input("norm_weight", n.norm_weight, Rows::contiguous).abi();
     bench.call("linear", workspace, {&y}, table.linear, linear);
-    if (!bench.can_continue()) return bench.finish();
+    if (c.options || !bench.can_continue()) return bench.finish();
     Operand& d_x = bench.output("d_x", {c.tokens, c.cols}, c.dtype);
     gradient.d_y = bench.input("d_y", n.d_y).abi();
     gradient.d_x = d_x.abi();
@@ -84,17 +93,28 @@ std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) 
   const QuantizerNumbers n = quantizer_numbers(c);
   const at::Tensor& weight = *done.output("unpacked");
   auto linear = [&](at::ScalarType work) {
-    auto y = at::matmul(n.x.to(work), weight.to(work).t());
-    return c.bias ? y + n.bias.to(work) : y;
+    at::Tensor x = n.x.to(work);
+    if (c.options & FVLM_QUANTIZED_NORM) x = x * (x.square().mean(1, true) + 1e-5).rsqrt() * n.norm_weight.to(work);
+    at::Tensor y = at::matmul(x, weight.to(work).t());
+    if (c.bias) y = y + n.bias.to(work);
+    if (c.options & FVLM_QUANTIZED_SWIGLU) {
+      const at::Tensor gate = y.narrow(1, 0, c.rows / 2);
+      y = gate * gate.sigmoid() * y.narrow(1, c.rows / 2, c.rows / 2);
+    }
+    return c.options & FVLM_QUANTIZED_RESIDUAL ? y + n.residual.to(work) : y;
   };
   auto gradient = [&](at::ScalarType work) { return at::matmul(n.d_y.to(work), weight.to(work)); };
   // Codes may be multiplied before or after scaling; a dequantized 16-bit weight has one more rounding.
   const double rounding = c.dtype == at::kFloat || c.dtype == at::kDouble ? 0 : 1;
   const double size = std::sqrt(static_cast<double>(std::max(c.cols, c.rows))) * root_mean_square(weight);
-  for (const Expected& expected :
-       {Expected{"y", linear(at::kDouble), linear(c.dtype), c.dtype, rounding * 2 * size * root_mean_square(n.x)},
-        Expected{"d_x", gradient(at::kDouble), gradient(c.dtype), c.dtype,
-                 rounding * 2 * size * root_mean_square(n.d_y)}}) {
+  // With a norm, x is of about the size of the norm's weight; a gate multiplies two such sums.
+  const double of_x = root_mean_square(c.options & FVLM_QUANTIZED_NORM ? n.norm_weight : n.x),
+               gated = c.options & FVLM_QUANTIZED_SWIGLU ? std::max(1.0, size * of_x) : 1;
+  std::vector<Expected> all{{"y", linear(at::kDouble), linear(c.dtype), c.dtype, rounding * 2 * size * of_x * gated}};
+  if (!c.options)
+    all.push_back(
+        {"d_x", gradient(at::kDouble), gradient(c.dtype), c.dtype, rounding * 2 * size * root_mean_square(n.d_y)});
+  for (const Expected& expected : all) {
     const at::Tensor* actual = done.output(expected.name);
     if (!actual) return expected.name + " was not computed";
     Comparison found = compare(*actual, expected);
@@ -105,11 +125,12 @@ std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) 
 }
 
 std::string label(const QuantizerCase& c) {
-  return fmt::format("{} weight [{}, {}]{}{}", name_of(c.dtype), c.rows, c.cols,
+  return fmt::format("{} weight [{}, {}]{}{}{}", name_of(c.dtype), c.rows, c.cols,
                      c.convert_only ? ", to convert alone" : fmt::format(", {} tokens", c.tokens),
                      c.weighted ? ", weighted"
                      : c.bias   ? ""
-                                : ", no bias");
+                                : ", no bias",
+                     c.options ? fmt::format(", options {}", c.options) : "");
 }
 
 } // namespace
@@ -121,7 +142,9 @@ QuantizerNumbers quantizer_numbers(const QuantizerCase& c) {
                      normal({c.rows}, seed + 2, c.dtype),
                      normal({c.tokens, c.rows}, seed + 3, c.dtype),
                      normal({c.rows, c.cols}, seed + 4, c.dtype),
-                     normal({c.cols}, seed + 5, at::kFloat).square() * 9 + 0.01};
+                     normal({c.cols}, seed + 5, at::kFloat).square() * 9 + 0.01,
+                     normal({c.tokens, c.rows}, seed + 6, c.dtype),
+                     normal({c.cols}, seed + 7, c.dtype)};
   auto row = at::arange(c.rows), column = at::arange(c.cols);
   switch (c.weights) {
   case Weights::normal:

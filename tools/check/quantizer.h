@@ -16,11 +16,12 @@ struct QuantizerCase {
   bool bias = true;
   bool weighted = false;     // pack gets an importance of each column
   bool convert_only = false; // the query's tokens is 0, and no linear is called
+  uint32_t options = 0;      // FVLM_QUANTIZED_*; linear_gradient and fake quantization are not called then
   uint64_t seed = 1;
 };
 
 struct QuantizerNumbers {
-  at::Tensor weight, x, bias, d_y, d_out, importance;
+  at::Tensor weight, x, bias, d_y, d_out, importance, residual, norm_weight;
 };
 
 QuantizerNumbers quantizer_numbers(const QuantizerCase& c);

@@ -47,13 +47,24 @@ Outcome each(Context& context, std::vector<QuantizerCase> all,
   return done ? ok(fmt::format("{} weights", done)) : not_applicable("supports() says no: " + why);
 }
 
-int bits_of(Context& context) {
+int bits_of(const Context& context) {
   return context.table<fvlm_quantizer_v1>().bits;
 }
 
-std::string scheme_of(Context& context) {
+std::string scheme_of(const Context& context) {
   const char* scheme = context.table<fvlm_quantizer_v1>().scheme;
   return scheme ? scheme : "";
+}
+
+// Columns that share a scale: at least four groups a row, or 32 columns.
+int64_t int4_group(int64_t cols) {
+  if (cols % 32 != 0) return cols;
+  return cols % 128 == 0 && cols / 128 >= 4 ? 128 : cols % 64 == 0 && cols / 64 >= 4 ? 64 : 32;
+}
+
+// A matrix with a row for each scale, for schemes whose groups are known.
+at::Tensor by_scale(const Context& context, const QuantizerCase& c, const at::Tensor& matrix) {
+  return scheme_of(context) == "int4" && c.cols > 0 ? matrix.reshape({-1, int4_group(c.cols)}) : matrix;
 }
 
 // Half a quantization step of a row whose largest weight takes the last code, plus one rounding of the dtype.
@@ -77,9 +88,10 @@ std::string element(const at::Tensor& mask, const at::Tensor& weight, const at::
 
 // Weights within the outermost codes of their row are restored within half a step. Those beyond were clipped: none for
 // int8, less than half for any scheme.
-std::string comes_back(const QuantizerCase& c, const Run& run, int bits) {
-  auto weight = quantizer_numbers(c).weight.to(at::kDouble);
-  auto unpacked = run.output("unpacked")->to(at::kDouble);
+std::string comes_back(const Context& context, const QuantizerCase& c, const Run& run) {
+  const int bits = bits_of(context);
+  auto weight = by_scale(context, c, quantizer_numbers(c).weight.to(at::kDouble));
+  auto unpacked = by_scale(context, c, run.output("unpacked")->to(at::kDouble));
   auto wrong = at::isfinite(unpacked).logical_not();
   if (wrong.any().item<bool>()) return "not finite: " + element(wrong, weight, unpacked);
   auto slack = float_half_step(c, weight, bits) + 1e-300;
@@ -92,20 +104,21 @@ std::string comes_back(const QuantizerCase& c, const Run& run, int bits) {
 
 Outcome round_trip(Context& context) {
   return each(context, {{}, {.rows = 5, .cols = 300, .seed = 2}, {.magnitude = 3, .seed = 3}},
-              [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+              [&](const auto& c, const Run& run) { return comes_back(context, c, run); });
 }
 
 template <at::ScalarType dtype>
 Outcome linear(Context& context) {
-  return expect_correct(context,
-                        quantizer_cases({{.dtype = dtype}, {.dtype = dtype, .rows = 40, .cols = 96, .tokens = 33}}));
+  return expect_correct(context, quantizer_cases({{.dtype = dtype},
+                                                  {.dtype = dtype, .rows = 40, .cols = 96, .tokens = 33},
+                                                  {.dtype = dtype, .rows = 33, .cols = 2048, .tokens = 3}}));
 }
 
 template <at::ScalarType dtype>
 Outcome converts(Context& context) {
   return each(context, {{.dtype = dtype}}, [&](const auto& c, const Run& run) -> std::string {
     if (c.dtype != dtype) return "";
-    return comes_back(c, run, bits_of(context));
+    return comes_back(context, c, run);
   });
 }
 
@@ -155,11 +168,7 @@ std::string int4_layout(const QuantizerCase& c, const at::Tensor* packed, const 
 }
 
 std::string int4_defect(const QuantizerCase& c, const Run& run) {
-  const int64_t group = c.cols % 128 == 0  ? 128
-                        : c.cols % 64 == 0 ? 64
-                        : c.cols % 32 == 0 ? 32
-                                           : c.cols,
-                groups = c.cols / group;
+  const int64_t group = int4_group(c.cols), groups = c.cols / group;
   at::Tensor codes;
   const at::Tensor* scales = run.output("packed[1]");
   if (auto wrong = int4_layout(c, run.output("packed[0]"), scales, groups, codes); !wrong.empty()) return wrong;
@@ -198,7 +207,7 @@ Outcome int4_codes(Context& context) {
                                  {.weights = Weights::negative},
                                  {.magnitude = 3},
                                  {.weighted = true}};
-  for (int64_t cols : {1, 7, 32, 96, 192, 256, 301, 576}) {
+  for (int64_t cols : {1, 7, 32, 64, 128, 192, 256, 301, 512, 576}) {
     all.push_back({.rows = 9, .cols = cols, .convert_only = true});
     all.push_back({.rows = 9, .cols = cols, .weighted = true, .convert_only = true});
   }
@@ -222,8 +231,11 @@ Outcome straight_through(Context& context) {
   return each(context, {{}, {.weights = Weights::outliers}, {.weights = Weights::negative}},
               [&](const auto& c, const Run& run) -> std::string {
                 auto n = quantizer_numbers(c);
-                auto weight = n.weight.to(at::kDouble), unpacked = run.output("unpacked")->to(at::kDouble);
-                const at::Tensor& d_weight = *run.output("d_weight");
+                const auto grouped = [&](const at::Tensor& matrix) { return by_scale(context, c, matrix); };
+                auto weight = grouped(n.weight.to(at::kDouble)),
+                     unpacked = grouped(run.output("unpacked")->to(at::kDouble));
+                const at::Tensor d_weight = grouped(*run.output("d_weight"));
+                n.d_out = grouped(n.d_out);
                 auto passed = d_weight == n.d_out, stopped = (d_weight == 0).logical_and(n.d_out != 0);
                 auto neither = passed.logical_or(stopped).logical_not();
                 if (neither.any().template item<bool>())
@@ -260,7 +272,7 @@ Outcome zero_rows(Context& context) {
 Outcome magnitudes(Context& context, std::initializer_list<double> sizes) {
   std::vector<QuantizerCase> all;
   for (double size : sizes) all.push_back({.magnitude = size});
-  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(context, c, run); });
 }
 
 Outcome huge_values(Context& context) {
@@ -277,11 +289,27 @@ Outcome uneven_rows(Context& context) {
   return each(
       context,
       {{.weights = Weights::constant}, {.weights = Weights::negative}, {.rows = 1}, {.weights = Weights::outliers}},
-      [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+      [&](const auto& c, const Run& run) { return comes_back(context, c, run); });
 }
 
 Outcome plain_linear(Context& context) {
   return cases(context, {{.bias = false}, {.tokens = 40, .bias = false}});
+}
+// Tokens that a kernel for few of them takes at once, and a few more; weights of one part and of many.
+Outcome linear_options(Context& context) {
+  const uint32_t features = context.table<fvlm_quantizer_v1>().features;
+  if (features == 0) return not_applicable("features is 0");
+  constexpr uint32_t residual = FVLM_QUANTIZED_RESIDUAL, norm = FVLM_QUANTIZED_NORM, swiglu = FVLM_QUANTIZED_SWIGLU;
+  std::vector<QuantizerCase> all;
+  for (const uint32_t options : {residual, norm, swiglu, residual | norm, norm | swiglu}) {
+    if (options & ~features) continue;
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+      for (const auto [rows, cols, tokens] :
+           {std::array<int64_t, 3>{48, 64, 1}, {18, 512, 5}, {32, 96, 9}, {96, 2048, 2}, {70, 576, 33}, {16, 4096, 1}})
+        all.push_back(
+            {.dtype = dtype, .rows = rows, .cols = cols, .tokens = tokens, .bias = rows != 96, .options = options});
+  }
+  return expect_correct(context, quantizer_cases(all));
 }
 Outcome no_tokens(Context& context) {
   return cases(context, {{.tokens = 0}});
@@ -307,12 +335,12 @@ Outcome large_sizes(Context& context) {
   }
   all.push_back({.rows = 257, .cols = 513, .tokens = 33});
   if (Outcome outcome = cases(context, all); outcome.state != State::ok) return outcome;
-  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(context, c, run); });
 }
 
 Outcome convert_only(Context& context) {
   return each(context, {{.convert_only = true}},
-              [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+              [&](const auto& c, const Run& run) { return comes_back(context, c, run); });
 }
 
 Outcome packs_small(Context& context) {
@@ -384,6 +412,8 @@ Table quantizer_table() {
              {"linear_float16", "the same in float16", linear<at::kHalf>},
              {"linear_float64", "the same in float64", linear<at::kDouble>},
              {"linear_plain", "a linear without a bias", plain_linear, "linear_float*,linear_bfloat16"},
+             {"linear_options", "a linear with a residual, a norm before it, a gate behind it", linear_options,
+              "linear_float*,linear_bfloat16"},
              {"no_tokens", "a linear without tokens", no_tokens, "linear_float*,linear_bfloat16"},
              {"one_token", "a linear of one token", one_token, "linear_float*,linear_bfloat16"},
              {"odd_sizes", "rows and columns that no vector divides", odd_sizes, "linear_float*,linear_bfloat16"},

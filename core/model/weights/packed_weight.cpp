@@ -33,7 +33,7 @@ std::string module_pattern(const std::string& module) {
 int64_t PackedScheme::group(int64_t cols) const {
   if (bits == 4)
     for (const int64_t size : {128, 64, 32})
-      if (cols % size == 0) return size;
+      if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
   return cols;
 }
 

@@ -15,7 +15,9 @@ using at::Tensor;
 template <int width>
 int64_t group_of(int64_t cols) {
   if (width == 8) return cols;
-  return cols % 128 == 0 ? 128 : cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : cols;
+  for (const int64_t size : {128, 64, 32})
+    if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
+  return cols;
 }
 
 // Codes [rows, groups, columns of a group] in the weight's accumulation type, and float32 scales [rows, groups, 1].
@@ -142,9 +144,17 @@ void IntegerQuantizer<width>::unpack(const fvlm_call&, const Query& query, const
 
 template <int width>
 void IntegerQuantizer<width>::linear(const fvlm_call&, const Query& query, const Linear& arguments) {
-  const Tensor x = upcast(arguments.x);
+  const uint32_t options = options_of(query);
+  Tensor x = upcast(arguments.x);
+  if (options & FVLM_QUANTIZED_NORM)
+    x = x * (x.square().mean(1, true) + query.epsilon).rsqrt() * upcast(arguments.norm_weight);
   Tensor y = at::mm(x, dequantize<width>(arguments.packed, query.cols, x.scalar_type()).t());
   if (arguments.bias) y += upcast(arguments.bias);
+  if (options & FVLM_QUANTIZED_SWIGLU) {
+    const Tensor gate = y.narrow(1, 0, query.rows / 2);
+    y = gate * gate.sigmoid() * y.narrow(1, query.rows / 2, query.rows / 2);
+  }
+  if (options & FVLM_QUANTIZED_RESIDUAL) y += upcast(arguments.residual);
   store(torch_tensor(arguments.y), y);
 }
 

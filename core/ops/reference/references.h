@@ -90,6 +90,7 @@ struct IntegerQuantizer : sdk::Quantizer, OnDevice {
   using OnDevice::OnDevice;
   static constexpr const char* scheme = width == 8 ? "int8" : "int4";
   static constexpr int bits = width;
+  static constexpr uint32_t features = FVLM_QUANTIZED_RESIDUAL | FVLM_QUANTIZED_NORM | FVLM_QUANTIZED_SWIGLU;
   static sdk::Support supports(const Query& query);
   void requirements(const Query& query, sdk::Requirements& wanted) const;
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments);

@@ -90,8 +90,8 @@ INSTANTIATE_TEST_SUITE_P(levels, Int4Test, ::testing::ValuesIn(cpu_levels()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Int4Test, a_group_is_128_64_or_32_columns_or_the_row) {
-  for (const auto& [cols, group] :
-       std::vector<std::pair<std::int64_t, std::int64_t>>{{256, 128}, {576, 64}, {96, 32}, {48, 48}, {7, 7}, {1, 1}}) {
+  for (const auto& [cols, group] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {512, 128}, {256, 64}, {576, 64}, {192, 32}, {128, 32}, {64, 32}, {48, 48}, {7, 7}, {1, 1}}) {
     const Floats weight = random_floats(3 * cols, 5);
     const Packed packed = pack(weight, 3, cols, group);
     for (std::int64_t r = 0; r < 3; ++r) {
@@ -116,7 +116,7 @@ TEST_P(Int4Test, a_group_is_128_64_or_32_columns_or_the_row) {
 
 // What clipping costs the largest weight, it gains for the others; how much, depends on whose errors matter.
 TEST_P(Int4Test, scales_lessen_the_weighted_error) {
-  const std::int64_t rows = 16, cols = 256;
+  const std::int64_t rows = 16, cols = 512;
   const Floats weight = random_floats(rows * cols, 9);
   Floats importance(static_cast<std::size_t>(cols), 1);
   for (std::size_t c = 0; c < importance.size(); c += 16) importance[c] = 1000;
@@ -152,11 +152,12 @@ TEST_P(Int4Test, products_match_double) {
     std::int64_t tokens, rows, cols, group;
   };
   for (const auto& [tokens, rows, cols, group] : {Shape{1, 1, 1, 1},
-                                                  {1, 130, 256, 128},
+                                                  {1, 130, 256, 64},
                                                   {3, 5, 7, 7},
-                                                  {7, 65, 192, 64},
+                                                  {7, 65, 192, 32},
                                                   {8, 64, 96, 32},
                                                   {13, 3, 33, 33},
+                                                  {2, 9, 512, 128},
                                                   {50, 130, 576, 64},
                                                   {481, 65, 70, 70}}) {
     Packed packed = pack(random_floats(rows * cols, 1), rows, cols, group);

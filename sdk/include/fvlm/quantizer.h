@@ -13,14 +13,14 @@
  *  - int8, symmetric per output feature: packed[0] = codes int8 [rows, cols], packed[1] = scales float32 [rows]; scale
  *    = max |w| of the row / 127 in float32, code = w / scale rounded half to even and clamped to -127 .. 127. A row
  * with scale 0 has codes 0.
- *  - int4, symmetric per group of input features: the scale of a group of a row is shared by 128 columns where 128
- *    divides cols, else by 64 or 32 where that does, else by all. packed[0] = codes uint8 [rows, 4 ceil(cols / 8)]: the
- *    code of column c, with 8 added, is in bits 4 (c mod 2) and up of byte c / 2, and bits of no column are 0.
- * packed[1] = scales float32 [rows, groups]. scale = m / d, where m is max |w| of the group and d that of 7, 7.25, ...,
- * 10 with the least sum of importance (w - scale code)^2, the first among equals; code = w / scale rounded half to even
- * and clamped to -8 .. 7, which are the codes of scale 0 too, as w / 1. Plugins may add the squares in another order,
- * so that two of them may choose another d where sums are nearly equal. As 32-bit little-endian words, packed[0] is
- * what compressed-tensors calls weight_packed. */
+ *  - int4, symmetric per group of input features: the scale of a group of a row is shared by 128, 64 or 32 columns, by
+ *    the most that divide cols into at least four groups, else by 32 where that divides cols, else by all. packed[0] =
+ * codes uint8 [rows, 4 ceil(cols / 8)]: the code of column c, with 8 added, is in bits 4 (c mod 2) and up of byte c /
+ * 2, and bits of no column are 0. packed[1] = scales float32 [rows, groups]. scale = m / d, where m is max |w| of the
+ * group and d that of 7, 7.25, ..., 10 with the least sum of importance (w - scale code)^2, the first among equals;
+ * code = w / scale rounded half to even and clamped to -8 .. 7, which are the codes of scale 0 too, as w / 1. Plugins
+ * may add the squares in another order, so that two of them may choose another d where sums are nearly equal. As 32-bit
+ * little-endian words, packed[0] is what compressed-tensors calls weight_packed. */
 #ifndef FVLM_QUANTIZER_H
 #define FVLM_QUANTIZER_H
 
@@ -32,12 +32,24 @@ extern "C" {
 
 #define FVLM_QUANTIZER_KIND(scheme) "fvlm.quantizer/1:" scheme
 
+/* What linear does besides, for few tokens in passes without gradients: bits of fvlm_quantizer_query.options, and of
+ * fvlm_quantizer_v1.features, which says what is understood at all. Since 1.1. */
+enum {
+  FVLM_QUANTIZED_RESIDUAL = 1u << 0, /* the residual is added before y is rounded */
+  FVLM_QUANTIZED_NORM = 1u << 1,     /* x rsqrt(mean(x^2) + epsilon) norm_weight stands in place of x; whether that is
+                                        rounded is the plugin's choice */
+  FVLM_QUANTIZED_SWIGLU = 1u << 2    /* the rows of the weight are those of a gate, then as many of up, and y
+                                        [tokens, rows / 2] = silu(gate) * up, without residual */
+};
+
 typedef struct fvlm_quantizer_query {
   uint32_t struct_size;
   fvlm_device device;
   fvlm_dtype dtype; /* of weight, x, y, bias and gradients */
   int64_t rows, cols;
-  int64_t tokens; /* of the largest linear call; 0 where only weights are converted */
+  int64_t tokens;   /* of the largest linear call; 0 where only weights are converted */
+  uint32_t options; /* FVLM_QUANTIZED_*, of linear alone. Since 1.1 */
+  float epsilon;    /* with FVLM_QUANTIZED_NORM */
 } fvlm_quantizer_query;
 
 /* Quantize: packed = quantized weight. */
@@ -63,6 +75,9 @@ typedef struct fvlm_quantizer_linear {
   const fvlm_tensor* x;
   const fvlm_tensor* bias; /* NULL: none */
   fvlm_tensor* y;          /* x unpack(packed)^T + bias */
+  /* Since 1.1 */
+  const fvlm_tensor* residual;    /* [tokens, rows], may alias y; NULL without FVLM_QUANTIZED_RESIDUAL */
+  const fvlm_tensor* norm_weight; /* [cols]; NULL without FVLM_QUANTIZED_NORM */
 } fvlm_quantizer_linear;
 
 typedef struct fvlm_quantizer_linear_gradient {
@@ -112,6 +127,7 @@ typedef struct fvlm_quantizer_v1 {
                                        const fvlm_fake_quantize_forward*);
   fvlm_status (*fake_quantize_backward)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
                                         const fvlm_fake_quantize_backward*);
+  uint32_t features; /* FVLM_QUANTIZED_* that queries may have; supports() still decides. Since 1.1 */
 } fvlm_quantizer_v1;
 
 #ifdef __cplusplus

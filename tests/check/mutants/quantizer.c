@@ -5,7 +5,7 @@
 
 typedef struct work {
   const fvlm_quantizer_query* query;
-  const fvlm_tensor *in, *out, *bias, *d_out; /* weight, x or d_y; whatever is written */
+  const fvlm_tensor *in, *out, *bias, *residual, *d_out; /* weight, x or d_y; whatever is written */
   const fvlm_tensor* const* packed;
   const float* rows; /* of the unpacked weight, where a defect keeps it */
 } work;
@@ -70,7 +70,8 @@ static void linear_rows(void* context, int64_t begin, int64_t end) {
       float sum = 0;
       for (int64_t c = 0; c < w->query->cols; ++c) sum += row_of(w->in, t)[c] * weight_of(w, r, c);
       const int biased = w->bias && !(is("knows_1024_biases") && r >= 1024);
-      row_of(w->out, t)[r] = sum + (biased ? ((const float*)w->bias->data)[r] : 0);
+      const float more = w->residual && !is("forgets_the_residual") ? row_of(w->residual, t)[r] : 0;
+      row_of(w->out, t)[r] = sum + (biased ? ((const float*)w->bias->data)[r] : 0) + more;
     }
 }
 
@@ -114,6 +115,7 @@ static const char* refusal(const fvlm_quantizer_query* q) {
   if (q->device.type != FVLM_CPU) return "needs a CPU";
   if (!fvlm_is_dtype(q->dtype, FVLM_FLOAT, 32)) return "float32 only";
   if (q->rows < 1 || q->cols < 1 || q->tokens < 0) return "rows, cols and tokens have to be sizes";
+  if (FVLM_HAS(q, options) && (q->options & ~(uint32_t)FVLM_QUANTIZED_RESIDUAL)) return "no other option than residual";
   return NULL;
 }
 
@@ -203,6 +205,7 @@ static fvlm_status linear(fvlm_instance* instance, const fvlm_call* call, const 
   LOOK(y);
   if (tensor_refusal(a->x, 32)) return refuse(call->error, FVLM_ERROR_UNSUPPORTED, tensor_refusal(a->x, 32));
   w.in = a->x, w.out = a->y, w.bias = a->bias, w.packed = a->packed;
+  if (FVLM_HAS(query, options) && query->options) w.residual = a->residual;
   keep(instance, call, &w);
   int64_t tokens = a->x->shape[0];
   if (is("knows_2048_tokens") && tokens > 2048) tokens = 2048;
@@ -252,6 +255,7 @@ static const fvlm_quantizer_v1 quantizer = {{sizeof quantizer, create, destroy},
                                             linear,
                                             linear_gradient,
                                             fake_forward,
-                                            fake_backward};
+                                            fake_backward,
+                                            FVLM_QUANTIZED_RESIDUAL};
 
 PLUGIN("quantizer_mutant", FVLM_QUANTIZER_KIND("int8"), quantizer)

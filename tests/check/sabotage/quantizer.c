@@ -172,7 +172,8 @@ static fvlm_status fake_backward_as(scheme which, fvlm_instance* instance, const
                                                  linear,                                                               \
                                                  linear_gradient,                                                      \
                                                  name##_fake_forward,                                                  \
-                                                 name##_fake_backward};
+                                                 name##_fake_backward,                                                 \
+                                                 0};
 SCHEME(int8)
 SCHEME(clip8)
 

@@ -244,6 +244,10 @@ struct Quantizer {
   static const fvlm_tensor* importance_of(const Pack& arguments) {
     return arguments.struct_size > offsetof(Pack, importance) ? arguments.importance : nullptr;
   }
+  static constexpr std::uint32_t features = 0; // FVLM_QUANTIZED_*
+  static std::uint32_t options_of(const Query& query) {
+    return query.struct_size > offsetof(Query, options) ? query.options : 0;
+  }
 
   template <class Class>
   static constexpr fvlm_quantizer_v1 table() {
@@ -256,10 +260,15 @@ struct Quantizer {
     offer<Class, &Class::linear_gradient>(table.linear_gradient);
     offer<Class, &Class::fake_quantize_forward>(table.fake_quantize_forward);
     offer<Class, &Class::fake_quantize_backward>(table.fake_quantize_backward);
+    table.features = Class::features;
     return table;
   }
 };
 
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_quantizer_query> = offsetof(fvlm_quantizer_query, options);
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_quantizer_linear> = offsetof(fvlm_quantizer_linear, residual);
 template <>
 inline constexpr std::size_t min_struct_size<fvlm_quantizer_pack> = offsetof(fvlm_quantizer_pack, importance);
 

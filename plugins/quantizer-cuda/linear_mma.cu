@@ -1,0 +1,418 @@
+// linear_mma.cu: products of few tokens in 16 bits with a quantized weight on tensor cores. Such a product takes the
+// time of reading the weight once. A block has 16 output features, and its warps share the columns: a lane reads 16
+// bytes of codes at a time, and what they come to is an operand of the product as it stands. This holds since the order
+// of columns within a product is free as long as x has the same: lane 4 r + t of a warp has columns of output features
+// r and r + 8, and the same columns of token r.
+#include "common/cuda_mma.cuh"
+#include "elements.cuh"
+
+#include <algorithm>
+
+namespace fvlm::plugins {
+namespace {
+
+template <class Element>
+using Number = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, sdk::BFloat16, sdk::Half>;
+
+constexpr int rows_of_block = 16, tokens_of_tile = 8, max_warps = 16;
+
+// Parts of a row that a warp has on the way, as far as registers reach.
+__host__ __device__ constexpr int in_flight_of(int tiles) {
+  return tiles < 4 ? 4 : 2;
+}
+
+struct Problem {
+  PackedWeight packed;
+  const void *x, *bias, *residual, *norm_weight;
+  void* y;
+  std::int64_t x_stride, y_stride, residual_stride;
+  int tokens;
+  float epsilon;
+  bool is_gated;
+};
+
+__device__ inline uint4 load_codes(const std::uint8_t* from) {
+  uint4 codes;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
+               : "l"(from));
+  return codes;
+}
+
+__device__ inline std::uint32_t load_word(const std::uint8_t* from) {
+  std::uint32_t word;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"(from));
+  return word;
+}
+
+__device__ inline std::uint32_t word_of(const uint4& words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+// Integers that were put into the low bits of a number's fraction, as numbers without that number.
+__device__ inline std::uint32_t less(std::uint32_t pair, std::uint32_t offset, __nv_bfloat16) {
+  const __nv_bfloat162 off =
+      __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&pair), *reinterpret_cast<const __nv_bfloat162*>(&offset));
+  return *reinterpret_cast<const std::uint32_t*>(&off);
+}
+__device__ inline std::uint32_t less(std::uint32_t pair, std::uint32_t offset, __half) {
+  const __half2 off = __hsub2(*reinterpret_cast<const __half2*>(&pair), *reinterpret_cast<const __half2*>(&offset));
+  return *reinterpret_cast<const std::uint32_t*>(&off);
+}
+
+// What a scheme's 16 bytes of a lane are: `columns` of them in words, and how a word becomes pairs of numbers.
+template <int bits>
+struct Codes;
+
+template <>
+struct Codes<4> {
+  static constexpr int columns = 32, columns_of_word = 8;
+  // The pairs (0, 4), (1, 5), (2, 6) and (3, 7) of the word's columns.
+  template <class Element>
+  static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[4]) {
+    constexpr bool is_bfloat16 = std::is_same_v<Element, __nv_bfloat16>;
+    constexpr std::uint32_t base = is_bfloat16 ? 0x43004300u : 0x64006400u, // 128 and 1024, whose steps are 1
+        offset = is_bfloat16 ? 0x43084308u : 0x64086408u;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = less(((word >> (4 * i)) & 0x000f000fu) | base, offset, Element{});
+  }
+  // The same pairs of eight elements of x.
+  static __device__ void order(const std::uint32_t (&x)[4], std::uint32_t (&pairs)[4]) {
+    pairs[0] = __byte_perm(x[0], x[2], 0x5410);
+    pairs[1] = __byte_perm(x[0], x[2], 0x7632);
+    pairs[2] = __byte_perm(x[1], x[3], 0x5410);
+    pairs[3] = __byte_perm(x[1], x[3], 0x7632);
+  }
+};
+
+template <>
+struct Codes<8> {
+  static constexpr int columns = 16, columns_of_word = 4;
+  // The pairs (0, 1) and (2, 3).
+  template <class Element>
+  static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[2]) {
+    word ^= 0x80808080u; // codes with 128 added
+    if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) { // bfloat16 has steps of 1 up to 256 only: by way of float32
+        const float a = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
+                    b = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.0f;
+        const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+        pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
+      }
+    } else {
+      pairs[0] = less(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u, Element{});
+      pairs[1] = less(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u, Element{});
+    }
+  }
+};
+
+__device__ inline float2 widen_pair(std::uint32_t pair, __nv_bfloat16) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+__device__ inline float2 widen_pair(std::uint32_t pair, __half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+__device__ inline std::uint32_t product(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
+  const __nv_bfloat162 both =
+      __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+__device__ inline std::uint32_t product(std::uint32_t a, std::uint32_t b, __half) {
+  const __half2 both = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+
+// Columns of x of a token. With a norm they come times its weight, and their squares are added: what is left of the
+// norm is a factor of the token's, which the products get in the end.
+template <class Element, int words, bool norm>
+__device__ void load_x(const Element* x, const Element* norm_weight, bool counts, std::uint32_t (&pairs)[words],
+                       float& squares) {
+  using Words = std::conditional_t<words == 4, uint4, uint2>;
+  const Words loaded = *reinterpret_cast<const Words*>(x);
+  const auto* each = reinterpret_cast<const std::uint32_t*>(&loaded);
+#pragma unroll
+  for (int i = 0; i < words; ++i) pairs[i] = each[i];
+  if constexpr (!norm) return;
+  const Words weights = __ldg(reinterpret_cast<const Words*>(norm_weight));
+  const auto* weight = reinterpret_cast<const std::uint32_t*>(&weights);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < words; ++i) {
+    const float2 both = widen_pair(pairs[i], Element{});
+    sum = fmaf(both.x, both.x, fmaf(both.y, both.y, sum));
+    pairs[i] = product(pairs[i], weight[i], Element{});
+  }
+  squares += counts ? sum : 0;
+}
+
+// What the lanes of a warp have of x: a token of each tile, and the norm's weight. Where there is no token it is
+// another one, whose products nobody reads.
+template <class Element, int tiles>
+struct Tokens {
+  const Element* x[tiles];
+  const Element* norm_weight;
+};
+
+// Adds the products of one word of codes of each output feature with the columns of x from `column` on.
+template <int bits, class Element, int tiles, bool norm>
+__device__ void multiply(std::uint32_t low, std::uint32_t high, const Tokens<Element, tiles>& tokens, int column,
+                         bool is_there, float (&sums)[tiles][4], float (&squares)[tiles]) {
+  constexpr int words = Codes<bits>::columns_of_word / 2;
+  std::uint32_t a[words], b[words], x[words];
+  Codes<bits>::template widen<Element>(low, a);
+  Codes<bits>::template widen<Element>(high, b);
+#pragma unroll
+  for (int tile = 0; tile < tiles; ++tile) {
+    load_x<Element, words, norm>(tokens.x[tile] + column, tokens.norm_weight + column, is_there, x, squares[tile]);
+    if constexpr (bits == 4) {
+      std::uint32_t pairs[4];
+      Codes<4>::order(x, pairs);
+      mma_16x8x16<Number<Element>>(sums[tile], {a[0], b[0], a[1], b[1]}, pairs[0], pairs[1]);
+      mma_16x8x16<Number<Element>>(sums[tile], {a[2], b[2], a[3], b[3]}, pairs[2], pairs[3]);
+    } else {
+      mma_16x8x16<Number<Element>>(sums[tile], {a[0], b[0], a[1], b[1]}, x[0], x[1]);
+    }
+  }
+}
+
+// Whether each lane has 16 bytes in a row, or, where a group of columns is narrower than what four lanes have so, words
+// between those of its neighbours: then 32 columns of four lanes come after each other.
+template <int bits, bool in_a_row>
+struct Place {
+  static constexpr int width = 4 * Codes<bits>::columns; // columns of a warp at a time
+  static __device__ int column(int t, int word) {
+    return in_a_row ? t * Codes<bits>::columns + word * Codes<bits>::columns_of_word
+                    : (word * 4 + t) * Codes<bits>::columns_of_word;
+  }
+  // Codes from column `begin` of a row on; behind the row's end those of 0.
+  static __device__ uint4 load(const std::uint8_t* row, int begin, int t, int cols) {
+    constexpr int codes_of_byte = 8 / bits;
+    constexpr std::uint32_t none = bits == 4 ? 0x88888888u : 0;
+    uint4 words{none, none, none, none};
+    if constexpr (in_a_row) {
+      const int from = begin + column(t, 0);
+      if (from < cols) words = load_codes(row + from / codes_of_byte);
+      return words;
+    } else {
+      std::uint32_t* each[] = {&words.x, &words.y, &words.z, &words.w};
+#pragma unroll
+      for (int word = 0; word < 4; ++word)
+        if (begin + column(0, word) < cols) *each[word] = load_word(row + (begin + column(t, word)) / codes_of_byte);
+      return words;
+    }
+  }
+};
+
+__device__ inline void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+// Adds sums of whole groups, times the scales of the lane's two output features.
+template <int tiles>
+__device__ void add_scaled(float (&of_group)[tiles][4], float low, float high, float (&sums)[tiles][4]) {
+#pragma unroll
+  for (int tile = 0; tile < tiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[tile][i] = fmaf(i < 2 ? low : high, of_group[tile][i], sums[tile][i]);
+      of_group[tile][i] = 0;
+    }
+}
+
+// The warp's share of the products, by the lane's two output features.
+template <int bits, class Element, int tiles, bool in_a_row, bool norm>
+__device__ void sum_columns(const Problem& p, std::int64_t low_row, std::int64_t high_row,
+                            const Tokens<Element, tiles>& tokens, float (&sums)[tiles][4], float (&squares)[tiles]) {
+  using Here = Place<bits, in_a_row>;
+  constexpr int in_flight = in_flight_of(tiles);
+  const int t = threadIdx.x % 4, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int cols = static_cast<int>(p.packed.cols), group = static_cast<int>(p.packed.group);
+  const std::uint8_t *low = p.packed.codes + low_row * p.packed.row_bytes,
+                     *high = p.packed.codes + high_row * p.packed.row_bytes;
+  const float *low_scale = p.packed.scales + low_row * p.packed.groups,
+              *high_scale = p.packed.scales + high_row * p.packed.groups;
+#if __CUDA_ARCH__ >= 900
+  // The next kernel may be put in place, and its weights fetched, while this one works; x is there once the previous
+  // one has ended. Codes are read after that too, since it may be what wrote them.
+  cudaTriggerProgrammaticLaunchCompletion();
+  for (int begin = warp * Here::width; begin < cols; begin += warps * Here::width)
+    if (t == 0) {
+      prefetch(low + begin * bits / 8);
+      prefetch(high + begin * bits / 8);
+    }
+  cudaGridDependencySynchronize();
+#endif
+  float of_group[tiles][4] = {};
+  for (int first = warp * Here::width; first < cols; first += in_flight * warps * Here::width) {
+    uint4 low_codes[in_flight], high_codes[in_flight];
+    float low_whole[in_flight] = {}, high_whole[in_flight] = {};
+#pragma unroll
+    for (int i = 0; i < in_flight; ++i) {
+      const int begin = first + i * warps * Here::width;
+      low_codes[i] = Here::load(low, begin, t, cols);
+      high_codes[i] = Here::load(high, begin, t, cols);
+      if (bits == 4 && in_a_row && begin < cols) {
+        low_whole[i] = __ldg(low_scale + begin / group);
+        high_whole[i] = __ldg(high_scale + begin / group);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < in_flight; ++i) {
+      const int begin = first + i * warps * Here::width;
+      if (begin >= cols) break;
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const int column = begin + Here::column(t, word);
+        const bool is_there = column < cols; // all lanes take part, those behind the row's end with any x
+        multiply<bits, Element, tiles, norm>(word_of(low_codes[i], word), word_of(high_codes[i], word), tokens,
+                                             is_there ? column : 0, is_there, bits == 4 ? of_group : sums, squares);
+        if constexpr (bits == 4 && !in_a_row)
+          if (const int slice = begin + word * 32; slice < cols)
+            add_scaled(of_group, __ldg(low_scale + slice / group), __ldg(high_scale + slice / group), sums);
+      }
+      if constexpr (bits == 4 && in_a_row) add_scaled(of_group, low_whole[i], high_whole[i], sums);
+    }
+  }
+}
+
+// Adds up what the warps have, and does what comes behind the product.
+template <int bits, class Element, int tiles, bool norm>
+__device__ void finish(const Problem& p, const float* sums, const float* squares, std::int64_t first_row,
+                       int first_token) {
+  const int warps = blockDim.x / 32;
+  const std::int64_t half = p.packed.rows / 2, width = p.is_gated ? half : p.packed.rows;
+  const auto sum_of = [&](int i, std::int64_t row, float factor) {
+    float sum = 0;
+    for (int w = 0; w < warps; ++w) sum += sums[w * tiles * 128 + i];
+    sum *= factor * (bits == 8 ? p.packed.scales[row] : 1.0f);
+    return p.bias ? sum + widen(static_cast<const Element*>(p.bias)[row]) : sum;
+  };
+  for (int i = threadIdx.x; i < tiles * 128; i += blockDim.x) {
+    const int lane = i % 32, part = i / 32, is_high = part % 4 / 2;
+    const std::int64_t row = first_row + lane / 4 + (p.is_gated ? 0 : is_high * 8);
+    const int token = part / 4 * tokens_of_tile + lane % 4 * 2 + part % 2;
+    if (row >= width || first_token + token >= p.tokens || (p.is_gated && is_high)) continue;
+    float factor = 1;
+    if constexpr (norm) {
+      float sum = 0;
+      for (int w = 0; w < warps; ++w) sum += squares[w * tiles * tokens_of_tile + token];
+      factor = rsqrtf(sum / static_cast<float>(p.packed.cols) + p.epsilon);
+    }
+    float value = sum_of(i, row, factor);
+    if (p.is_gated) value = value / (1 + __expf(-value)) * sum_of(i + 64, half + row, factor);
+    if (p.residual)
+      value += widen(static_cast<const Element*>(p.residual)[(first_token + token) * p.residual_stride + row]);
+    static_cast<Element*>(p.y)[(first_token + token) * p.y_stride + row] = narrow<Element>(value);
+  }
+}
+
+template <int bits, class Element, int tiles, bool in_a_row, bool norm>
+__global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_constant__ Problem p) {
+  extern __shared__ float shared[]; // sums [warps, tiles, 4, 32], then squares [warps, tiles, tokens_of_tile]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * (p.is_gated ? 8 : rows_of_block);
+  const int first_token = static_cast<int>(blockIdx.y) * tiles * tokens_of_tile;
+  Tokens<Element, tiles> tokens{{}, static_cast<const Element*>(p.norm_weight)};
+#pragma unroll
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int token = first_token + tile * tokens_of_tile + lane / 4;
+    tokens.x[tile] = static_cast<const Element*>(p.x) + min(token, p.tokens - 1) * p.x_stride;
+  }
+  const std::int64_t low = first_row + lane / 4, high = p.is_gated ? p.packed.rows / 2 + low : low + 8,
+                     last = p.packed.rows - 1;
+  float sums[tiles][4] = {}, squares[tiles] = {};
+  sum_columns<bits, Element, tiles, in_a_row, norm>(p, min(low, last), min(high, last), tokens, sums, squares);
+#pragma unroll
+  for (int i = 0; i < 4 * tiles; ++i) shared[(warp * 4 * tiles + i) * 32 + lane] = sums[i / 4][i % 4];
+  float* all_squares = shared + warps * tiles * 128;
+  if constexpr (norm) {
+#pragma unroll
+    for (int tile = 0; tile < tiles; ++tile) {
+      float sum = squares[tile];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      if (lane % 4 == 0) all_squares[(warp * tiles + tile) * tokens_of_tile + lane / 4] = sum;
+    }
+  }
+  __syncthreads();
+  finish<bits, Element, tiles, norm>(p, shared, all_squares, first_row, first_token);
+}
+
+// Code for older architectures that is translated for this device does not wait for the previous kernel, so it must be
+// launched normally.
+bool may_start_early(void (*kernel)(Problem)) {
+  cudaFuncAttributes code{};
+  sdk::check_cuda(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+  return code.ptxVersion >= 90;
+}
+
+template <int bits, class Element, int tiles, bool in_a_row, bool norm>
+void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
+  const auto kernel = mma_kernel<bits, Element, tiles, in_a_row, norm>;
+  static const bool early = may_start_early(kernel);
+  const auto blocks = static_cast<unsigned>((problem.packed.rows + rows_of_block - 1) / rows_of_block);
+  constexpr int width = Place<bits, in_a_row>::width, tokens_of_block = tiles * tokens_of_tile;
+  const auto parts = static_cast<int>((problem.packed.cols + width - 1) / width);
+  const int parts_of_warp = static_cast<int>(blocks) < 2 * multiprocessors ? 2 : in_flight_of(tiles),
+            warps = std::min(max_warps, (parts + parts_of_warp - 1) / parts_of_warp);
+  cudaLaunchAttribute programmatic{};
+  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks, static_cast<unsigned>((problem.tokens + tokens_of_block - 1) / tokens_of_block));
+  config.blockDim = static_cast<unsigned>(32 * warps);
+  config.dynamicSmemBytes = static_cast<unsigned>(warps * tiles) * (512 + 4 * tokens_of_tile);
+  config.stream = stream;
+  config.attrs = &programmatic;
+  config.numAttrs = early ? 1 : 0;
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
+}
+
+template <int bits, class Element, bool in_a_row, bool norm>
+void launch_tokens(cudaStream_t stream, const Problem& problem, int multiprocessors) {
+  const auto launched = problem.tokens <= 8    ? launch<bits, Element, 1, in_a_row, norm>
+                        : problem.tokens <= 16 ? launch<bits, Element, 2, in_a_row, norm>
+                                               : launch<bits, Element, 4, in_a_row, norm>;
+  launched(stream, problem, multiprocessors);
+}
+
+template <int bits, class Element, bool in_a_row>
+void launch_norm(cudaStream_t stream, const Problem& problem, int multiprocessors) {
+  (problem.norm_weight ? launch_tokens<bits, Element, in_a_row, true>
+                       : launch_tokens<bits, Element, in_a_row, false>)(stream, problem, multiprocessors);
+}
+
+bool at_16_bytes(const void* data, std::int64_t stride) {
+  return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride)) % 16 == 0;
+}
+
+} // namespace
+
+bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape, std::int64_t tokens) {
+  return sdk::is_one_of<sdk::BFloat16, sdk::Half>(dtype) && tokens <= max_mma_tokens && shape.rows > 0 &&
+         shape.cols > 0 && shape.cols % (shape.bits == 8 ? 16 : 32) == 0;
+}
+
+bool mma_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear) {
+  return mma_supports(dtype, packed, linear.tokens) && at_16_bytes(packed.codes, packed.row_bytes) &&
+         at_16_bytes(linear.x.data, linear.x.stride * 2) && at_16_bytes(linear.norm_weight, 0);
+}
+
+void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear,
+                int multiprocessors) {
+  const Problem problem{
+      packed,         linear.x.data,   linear.bias,     linear.residual.data,   linear.norm_weight,
+      linear.y.data,  linear.x.stride, linear.y.stride, linear.residual.stride, static_cast<int>(linear.tokens),
+      linear.epsilon, linear.is_gated};
+  const auto with = [&](auto element) {
+    using Element = decltype(element);
+    const auto launched = packed.bits == 8                            ? launch_norm<8, Element, true>
+                          : packed.group % Place<4, true>::width == 0 ? launch_norm<4, Element, true>
+                                                                      : launch_norm<4, Element, false>;
+    launched(stream, problem, multiprocessors);
+  };
+  dtype == sdk::bfloat16 ? with(__nv_bfloat16{}) : with(__half{});
+}
+
+} // namespace fvlm::plugins

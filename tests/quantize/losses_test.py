@@ -1,0 +1,107 @@
+"""What few bits cost: a model that learns in a few seconds, its loss and that of its quantized exports, of stages that train for them,
+and sizes that `plan` says before.
+
+usage: losses_test.py FVLM_ENGINE MAKE_SHAPES"""
+import functools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+engine, make_shapes = (str(Path(word).resolve()) for word in sys.argv[1:3])
+del sys.argv[1:3]
+recipe = Path(__file__).with_name("losses.lua")
+scratch = tempfile.TemporaryDirectory()
+root = Path(scratch.name)
+
+
+def run(*command):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == 0, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    return result.stdout
+
+
+def loss_of(model, *more):
+    arguments = ["--arg", f"data={root / 'shapes'}", "--stage", "learn", "--json", *more]
+    return json.loads(run(engine, "eval", recipe, "--model", model, *arguments))["results"][0]["loss"]
+
+
+def exported(model, out, *options):
+    run(engine, "export", model, "--out", root / out, *options)
+    return root / out
+
+
+def setUpModule():
+    global learnt, plain
+    run(make_shapes, "--out", root / "shapes", "--samples", "questions=12000,heldout/questions=500")
+    run(engine, "train", recipe, "--arg", f"data={root / 'shapes'}", "--run-dir", root / "run")
+    learnt = root / "run" / "learn" / "step-000250"
+    plain = loss_of(learnt)
+
+
+@functools.cache
+def aware(scheme, precision):
+    """A stage that trains the decoder for a scheme behind a frozen encoder; its own last evaluation, and its export."""
+    arguments = ["--arg", f"data={root / 'shapes'}", "--arg", f"scheme={scheme}", "--arg", f"precision={precision}"]
+    folder = root / f"{scheme}-{precision}"
+    run(engine, "train", recipe, *arguments, "--stage", "aware", "--from", learnt, "--run-dir", folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    own = [line for line in lines if line["kind"] == "evaluation"][-1]["loss"]
+    return own, exported(folder / "aware" / "step-000100", f"{scheme}-{precision}-out", "--quantize", scheme)
+
+
+class Losses(unittest.TestCase):
+    def test_the_model_has_learnt(self):
+        self.assertLess(plain, 0.7)
+
+    def test_int8(self):
+        loss = loss_of(exported(learnt, "int8", "--quantize", "int8"))
+        self.assertNotEqual(loss, plain)
+        self.assertLess(loss / plain - 1, 0.005, f"{plain} -> {loss}")
+
+    def test_int4(self):
+        calibrated = ["--calibrate", recipe, "--arg", f"data={root / 'shapes'}"]
+        loss = loss_of(exported(learnt, "int4", "--quantize", "int4", *calibrated))
+        self.assertNotEqual(loss, plain)
+        self.assertLess(loss / plain - 1, 0.015, f"{plain} -> {loss}")
+
+    def test_training_for_few_bits(self):
+        for scheme in ("int8", "int4"):
+            for precision in ("fp32", "bf16"):
+                own, model = aware(scheme, precision)
+                loss = loss_of(model, "--dtype", precision)
+                # What the stage computed with is what was exported; in bf16 sums are in another order.
+                self.assertLess(abs(loss / own - 1), 0.001 if precision == "fp32" else 0.005, f"{scheme}, {precision}: {own} -> {loss}")
+                self.assertLess(loss, plain * 1.001, f"{scheme}, {precision}: trained on, it is no better than {plain}")
+
+    def test_a_recipe_skips_the_same_everywhere(self):
+        """Of the stage "aware": what its export stores in few bits, and how large `plan` says that this is."""
+        own, model = aware("int4", "fp32")
+        size = 0
+        for path in ("vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors"):
+            names = header(model / path)
+            packed = [name for name in names if name.endswith("_packed")]
+            self.assertEqual(len(packed), 14 if path.startswith("decoder") else 0, path)
+            for name, tensor in names.items():
+                begin, end = tensor["data_offsets"]
+                if name.endswith("_shape"):
+                    continue
+                size += end - begin if name.endswith(("_packed", "_scale")) else (end - begin) // 2  # to be stored in bf16
+        arguments = ["--arg", f"data={root / 'shapes'}", "--arg", "scheme=int4"]
+        said = re.search(r"exported, int4: ([\d.]+) KiB", run(engine, "plan", recipe, *arguments))
+        self.assertIsNotNone(said)
+        self.assertAlmostEqual(float(said[1]), size / 1024, delta=0.005 * size / 1024)
+
+
+def header(path):
+    with open(path, "rb") as file:
+        tensors = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    tensors.pop("__metadata__", None)
+    return tensors
+
+
+if __name__ == "__main__":
+    unittest.main()
