@@ -32,12 +32,16 @@ Options export_options() {
              "dtype of the weights; with --huggingface or --quantize the default is what they have")
       .flag("huggingface", "write one Hugging Face folder, of the form that the model was imported from")
       .value("quantize", "int8|int4", "quantize the weights of linears; embeddings and output heads stay as they are")
+      .value("activations", "int8",
+             "with --quantize int8: products read activations in 8 bits as well, with a scale for each row")
       .value("skip", "GLOB",
              "with --quantize: a module that stays as it is, as decoder.model.layers.0.* (repeatable); default: the "
              "skip of the recipe where the checkpoint is of a quantization_aware stage, else connector.*")
-      .value("calibrate", "RECIPE",
-             "with --quantize int4: choose scales for the activations of the training samples of this recipe")
-      .value("calibration-samples", "N", "how many of them; default 64")
+      .value(
+          "calibrate", "RECIPE",
+          "with --quantize: choose codes for the activations of training samples of this recipe, so that the rounding\n"
+          "errors of a weight make up for each other")
+      .value("calibration-samples", "N", "how many of them; default 256")
       .value("set", "PATH=VALUE", "with --calibrate: change a value of the recipe's plan (repeatable)")
       .value("arg", "NAME=VALUE", "with --calibrate: set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .value("device", "cpu|cuda", "with --calibrate: where the model runs; default cpu")
@@ -49,7 +53,7 @@ int run_export(Arguments arguments) {
   auto parsed = export_options().parse(arguments);
   if (!parsed) return 0;
   if (parsed->value("quantize")) return tensor_module().export_quantized(arguments);
-  for (const char* name : {"skip", "calibrate", "calibration-samples", "set", "arg", "device"})
+  for (const char* name : {"activations", "skip", "calibrate", "calibration-samples", "set", "arg", "device"})
     if (parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --quantize", name));
   std::string out = *parsed->value("out");
   std::optional<DType> dtype;

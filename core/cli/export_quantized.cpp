@@ -33,6 +33,12 @@ std::optional<plan::Quantization> trained_quantization(const std::filesystem::pa
 
 plan::Quantization quantization_of(const ParsedOptions& parsed, const std::filesystem::path& model) {
   plan::Quantization quantization{packed_scheme(*parsed.value("quantize")).name, parsed.values("skip")};
+  if (const auto activations = parsed.value("activations")) {
+    if (*activations != "int8" || quantization.scheme == "int4")
+      throw Error(ErrorKind::usage, fmt::format("--activations {} with weights in {}: only int8 with int8 is supported",
+                                                *activations, quantization.scheme));
+    quantization.scheme = "w8a8";
+  }
   const auto trained = trained_quantization(model);
   if (trained && trained->scheme != quantization.scheme)
     log_warning("the stage was trained for {}, and its weights are stored in {}", trained->scheme, quantization.scheme);

@@ -38,7 +38,9 @@ WeightSchemes chosen(const ModelDirectory& directory, const plan::Quantization& 
   WeightSchemes schemes;
   for (const Parameter& parameter : directory.parameters())
     if (budget::is_quantized(quantization, parameter.name, parameter.spec->shape))
-      schemes.emplace(parameter.name, &scheme);
+      schemes.emplace(parameter.name, directory.description().parts[parameter.part].role() == Role::connector
+                                          ? &packed_scheme(scheme.bits == 8 ? "int8" : scheme.name)
+                                          : &scheme);
   if (schemes.empty())
     throw Error(ErrorKind::usage, "every linear weight is skipped: there is nothing to quantize")
         .advise("narrow the patterns of --skip");

@@ -1,5 +1,6 @@
-// plugin.cpp: quantized weights of the schemes int8 and int4; activations stay in floating point.
+// plugin.cpp: quantized weights of the schemes int8 and int4, whose activations stay in floating point, and of w8a8.
 #include "common/tasks.h"
+#include "int8_products.h"
 #include "products.h"
 #include "row_loops.h"
 
@@ -33,7 +34,7 @@ class CpuQuantizer : public sdk::Quantizer {
   static constexpr int bits = Scheme::bits;
 
   explicit CpuQuantizer(const fvlm_instance_config& config)
-      : host_(config.host), level_(cpu_level()), kernels_(quantized_kernels(level_)) {}
+      : host_(config.host), level_(cpu_level()), kernels_(quantized_kernels(level_)), int8_(int8_kernel(level_)) {}
 
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return sdk::refuse("runs on the CPU only");
@@ -118,6 +119,7 @@ class CpuQuantizer : public sdk::Quantizer {
       if (arguments.bias) {
         bias = rows_of<const Element, 1>(arguments.bias, "bias", query.rows, query.rows).data();
       }
+      if (Scheme::quantizes_activations) return multiply_codes<Element>(call, query, packed, arguments, bias);
       multiply<Element>(call, query, packed, arguments.x, "x", query.cols, arguments.y, "y", query.rows, bias, true);
     });
   }
@@ -160,13 +162,33 @@ class CpuQuantizer : public sdk::Quantizer {
   struct Scratch {
     sdk::Span<float> x; // converted to float32, if it is bfloat16
     sdk::Span<float> blocks;
+    // Of w8a8: x in codes, the scale and the sum of each row, and sums of products.
+    sdk::Span<std::int8_t> codes;
+    sdk::Span<float> scales;
+    sdk::Span<std::int32_t> code_sums, sums;
   };
+
+  static auto int8_kernel(CpuLevel level) -> void (*)(const Int8Task&) {
+    const Int8Kernels& kernels = int8_kernels(level);
+#if defined(__x86_64__)
+    if (kernels.vnni && __builtin_cpu_supports("avx512vnni")) return kernels.vnni;
+#endif
+    return kernels.plain;
+  }
+
+  static std::int64_t padded(std::int64_t cols) {
+    return (cols + 63) / 64 * 64;
+  }
 
   Scratch take(sdk::Workspace& space, const Query& query, std::int64_t tokens) const {
     if (tokens == 0) return {};
     const bool is_bfloat16 = query.dtype == sdk::bfloat16;
     return {space.take<float>(is_bfloat16 ? tokens * std::max(query.rows, query.cols) : 0),
-            space.take<float>(workers(host_) * scratch_floats)};
+            space.take<float>(workers(host_) * scratch_floats),
+            space.take<std::int8_t>(Scheme::quantizes_activations ? tokens * padded(query.cols) : 0),
+            space.take<float>(Scheme::quantizes_activations ? tokens : 0),
+            space.take<std::int32_t>(Scheme::quantizes_activations ? tokens : 0),
+            space.take<std::int32_t>(Scheme::quantizes_activations ? tokens * query.rows : 0)};
   }
 
   template <class Body>
@@ -234,13 +256,51 @@ class CpuQuantizer : public sdk::Quantizer {
     });
   }
 
+  // y [tokens, rows] of w8a8: all rows of x in codes first, then blocks of output features for a few tokens at a time.
+  template <class Element>
+  void multiply_codes(const fvlm_call& call, const Query& query, const Packed<const Stored, const float>& packed,
+                      const Linear& arguments, const void* bias) const {
+    const std::int64_t tokens = View<const Element, 2>(arguments.x, "x").size(0);
+    if (tokens > query.tokens)
+      throw Failure(FVLM_ERROR_ARGUMENT, "x has %lld tokens, but the query allows at most %lld",
+                    static_cast<long long>(tokens), static_cast<long long>(query.tokens));
+    const auto x = rows_of<const Element, 2>(arguments.x, "x", tokens, query.cols);
+    const auto y = rows_of<Element, 2>(arguments.y, "y", tokens, query.rows);
+    if (tokens == 0 || query.rows == 0) return;
+    sdk::Workspace workspace(call);
+    const Scratch scratch = take(workspace, query, tokens);
+    const std::int64_t stride = padded(query.cols);
+    const auto quantize = for_level<QuantizeActivations<Element>>(level_);
+    sdk::parallel_for(call.host, tokens, 1 + 16384 / (query.cols + 1), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t)
+        quantize({x.row(t), query.cols, stride, scratch.codes.data() + t * stride, scratch.scales.data() + t,
+                  scratch.code_sums.data() + t});
+    });
+    const std::int64_t blocks = (query.rows + block_columns - 1) / block_columns;
+    sdk::parallel_for(call.host, blocks, 1, [&](std::int64_t first, std::int64_t last) {
+      const std::int64_t begin = first * block_columns, end = std::min(last * block_columns, query.rows);
+      for (std::int64_t t = 0; t < tokens; t += int8_tokens)
+        int8_({reinterpret_cast<const std::int8_t*>(packed.codes), scratch.codes.data() + t * stride, query.cols,
+               stride, std::min(int8_tokens, tokens - t), begin, end, scratch.code_sums.data() + t,
+               scratch.sums.data() + t * query.rows, query.rows});
+      for (std::int64_t t = 0; t < tokens; ++t)
+        for (std::int64_t r = begin; r < end; ++r) {
+          const float value =
+              static_cast<float>(scratch.sums.data()[t * query.rows + r]) * scratch.scales.data()[t] * packed.scales[r];
+          y.row(t)[r] = Element(bias ? value + static_cast<float>(static_cast<const Element*>(bias)[r]) : value);
+        }
+    });
+  }
+
   const fvlm_host* host_;
   CpuLevel level_;
   const QuantizedKernels& kernels_;
+  void (*int8_)(const Int8Task&);
 };
 
 } // namespace
 } // namespace fvlm::plugins
 
-FVLM_PLUGIN("quantizer-cpu", "1.1.0", fvlm::plugins::CpuQuantizer<fvlm::plugins::Int8Scheme>,
-            fvlm::plugins::CpuQuantizer<fvlm::plugins::Int4Scheme>)
+FVLM_PLUGIN("quantizer-cpu", "1.2.0", fvlm::plugins::CpuQuantizer<fvlm::plugins::Int8Scheme>,
+            fvlm::plugins::CpuQuantizer<fvlm::plugins::Int4Scheme>,
+            fvlm::plugins::CpuQuantizer<fvlm::plugins::W8A8Scheme>)

@@ -84,4 +84,29 @@ struct FakeQuantizeBackwardRow {
   }
 };
 
+// A row of x as w8a8 has it; codes behind its end are 0.
+template <class Element>
+struct QuantizeActivations {
+  struct Arguments {
+    const Element* x;
+    std::int64_t count, stored;
+    std::int8_t* codes;
+    float* scale;
+    std::int32_t* sum; // of the codes
+  };
+  FVLM_LOOP static void run(const Arguments& a) {
+    const float scale = largest_magnitude(a.x, a.count) / 127.5f, divisor = divisor_of(scale);
+    std::int32_t sum = 0;
+    for (std::int64_t i = 0; i < a.count; ++i) {
+      const float code = round_half_even(static_cast<float>(a.x[i]) / divisor);
+      const auto kept = static_cast<std::int32_t>(code > 127.0f ? 127.0f : code >= -128.0f ? code : -128.0f);
+      a.codes[i] = static_cast<std::int8_t>(kept);
+      sum += kept;
+    }
+    for (std::int64_t i = a.count; i < a.stored; ++i) a.codes[i] = 0;
+    *a.scale = scale;
+    *a.sum = sum;
+  }
+};
+
 } // namespace fvlm::plugins

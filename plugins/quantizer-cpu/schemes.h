@@ -1,5 +1,5 @@
-// schemes.h: what distinguishes the schemes int8 and int4 (fvlm/quantizer.h): how the codes of a row lie in memory, how
-// many input features share a scale, and how that scale is found.
+// schemes.h: what distinguishes the schemes int8, int4 and w8a8 (fvlm/quantizer.h): how the codes of a row lie in
+// memory, how many input features share a scale, and how that scale is found.
 #pragma once
 
 #include "common/cpu_level.h"
@@ -41,6 +41,7 @@ FVLM_LOOP float code_of(float weight, float divisor) {
 struct Int8Scheme {
   static constexpr const char* name = "int8";
   static constexpr int bits = 8;
+  static constexpr bool quantizes_activations = false;
   static constexpr float min_code = -127, max_code = 127;
   using Stored = std::int8_t;
   static std::int64_t stored(std::int64_t cols) { return cols; }
@@ -59,10 +60,17 @@ struct Int8Scheme {
   }
 };
 
+// Weights as int8 has them, and rows of x in 8 bits too.
+struct W8A8Scheme : Int8Scheme {
+  static constexpr const char* name = "w8a8";
+  static constexpr bool quantizes_activations = true;
+};
+
 // Two codes a byte, the first in the low bits, each with 8 added. A row has whole 32-bit words.
 struct Int4Scheme {
   static constexpr const char* name = "int4";
   static constexpr int bits = 4;
+  static constexpr bool quantizes_activations = false;
   static constexpr float min_code = -8, max_code = 7;
   using Stored = std::uint8_t;
   static std::int64_t stored(std::int64_t cols) { return (cols + 7) / 8 * 4; }

@@ -164,7 +164,7 @@ class Refused(unittest.TestCase):
 
     def test_schemes_and_patterns(self):
         out = ["--out", root / "refused"]
-        self.refused("export", root / "plain", "--quantize", "int3", *out, code=2, words=["int3", "int8 or int4"])
+        self.refused("export", root / "plain", "--quantize", "int3", *out, code=2, words=["int3", "int8, int4 or w8a8"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*", *out, code=2, words=["every linear weight is skipped", "--skip"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*.k_proj", *out, code=2,
                      words=["q_proj", "k_proj", "read as one matrix"])

@@ -37,7 +37,7 @@ Run run_if_supported(Context& context, const Trial& trial);
 void append(std::vector<Check>& rows, std::vector<Check> more);
 
 // "" where every expected output of the run is within its tolerance; `worst` takes the largest ratio.
-std::string mismatch(const Trial& trial, const Run& run, double& worst);
+std::string mismatch(const Context& context, const Trial& trial, const Run& run, double& worst);
 
 // "" where two runs gave the same bits.
 std::string different_bits(const Run& one, const Run& other);

@@ -58,7 +58,7 @@ Outcome supports_agrees(Context& context) {
     }
     if (run.done()) {
       double worst = 0;
-      if (auto off = mismatch(trial, run, worst); !off.empty())
+      if (auto off = mismatch(context, trial, run, worst); !off.empty())
         return failed("{}: supports() says no ({}), and yet the calls return ok, with wrong numbers: {}", trial.label,
                       refused, off);
       ++modest;

@@ -8,6 +8,8 @@
 #include <ATen/ops/exp2.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/round.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -27,6 +29,19 @@ fvlm_quantizer_query query_of(const QuantizerCase& c, at::Device device) {
   query.options = c.options;
   query.epsilon = 1e-5f;
   return query;
+}
+
+bool quantizes_activations(const Context& context) {
+  const char* scheme = context.table<fvlm_quantizer_v1>().scheme;
+  return scheme && std::string_view(scheme) == "w8a8";
+}
+
+// What w8a8 makes of the rows of x, whose codes and scales are float32's, in float64.
+at::Tensor rounded_rows(const at::Tensor& x) {
+  if (x.numel() == 0) return x;
+  const at::Tensor wide = x.to(at::kFloat), scale = wide.abs().amax(1, true) / 127.5f,
+                   code = at::round(wide / at::where(scale == 0, at::ones_like(scale), scale)).clamp(-128, 127);
+  return code.to(at::kDouble) * scale.to(at::kDouble);
 }
 
 int64_t width_of(const QuantizerCase& c) {
@@ -88,12 +103,13 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
 }
 
 // The linear and its gradient, compared with the plugin's own dequantized weight in float64.
-std::string extra_check(const QuantizerCase& c, const Run& done, double& worst) {
+std::string extra_check(const Context& context, const QuantizerCase& c, const Run& done, double& worst) {
   if (c.convert_only) return "";
   const QuantizerNumbers n = quantizer_numbers(c);
   const at::Tensor& weight = *done.output("unpacked");
   auto linear = [&](at::ScalarType work) {
     at::Tensor x = n.x.to(work);
+    if (quantizes_activations(context)) x = rounded_rows(n.x).to(work);
     if (c.options & FVLM_QUANTIZED_NORM) x = x * (x.square().mean(1, true) + 1e-5).rsqrt() * n.norm_weight.to(work);
     at::Tensor y = at::matmul(x, weight.to(work).t());
     if (c.bias) y = y + n.bias.to(work);
@@ -180,7 +196,9 @@ Trial quantizer_trial(const QuantizerCase& c) {
   };
   trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
   trial.expect = [] { return Expectation{}; };
-  trial.extra_check = [c](const Run& done, double& worst) { return extra_check(c, done, worst); };
+  trial.extra_check = [c](const Context& context, const Run& done, double& worst) {
+    return extra_check(context, c, done, worst);
+  };
   return trial;
 }
 

@@ -123,7 +123,8 @@ Outcome converts(Context& context) {
 }
 
 Outcome int8_codes(Context& context) {
-  if (scheme_of(context) != "int8") return not_applicable("the scheme is " + scheme_of(context));
+  if (scheme_of(context) != "int8" && scheme_of(context) != "w8a8")
+    return not_applicable("the scheme is " + scheme_of(context));
   std::vector<QuantizerCase> all{
       {}, {.cols = 301}, {.weights = Weights::zero_rows}, {.weights = Weights::outliers}, {.magnitude = 1e-5}};
   all.push_back({.rows = 5, .cols = 254, .weights = Weights::ties});
@@ -360,7 +361,7 @@ Outcome packs_small(Context& context) {
 Outcome packs_again(Context& context) {
   // Quantizing a dequantized weight changes nothing, so that saving and loading do not drift. A scheme that clips by
   // the largest weight would drift; int4 finds the scale again at which nothing is off.
-  if (scheme_of(context) != "int8" && scheme_of(context) != "int4")
+  if (scheme_of(context) != "int8" && scheme_of(context) != "int4" && scheme_of(context) != "w8a8")
     return not_applicable("the scheme is " + scheme_of(context));
   return each(context, {{}, {.cols = 301}}, [&](const auto& c, const Run& run) -> std::string {
     const auto& table = context.table<fvlm_quantizer_v1>();
@@ -421,7 +422,7 @@ Table quantizer_table() {
              {"straight_through", "the gradient passes in range and is 0 where the weight was clipped",
               straight_through, "round_trip"},
              {"zero_rows", "rows of zeros come back as zeros", zero_rows},
-             {"int8_codes", "the scheme int8 packs as the ABI writes it", int8_codes, "round_trip,zero_rows"},
+             {"int8_codes", "the schemes int8 and w8a8 pack as the ABI writes it", int8_codes, "round_trip,zero_rows"},
              {"int4_codes", "the scheme int4 packs as the ABI writes it, with and without importance", int4_codes,
               "round_trip,zero_rows"},
              {"huge_values", "weights of 1e30", huge_values, "round_trip"},

@@ -15,7 +15,7 @@ std::string refusal(Context& context, const Trial& trial) {
   return answer.reason[0] ? answer.reason : "no, without a reason";
 }
 
-std::string mismatch(const Trial& trial, const Run& run, double& worst) {
+std::string mismatch(const Context& context, const Trial& trial, const Run& run, double& worst) {
   const auto expectation = trial.expect();
   for (const Expected& expected : expectation) {
     const at::Tensor* actual = run.output(expected.name);
@@ -24,7 +24,7 @@ std::string mismatch(const Trial& trial, const Run& run, double& worst) {
     if (!found.failure.empty()) return found.failure;
     worst = std::max(worst, found.ratio);
   }
-  return trial.extra_check ? trial.extra_check(run, worst) : "";
+  return trial.extra_check ? trial.extra_check(context, run, worst) : "";
 }
 
 std::string different_bits(const Run& one, const Run& other) {
@@ -65,7 +65,7 @@ Outcome run_and_compare(Context& context, const std::vector<Trial>& trials, cons
       continue;
     }
     if (auto failure = run.failure(); !failure.empty()) return failed("{}: {}", trial.label, failure);
-    if (auto off = mismatch(trial, run, worst); !off.empty()) return failed("{}: {}", trial.label, off);
+    if (auto off = mismatch(context, trial, run, worst); !off.empty()) return failed("{}: {}", trial.label, off);
     ++done;
   }
   if (done == 0 && refused == 0) return not_applicable("supports() says no: " + why);

@@ -19,7 +19,7 @@ struct Trial {
   std::function<Run(Context&, const Variation&)> run;
   std::function<Expectation()> expect;
   // A further condition on the outputs, beyond their expected values: "" if it holds. NULL: none.
-  std::function<std::string(const Run&, double& worst)> extra_check;
+  std::function<std::string(const Context&, const Run&, double& worst)> extra_check;
 };
 
 // Calls a kind's supports(). The score is preset to -1, to recognize an answer that the plugin did not write.

@@ -160,7 +160,7 @@ struct ModelDirectory::Content {
       throw;
     }
     for (size_t part = 0; part < layouts.size(); ++part) {
-      const WeightLayout stored = stored_layout(layouts[part], files[part]);
+      const WeightLayout stored = stored_layout(layouts[part], files[part], description.parts[part].folder.config);
       const auto bound = bind(files[part], stored);
       const std::string prefix = description.parts[part].name + ".";
       const std::optional<PartAdapter>& adapter = description.parts[part].adapter;

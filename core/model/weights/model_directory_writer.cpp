@@ -49,14 +49,14 @@ void HuggingFaceFolder::set_dtype(nlohmann::json& config, const std::vector<Tens
 
 void HuggingFaceFolder::set_quantization(nlohmann::json& config, const WeightLayout& stored) {
   config.erase("quantization_config");
-  std::map<std::pair<int64_t, int64_t>, std::vector<std::string>> modules;
+  QuantizedModules modules;
   for (size_t i = 0; i < stored.tensors.size(); ++i) {
     const TensorSpec& codes = stored.tensors[i];
     const PackedScheme* scheme = scheme_of_codes(codes);
     if (!scheme) continue;
     const int64_t groups = stored.tensors[i + 1].shape[1],
                   group = groups == 1 ? 0 : codes.shape[1] * 32 / scheme->bits / groups;
-    modules[{scheme->bits, group}].push_back(codes.name.substr(0, codes.name.rfind('.')));
+    modules[{scheme, group}].push_back(codes.name.substr(0, codes.name.rfind('.')));
   }
   if (!modules.empty()) config["quantization_config"] = quantization_config(modules);
 }

@@ -28,6 +28,10 @@ std::string module_pattern(const std::string& module) {
   return "re:(?:.*\\.)?" + escaped + "$";
 }
 
+nlohmann::json int8_activations() {
+  return {{"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
+}
+
 } // namespace
 
 int64_t PackedScheme::group(int64_t cols) const {
@@ -38,7 +42,7 @@ int64_t PackedScheme::group(int64_t cols) const {
 }
 
 const std::vector<PackedScheme>& packed_schemes() {
-  static const std::vector<PackedScheme> schemes{{"int8", 8}, {"int4", 4}};
+  static const std::vector<PackedScheme> schemes{{"int8", 8}, {"int4", 4}, {"w8a8", 8, true}};
   return schemes;
 }
 
@@ -80,7 +84,8 @@ const PackedScheme* scheme_of_codes(const TensorSpec& spec) {
 }
 
 WeightLayout stored_layout(const WeightLayout& layout, const std::function<const TensorView*(const std::string&)>& find,
-                           const std::string& where) {
+                           const nlohmann::json& config, const std::string& where) {
+  const bool activations = quantizes_activations(config, where);
   WeightLayout stored = layout;
   stored.tensors.clear();
   for (const TensorSpec& spec : layout.tensors) {
@@ -92,7 +97,9 @@ WeightLayout stored_layout(const WeightLayout& layout, const std::function<const
     }
     const PackedScheme* found = nullptr;
     for (const PackedScheme& scheme : packed_schemes())
-      if (codes->shape.size() == 2 && codes->shape[1] == scheme.words(spec.shape[1])) found = &scheme;
+      if (codes->shape.size() == 2 && codes->shape[1] == scheme.words(spec.shape[1]) &&
+          (!found || scheme.quantizes_activations == activations))
+        found = &scheme;
     if (!found)
       throw Error(ErrorKind::data,
                   fmt::format("tensor {} has the shape {}, which holds {} columns of no scheme that is "
@@ -104,14 +111,14 @@ WeightLayout stored_layout(const WeightLayout& layout, const std::function<const
   return stored;
 }
 
-WeightLayout stored_layout(const WeightLayout& layout, const Safetensors& file) {
+WeightLayout stored_layout(const WeightLayout& layout, const Safetensors& file, const nlohmann::json& config) {
   return stored_layout(
       layout,
       [&](const std::string& name) {
         const TensorView* found = file.find(name);
         return found || layout.optional_prefix.empty() ? found : file.find(layout.optional_prefix + name);
       },
-      file.path().string());
+      config, file.path().string());
 }
 
 // The bytes of int4 are the same in both; int8 is stored with 128 added, which flips the sign bit.
@@ -128,17 +135,43 @@ void pack_codes(const PackedScheme& scheme, std::span<const std::byte> codes, in
   unpack_codes(scheme, codes, cols, words); // its own inverse
 }
 
-nlohmann::json quantization_config(const std::map<std::pair<int64_t, int64_t>, std::vector<std::string>>& modules) {
+bool quantizes_activations(const nlohmann::json& config, const std::string& where) {
+  const auto quantization = config.find("quantization_config");
+  if (!config.is_object() || quantization == config.end() || !quantization->is_object()) return false;
+  size_t quantized = 0;
+  const nlohmann::json groups = quantization->value("config_groups", nlohmann::json::object());
+  for (const nlohmann::json& group : groups) {
+    const nlohmann::json activations =
+        group.is_object() ? group.value("input_activations", nlohmann::json()) : nlohmann::json();
+    if (activations.is_null()) continue;
+    const nlohmann::json ours = int8_activations();
+    for (const auto& [key, value] : ours.items())
+      if (!activations.is_object() || activations.value(key, nlohmann::json()) != value)
+        throw Error(ErrorKind::data, fmt::format("input_activations are quantized as {}, and only {} is supported",
+                                                 activations.dump(), ours.dump()))
+            .at(where + ": quantization_config");
+    ++quantized;
+  }
+  if (quantized > 0 && quantized < groups.size())
+    throw Error(ErrorKind::data, "some modules have quantized activations and others have not")
+        .at(where + ": quantization_config");
+  return quantized > 0;
+}
+
+nlohmann::json quantization_config(const QuantizedModules& modules) {
   nlohmann::json groups = nlohmann::json::object();
   for (const auto& [kind, names] : modules) {
-    const auto& [bits, group] = kind;
-    nlohmann::json weights = {{"num_bits", bits}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}};
+    const auto& [scheme, group] = kind;
+    nlohmann::json weights = {{"num_bits", scheme->bits}, {"type", "int"}, {"symmetric", true}, {"dynamic", false}};
     weights["strategy"] = group > 0 ? "group" : "channel";
     weights["group_size"] = group > 0 ? nlohmann::json(group) : nlohmann::json();
     nlohmann::json targets = nlohmann::json::array();
     for (const std::string& name : names) targets.push_back(module_pattern(name));
     groups[fmt::format("group_{}", groups.size())] = {
-        {"targets", targets}, {"weights", weights}, {"input_activations", nullptr}, {"output_activations", nullptr}};
+        {"targets", targets},
+        {"weights", weights},
+        {"input_activations", scheme->quantizes_activations ? int8_activations() : nlohmann::json()},
+        {"output_activations", nullptr}};
   }
   return {{"quant_method", "compressed-tensors"},
           {"format", "pack-quantized"},

@@ -20,6 +20,7 @@ namespace fvlm {
 struct PackedScheme {
   const char* name; // "int8"
   int64_t bits;
+  bool quantizes_activations = false; // to 8 bits, by row, where a product reads them
 
   int64_t group(int64_t cols) const; // input features that share a scale; all of them for int8
   int64_t groups(int64_t cols) const { return cols / group(cols); }
@@ -44,10 +45,11 @@ bool is_packable(std::string_view name, std::span<const int64_t> shape);
 std::vector<TensorSpec> packed_specs(const TensorSpec& weight, const PackedScheme& scheme);
 
 // The layout with those three in place of each weight that a file has quantized. `find` knows the file's tensors by the
-// layout's names. Throws Error(data) for a form that is none of the schemes.
+// layout's names; `config` is the folder's config.json, which says whether activations are quantized, and null for a
+// connector's file, where they are not. Throws Error(data) for a form that is none of the schemes.
 WeightLayout stored_layout(const WeightLayout& layout, const std::function<const TensorView*(const std::string&)>& find,
-                           const std::string& where);
-WeightLayout stored_layout(const WeightLayout& layout, const Safetensors& file);
+                           const nlohmann::json& config, const std::string& where);
+WeightLayout stored_layout(const WeightLayout& layout, const Safetensors& file, const nlohmann::json& config);
 // The scheme of such a tensor, by the spec of its codes; null for what is not the codes of a quantized weight.
 const PackedScheme* scheme_of_codes(const TensorSpec& spec);
 
@@ -59,8 +61,11 @@ void unpack_codes(const PackedScheme& scheme, std::span<const std::byte> words, 
                   std::span<std::byte> codes);
 void pack_codes(const PackedScheme& scheme, std::span<const std::byte> codes, int64_t cols, std::span<std::byte> words);
 
-// `quantization_config` of a config.json: which modules are stored in which scheme. `modules`: scheme and group size,
-// and the modules' names; a group size of 0 is one group for the row.
-nlohmann::json quantization_config(const std::map<std::pair<int64_t, int64_t>, std::vector<std::string>>& modules);
+// Modules that are stored alike; a group size of 0 is one group for the row.
+using QuantizedModules = std::map<std::pair<const PackedScheme*, int64_t>, std::vector<std::string>>;
+// `quantization_config` of a config.json: which modules are stored in which scheme.
+nlohmann::json quantization_config(const QuantizedModules& modules);
+// Whether a config.json says so of a group of modules. Throws Error(data) for activations in another form than ours.
+bool quantizes_activations(const nlohmann::json& config, const std::string& where);
 
 } // namespace fvlm

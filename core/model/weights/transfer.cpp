@@ -98,8 +98,8 @@ class Transfer {
 using Sources = std::unordered_map<std::string, Source>;
 
 void add_file(Sources& sources, WeightSchemes& schemes, const std::string& part, const Safetensors& file,
-              const WeightLayout& layout) {
-  const WeightLayout stored = stored_layout(layout, file);
+              const WeightLayout& layout, const nlohmann::json& config) {
+  const WeightLayout stored = stored_layout(layout, file, config);
   auto bound = bind(file, stored);
   for (size_t i = 0; i < bound.size(); ++i) {
     const TensorSpec& spec = stored.tensors[i];
@@ -142,7 +142,7 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
     const WeightLayout layout = description.layout(part);
     const auto& file = part.role() == Role::connector ? connector_file : part.folder.weights;
     if (file)
-      add_file(sources, schemes, part.name, *file, layout);
+      add_file(sources, schemes, part.name, *file, layout, part.folder.config);
     else
       for (const TensorSpec& spec : layout.tensors) sources[part.name + "." + spec.name].fill = spec.fill;
   }

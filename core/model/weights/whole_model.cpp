@@ -69,8 +69,9 @@ class FileNames {
 // Binds the tensors of all parts at once, so that what is wrong is said in the file's own names.
 class Binding {
  public:
-  Binding(const ModelDescription& description, const WholeModelFamily& family, const Safetensors& file)
-      : names_(family, file), file_(file) {
+  Binding(const ModelDescription& description, const WholeModelFamily& family, const Json& config,
+          const Safetensors& file)
+      : names_(family, file), config_(config), file_(file) {
     for (const ModelPart& part : description.parts) add(part.name + ".", description.layout(part));
     const auto bound = bind(file, layout_);
     for (size_t i = 0; i < bound.size(); ++i) {
@@ -110,7 +111,8 @@ class Binding {
 
   void add(const std::string& part, const WeightLayout& layout) {
     const WeightLayout stored = stored_layout(
-        layout, [&](const std::string& name) { return file_.find(names_.of(part + name)); }, file_.path().string());
+        layout, [&](const std::string& name) { return file_.find(names_.of(part + name)); }, config_,
+        file_.path().string());
     for (const TensorSpec& spec : stored.tensors) {
       part_names_.push_back(part + spec.name);
       layout_.tensors.push_back(spec);
@@ -124,6 +126,7 @@ class Binding {
   }
 
   FileNames names_;
+  const Json& config_;
   const Safetensors& file_;
   WeightLayout layout_; // of all parts, in the file's names
   std::vector<std::string> part_names_;
@@ -196,7 +199,7 @@ WholeModel WholeModel::open(const fs::path& path) {
   WholeModelParts read = read_whole_config(source.config, where);
   WholeModel out{{}, read.image_token_id, *source.weights, {}, {}};
   out.description.parts = std::move(read.parts);
-  const Binding binding(out.description, family_of(source.config, where), out.file);
+  const Binding binding(out.description, family_of(source.config, where), source.config, out.file);
   out.tensors = binding.tensors();
   out.schemes = binding.schemes();
   for (ModelPart& part : out.description.parts) {

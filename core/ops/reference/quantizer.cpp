@@ -107,15 +107,23 @@ Tensor dequantize(const fvlm_tensor* const* packed, int64_t cols, at::ScalarType
   return dequantize(unpack<width>(packed, cols), wide(type));
 }
 
+// Each row by its own scale, in float32.
+Tensor rounded_rows(const Tensor& x) {
+  if (x.numel() == 0) return x;
+  const Tensor wide = x.to(at::kFloat), scales = divided(wide.abs().amax(1, true), 127.5),
+               codes = (wide / at::where(scales.eq(0), 1, scales)).round_().clamp_(-128, 127);
+  return codes.to(x.scalar_type()) * scales.to(x.scalar_type());
+}
+
 } // namespace
 
-template <int width>
-sdk::Support IntegerQuantizer<width>::supports(const Query& query) {
+template <int width, bool activations>
+sdk::Support IntegerQuantizer<width, activations>::supports(const Query& query) {
   return supports_number(query.device, query.dtype);
 }
 
-template <int width>
-void IntegerQuantizer<width>::requirements(const Query& query, sdk::Requirements& wanted) const {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::requirements(const Query& query, sdk::Requirements& wanted) const {
   const int64_t cols = query.cols;
   if (width == 8) {
     wanted.save({FVLM_INT, 8, 1}, {query.rows, cols});
@@ -126,8 +134,8 @@ void IntegerQuantizer<width>::requirements(const Query& query, sdk::Requirements
   }
 }
 
-template <int width>
-void IntegerQuantizer<width>::pack(const fvlm_call&, const Query&, const Pack& arguments) {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::pack(const fvlm_call&, const Query&, const Pack& arguments) {
   const fvlm_tensor* importance = importance_of(arguments);
   const auto [codes, scales] =
       quantize<width>(torch_tensor(arguments.weight), importance ? torch_tensor(importance) : Tensor());
@@ -136,18 +144,19 @@ void IntegerQuantizer<width>::pack(const fvlm_call&, const Query&, const Pack& a
   store(packed, scales.reshape(packed.sizes()));
 }
 
-template <int width>
-void IntegerQuantizer<width>::unpack(const fvlm_call&, const Query& query, const Unpack& arguments) {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::unpack(const fvlm_call&, const Query& query, const Unpack& arguments) {
   const Tensor weight = torch_tensor(arguments.weight);
   store(weight, dequantize<width>(arguments.packed, query.cols, weight.scalar_type()));
 }
 
-template <int width>
-void IntegerQuantizer<width>::linear(const fvlm_call&, const Query& query, const Linear& arguments) {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::linear(const fvlm_call&, const Query& query, const Linear& arguments) {
   const uint32_t options = options_of(query);
   Tensor x = upcast(arguments.x);
   if (options & FVLM_QUANTIZED_NORM)
     x = x * (x.square().mean(1, true) + query.epsilon).rsqrt() * upcast(arguments.norm_weight);
+  if (activations) x = rounded_rows(x);
   Tensor y = at::mm(x, dequantize<width>(arguments.packed, query.cols, x.scalar_type()).t());
   if (arguments.bias) y += upcast(arguments.bias);
   if (options & FVLM_QUANTIZED_SWIGLU) {
@@ -158,20 +167,23 @@ void IntegerQuantizer<width>::linear(const fvlm_call&, const Query& query, const
   store(torch_tensor(arguments.y), y);
 }
 
-template <int width>
-void IntegerQuantizer<width>::linear_gradient(const fvlm_call&, const Query& query, const LinearGradient& arguments) {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::linear_gradient(const fvlm_call&, const Query& query,
+                                                           const LinearGradient& arguments) {
   const Tensor d_y = upcast(arguments.d_y);
   store(torch_tensor(arguments.d_x), at::mm(d_y, dequantize<width>(arguments.packed, query.cols, d_y.scalar_type())));
 }
 
-template <int width>
-void IntegerQuantizer<width>::fake_quantize_forward(const fvlm_call&, const Query&, const FakeForward& arguments) {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::fake_quantize_forward(const fvlm_call&, const Query&,
+                                                                 const FakeForward& arguments) {
   const Tensor weight = torch_tensor(arguments.weight);
   store(torch_tensor(arguments.out), dequantize(quantize<width>(weight, {}), wide(weight.scalar_type())));
 }
 
-template <int width>
-void IntegerQuantizer<width>::fake_quantize_backward(const fvlm_call&, const Query&, const FakeBackward& arguments) {
+template <int width, bool activations>
+void IntegerQuantizer<width, activations>::fake_quantize_backward(const fvlm_call&, const Query&,
+                                                                  const FakeBackward& arguments) {
   const Tensor d_out = torch_tensor(arguments.d_out), d_weight = torch_tensor(arguments.d_weight);
   if (width == 8 || d_out.numel() == 0) return store(d_weight, d_out); // int8 clips nothing
   const Tensor weight = torch_tensor(arguments.weight);
@@ -182,5 +194,6 @@ void IntegerQuantizer<width>::fake_quantize_backward(const fvlm_call&, const Que
 
 template struct IntegerQuantizer<8>;
 template struct IntegerQuantizer<4>;
+template struct IntegerQuantizer<8, true>;
 
 } // namespace fvlm::ops::reference

@@ -85,10 +85,11 @@ struct Packer : sdk::Packer {
   void pack(const Query& query, const Pack& arguments);
 };
 
-template <int width>
+// `activations`: in 8 bits, too.
+template <int width, bool activations = false>
 struct IntegerQuantizer : sdk::Quantizer, OnDevice {
   using OnDevice::OnDevice;
-  static constexpr const char* scheme = width == 8 ? "int8" : "int4";
+  static constexpr const char* scheme = activations ? "w8a8" : width == 8 ? "int8" : "int4";
   static constexpr int bits = width;
   static constexpr uint32_t features = FVLM_QUANTIZED_RESIDUAL | FVLM_QUANTIZED_NORM | FVLM_QUANTIZED_SWIGLU;
   static sdk::Support supports(const Query& query);
@@ -102,6 +103,7 @@ struct IntegerQuantizer : sdk::Quantizer, OnDevice {
 };
 using Int8 = IntegerQuantizer<8>;
 using Int4 = IntegerQuantizer<4>;
+using W8A8 = IntegerQuantizer<8, true>;
 
 } // namespace fvlm::ops::reference
 #pragma GCC visibility pop
