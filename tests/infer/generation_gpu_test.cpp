@@ -20,6 +20,7 @@ using namespace model;
 
 namespace {
 
+const at::Device gpu_device(at::kCUDA, 0);
 constexpr int64_t vocabulary = 500, answer_length = 40;
 
 // Wide enough for the kernels of the models that people use.
@@ -51,10 +52,10 @@ RegistryOptions bundled_plugins() {
 // The weights of `tiny`, in bf16 on the GPU.
 struct OnGpu {
   explicit OnGpu(Tiny& tiny)
-      : registry(bundled_plugins()),
-        model(decoder_config(), {at::kCUDA, at::kBFloat16, at::kBFloat16, [](const ParameterSpec&) { return false; }}) {
+      : registry(bundled_plugins()), model(decoder_config(), {gpu_device, at::kBFloat16, at::kBFloat16,
+                                                              [](const ParameterSpec&) { return false; }}) {
     registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
-    operations.emplace(registry, ops::OperationsOptions{.device = at::kCUDA, .dtype = at::kBFloat16});
+    operations.emplace(registry, ops::OperationsOptions{.device = gpu_device, .dtype = at::kBFloat16});
     auto& all = model.parameters().all();
     for (size_t i = 0; i < all.size(); ++i) {
       at::Tensor& exact = tiny.model.parameters().all()[i].value;

@@ -215,6 +215,6 @@ static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, cons
 }
 
 static const fvlm_attention_v1 attention = {
-    {sizeof attention, create, destroy}, supports, requirements, NULL, forward, backward, NULL, NULL, NULL, NULL};
+    {sizeof attention, create, destroy}, supports, requirements, NULL, forward, backward, NULL, NULL, NULL, NULL, 0};
 
 PLUGIN("attention_mutant", FVLM_ATTENTION_KIND, attention)

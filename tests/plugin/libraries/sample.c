@@ -157,7 +157,7 @@ MAYBE_UNUSED static fvlm_status backward(fvlm_instance* instance, const fvlm_cal
 }
 
 MAYBE_UNUSED static const fvlm_attention_v1 attention = {
-    {TABLE_SIZE, CREATE, DESTROY}, SUPPORTS, REQUIREMENTS, NULL, FORWARD, BACKWARD, NULL, NULL, NULL, NULL};
+    {TABLE_SIZE, CREATE, DESTROY}, SUPPORTS, REQUIREMENTS, NULL, FORWARD, BACKWARD, NULL, NULL, NULL, NULL, 0};
 
 const void* fvlm_test_table(const char* kind);
 const void* fvlm_test_table(const char* kind) {
