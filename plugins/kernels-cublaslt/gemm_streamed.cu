@@ -19,7 +19,8 @@ using namespace fused;
 constexpr int blocks = 2; // per cluster
 constexpr int stages = 4, wide = 3, tile_columns = wide * box_width;
 constexpr int x_bytes = tile_rows * box_row_bytes, weight_bytes = tile_columns * box_row_bytes; // of a chunk
-constexpr int columns_together = 6; // tiles of columns that are computed in turn before the next rows
+// Tiles of columns that are computed in turn before the next rows. Their weight stays in the L2.
+constexpr int columns_together = 32;
 
 struct Problem {
   CUtensorMap x, weight;
