@@ -72,7 +72,7 @@ Value Operations::linear_of_norm(Tape& tape, const Value& x, const Weight& norm_
                                  const Layer& layer, bool gated) {
   const auto& [weight, bias] = layer;
   const uint32_t options = FVLM_WITH_NORM | option_if(FVLM_WITH_SWIGLU, gated);
-  if (!tape.records(x, norm_weight, weight, bias) && !weight.is_quantized() && !observe_linear_)
+  if (!tape.records(x, norm_weight, weight, bias) && weight.is_plain() && !observe_linear_)
     if (const Linear* op = extended_linear_for(x.data, layer, options, epsilon))
       return Value(op->forward(x.data, weight.value(), bias.value(), {}, {}, {},
                                norm_weight.defined() ? norm_weight.value() : ones(x.data.size(1)))
