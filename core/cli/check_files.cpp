@@ -93,7 +93,7 @@ class FileCheck {
       good &= attempt(path, *decoder, [&] {
         const auto opened = HuggingFaceFolder::open(*decoder);
         const auto config = read_decoder_config(opened.config, (fs::path(*decoder) / "config.json").string());
-        bind(*opened.weights, stored_layout(layout_of(config), *opened.weights));
+        bind(*opened.weights, stored_layout(layout_of(config), *opened.weights, opened.config));
         vocabulary_size = config.vocab_size;
       });
     good &= attempt(decoder ? path : path + ".tokenizer", tokenizer, [&] {
@@ -112,7 +112,7 @@ class FileCheck {
       good = attempt("model.vision", *folder, [&] {
         const auto opened = HuggingFaceFolder::open(*folder);
         const auto layout = layout_of(read_vision_config(opened.config, (fs::path(*folder) / "config.json").string()));
-        bind(*opened.weights, stored_layout(layout, *opened.weights));
+        bind(*opened.weights, stored_layout(layout, *opened.weights, opened.config));
         frame_preparation(model); // throws for an image processor that the engine does not have
       });
     for (size_t i = 0; i < model.decoder_count(); ++i)

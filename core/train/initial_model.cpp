@@ -31,7 +31,8 @@ class FolderWeights {
         for (const TensorSpec& spec : layout.tensors) fresh_[name(spec)] = &spec;
         continue;
       }
-      const WeightLayout& stored = layouts_.emplace_back(stored_layout(layout, *part.folder.weights));
+      const WeightLayout& stored =
+          layouts_.emplace_back(stored_layout(layout, *part.folder.weights, part.folder.config));
       const auto views = bind(*part.folder.weights, stored);
       size_t at = 0; // in the file: three tensors for a quantized weight
       for (const TensorSpec& spec : layout.tensors) {
