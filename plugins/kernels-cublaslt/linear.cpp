@@ -75,7 +75,7 @@ class KernelsCublasLt : public Kernels {
     if (query.rows == 0 || !has_plan(query) || plans_.count(key)) return;
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
-    Plan plan = heuristic_plan(query, scratch.cublas.size());
+    Plan plan = heuristic_plan(query, scratch.products.size());
     TimingOperands operands(query);
     const std::size_t needed = workspace.used() + static_cast<std::size_t>(operands.bytes());
     // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
@@ -160,9 +160,9 @@ class KernelsCublasLt : public Kernels {
 
  private:
   struct Scratch {
-    Span<char> cublas; // cuBLASLt's workspace, or that of a custom weight gradient
+    // cuBLASLt's workspace, that of a custom weight gradient, or partial column sums of a fused product.
+    Span<char> products;
     GradientSums sums;
-    Span<float> gelu_derivative_sums; // partial column sums of a fused product
   };
 
   const Plan& plan_of(const fvlm_call& call, const Query& query) const {
@@ -229,13 +229,13 @@ class KernelsCublasLt : public Kernels {
     if (gelu && plan.gelu_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.sum, o.y}))
       return fused_gelu_forward(on(call), fused_forward_shape(query), o);
     if (gelu && plan.gelu_is_epilogue && keeps_sum == has_backward(query) && plan.gelu_forward.takes(with_gelu))
-      return plan.gelu_forward.run(library_, call, with_gelu, scratch.cublas);
+      return plan.gelu_forward.run(library_, call, with_gelu, scratch.products);
     if (!gelu && plan.forward_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.y}) &&
         (!residual.data || tma_compatible(query.dtype, {residual})))
       return fused_linear(on(call), fused_forward_shape(query), {o.x, o.weight, o.y, o.bias, residual});
     Matrix bias{o.bias, 0};
     plan.forward.run(library_, call, {o.x, o.weight, o.sum, plan.adds_bias ? o.bias : nullptr, false, residual},
-                     scratch.cublas);
+                     scratch.products);
     if (plan.adds_bias) bias.data = nullptr;
     if (gelu || bias.data)
       add_bias_gelu(on(call), shape_of(query.dtype, query.rows, query.width, {o.sum, o.y, bias}),
@@ -253,7 +253,7 @@ class KernelsCublasLt : public Kernels {
     const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
     const MatmulOperands with_gelu{o.d_y, o.weight, o.d_x, nullptr, false, {}, o.x};
     if (gelu && plan.gelu_derivative_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
-      if (sums.required()) o.sums = scratch.gelu_derivative_sums.data();
+      if (sums.required()) o.sums = reinterpret_cast<float*>(scratch.products.data());
       fused_gelu_backward(on(call), fused_input_shape(query), o);
       const Matrix parts{o.sums, query.inner};
       if (o.sums)
@@ -264,14 +264,14 @@ class KernelsCublasLt : public Kernels {
       return;
     }
     if (gelu && plan.gelu_derivative_is_epilogue && plan.gelu_input.takes(with_gelu)) {
-      plan.gelu_input.run(library_, call, with_gelu, scratch.cublas);
+      plan.gelu_input.run(library_, call, with_gelu, scratch.products);
       if (sums.required()) column_sums(on(call), shape, rows_of(o.d_x), sums);
       return;
     }
     if (!gelu && plan.input_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.d_x}))
       fused_linear(on(call), fused_input_shape(query), {o.d_y, o.weight, o.d_x, nullptr, {}, true});
     else
-      plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, scratch.cublas);
+      plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, scratch.products);
     const GeluGradient gradient{rows_of(o.x), rows_of(o.d_x), gelu_form_of(query.options)};
     if (gelu && sums.required())
       gelu_gradient(on(call), shape, gradient, sums);
@@ -285,8 +285,8 @@ class KernelsCublasLt : public Kernels {
                        const Scratch& scratch) const {
     const Matrix d_y{o.d_y.data, o.d_y.stride}, x{o.x.data, o.x.stride};
     if ((o.d_bias ? plan.weight_and_bias_are_custom : plan.weight_is_custom) && tma_compatible(query.dtype, {d_y, x}))
-      return weight_gradient_gemm(on(call), weight_gradient_shape(query), o, scratch.cublas.data());
-    plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, scratch.cublas);
+      return weight_gradient_gemm(on(call), weight_gradient_shape(query), o, scratch.products.data());
+    plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, scratch.products);
     // cuBLASLt's epilogue for these sums takes twice the time of the product on an H100 (bench/LOG.md).
     if (o.d_bias)
       column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), o.d_y,
@@ -300,7 +300,7 @@ class KernelsCublasLt : public Kernels {
     const auto set = [&](int repeat) { return sets.set(repeat); };
     const auto timed = [&](Matmul& product, const MatmulShape& shape,
                            const std::function<MatmulOperands(int)>& operands, const char* what) {
-      product.measure(library_, call, shape, operands, scratch.cublas);
+      product.measure(library_, call, shape, operands, scratch.products);
       log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: %s",
           static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
           what, static_cast<long long>(sets.rows), product.report());
@@ -401,7 +401,7 @@ class KernelsCublasLt : public Kernels {
     if (!(query.options & FVLM_GELU_TANH)) return choose_fused();
     const auto choose_epilogue = [&](Matmul Plan::*product, MatmulShape::Gelu gelu, bool Plan::*epilogue,
                                      const auto& operands, const auto& run, const char* what) {
-      (plan.*product).measure(library_, call, gelu_shape(query, gelu, half.rows), operands, scratch.cublas);
+      (plan.*product).measure(library_, call, gelu_shape(query, gelu, half.rows), operands, scratch.products);
       base_plan.*product = (plan.*product).with_rows(half.rows);
       base_plan.*epilogue = (plan.*product).takes(operands(0));
       choose(epilogue, run, what);
@@ -475,15 +475,17 @@ class KernelsCublasLt : public Kernels {
   Scratch allocate(Workspace& workspace, const Query& query) const {
     Scratch scratch;
     if (!has_plan(query)) return scratch;
-    const int64_t sum_bytes = may_be_custom(query) ? weight_gradient_workspace(multiprocessors_) : 0;
-    scratch.cublas = workspace.take<char>(query.rows > 0 ? std::max(cublas_bytes(query), sum_bytes) : 0);
+    if (query.rows > 0) {
+      const bool may_sum = query.options & FVLM_WITH_COLUMN_SUMS && may_fuse(fused_input_shape(query));
+      const int64_t sums = may_sum ? column_sum_parts(multiprocessors_, fused_input_shape(query)) * query.inner : 0;
+      scratch.products = workspace.take<char>(
+          std::max({cublas_bytes(query), may_be_custom(query) ? weight_gradient_workspace(multiprocessors_) : 0,
+                    sums * static_cast<int64_t>(sizeof(float))}));
+    }
     int64_t summed_columns = has_bias(query) ? query.width : 0; // columns that one call sums
     if (query.options & FVLM_WITH_COLUMN_SUMS) summed_columns = std::max(summed_columns, query.inner);
     if (has_backward(query) && summed_columns > 0 && query.rows > 0)
       scratch.sums.allocate(workspace, summed_columns, 1, multiprocessors_);
-    if (query.options & FVLM_WITH_COLUMN_SUMS && query.rows > 0 && may_fuse(fused_input_shape(query)))
-      scratch.gelu_derivative_sums =
-          workspace.take<float>(column_sum_parts(multiprocessors_, fused_input_shape(query)) * query.inner);
     return scratch;
   }
 
