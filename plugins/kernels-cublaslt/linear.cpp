@@ -160,8 +160,7 @@ class KernelsCublasLt : public Kernels {
 
  private:
   struct Scratch {
-    // cuBLASLt's workspace, that of a custom weight gradient, or partial column sums of a fused product.
-    Span<char> products;
+    Span<char> products; // workspace of cuBLASLt or of a custom weight gradient, or partial sums of a fused product
     GradientSums sums;
   };
 

@@ -21,7 +21,7 @@ class Decoder {
   // Of the last hidden states [rows, width]: [rows, vocabulary]. float32 or wider where there is a softcap.
   Value logits(Tape& tape, Operations& ops, const Value& hidden) const;
   // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan
-  // compensation, for the few rows that become queries.
+  // compensation in 16-bit types, for queries and for passes whose gradients are needed.
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                         const ops::SharedGradientPass& pass = {}, bool compensated = false) const = 0;
 
