@@ -75,6 +75,10 @@ class Runtime {
 
   virtual void synchronize() = 0; // blocks the host until the current stream is done
 
+  // Lets the calling thread enqueue on the stream of the thread that made the runtime, instead of the default stream,
+  // which cannot be captured. Only one of the threads may work on the GPU at a time.
+  virtual void enter_thread() = 0;
+
   // Profiles the device while `work` runs, which makes it slower. In order of time. Throws Error(device) where CUPTI is
   // not available.
   virtual std::vector<Activity> profile(const std::function<void()>& work) = 0;

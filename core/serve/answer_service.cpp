@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/task_thread.h"
+#include "device/runtime.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -62,6 +63,7 @@ ServiceCounts AnswerService::counts() const {
 
 void AnswerService::work() {
   const c10::InferenceMode no_autograd;
+  if (device::Runtime* const gpu = device::runtime()) gpu->enter_thread(); // so that passes are captured
   while (!stops_) try {
       if (running_.empty()) queue_.wait();
       begin(take_prompts());

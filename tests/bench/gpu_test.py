@@ -1,7 +1,8 @@
 """Gradients of small models of other families on a GPU: in float32 those of the CPU, captured as a CUDA graph or not, and in bf16
-close to them.
+close to them. And the server, whose thread for the model captures its passes.
 
 usage: gpu_test.py FVLM_ENGINE; exit 77 where torch is missing."""
+import json
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,14 @@ class OnGpu(unittest.TestCase):
 
     def test_latentwire(self):
         self.check("tiny-latentwire:3", {"vision", "shared_pooler", "adapter"})
+
+    def test_the_server_captures_its_passes(self):
+        command = [engine, "bench", "serve", "--shape", "tiny", "--device", "cuda", "--clients", "1,4", "--requests", "8", "--prompt", "8",
+                   "--answer", "24", "--picture", "40", "--json"]
+        found = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertEqual([row["errors"] for row in json.loads(found.stdout)["rows"]], [0, 0])
+        self.assertNotIn("warning", found.stderr, "such as of a pass that runs without a graph")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ class LateRuntime : public device::Runtime {
   }
   void wait_event(const device::Event& /*mark*/) override {}
   void synchronize() override {}
+  void enter_thread() override {}
   std::vector<device::Activity> profile(const std::function<void()>& /*work*/) override { return {}; }
   uint64_t now() const override { return 0; }
 

@@ -70,6 +70,7 @@ class FakeRuntime : public device::Runtime {
     before.come_here();
   }
   void synchronize() override {}
+  void enter_thread() override {}
   std::vector<device::Activity> profile(const std::function<void()>& work) override {
     return work(), std::vector<device::Activity>();
   }

@@ -72,9 +72,11 @@ class CudaRuntime : public Runtime {
   // The default stream cannot be captured, and libraries keep one workspace for each stream, so this thread leaves the
   // default stream for good.
   CudaRuntime()
-      : device_(started_device()), side_stream_(c10::cuda::getStreamFromPool()),
-        prefetch_stream_(c10::cuda::getStreamFromPool()), communication_stream_(c10::cuda::getStreamFromPool(true)) {
-    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // high priority: side streams yield to it
+      : device_(started_device()),
+        stream_(c10::cuda::getStreamFromPool(true)), // high priority: side streams yield to it
+        side_stream_(c10::cuda::getStreamFromPool()), prefetch_stream_(c10::cuda::getStreamFromPool()),
+        communication_stream_(c10::cuda::getStreamFromPool(true)) {
+    enter_thread();
   }
 
   std::unique_ptr<CapturedGraph> capture(const std::function<void()>& work) override {
@@ -155,6 +157,7 @@ class CudaRuntime : public Runtime {
   uint64_t now() const override { return activity_clock(); }
 
   void synchronize() override { c10::cuda::getCurrentCUDAStream().synchronize(); }
+  void enter_thread() override { c10::cuda::setCurrentCUDAStream(stream_); }
 
  private:
   // Work on the side stream, with the tensors that it captured, so that the allocator does not reuse their memory
@@ -203,7 +206,7 @@ class CudaRuntime : public Runtime {
   }
 
   c10::DeviceIndex device_;
-  c10::cuda::CUDAStream side_stream_, prefetch_stream_, communication_stream_;
+  c10::cuda::CUDAStream stream_, side_stream_, prefetch_stream_, communication_stream_;
   Held recent_, earlier_;
   at::cuda::MempoolId_t pool_{}; // shared by all graphs
   int64_t alive_ = 0;
