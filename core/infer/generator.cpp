@@ -6,6 +6,7 @@
 #include "model/loading.h"
 #include "ops/torch_threads.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,6 +47,13 @@ size_t encoded_together(std::span<const Sample> samples, int64_t max_frames) {
     if (count > 0 && frames > max_frames) break;
   }
   return count;
+}
+
+// Operations are prepared anew for each number of frames, which takes a GPU far longer than a few frames more.
+int64_t padded_frames(int64_t frames) {
+  for (const int64_t size : {1, 4, 16, 64})
+    if (frames <= size) return size;
+  return (frames + 63) / 64 * 64;
 }
 
 } // namespace
@@ -113,12 +121,20 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
   std::vector<Sample> packed(samples.begin(), samples.end());
   for (Sample& sample : packed)
     for (Text& text : sample.texts) text.is_label.assign(text.tokens.size(), false);
+  if (is_on_gpu() && !reader.reads_bytes) {
+    int64_t frames = 0;
+    for (const Sample& sample : packed) frames += frames_of(sample.frames);
+    const Sample padding{at::zeros_like(shown->frames.narrow(0, 0, 1)), {{{0}, {false}}}};
+    packed.resize(packed.size() + static_cast<size_t>(padded_frames(frames) - frames), padding);
+  }
   Tape no_grad(Tape::Mode::forward_only);
   const Pack pack = make_pack(packed, Capacity::of(packed, reader.rows_per_frame), reader, ops_.tensor_options());
   const VisualTokens visual = model_->encode(no_grad, ops_, pack, config().connector->mode_of_use(),
                                              attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
   if (attention) *attention = visual.attention;
-  return visual_by_sample(visual.tokens.data, packed, reader.rows_per_frame);
+  std::vector<at::Tensor> tokens = visual_by_sample(visual.tokens.data, packed, reader.rows_per_frame);
+  tokens.resize(samples.size());
+  return tokens;
 }
 
 void Generator::answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
