@@ -14,8 +14,6 @@
 namespace fvlm::bench {
 namespace {
 
-constexpr int64_t max_frames_together = 64; // as the server encodes them
-
 // Questions of another measurement have other numbers, so that nothing computed for one serves the next. Those before
 // the first measurement's warm up.
 int64_t first_question(size_t measurement) {
@@ -85,12 +83,13 @@ std::vector<Question> write_questions(const serve::PromptWriter& writer, const L
 // Adds all prompts, and answers them. Returns how many tokens there are.
 int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::vector<Question> questions,
                int64_t max_tokens) {
+  const int64_t max_frames = generator.is_on_gpu() ? 64 : 1; // as the server encodes them
   for (size_t begin = 0; begin < questions.size();) {
     std::vector<model::Sample> samples;
     for (int64_t frames = 0; begin + samples.size() < questions.size();) {
       const model::Sample& sample = questions[begin + samples.size()].prompt.sample;
       frames += model::frames_of(sample.frames);
-      if (!samples.empty() && frames > max_frames_together) break;
+      if (!samples.empty() && frames > max_frames) break;
       samples.push_back(sample);
     }
     for (infer::Prompt& prompt : generator.encode_prompts(samples)) {
@@ -145,7 +144,7 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
       for (const auto& [prompt, sampling] : *questions)
         longest = std::max(longest, generator.require_room(prompt.sample.frames, prompt.sample.texts[0].tokens));
     infer::BatchOptions options;
-    const int64_t pages = (longest + load.prompts.answer) / options.page_rows + 2; // one in reserve for each
+    const int64_t pages = (longest + load.prompts.answer) / options.page_rows + 3; // with one in reserve for each
     options.cache_rows = options.reserved_rows = clients * pages * options.page_rows;
     offline.cache_rows = std::max(offline.cache_rows, options.cache_rows);
     infer::GenerationBatch batch = generator.make_batch(options);

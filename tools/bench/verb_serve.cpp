@@ -150,6 +150,13 @@ void print(const bench::ServingReport& report) {
     if (!row.problem.empty()) log_warning("{}: {}", row.load, strip_control_characters(row.problem));
 }
 
+// What the server complained of, which may explain its figures.
+void pass_on_warnings(const bench::ServerProcess& server) {
+  for (const std::string& line : split(server.log(), '\n'))
+    if (line.starts_with("warning: ") || line.starts_with("error: "))
+      log_warning("the server says: {}", strip_control_characters(line));
+}
+
 int run_mixed(const ParsedOptions& parsed, const ServedModel& served, Progress& progress) {
   constexpr int64_t cache_rows = 4096, clients = 64;
   auto options = server_options(parsed, served, cache_rows, clients);
@@ -160,6 +167,7 @@ int run_mixed(const ParsedOptions& parsed, const ServedModel& served, Progress& 
                                             [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (report.problems.empty()) server.stop();
+  pass_on_warnings(server);
   if (parsed.flag("json"))
     fmt::print("{}", dump(Json{{"bench", "serve"}, {"mixed", report.json()}}));
   else
@@ -207,6 +215,8 @@ int bench_serve(Arguments arguments) {
     report.ready_seconds = server.seconds_to_ready();
     measure_serving(server.address(), load, report, show);
     server.stop();
+    progress.finish();
+    pass_on_warnings(server);
   }
   progress.finish();
   if (!parsed->flag("json")) {
