@@ -22,8 +22,6 @@ using namespace fused;
 constexpr int blocks = 2; // per cluster
 constexpr int stages = 4, wide = 3, tile_columns = wide * box_width;
 constexpr int x_bytes = tile_rows * box_row_bytes, weight_bytes = tile_columns * box_row_bytes; // of a chunk
-// Tiles of columns that are computed in turn before the next rows. Their weight stays in the L2.
-constexpr int columns_together = 32;
 
 struct Problem {
   CUtensorMap x, weight;
@@ -38,6 +36,9 @@ struct alignas(8 * box_row_bytes) Shared {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
+
+// Tiles of columns that are computed in turn before the next rows. Their weight stays in the L2.
+constexpr int columns_together = 32;
 
 // The tiles of a block. Clusters take units round-robin; neighbouring units have the same rows, so that rows and
 // columns come from the L2.
