@@ -35,7 +35,7 @@ class Group {
   // Whether a CUDA graph can capture the operations.
   virtual bool is_capturable() const = 0;
 
-  // Ends operations that wait for a rank which was lost: no more are called.
+  // Begins to end operations that wait for a rank which was lost: no more are called.
   virtual void abort() {}
 
   // In place; every rank has the same bits afterwards.

@@ -1,6 +1,7 @@
 #include "dist/nccl_group.h"
 
 #include "base/error.h"
+#include "base/task_thread.h"
 #include "device/runtime.h"
 #include "dist/nccl_library.h"
 #include "dist/rank_watch.h"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace fvlm::dist {
@@ -46,12 +48,18 @@ class NcclGroup : public Group {
  public:
   NcclGroup(nccl::Communicator communicator, int64_t rank, RankWatch& watch)
       : communicator_(communicator), rank_(static_cast<size_t>(rank)), watch_(watch) {}
-  ~NcclGroup() override { NcclGroup::abort(); } // does not wait for ranks that were lost
+  ~NcclGroup() override { // does not wait for ranks that were lost
+    if (communicator_) (void)nccl_.abort(communicator_);
+    if (aborting_.joinable()) aborting_.join();
+  }
 
   const char* name() const override { return "nccl"; }
   bool is_capturable() const override { return true; }
+  // NCCL ends its kernels, and then waits until the graphs that captured it are destroyed, which is the caller's to do.
   void abort() override {
-    if (communicator_) (void)nccl_.abort(std::exchange(communicator_, nullptr));
+    if (!communicator_) return;
+    aborting_ =
+        start_thread([this, communicator = std::exchange(communicator_, nullptr)] { (void)nccl_.abort(communicator); });
   }
 
   PendingPointer all_reduce(const at::Tensor& values, Reduction reduction) override {
@@ -134,6 +142,7 @@ class NcclGroup : public Group {
   nccl::Communicator communicator_;
   size_t rank_;
   RankWatch& watch_;
+  std::thread aborting_;
 };
 
 } // namespace

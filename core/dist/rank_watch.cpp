@@ -16,7 +16,6 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* failure_key = "failure";
-constexpr auto grace = 5s; // of a main thread that waits for a device, to notice by itself that a rank was lost
 constexpr std::chrono::milliseconds max_silence = 60s; // of a process that lives, whatever its main thread does
 
 std::string sign_key(int64_t rank) {
@@ -82,6 +81,10 @@ Error RankWatch::explain(const std::string& what) {
                     "({})",
                     what);
   }
+  {
+    const std::lock_guard hold(lock_);
+    leaves_since_ = Clock::now();
+  }
   if (abort_) abort_();
   return lost(text);
 }
@@ -129,7 +132,7 @@ void RankWatch::work() {
   std::optional<Clock::time_point> failed_at;
   std::unique_lock hold(lock_);
   while (!changed_.wait_for(hold, options_.interval, [&] { return ends_; })) {
-    const auto waits_since = waits_since_;
+    const auto waits_since = waits_since_, leaves_since = leaves_since_;
     hold.unlock();
     try {
       of_thread_->set(sign_key(options_.rank), sign_text());
@@ -139,8 +142,9 @@ void RankWatch::work() {
       const bool waits_too_long = waits_since && now - *waits_since > options_.timeout;
       if (!failure && waits_too_long) failure = cause(*of_thread_, "a device waits for other ranks");
       if (failure && !failed_at) failed_at = now;
-      const bool is_stuck = failed_at && waits_since && now - std::max(*failed_at, *waits_since) > grace;
-      if (is_stuck && options_.end_process) options_.end_process(lost(failure.value_or("")));
+      const bool waits = failed_at && waits_since && now - std::max(*failed_at, *waits_since) > options_.grace;
+      const bool leaves = leaves_since && now - *leaves_since > options_.grace;
+      if ((waits || leaves) && options_.end_process) options_.end_process(lost(failure.value_or("a rank was lost")));
     } catch (const std::exception& error) { // the main thread finds out with its next operation
       log_debug("the store of the rendezvous does not answer: {}", error.what());
     }

@@ -35,8 +35,10 @@ class RankWatch {
     int64_t rank = 0, ranks = 1;
     std::chrono::milliseconds timeout;       // for how long a rank may be waited for, or silent: at most a minute
     std::chrono::milliseconds interval{400}; // between two signs of life
-    // Ends the process when its main thread is stuck in wait_for_device() after a rank was lost.
+    // Ends the process when its main thread does not get out of wait_for_device(), or of what explain() made it leave,
+    // for so long after a rank was lost: a device may wait for that one.
     std::function<void(const Error& error)> end_process = {};
+    std::chrono::milliseconds grace{10000};
   };
   // The thread has a board of its own.
   RankWatch(std::unique_ptr<Board> board, std::unique_ptr<Board> of_thread, Options options);
@@ -80,7 +82,7 @@ class RankWatch {
   std::condition_variable changed_;
   std::string doing_ = "start";
   int64_t beats_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> waits_since_;
+  std::optional<std::chrono::steady_clock::time_point> waits_since_, leaves_since_; // of the main thread
   bool ends_ = false;
   std::optional<std::string> next_sign_; // of the next rank, and since when it is the same
   std::chrono::steady_clock::time_point next_since_;

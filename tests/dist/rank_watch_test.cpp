@@ -95,5 +95,32 @@ TEST_F(RankWatchTest, FindsASilentRankWithoutACollective) {
   EXPECT_THAT(*MemoryBoard(shared_).get("failure"), HasSubstr("rank 2 gives no sign of life"));
 }
 
+TEST_F(RankWatchTest, EndsAProcessThatDoesNotLeave) {
+  std::atomic<int> ended = 0;
+  RankWatch::Options options{0, 1, 60s, 20ms, [&](const Error& error) {
+                               EXPECT_THAT(error.text(), HasSubstr("rank 0 failed (start): the disk is full"));
+                               ++ended;
+                             }};
+  options.grace = 50ms;
+  bool aborted = false;
+  RankWatch watch(std::make_unique<MemoryBoard>(shared_), std::make_unique<MemoryBoard>(shared_), options);
+  watch.set_abort([&] { aborted = true; });
+  watch.report("the disk is full");
+  EXPECT_EQ(ended, 0);
+  EXPECT_THAT(watch.explain("closed").text(), HasSubstr("the disk is full"));
+  EXPECT_TRUE(aborted);
+  while (ended == 0) std::this_thread::sleep_for(1ms);
+}
+
+TEST_F(RankWatchTest, EndsAProcessWhoseDeviceWaitsForALostRank) {
+  std::atomic<int> ended = 0;
+  RankWatch::Options options{0, 1, 60s, 20ms, [&](const Error&) { ++ended; }};
+  options.grace = 50ms;
+  RankWatch watch(std::make_unique<MemoryBoard>(shared_), std::make_unique<MemoryBoard>(shared_), options);
+  watch.wait_for_device(true);
+  MemoryBoard(shared_).set("failure", "rank 3 failed (optimizer): the disk is full");
+  while (ended == 0) std::this_thread::sleep_for(1ms);
+}
+
 } // namespace
 } // namespace fvlm::dist
