@@ -113,6 +113,7 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
   auto ranks = std::make_unique<Ranks>();
   ranks->rank_ = launch.rank;
   ranks->count_ = launch.ranks;
+  ranks->on_this_machine_ = launch.local_ranks;
   auto connection = std::make_unique<Connection>();
   try {
     connection->store = connect(launch, timeout);

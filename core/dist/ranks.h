@@ -25,6 +25,7 @@ class Ranks {
 
   int64_t rank() const { return rank_; }
   int64_t count() const { return count_; }
+  int64_t on_this_machine() const { return on_this_machine_; } // as far as the launcher says; else 1
   bool is_first() const { return rank_ == 0; }
   bool are_several() const { return count_ > 1; }
 
@@ -45,7 +46,7 @@ class Ranks {
 
  private:
   struct Connection;
-  int64_t rank_ = 0, count_ = 1;
+  int64_t rank_ = 0, count_ = 1, on_this_machine_ = 1;
   Group* device_group_ = nullptr;
   std::unique_ptr<Connection> connection_; // null: alone
 };

@@ -37,6 +37,7 @@ Launch of_torchrun() {
   launch.ranks = number("WORLD_SIZE", 1, any);
   launch.rank = number("RANK", 0, launch.ranks - 1);
   launch.local_rank = number("LOCAL_RANK", 0, launch.ranks - 1);
+  if (variable("LOCAL_WORLD_SIZE")) launch.local_ranks = number("LOCAL_WORLD_SIZE", 1, launch.ranks);
   launch.port = static_cast<uint16_t>(number("MASTER_PORT", 1, 65535));
   launch.host = variable("MASTER_ADDR").value_or("");
   if (launch.host.empty()) number("MASTER_ADDR", 0, 0);

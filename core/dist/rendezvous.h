@@ -9,6 +9,7 @@ namespace fvlm::dist {
 
 struct Launch {
   int64_t rank = 0, ranks = 1, local_rank = 0; // local: on this machine
+  int64_t local_ranks = 1;                     // srun gives each its own cores: 1 there
   std::string host;                            // where the store is
   uint16_t port = 0;
   bool has_store = false; // the launcher itself serves it; otherwise rank 0 does

@@ -1,15 +1,24 @@
 #include "feed/mix_data.h"
 
 #include "base/log.h"
+#include "base/parallel.h"
 #include "data/preprocess.h"
 #include "feed/staging.h"
 #include "model/weights/visual_rows.h"
 
+#include <algorithm>
+
 namespace fvlm::feed {
 namespace {
 
+// Of a rank: its share of the cores, where the recipe does not say. 0: the loader's own default.
+int workers_of(const plan::Loader& loader, int64_t ranks_here) {
+  if (loader.workers || ranks_here <= 1) return static_cast<int>(loader.workers.value_or(0));
+  return static_cast<int>(std::max<int64_t>(1, threads_or_cores(0) / ranks_here - 1));
+}
+
 DataLoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions& options) {
-  return {.workers = static_cast<int>(loader.workers.value_or(0)),
+  return {.workers = workers_of(loader, options.ranks_here),
           .memory = static_cast<uint64_t>(loader.memory_mib) << 20,
           .allocate = staging_for(options.device),
           .rank = options.rank,

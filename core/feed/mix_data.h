@@ -20,6 +20,7 @@ namespace fvlm::feed {
 // What the plan does not say.
 struct MixDataOptions {
   int64_t rank = 0;
+  int64_t ranks_here = 1;               // that share the machine's cores
   std::filesystem::path quarantine_log; // empty: none
   at::Device device = at::kCPU;         // that reads the frames
   MixSamples::Progress progress;

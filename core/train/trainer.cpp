@@ -23,10 +23,12 @@ bool needs_reference(const plan::Stage& stage) {
 Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
                  const std::filesystem::path& checkpoint, const Faults& faults)
     : context_(context), stage_(stage), faults_(faults), state_(std::move(start)),
-      data_(
-          context.plan, stage, context.registry,
-          {.rank = context.ranks.rank(), .quarantine_log = context.folder / "quarantine.log", .device = context.device},
-          context.ranks.count()),
+      data_(context.plan, stage, context.registry,
+            {.rank = context.ranks.rank(),
+             .ranks_here = context.ranks.on_this_machine(),
+             .quarantine_log = context.folder / "quarantine.log",
+             .device = context.device},
+            context.ranks.count()),
       reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
       observer_(context, stage, state_),
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl", context.ranks),

@@ -17,10 +17,10 @@ class Rendezvous : public testing::Test {
   Rendezvous() { clear(); }
   ~Rendezvous() override { clear(); }
   static void clear() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
-          "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NODELIST",
-          "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"})
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                             "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID",
+                             "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
+                             "SLURM_NODELIST", "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"})
       unsetenv(name);
   }
   static std::optional<Launch> launch(const std::map<std::string, std::string>& variables) {
@@ -47,6 +47,7 @@ TEST_F(Rendezvous, ReadsTorchrun) {
   const auto launched = launch({{"WORLD_SIZE", "16"},
                                 {"RANK", "11"},
                                 {"LOCAL_RANK", "3"},
+                                {"LOCAL_WORLD_SIZE", "8"},
                                 {"MASTER_ADDR", "node7"},
                                 {"MASTER_PORT", "29400"},
                                 {"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -55,6 +56,7 @@ TEST_F(Rendezvous, ReadsTorchrun) {
   EXPECT_EQ(launched->rank, 11);
   EXPECT_EQ(launched->ranks, 16);
   EXPECT_EQ(launched->local_rank, 3);
+  EXPECT_EQ(launched->local_ranks, 8);
   EXPECT_EQ(launched->host, "node7");
   EXPECT_EQ(launched->port, 29400);
   EXPECT_TRUE(launched->has_store);
