@@ -38,41 +38,6 @@ __device__ float code_at(const std::uint8_t* row, std::int64_t column) {
   }
 }
 
-__device__ inline uint4 load_codes(const std::uint8_t* from) {
-  uint4 codes;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
-               : "l"(from));
-  return codes;
-}
-
-// Code for older architectures that is translated for this device does not wait for the previous kernel, so it must be
-// launched normally. Otherwise the kernel may be put in place while the previous one works; it waits by itself.
-template <class Problem>
-void launch_early(void (*kernel)(Problem), dim3 grid, int threads, std::size_t shared_bytes, cudaStream_t stream,
-                  const Problem& problem) {
-  cudaFuncAttributes code{};
-  sdk::check_cuda(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
-  cudaLaunchAttribute programmatic{};
-  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  programmatic.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &programmatic;
-  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
-  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
-}
-
-__device__ inline void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
-}
-
 // Calls launch(element, integral constant of the bits) with the type of the call.
 template <class Launch>
 void for_types(fvlm_dtype dtype, int bits, const Launch& launch) {

@@ -50,24 +50,6 @@ void add_bias(cudaStream_t stream, fvlm_dtype dtype, const void* bias, MatrixVie
 void linear_skinny(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView x, const void* bias,
                    MatrixView y, std::int64_t tokens);
 
-// Rows of int8 codes with a scale each, as the scheme w8a8 has them of x; the stride is a multiple of 16, and codes
-// behind the row's end are 0.
-struct Int8Rows {
-  std::int8_t* codes;
-  float* scales;
-  std::int64_t stride;
-};
-void quantize_rows(cudaStream_t stream, fvlm_dtype dtype, MatrixView x, std::int64_t tokens, std::int64_t cols,
-                   const Int8Rows& rows);
-void dequantize_rows(cudaStream_t stream, fvlm_dtype dtype, const Int8Rows& rows, std::int64_t tokens,
-                     std::int64_t cols, void* x);
-// y = scale of x * scale of the weight * sums of products of codes, + bias. The columns are a multiple of 16.
-void linear_int8(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, const Int8Rows& x, const void* bias,
-                 MatrixView y, std::int64_t tokens);
-// The same from sums [tokens, rows] that are there.
-void scale_sums(cudaStream_t stream, fvlm_dtype dtype, const int* sums, const PackedWeight& packed, const Int8Rows& x,
-                const void* bias, MatrixView y, std::int64_t tokens);
-
 // A product of 1 to max_mma_tokens tokens, with what may come before and behind it: see FVLM_QUANTIZED_*.
 struct SkinnyLinear {
   MatrixView x, y, residual; // residual: may be nothing

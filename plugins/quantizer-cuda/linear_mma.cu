@@ -31,6 +31,14 @@ struct Problem {
   bool is_gated;
 };
 
+__device__ inline uint4 load_codes(const std::uint8_t* from) {
+  uint4 codes;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
+               : "l"(from));
+  return codes;
+}
+
 __device__ inline std::uint32_t load_word(const std::uint8_t* from) {
   std::uint32_t word;
   asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"(from));
@@ -331,17 +339,34 @@ __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_consta
   finish<bits, Element, tiles, norm>(p, shared, all_squares, first_row, first_token);
 }
 
+// Code for older architectures that is translated for this device does not wait for the previous kernel, so it must be
+// launched normally.
+bool may_start_early(void (*kernel)(Problem)) {
+  cudaFuncAttributes code{};
+  sdk::check_cuda(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+  return code.ptxVersion >= 90;
+}
+
 template <int bits, class Element, int tiles, bool in_a_row, bool norm>
 void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
   const auto kernel = mma_kernel<bits, Element, tiles, in_a_row, norm>;
+  static const bool early = may_start_early(kernel);
   const auto blocks = static_cast<unsigned>((problem.packed.rows + rows_of_block - 1) / rows_of_block);
   constexpr int width = Place<bits, in_a_row>::width, tokens_of_block = tiles * tokens_of_tile;
   const auto parts = static_cast<int>((problem.packed.cols + width - 1) / width);
   const int parts_of_warp = static_cast<int>(blocks) < 2 * multiprocessors ? 2 : in_flight_of(tiles),
             warps = std::min(max_warps, (parts + parts_of_warp - 1) / parts_of_warp);
-  const dim3 grid(blocks, static_cast<unsigned>((problem.tokens + tokens_of_block - 1) / tokens_of_block));
-  launch_early(kernel, grid, 32 * warps, static_cast<std::size_t>(warps * tiles) * (512 + 4 * tokens_of_tile), stream,
-               problem);
+  cudaLaunchAttribute programmatic{};
+  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks, static_cast<unsigned>((problem.tokens + tokens_of_block - 1) / tokens_of_block));
+  config.blockDim = static_cast<unsigned>(32 * warps);
+  config.dynamicSmemBytes = static_cast<unsigned>(warps * tiles) * (512 + 4 * tokens_of_tile);
+  config.stream = stream;
+  config.attrs = &programmatic;
+  config.numAttrs = early ? 1 : 0;
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
 }
 
 template <int bits, class Element, bool in_a_row, bool norm>

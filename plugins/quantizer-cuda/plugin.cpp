@@ -1,4 +1,4 @@
-// plugin.cpp: quantized weights of the schemes int8, int4 and w8a8 on CUDA. Products of up to max_mma_tokens tokens
+// plugin.cpp: quantized weights of the schemes int8 and int4 on CUDA. Products of up to max_mma_tokens tokens
 // dequantize in registers (odd widths and float32: up to max_skinny_tokens); larger ones dequantize the weight into the
 // workspace and multiply with cuBLASLt.
 #include "common/cublaslt.h"
@@ -42,14 +42,12 @@ Element* flat(const fvlm_tensor* tensor, const char* name, int64_t elements) {
   return const_cast<Element*>(view.data());
 }
 
-// `activations`: x in 8 bits, too.
-template <int width, bool activations = false>
+template <int width>
 class CudaQuantizer : public sdk::Quantizer {
  public:
-  static constexpr const char* scheme = activations ? "w8a8" : width == 8 ? "int8" : "int4";
+  static constexpr const char* scheme = width == 8 ? "int8" : "int4";
   static constexpr int bits = width;
-  static constexpr std::uint32_t features =
-      activations ? 0 : FVLM_QUANTIZED_RESIDUAL | FVLM_QUANTIZED_NORM | FVLM_QUANTIZED_SWIGLU;
+  static constexpr std::uint32_t features = FVLM_QUANTIZED_RESIDUAL | FVLM_QUANTIZED_NORM | FVLM_QUANTIZED_SWIGLU;
 
   explicit CudaQuantizer(const fvlm_instance_config& config) : multiprocessors_(multiprocessor_count(config.device)) {}
 
@@ -125,8 +123,18 @@ class CudaQuantizer : public sdk::Quantizer {
     const PackedWeight packed = packed_of(query, arguments.packed);
     const SkinnyLinear linear = operands(query, arguments);
     if (linear.tokens == 0 || query.rows == 0) return;
-    if (activations) return multiply_codes(call, query, packed, linear);
-    multiply_numbers(call, query, packed, linear);
+    if (mma_takes(query.dtype, packed, linear))
+      return linear_mma(sdk::stream_of(call), query.dtype, packed, linear, multiprocessors_);
+    if (options_of(query)) throw Failure(FVLM_ERROR_UNSUPPORTED, "operands must be aligned to 16 bytes");
+    const auto& [x, y, tokens] = std::tie(linear.x, linear.y, linear.tokens);
+    if (tokens <= max_skinny_tokens || query.cols == 0) {
+      for (int64_t first = 0; first < tokens; first += max_skinny_tokens) // more than one part without columns only
+        linear_skinny(sdk::stream_of(call), query.dtype, packed, row_of(x, query.dtype, first), linear.bias,
+                      row_of(y, query.dtype, first), std::min(max_skinny_tokens, tokens - first));
+      return;
+    }
+    multiply(call, query, packed, x, y, tokens, true);
+    if (linear.bias) add_bias(sdk::stream_of(call), query.dtype, linear.bias, y, tokens, query.rows);
   }
 
   void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) const {
@@ -150,26 +158,14 @@ class CudaQuantizer : public sdk::Quantizer {
   struct Scratch {
     sdk::Span<char> weight; // dequantized
     sdk::Span<char> cublas;
-    // Of w8a8: x in codes, the sums of products of codes, and x as the codes have it.
-    sdk::Span<std::int8_t> codes;
-    sdk::Span<float> scales;
-    sdk::Span<int> sums;
-    sdk::Span<char> x;
   };
-
-  static int64_t padded(int64_t size) { return (size + 15) / 16 * 16; }
 
   // Rows of the dequantized weight begin at multiples of 16 bytes.
   static int64_t padded_cols(const Query& query) { return (query.cols + 7) / 8 * 8; }
 
   static Scratch take(sdk::Workspace& space, const Query& query) {
-    const auto bytes = static_cast<int64_t>(sdk::bytes_of(query.dtype)), tokens = activations ? query.tokens : 0;
-    return {space.take<char>(query.rows * padded_cols(query) * bytes),
-            space.take<char>(static_cast<int64_t>(cublas_workspace)),
-            space.take<std::int8_t>(tokens * padded(query.cols)),
-            space.take<float>(tokens),
-            space.take<int>(tokens > max_mma_tokens ? tokens * query.rows : 0),
-            space.take<char>(query.cols % 16 == 0 ? 0 : tokens * query.cols * bytes)};
+    return {space.take<char>(query.rows * padded_cols(query) * static_cast<int64_t>(sdk::bytes_of(query.dtype))),
+            space.take<char>(static_cast<int64_t>(cublas_workspace))};
   }
 
   static int64_t tokens_of(const fvlm_tensor* tensor, const Query& query, const char* name) {
@@ -229,77 +225,6 @@ class CudaQuantizer : public sdk::Quantizer {
     return packed;
   }
 
-  void multiply_numbers(const fvlm_call& call, const Query& query, const PackedWeight& packed,
-                        const SkinnyLinear& linear) const {
-    if (mma_takes(query.dtype, packed, linear))
-      return linear_mma(sdk::stream_of(call), query.dtype, packed, linear, multiprocessors_);
-    if (options_of(query)) throw Failure(FVLM_ERROR_UNSUPPORTED, "operands must be aligned to 16 bytes");
-    const auto& [x, y, tokens] = std::tie(linear.x, linear.y, linear.tokens);
-    if (tokens <= max_skinny_tokens || query.cols == 0) {
-      for (int64_t first = 0; first < tokens; first += max_skinny_tokens) // more than one part without columns only
-        linear_skinny(sdk::stream_of(call), query.dtype, packed, row_of(x, query.dtype, first), linear.bias,
-                      row_of(y, query.dtype, first), std::min(max_skinny_tokens, tokens - first));
-      return;
-    }
-    multiply(call, query, packed, x, y, tokens, true);
-    if (linear.bias) add_bias(sdk::stream_of(call), query.dtype, linear.bias, y, tokens, query.rows);
-  }
-
-  // Widths that no lane's 16 bytes divide are rare: x is quantized and dequantized, and multiplied as numbers.
-  void multiply_codes(const fvlm_call& call, const Query& query, const PackedWeight& packed,
-                      SkinnyLinear linear) const {
-    sdk::Workspace workspace(call);
-    const Scratch scratch = take(workspace, query);
-    const Int8Rows rows{scratch.codes.data(), scratch.scales.data(), padded(query.cols)};
-    const cudaStream_t stream = sdk::stream_of(call);
-    if (query.cols > 0) quantize_rows(stream, query.dtype, linear.x, linear.tokens, query.cols, rows);
-    if (query.cols % 16 != 0 || query.cols == 0 || reinterpret_cast<std::uintptr_t>(packed.codes) % 16 != 0) {
-      if (query.cols > 0 && query.cols % 16 != 0) {
-        dequantize_rows(stream, query.dtype, rows, linear.tokens, query.cols, scratch.x.data());
-        linear.x = {scratch.x.data(), query.cols};
-      }
-      return multiply_numbers(call, query, packed, linear);
-    }
-    if (linear.tokens <= max_mma_tokens || query.rows % 4 != 0)
-      return linear_int8(stream, query.dtype, packed, rows, linear.bias, linear.y, linear.tokens);
-    multiply_int8(call, packed, rows, linear.tokens, scratch);
-    scale_sums(stream, query.dtype, scratch.sums.data(), packed, rows, linear.bias, linear.y, linear.tokens);
-  }
-
-  // Sums of products of codes [tokens, rows] by cuBLASLt, which is column-major.
-  void multiply_int8(const fvlm_call& call, const PackedWeight& packed, const Int8Rows& x, int64_t tokens,
-                     const Scratch& scratch) const {
-    cublasLtMatmulDescOpaque_t operation{};
-    cublasLtMatrixLayoutOpaque_t w{}, a{}, c{};
-    check_cublas(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32I, CUDA_R_32I), "cublasLtMatmulDescInit");
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    check_cublas(
-        cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed),
-        "cublasLtMatmulDescSetAttribute");
-    const auto layout = [](cublasLtMatrixLayoutOpaque_t& made, cudaDataType type, int64_t rows, int64_t columns) {
-      check_cublas(cublasLtMatrixLayoutInit(&made, type, static_cast<std::uint64_t>(rows),
-                                            static_cast<std::uint64_t>(columns), rows),
-                   "cublasLtMatrixLayoutInit");
-    };
-    layout(w, CUDA_R_8I, packed.cols, packed.rows);
-    layout(a, CUDA_R_8I, packed.cols, tokens);
-    layout(c, CUDA_R_32I, packed.rows, tokens);
-    auto preference = gemm_preference(cublas_workspace, 16, 16, 16);
-    cublasLtMatmulHeuristicResult_t found{};
-    int results = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(library_.get(), &operation, &w, &a, &c, &c, &preference, 1, &found, &results);
-    if (status != CUBLAS_STATUS_SUCCESS || results == 0)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no int8 algorithm for %lld x %lld x %lld: %s",
-                    static_cast<long long>(tokens), static_cast<long long>(packed.rows),
-                    static_cast<long long>(packed.cols), cublasLtGetStatusString(status));
-    const int one = 1, none = 0;
-    check_cublas(cublasLtMatmul(library_.get(), &operation, &one, packed.codes, &w, x.codes, &a, &none,
-                                scratch.sums.data(), &c, scratch.sums.data(), &c, &found.algo, scratch.cublas.data(),
-                                cublas_workspace, sdk::stream_of(call)),
-                 "cublasLtMatmul");
-  }
-
   // y = x W^T if this is the forward, else x W, where W is dequantized first.
   void multiply(const fvlm_call& call, const Query& query, const PackedWeight& packed, const MatrixView& x,
                 const MatrixView& y, int64_t tokens, bool forward) const {
@@ -339,5 +264,4 @@ class CudaQuantizer : public sdk::Quantizer {
 } // namespace
 } // namespace fvlm::plugins
 
-FVLM_PLUGIN("quantizer-cuda", "1.1.0", fvlm::plugins::CudaQuantizer<8>, fvlm::plugins::CudaQuantizer<4>,
-            fvlm::plugins::CudaQuantizer<8, true>)
+FVLM_PLUGIN("quantizer-cuda", "1.0.0", fvlm::plugins::CudaQuantizer<8>, fvlm::plugins::CudaQuantizer<4>)

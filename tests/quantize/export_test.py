@@ -14,7 +14,8 @@ from with_transformers import engine, folder as root
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig, SmolVLMConfig
+from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig,
+                          SmolVLMConfig)
 
 try:
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
@@ -67,8 +68,8 @@ def write_batch(path, tokens):
                "loss_mask": torch.tensor([token != IMAGE for token in tokens]).to(torch.uint8)}, path)
 
 
-def traced(model, name="trace"):
-    write_batch(root / "batch.safetensors", TOKENS)
+def traced(model, name="trace", tokens=TOKENS):
+    write_batch(root / "batch.safetensors", tokens)
     run(engine, "trace", root / model, "--batch", root / "batch.safetensors", "--out", root / f"{name}.safetensors")
     return load_file(root / f"{name}.safetensors")
 
@@ -79,6 +80,14 @@ def tensors_of(model, part):
 
 def relative(mine, right):
     return ((mine - right).abs().max() / right.abs().max()).item()
+
+
+def rounded_rows(x):
+    """As compressed-tensors rounds dynamic activations, in float32."""
+    wide = x.float()
+    scale = wide.abs().amax(-1, keepdim=True) / 127.5
+    codes = (wide / torch.where(scale == 0, 1, scale)).round().clamp(-128, 127)
+    return codes.to(x.dtype) * scale.to(x.dtype)
 
 
 class Exported(unittest.TestCase):
@@ -107,10 +116,10 @@ class Exported(unittest.TestCase):
     def test_group_sizes(self):
         packed = tensors_of("int4", "decoder")
         self.assertEqual(packed["model.layers.0.mlp.up_proj.weight_scale"].shape, (256, 3))    # 96 columns: 32
-        self.assertEqual(packed["model.layers.0.mlp.down_proj.weight_scale"].shape, (96, 2))   # 256 columns: 128
+        self.assertEqual(packed["model.layers.0.mlp.down_proj.weight_scale"].shape, (96, 4))   # 256 columns: 64
         vision = tensors_of("int4", "vision")
         self.assertEqual(vision["encoder.layers.0.mlp.fc1.weight_scale"].shape, (192, 1))      # 48 columns: all
-        self.assertEqual(vision["encoder.layers.0.mlp.fc2.weight_scale"].shape, (48, 3))       # 192 columns: 64
+        self.assertEqual(vision["encoder.layers.0.mlp.fc2.weight_scale"].shape, (48, 6))       # 192 columns: 32
 
     def test_whole_folder_in_transformers(self):
         for scheme in BITS:
@@ -148,12 +157,60 @@ class Exported(unittest.TestCase):
                     self.assertTrue(torch.equal(half[name], tensor if kept else tensor.bfloat16()), name)
             self.assertTrue(torch.equal(traced(scheme)["logits"], traced(f"{scheme}-again")["logits"]))
 
+    def test_int8_activations(self):
+        run(engine, "export", root / "plain", "--quantize", "int8", "--activations", "int8", "--out", root / "w8a8")
+        run(engine, "export", root / "w8a8", "--huggingface", "--out", root / "w8a8-hf")
+        read = AutoModelForImageTextToText.from_pretrained(root / "w8a8-hf")
+        schemes = [module.quantization_scheme.input_activations for module in read.modules() if hasattr(module, "quantization_scheme")]
+        self.assertEqual([(one.num_bits, one.dynamic, one.strategy) for one in schemes], [(8, True, "token")] * 26)
+        # A row's largest element lies halfway between two codes where it is negative, so float32 decides here too, in float64 otherwise.
+        model = AutoModelForImageTextToText.from_pretrained(root / "int8-hf").eval().double()
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear) and "lm_head" not in name and "connector" not in name:
+                module.register_forward_pre_hook(lambda _, inputs: (rounded_rows(inputs[0]),))
+        with torch.no_grad():
+            right = model(input_ids=torch.tensor([TOKENS]), pixel_values=frames[None].double()).logits[0]
+        right = right[torch.tensor(TOKENS) != IMAGE]
+        mine, weights_alone = traced("w8a8")["logits"], traced("int8")["logits"]
+        self.assertGreater(relative(mine, weights_alone), 1e-2, "no activations are rounded")
+        self.assertLess(relative(mine, right), 1e-5)
+        run(engine, "import", "--model", root / "w8a8-hf", "--out", root / "w8a8-again")
+        self.assertTrue(torch.equal(traced("w8a8-again")["logits"], mine))
+        for part in ("vision", "decoder"):
+            same = tensors_of("int8", part)
+            self.assertTrue(all(torch.equal(tensor, same[name]) for name, tensor in tensors_of("w8a8", part).items()))
+
     def test_bfloat16_activations(self):
         write_batch(root / "batch.safetensors", TOKENS)
         for scheme in BITS:
             right = traced(scheme)["logits"]
             run(engine, "trace", root / scheme, "--batch", root / "batch.safetensors", "--dtype", "bf16", "--out", root / "bf16.safetensors")
             self.assertLess(relative(load_file(root / "bf16.safetensors")["logits"], right), 0.05)
+
+
+class Llava(unittest.TestCase):
+    def test_whole_folder_in_transformers(self):
+        config = LlavaConfig(vision_config=CLIPVisionConfig(**VISION), text_config=LlamaConfig(**TEXT), image_token_index=IMAGE)
+        model = AutoModelForImageTextToText.from_config(config).eval()
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        model.save_pretrained(root / "llava")
+        for file, content in FILES.items():
+            (root / "llava" / file).write_text(content)
+        run(engine, "import", "--model", root / "llava", "--out", root / "llava-plain")
+        tokens = [3, *[IMAGE] * 16, 17, 99, 5, 42]
+        plain = traced("llava-plain", tokens=tokens)["logits"]
+        for scheme in BITS:
+            run(engine, "export", root / "llava-plain", "--quantize", scheme, "--out", root / f"llava-{scheme}")
+            run(engine, "export", root / f"llava-{scheme}", "--huggingface", "--out", root / f"llava-{scheme}-hf")
+            folder = AutoModelForImageTextToText.from_pretrained(root / f"llava-{scheme}-hf").eval()
+            with torch.no_grad():
+                right = folder(input_ids=torch.tensor([tokens]), pixel_values=frames).logits[0]
+            right = right[torch.tensor(tokens) != IMAGE]
+            mine = traced(f"llava-{scheme}", tokens=tokens)["logits"]
+            self.assertLess(relative(mine, right), 2e-5, scheme)
+            self.assertGreater(relative(mine, plain), 1e-3, "nothing was quantized")
 
 
 class Refused(unittest.TestCase):
@@ -165,6 +222,7 @@ class Refused(unittest.TestCase):
     def test_schemes_and_patterns(self):
         out = ["--out", root / "refused"]
         self.refused("export", root / "plain", "--quantize", "int3", *out, code=2, words=["int3", "int8, int4 or w8a8"])
+        self.refused("export", root / "plain", "--quantize", "int4", "--activations", "int8", *out, code=2, words=["--activations", "int4"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*", *out, code=2, words=["every linear weight is skipped", "--skip"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*.k_proj", *out, code=2,
                      words=["q_proj", "k_proj", "read as one matrix"])

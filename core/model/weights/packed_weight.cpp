@@ -18,14 +18,18 @@ std::string with_suffix(const std::string& weight, const char* suffix) {
   return weight + suffix;
 }
 
-// A name as a pattern of Python's `re` that is true of the module in any larger model.
+// A name as a pattern of Python's `re` that is true of the module in any larger model. LLaVA's files name two levels
+// that transformers' modules have no more.
 std::string module_pattern(const std::string& module) {
-  std::string escaped;
-  for (const char c : module) {
-    if (c == '.') escaped += '\\';
-    escaped += c;
+  std::string pattern, before;
+  for (const std::string& part : split(module, '.')) {
+    const bool is_optional =
+        (part == "model" && before == "language_model") || (part == "vision_model" && before == "vision_tower");
+    pattern += is_optional ? "(?:" + part + "\\.)?" : part + "\\.";
+    before = part;
   }
-  return "re:(?:.*\\.)?" + escaped + "$";
+  pattern.resize(pattern.size() - 2); // the last dot
+  return "re:(?:.*\\.)?" + pattern + "$";
 }
 
 nlohmann::json int8_activations() {
@@ -167,11 +171,12 @@ nlohmann::json quantization_config(const QuantizedModules& modules) {
     weights["group_size"] = group > 0 ? nlohmann::json(group) : nlohmann::json();
     nlohmann::json targets = nlohmann::json::array();
     for (const std::string& name : names) targets.push_back(module_pattern(name));
-    groups[fmt::format("group_{}", groups.size())] = {
-        {"targets", targets},
-        {"weights", weights},
-        {"input_activations", scheme->quantizes_activations ? int8_activations() : nlohmann::json()},
-        {"output_activations", nullptr}};
+    nlohmann::json& made = groups[fmt::format("group_{}", groups.size())];
+    made = {
+        {"targets", targets}, {"weights", weights}, {"input_activations", nullptr}, {"output_activations", nullptr}};
+    if (!scheme->quantizes_activations) continue;
+    made["input_activations"] = int8_activations();
+    made["format"] = "pack-quantized"; // it would be guessed by what is quantized, and differently
   }
   return {{"quant_method", "compressed-tensors"},
           {"format", "pack-quantized"},
