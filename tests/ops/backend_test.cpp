@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <gmock/gmock.h>
+#include <set>
+#include <thread>
 
 using namespace fvlm;
 using namespace fvlm::ops;
@@ -213,6 +215,33 @@ TEST(TorchThreads, RunParallelForOfPlugins) {
       },
       &visits);
   EXPECT_EQ(visits, std::vector<int>(1000, 1));
+  set_parallel_backend({}, 0);
+}
+
+TEST(TorchThreads, EachPieceHasAThreadOfItsOwn) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  use_torch_threads();
+  const fvlm_host* host = host_for("scripted");
+  const auto threads_of = [&](int64_t count) {
+    std::vector<std::thread::id> threads(static_cast<size_t>(count));
+    host->parallel_for(
+        host, count, 1,
+        [](void* context, int64_t begin, int64_t end) {
+          for (int64_t index = begin; index < end; ++index)
+            (*static_cast<std::vector<std::thread::id>*>(context))[static_cast<size_t>(index)] =
+                std::this_thread::get_id();
+        },
+        &threads);
+    return std::set<std::thread::id>(threads.begin(), threads.end()).size();
+  };
+  EXPECT_EQ(threads_of(3), 3U);
+  EXPECT_EQ(threads_of(2), 2U);
+  {
+    const ModelThreads few(parameters_worth_threads - 1);
+    EXPECT_EQ(threads_of(3), 1U) << "a small model";
+  }
+  at::set_num_threads(before);
   set_parallel_backend({}, 0);
 }
 
