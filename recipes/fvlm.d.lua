@@ -113,9 +113,11 @@ function fvlm.bytes(table) end
 ---A new decoder of the Llama family, initialized from the recipe's seed.
 ---@class fvlm.Llama
 ---@field tokenizer string Folder with tokenizer.json, which determines the vocabulary size.
+---@field family? "llama"|"qwen2"|"qwen3" Member of the family, and the architecture as which it is exported. Default: llama.
 ---@field width integer Features of a token.
 ---@field layers integer Number of layers.
----@field heads integer Query heads; must divide the width.
+---@field heads integer Query heads; must divide the width unless head_width is given.
+---@field head_width? integer Features of a head. Default: width / heads.
 ---@field kv_heads? integer Key and value heads, shared by groups of query heads. Default: as many as heads.
 ---@field mlp? integer Features inside the gated MLP. Default: 4 x width.
 ---@field rope_theta? number Base of the rotary position angles. Default: `10000`.
@@ -346,7 +348,7 @@ function fvlm.mix(table) end
 ---@field text? string|(string)[] In place of shards: tar files of text-only samples.
 ---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
----@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says), `question` (the question about `context`), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
+---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says. Of HotpotQA's paragraphs those sentences are read that `supporting_facts` names, and their neighbours), `question` (the question about `context`), `supporting_facts` (which sentences of HotpotQA's `context` support the answer), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text; of a `question` without `answers`, its answer).
 ---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
 
 ---How samples with a context, a question and answers are written.

@@ -37,15 +37,17 @@ Tower vision_of(const plan::Model& model) {
 }
 
 nlohmann::json config_of(const plan::Llama& fresh) {
-  nlohmann::json config{{"model_type", "llama"},
+  const auto family = fresh.family.value_or(plan::LlamaFamily::llama);
+  nlohmann::json config{{"model_type", plan::name_of(family)},
                         {"hidden_size", fresh.width},
                         {"intermediate_size", fresh.mlp.value_or(4 * fresh.width)},
                         {"num_hidden_layers", fresh.layers},
                         {"num_attention_heads", fresh.heads},
                         {"num_key_value_heads", fresh.kv_heads.value_or(fresh.heads)},
+                        {"head_dim", fresh.head_width.value_or(fresh.width / fresh.heads)},
                         {"max_position_embeddings", fresh.max_positions},
                         {"rope_theta", fresh.rope_theta},
-                        {"rms_norm_eps", 1e-5},
+                        {"rms_norm_eps", family == plan::LlamaFamily::llama ? 1e-5 : 1e-6},
                         {"tie_word_embeddings", fresh.tied_head}};
   if (fresh.initializer_range) config["initializer_range"] = *fresh.initializer_range;
   if (fresh.embedding_range) config["embedding_initializer_range"] = *fresh.embedding_range;

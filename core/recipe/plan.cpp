@@ -50,6 +50,18 @@ double Muon::momentum_at(int64_t step) const {
   return momentum_warmup->from + (momentum - momentum_warmup->from) * share;
 }
 
+const char* name_of(LlamaFamily family) {
+  switch (family) {
+  case LlamaFamily::llama:
+    return "llama";
+  case LlamaFamily::qwen2:
+    return "qwen2";
+  case LlamaFamily::qwen3:
+    break;
+  }
+  return "qwen3";
+}
+
 const char* name_of(Measure measure) {
   switch (measure) {
   case Measure::loss:

@@ -39,9 +39,15 @@ struct Bytes {
   std::optional<int64_t> mlp; // always set once resolved
 };
 
+enum class LlamaFamily { llama, qwen2, qwen3 };
+
+const char* name_of(LlamaFamily family); // Hugging Face's model_type
+
 struct Llama {
-  std::string tokenizer; // a folder with tokenizer.json, which determines the vocabulary size
+  std::string tokenizer;             // a folder with tokenizer.json, which determines the vocabulary size
+  std::optional<LlamaFamily> family; // absent: llama
   int64_t width = 0, layers = 0, heads = 0;
+  std::optional<int64_t> head_width;    // absent: width / heads
   std::optional<int64_t> kv_heads, mlp; // always set once resolved
   double rope_theta = 10000;
   std::optional<double> initializer_range; // of the matrices; absent: 0.02

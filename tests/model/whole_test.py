@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
-                          LlamaConfig, LlavaConfig, Qwen2Config, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
+                          LlamaConfig, LlamaForCausalLM, LlavaConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3ForCausalLM,
+                          SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
 
 VOCABULARY, IMAGE = 260, 256
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
@@ -375,6 +376,29 @@ class Training(unittest.TestCase):
                 for key, tensor in ours.named_parameters():
                     spread, right = (each.detach().pow(2).mean().sqrt().item() for each in (tensor, theirs[key]))
                     self.assertAlmostEqual(spread, right, delta=7 * right / tensor.numel() ** 0.5, msg=key)
+
+    def test_new_decoders_of_each_family_load_in_transformers(self):
+        for family, kind, special in (("llama", LlamaForCausalLM, {}), ("qwen2", Qwen2ForCausalLM, {}),
+                                      ("qwen3", Qwen3ForCausalLM, {"head_width": 10})):
+            with self.subTest(family):
+                sizes = {"width": 48, "layers": 2, "heads": 4, "kv_heads": 2, "mlp": 80} | special
+                decoder = ", ".join(f"{key} = {value}" for key, value in sizes.items())
+                recipe = write_recipe(
+                    "fvlm.model { image_size = 28, vision = fvlm.siglip { width = 64, layers = 1, heads = 4, patch_size = 14 }, "
+                    f"decoder = fvlm.llama {{ family = '{family}', {decoder}, tokenizer = {json.dumps(str(root / 'smolvlm'))} }}, "
+                    "connector = fvlm.mlp {} }")
+                out = root / f"new-{family}"
+                run(engine, "train", recipe, "--run-dir", out)
+                model, report = kind.from_pretrained(out / "sft" / "step-000003" / "decoder", output_loading_info=True)
+                self.assertEqual([list(report[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")], [[], [], []])
+                self.assertEqual(getattr(model.config, "head_dim", 12), special.get("head_width", 12))
+                ids = torch.tensor([4, 9, 2, 30, 7])
+                save_file({"frames": torch.zeros(0, 3, 28, 28), "frame_counts": torch.zeros(1, dtype=torch.long), "input_ids": ids,
+                           "loss_mask": torch.ones(5, dtype=torch.uint8), "text_lengths": torch.tensor([5])},
+                          root / "text.safetensors")
+                run(engine, "trace", out, "--batch", root / "text.safetensors", "--out", root / "trace.safetensors")
+                ours, right = load_file(root / "trace.safetensors")["logits"], model.eval()(ids[None]).logits[0].detach()
+                self.assertLessEqual(((ours - right).abs().max() / right.abs().max()).item(), 1e-5)
 
     def test_mistakes_in_a_recipe_are_named(self):
         directory = json.dumps(str(root / "smolvlm.model"))

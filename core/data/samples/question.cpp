@@ -30,22 +30,22 @@ std::string filled(std::string_view form, std::string_view context, std::string_
   return text;
 }
 
-bool is_inside_character(const std::string& text, size_t at) {
-  return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
-}
-
 } // namespace
+
+std::string_view whole_characters(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
 
 std::optional<std::string> source_of(const plan::QuestionForm& form, const Question& question, int64_t max_bytes) {
   std::string source = filled(form.source, question.context, question.question);
   const auto most = static_cast<size_t>(max_bytes);
   if (source.size() <= most) return source;
-  size_t kept = question.context.size();
   const size_t excess = source.size() - most;
-  if (excess > kept) return {};
-  kept -= excess;
-  while (kept > 0 && is_inside_character(question.context, kept)) --kept;
-  source = filled(form.source, std::string_view(question.context).substr(0, kept), question.question);
+  if (excess > question.context.size()) return {};
+  const auto kept = whole_characters(question.context, question.context.size() - excess);
+  source = filled(form.source, kept, question.question);
   if (source.size() > most) return {}; // the form has the context not at all, or more than once
   return source;
 }

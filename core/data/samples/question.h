@@ -19,6 +19,9 @@ struct Question {
   std::string context, question, answer;
 };
 
+// The longest start of UTF-8 text that has at most `most` bytes and ends between characters.
+std::string_view whole_characters(std::string_view text, size_t most);
+
 // The form's source of a question. If it has more than `max_bytes`, the end of the context is cut off at a whole
 // character. Nothing where it is too long without any context.
 std::optional<std::string> source_of(const plan::QuestionForm& form, const Question& question, int64_t max_bytes);

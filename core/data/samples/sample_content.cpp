@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/samples/supporting_sentences.h"
 #include "data/visual_marks.h"
 
 #include <fmt/format.h>
@@ -143,10 +144,17 @@ class Reader {
 
   void most_frequent_answer() { add(user(), most_frequent(answers()), parts_.name("answers")); }
 
-  // The answers are a list, the { text = [...] } of SQuAD, or a single one.
+  // A text, or the paragraphs of HotpotQA.
+  std::string context() const {
+    const Json& context = parts_.need("context");
+    if (context.is_string()) return context.get<std::string>();
+    return supporting_sentences(context, parts_.find("supporting_facts"), parts_.name("context"));
+  }
+
+  // The answers are a list, the { text = [...] } of SQuAD, or a single one, as HotpotQA has it under `answer`.
   void question() {
-    telling_.question = Question{parts_.need_text("context"), parts_.need_text("question"), ""};
-    const Json& given = parts_.need("answers");
+    telling_.question = Question{context(), parts_.need_text("question"), ""};
+    const Json& given = parts_.need(parts_.has("answers") || !parts_.has("answer") ? "answers" : "answer");
     const Json* all = given.is_object() && given.contains("text") ? &given["text"] : &given;
     std::vector<std::string>& kept = telling_.answers;
     if (all->is_string())

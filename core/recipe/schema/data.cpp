@@ -13,8 +13,10 @@ const std::vector<WordInfo>& sample_parts() {
       {"user", "the user's turn"},
       {"assistant", "the answer"},
       {"answers", "all answers that an evaluation takes for right; without `assistant` the most frequent is learnt"},
-      {"context", "a text that `question` is about, with `answers`; written as `questions` of the mix says"},
+      {"context", "a text that `question` is about, with `answers`; written as `questions` of the mix says. Of "
+                  "HotpotQA's paragraphs those sentences are read that `supporting_facts` names, and their neighbours"},
       {"question", "the question about `context`"},
+      {"supporting_facts", "which sentences of HotpotQA's `context` support the answer"},
       {"caption", "a text without a question"},
       {"chosen_assistant", "the preferred answer of a pair"},
       {"rejected_assistant", "the other answer of a pair"},
@@ -26,7 +28,8 @@ const std::vector<WordInfo>& sample_parts() {
       {"token_ids", "pretokenized text, with loss_mask"},
       {"loss_mask", "which of token_ids have a loss"},
       {"choices", "the options of a multiple-choice question"},
-      {"answer", "the right option: its number from 0, its letter or its text"},
+      {"answer",
+       "the right option: its number from 0, its letter or its text; of a `question` without `answers`, its answer"},
   };
   return parts;
 }

@@ -79,12 +79,20 @@ Ref<Llama> llama() {
           .field("tokenizer", &Llama::tokenizer, path(),
                  "Folder with tokenizer.json, which determines the vocabulary size.")
           .required()
+          .field("family", &Llama::family,
+                 optional(choice<LlamaFamily>({{"llama", LlamaFamily::llama, "no biases, no norms of q and k"},
+                                               {"qwen2", LlamaFamily::qwen2, "biases of q, k and v"},
+                                               {"qwen3", LlamaFamily::qwen3, "RMSNorm of each head of q and k"}})),
+                 "Member of the family, and the architecture as which it is exported. Default: llama.")
           .field("width", &Llama::width, integer(at_least(1)), "Features of a token.")
           .required()
           .field("layers", &Llama::layers, integer(at_least(1)), "Number of layers.")
           .required()
-          .field("heads", &Llama::heads, integer(at_least(1)), "Query heads; must divide the width.")
+          .field("heads", &Llama::heads, integer(at_least(1)),
+                 "Query heads; must divide the width unless head_width is given.")
           .required()
+          .field("head_width", &Llama::head_width, optional(integer(at_least(2))),
+                 "Features of a head. Default: width / heads.")
           .field("kv_heads", &Llama::kv_heads, optional(integer(at_least(1))),
                  "Key and value heads, shared by groups of query heads. Default: as many as heads.")
           .field("mlp", &Llama::mlp, optional(integer(at_least(1))),
@@ -102,13 +110,17 @@ Ref<Llama> llama() {
                  "Longest sequence of visual and text tokens.")
           .unit("tokens")
           .check([](Reader& reader, const Llama& tower) {
-            if (tower.width % tower.heads || tower.width / tower.heads % 2)
+            if (tower.head_width) {
+              if (*tower.head_width % 2)
+                reader.report_at(".head_width", fmt::format("a head of {} features is odd", *tower.head_width),
+                                 "rotary positions need an even integer");
+            } else if (tower.width % tower.heads || tower.width / tower.heads % 2)
               reader.report_at(
                   ".heads",
                   fmt::format("a width of {1} over {0} heads does not give an even number of features per head",
                               tower.heads, tower.width),
-                  "rotary positions need width / heads to be an even integer");
-            else if (tower.heads % tower.kv_heads.value_or(tower.heads))
+                  "rotary positions need width / heads to be an even integer; or give head_width");
+            if (tower.heads % tower.kv_heads.value_or(tower.heads))
               reader.report_at(".kv_heads",
                                fmt::format("{} heads are not divisible by {} kv_heads", tower.heads, *tower.kv_heads));
           })

@@ -2,6 +2,8 @@
 #include "data/visual_marks.h"
 #include "sample_maker.h"
 
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 
 using namespace fvlm;
@@ -100,4 +102,59 @@ TEST(Questions, AreTheOnlySamplesThatAnEncoderOfBytesReads) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("it has no context and question"));
   }
+}
+
+namespace {
+
+std::string hotpot_context(const std::string& context, const std::string& facts) {
+  plan::QuestionForm form;
+  form.source = "{context}|{question}";
+  const std::string json =
+      R"({"question":"Who?","answer":"Ann","context":)" + context + R"(,"supporting_facts":)" + facts + "}";
+  return source_text(measure({{"json", json}}, bytes(4096, form)));
+}
+
+const std::string hotpot =
+    R"([["A",["a0."," a1.","a2.","a3.","a4."]],["B",["b0.","b1."]],["C",["c0."]],["D",["d0."]]])";
+
+} // namespace
+
+TEST(Questions, OfHotpotQaReadTheSupportingSentencesAndTheirNeighbours) {
+  EXPECT_EQ(hotpot_context(hotpot, R"([["B",1],["A",2]])"), "a1. a2. a3. b0. b1.|Who?");
+  EXPECT_EQ(hotpot_context(R"({"title":["A","B"],"sentences":[["a0.","a1."],["b0.","b1."]]})",
+                           R"({"title":["B","A"],"sent_id":[0,1]})"),
+            "a0. a1. b0. b1.|Who?");
+}
+
+TEST(Questions, OfHotpotQaReadAtMostSixSupportingSentences) {
+  EXPECT_EQ(hotpot_context(hotpot, R"([["A",1],["A",3],["B",0],["C",0]])"), "a0. a1. a2. a3. a4. b0.|Who?");
+}
+
+TEST(Questions, OfHotpotQaWithFewSupportingSentencesReadTheFirstParagraphsToo) {
+  EXPECT_EQ(hotpot_context(hotpot, R"([["D",0],["B",9],["unknown",0]])"), "d0. a0. a1. a2. a3. b0. b1. c0.|Who?");
+  EXPECT_EQ(hotpot_context(hotpot, "null"), "a0. a1. a2. a3. b0. b1. c0.|Who?");
+  EXPECT_EQ(hotpot_context("[]", "[]"), "|Who?");
+}
+
+TEST(Questions, OfHotpotQaReadAtMost2000Bytes) {
+  const std::string umlauts = "x" + [] {
+    std::string text;
+    for (int i = 0; i < 1500; ++i) text += "ä";
+    return text;
+  }();
+  const std::string read = hotpot_context(R"([["A",[")" + umlauts + R"(","b."]]])", "[]");
+  EXPECT_EQ(read, umlauts.substr(0, 1999) + "|Who?");
+}
+
+TEST(Questions, OfHotpotQaSayWhatIsWrongWithTheirParagraphs) {
+  const auto refused = [](const char* context, const char* facts) {
+    return refusal({{"json", fmt::format(R"({{"question":"Who?","answer":"Ann","context":{},"supporting_facts":{}}})",
+                                         context, facts)}},
+                   bytes(512));
+  };
+  EXPECT_THAT(refused("7", "[]"), HasSubstr("'context' is neither a text, nor a list"));
+  EXPECT_THAT(refused(R"([["A"]])", "[]"), HasSubstr("'context' has an entry that is no pair"));
+  EXPECT_THAT(refused(R"([["A",[3]]])", "[]"), HasSubstr("a sentence of 'context'"));
+  EXPECT_THAT(refused(R"({"title":["A"],"sentences":[]})", "[]"), HasSubstr("equally long lists"));
+  EXPECT_THAT(refused(R"([["A",["a."]]])", R"([["A",-1]])"), HasSubstr("a number of supporting_facts"));
 }
