@@ -32,8 +32,8 @@ ModelDescription two_decoders() {
   description.name = "two";
   description.parts = {
       {"bytes", tiny::vision_config(), folder(tiny::vision_config())},
-      {"to-small", foveated(6), {}, "bytes", "small"},
-      {"to-wide", foveated(4), {}, "", "wide"},
+      {"to-small", foveated(6), {}, {}, "bytes", "small"},
+      {"to-wide", foveated(4), {}, {}, "", "wide"},
       {"small", tiny::decoder_config(), folder(tiny::decoder_config())},
       {"wide", wide, folder(wide)},
   };
