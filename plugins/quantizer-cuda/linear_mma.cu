@@ -204,10 +204,6 @@ struct Place {
   }
 };
 
-__device__ inline void prefetch(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 // Adds sums of whole groups, times the scales of the lane's two output features.
 template <int tiles>
 __device__ void add_scaled(float (&of_group)[tiles][4], float low, float high, float (&sums)[tiles][4]) {
@@ -233,14 +229,9 @@ __device__ void sum_columns(const Problem& p, std::int64_t low_row, std::int64_t
   const float *low_scale = p.packed.scales + low_row * p.packed.groups,
               *high_scale = p.packed.scales + high_row * p.packed.groups;
 #if __CUDA_ARCH__ >= 900
-  // The next kernel may be put in place, and its weights fetched, while this one works; x is there once the previous
-  // one has ended. Codes are read after that too, since it may be what wrote them.
+  // The next kernel may be put in place while this one works; x is there once the previous one has ended. Codes are
+  // read after that too, since it may be what wrote them.
   cudaTriggerProgrammaticLaunchCompletion();
-  for (int begin = warp * Here::width; begin < cols; begin += warps * Here::width)
-    if (t == 0) {
-      prefetch(low + begin * bits / 8);
-      prefetch(high + begin * bits / 8);
-    }
   cudaGridDependencySynchronize();
 #endif
   float of_group[tiles][4] = {};
