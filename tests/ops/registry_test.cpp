@@ -21,7 +21,7 @@ TEST(ReferenceInRegistry, PassesTheLoadersChecksAndIsSelected) {
   registry.add_static(reference_manifest(), [] { return &reference_entry; });
   std::string reason;
   ASSERT_NE(registry.load("reference", &reason), nullptr) << reason;
-  EXPECT_EQ(registry.load("reference")->tables.size(), 8u);
+  EXPECT_EQ(registry.load("reference")->tables.size(), 9u);
 
   const fvlm_attention_query query = {.struct_size = sizeof query,
                                       .device = {FVLM_CPU, 0},
