@@ -49,8 +49,8 @@ TEST_P(RefusedByLoader, FailsTheFirstRow) {
   }
 }
 const Refused refused_by_loader[] = {
-    {"table_size_padded", "the table of fvlm.attention/1 has struct_size 99, more than the 96 of ABI 1.0"},
-    {"table_size_longer", "the table of fvlm.attention/1 has struct_size 160, more than the 96 of ABI 1.0"},
+    {"table_size_padded", "the table of fvlm.attention/1 has struct_size 107, more than the 104 of ABI 1.0"},
+    {"table_size_longer", "the table of fvlm.attention/1 has struct_size 168, more than the 104 of ABI 1.0"},
     {"table_size_of_ones", "the table of fvlm.attention/1 has struct_size 4294967295, more than"},
     {"score_too_high", "supports() returned the score 1001; expected 0 to 1000"},
     {"null_name", "its name is NULL"},

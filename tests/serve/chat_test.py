@@ -110,7 +110,7 @@ class Terminal(unittest.TestCase):
         self.read_until("/quit or Ctrl-D")
         self.read_until("> ")
         os.write(self.keyboard, b"Tell a story.\n")
-        self.read_until("story.")
+        self.read_until("story.\r\n")
         os.read(self.keyboard, 100) # the answer has begun
         os.write(self.keyboard, b"\x03")
         self.read_until(", stopped")

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <cstring>
@@ -53,10 +54,21 @@ int yield_signal() {
   return SIGRTMIN + 3;
 }
 
+void yield_after_a_while(timer_t timer) {
+  const itimerspec soon{{}, {0, 30'000}};
+  timer_settime(timer, 0, &soon, nullptr);
+}
+
+// The timer is set anew behind each yield: where one takes longer than that, the thread would get nowhere otherwise.
 void install_yield_handler() {
   struct sigaction yields {};
-  yields.sa_handler = [](int) { sched_yield(); };
-  yields.sa_flags = SA_RESTART;
+  yields.sa_sigaction = [](int, siginfo_t* info, void*) {
+    const int error = errno;
+    sched_yield();
+    yield_after_a_while(*static_cast<timer_t*>(info->si_value.sival_ptr));
+    errno = error;
+  };
+  yields.sa_flags = SA_RESTART | SA_SIGINFO;
   sigaction(yield_signal(), &yields, nullptr);
 }
 
@@ -65,11 +77,11 @@ FrequentYields::FrequentYields() {
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = yield_signal();
   event._sigev_un._tid = gettid();
+  event.sigev_value.sival_ptr = &timer_; // the thread itself deletes it, behind its last signal
   timer_t timer{};
   if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return;
   timer_ = timer, runs_ = true; // a kernel's first timer is number 0
-  const itimerspec often{{0, 30'000}, {0, 30'000}};
-  timer_settime(timer, 0, &often, nullptr);
+  yield_after_a_while(timer);
 }
 
 FrequentYields::~FrequentYields() {

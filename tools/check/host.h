@@ -57,7 +57,7 @@ class TestHost {
 // change after that are reported as the plugin's.
 void install_yield_handler();
 
-// While this lives, a timer makes the calling thread yield every 30 microseconds.
+// While this lives, a timer makes the calling thread yield 30 microseconds after it last did.
 class FrequentYields {
  public:
   FrequentYields();
