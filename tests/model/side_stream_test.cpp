@@ -60,7 +60,7 @@ struct Objective {
   friend void PrintTo(const Objective& objective, std::ostream* out) { *out << objective.name; }
 };
 
-class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
+class SideStream : public testing::TestWithParam<std::tuple<Objective, bool>> {
  protected:
   // In the order of a training step's passes.
   static std::map<std::string, Tensor> gradients(Tiny& tiny, Tiny& teacher, const Pack& pack,
@@ -89,7 +89,7 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
   }
 };
 
-TEST_P(Aside, GradientsEqualThoseOfOneStream) {
+TEST_P(SideStream, GradientsEqualThoseOfOneStream) {
   const auto& [objective, tied] = GetParam();
   ModelConfig config = tiny_config();
   config.decoder.tie_word_embeddings = tied;
@@ -106,7 +106,7 @@ TEST_P(Aside, GradientsEqualThoseOfOneStream) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    steps, Aside,
+    steps, SideStream,
     testing::Combine(testing::Values(Objective{"next_token", false, false}, Objective{"next_token_and_kl", false, true},
                                      Objective{"dpo", true, false}, Objective{"dpo_and_kl", true, true}),
                      testing::Bool()),
