@@ -60,7 +60,7 @@ const Sabotage all[] = {
      {"attention.strided", "attention.heads_apart", "attention.strided_oddly", "attention.outputs_in_bounds"}},
     {"attention_leaves_padding", "attention.", {"attention.even", "attention.shared_rows", "attention.padding_zeroed"}},
     {"attention_leaks_nan", "attention.", {"attention.padding_nan"}},
-    {"attention_leaves_paged_padding", "attention.", {"attention.paged_padding"}},
+    {"attention_leaves_paged_padding", "attention.", {"attention.paged_padding", "attention.paged_append"}},
     {"attention_reads_whole_pages", "attention.", {"attention.paged_pages"}},
     {"attention_appends_unrotated", "attention.", {"attention.paged_append"}},
     {"attention_overflows", "attention.", {"attention.large_scores"}},

@@ -107,7 +107,8 @@ at::Tensor logprobs_of(const GeneratedAnswer& answer) {
 class GenerationOnGpu : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override {
-    if (!std::getenv("FVLM_TEST_GPU")) GTEST_SKIP() << "needs a GPU: ./scripts/test --gpu";
+    const char* asked = std::getenv("FVLM_TEST_GPU"); // empty: no
+    if (!asked || !*asked) GTEST_SKIP() << "needs a GPU: ./scripts/test --gpu";
     if (device::runtime()) return;
     open_library("libtorch_cuda.so");
     void* library = open_library(FVLM_LIBRARIES "/libfvlm_cuda.so");
