@@ -110,7 +110,8 @@ class Terminal(unittest.TestCase):
         self.read_until("/quit or Ctrl-D")
         self.read_until("> ")
         os.write(self.keyboard, b"Tell a story.\n")
-        self.read_until("story.\r\n")
+        self.read_until("story.")
+        self.read_until("\n")
         os.read(self.keyboard, 100) # the answer has begun
         os.write(self.keyboard, b"\x03")
         self.read_until(", stopped")
@@ -119,6 +120,7 @@ class Terminal(unittest.TestCase):
         self.read_until("max-tokens 3\r\n")
         os.write(self.keyboard, b"And now?\n")
         self.read_until("3 tokens, a prompt of")
+        self.read_until("> ")
         os.write(self.keyboard, b"\x04")
         self.assertEqual(process.wait(timeout=60), 0)
         os.close(self.keyboard)
