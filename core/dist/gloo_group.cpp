@@ -14,9 +14,9 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
 class GlooPending : public Pending {
  public:
-  // `there` is where the result belongs, if not in `here`.
-  GlooPending(RankWatch& watch, std::vector<WorkPointer> works, at::Tensor here, at::Tensor there)
-      : watch_(watch), works_(std::move(works)), here_(std::move(here)), there_(std::move(there)) {}
+  // `target` is where the result belongs, if not in `host`.
+  GlooPending(RankWatch& watch, std::vector<WorkPointer> works, at::Tensor host, at::Tensor target)
+      : watch_(watch), works_(std::move(works)), host_(std::move(host)), target_(std::move(target)) {}
 
   void wait() override {
     try {
@@ -26,13 +26,13 @@ class GlooPending : public Pending {
       throw watch_.explain(what.substr(0, what.find('\n')));
     }
     works_.clear();
-    if (there_.defined() && !there_.is_same(here_)) there_.copy_(here_);
+    if (target_.defined() && !target_.is_same(host_)) target_.copy_(host_);
   }
 
  private:
   RankWatch& watch_;
   std::vector<WorkPointer> works_;
-  at::Tensor here_, there_;
+  at::Tensor host_, target_;
 };
 
 class GlooGroup : public Group {
@@ -44,18 +44,18 @@ class GlooGroup : public Group {
   bool is_capturable() const override { return false; }
 
   PendingPointer all_reduce(const at::Tensor& values, Reduction reduction) override {
-    const at::Tensor here = on_host(values);
+    const at::Tensor host = on_host(values);
     c10d::AllreduceOptions options;
     options.reduceOp = reduction == Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    return start(here, values, [&](std::vector<WorkPointer>& works) {
-      std::vector<at::Tensor> tensors{here};
+    return start(host, values, [&](std::vector<WorkPointer>& works) {
+      std::vector<at::Tensor> tensors{host};
       works.push_back(gloo_->allreduce(tensors, options));
     });
   }
 
   PendingPointer broadcast(const at::Tensor& values, int64_t from) override {
-    const at::Tensor here = on_host(values);
-    return start(here, values, [&](std::vector<WorkPointer>& works) { works.push_back(broadcast_from(here, from)); });
+    const at::Tensor host = on_host(values);
+    return start(host, values, [&](std::vector<WorkPointer>& works) { works.push_back(broadcast_from(host, from)); });
   }
 
   // c10d's own does the same: Gloo reduces and scatters to equal slices alone.
@@ -64,12 +64,12 @@ class GlooGroup : public Group {
   }
 
   PendingPointer all_gather(const at::Tensor& buffer, std::span<const Slice> slices) override {
-    const at::Tensor here = on_host(buffer);
-    return start(here, buffer, [&](std::vector<WorkPointer>& works) {
+    const at::Tensor host = on_host(buffer);
+    return start(host, buffer, [&](std::vector<WorkPointer>& works) {
       for (size_t rank = 0; rank < slices.size(); ++rank)
         if (slices[rank].length > 0)
           works.push_back(
-              broadcast_from(here.narrow(0, slices[rank].begin, slices[rank].length), static_cast<int64_t>(rank)));
+              broadcast_from(host.narrow(0, slices[rank].begin, slices[rank].length), static_cast<int64_t>(rank)));
     });
   }
 
@@ -84,7 +84,7 @@ class GlooGroup : public Group {
   }
 
   template <class Launch>
-  PendingPointer start(const at::Tensor& here, const at::Tensor& there, const Launch& launch) {
+  PendingPointer start(const at::Tensor& host, const at::Tensor& target, const Launch& launch) {
     watch_.count_collective();
     std::vector<WorkPointer> works;
     try {
@@ -92,7 +92,7 @@ class GlooGroup : public Group {
     } catch (const std::exception& error) {
       throw watch_.explain(error.what());
     }
-    return std::make_unique<GlooPending>(watch_, std::move(works), here, there);
+    return std::make_unique<GlooPending>(watch_, std::move(works), host, target);
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;

@@ -5,8 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <functional>
-#include <string>
+#include <memory>
 
 namespace c10d {
 class Store;

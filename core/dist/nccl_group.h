@@ -3,6 +3,7 @@
 #include "dist/group.h"
 
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace fvlm::dist {

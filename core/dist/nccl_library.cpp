@@ -20,7 +20,6 @@ Library load() {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
     if (!function) problem = symbol;
   };
-  find(library.get_version, "ncclGetVersion");
   find(library.get_unique_id, "ncclGetUniqueId");
   find(library.init_rank, "ncclCommInitRank");
   find(library.abort, "ncclCommAbort");
@@ -43,12 +42,6 @@ Library load() {
 
 void Library::check(int result, const char* what) const {
   if (result != 0) throw Error(ErrorKind::device, fmt::format("NCCL: {}: {}", what, error_string(result)));
-}
-
-std::string Library::version() const {
-  int version = 0;
-  check(get_version(&version), "cannot tell its version");
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 const Library& library() {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace fvlm::dist::nccl {
 
@@ -17,7 +16,6 @@ enum class Type : int { uint8 = 1, int64 = 4, float16 = 6, float32 = 7, float64 
 enum class Operation : int { sum = 0, max = 2 };
 
 struct Library {
-  int (*get_version)(int* version);
   int (*get_unique_id)(UniqueId* id);
   int (*init_rank)(Communicator* communicator, int ranks, UniqueId id, int rank);
   int (*abort)(Communicator communicator);
@@ -36,7 +34,6 @@ struct Library {
 
   // Throws Error(device) for a result that is not success.
   void check(int result, const char* what) const;
-  std::string version() const; // "2.28.9"
 };
 
 // Throws Error(device) where it cannot be loaded.

@@ -18,14 +18,14 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* failure_key = "failure";
 constexpr std::chrono::milliseconds max_silence = 60s; // of a process that lives, whatever its main thread does
 
-std::string sign_key(int64_t rank) {
-  return fmt::format("sign/{}", rank);
+std::string heartbeat_key(int64_t rank) {
+  return fmt::format("heartbeat/{}", rank);
 }
 
 } // namespace
 
-RankWatch::RankWatch(std::unique_ptr<Board> board, std::unique_ptr<Board> of_thread, Options options)
-    : board_(std::move(board)), of_thread_(std::move(of_thread)), options_(std::move(options)),
+RankWatch::RankWatch(std::unique_ptr<KeyValueStore> store, std::unique_ptr<KeyValueStore> thread_store, Options options)
+    : store_(std::move(store)), thread_store_(std::move(thread_store)), options_(std::move(options)),
       next_since_(Clock::now()), thread_(start_thread([this] { work(); })) {}
 
 RankWatch::~RankWatch() {
@@ -39,7 +39,7 @@ RankWatch::~RankWatch() {
 
 void RankWatch::enter(const char* phase, const std::string& stage, int64_t step) {
   const std::lock_guard hold(lock_);
-  doing_ = stage.empty() ? phase : fmt::format("{}, stage {}, step {}", phase, stage, step);
+  phase_ = stage.empty() ? phase : fmt::format("{}, stage {}, step {}", phase, stage, step);
 }
 
 void RankWatch::wait_for_device(bool waits) {
@@ -47,17 +47,17 @@ void RankWatch::wait_for_device(bool waits) {
   waits_since_ = waits ? std::optional(Clock::now()) : std::nullopt;
 }
 
-std::string RankWatch::doing() {
+std::string RankWatch::phase() {
   const std::lock_guard hold(lock_);
-  return doing_;
+  return phase_;
 }
 
-std::string RankWatch::sign_text() {
+std::string RankWatch::heartbeat_text() {
   const std::lock_guard hold(lock_);
-  return fmt::format("{}|{}|{}", ++beats_, collectives_.load(), doing_);
+  return fmt::format("{}|{}|{}", ++heartbeats_, collectives_.load(), phase_);
 }
 
-RankWatch::Sign RankWatch::parse(const std::string& text) {
+RankWatch::Heartbeat RankWatch::parse(const std::string& text) {
   const auto parts = split(text, '|');
   if (parts.size() < 3) return {};
   return {std::atoll(parts[0].c_str()), std::atoll(parts[1].c_str()), parts[2]};
@@ -65,7 +65,7 @@ RankWatch::Sign RankWatch::parse(const std::string& text) {
 
 void RankWatch::report(const std::string& why) {
   try {
-    board_->set_once(failure_key, fmt::format("rank {} failed ({}): {}", options_.rank, doing(), why));
+    store_->set_once(failure_key, fmt::format("rank {} failed ({}): {}", options_.rank, phase(), why));
   } catch (const std::exception& error) {
     log_debug("the other ranks are not told of it: {}", error.what());
   }
@@ -74,7 +74,7 @@ void RankWatch::report(const std::string& why) {
 Error RankWatch::explain(const std::string& what) {
   std::string text;
   try {
-    text = cause(*board_, what);
+    text = cause(*store_, what);
   } catch (const std::exception&) {
     text =
         fmt::format("the store of the rendezvous does not answer: the launcher or rank 0, which serves it, has ended "
@@ -91,41 +91,41 @@ Error RankWatch::explain(const std::string& what) {
 
 Error RankWatch::lost(const std::string& text) {
   return Error(ErrorKind::stopped, text)
-      .at(fmt::format("rank {} ({})", options_.rank, doing()))
+      .at(fmt::format("rank {} ({})", options_.rank, phase()))
       .advise("start the same command again: it resumes from the last checkpoint; torchrun --max-restarts N does so by "
               "itself");
 }
 
 // Whoever failed says so before its connections close. A rank that gives no sign of life was killed or is stopped. If
 // all live, those that called fewer operations are waited for.
-std::string RankWatch::cause(Board& board, const std::string& what) {
-  std::vector<Sign> before;
-  const auto signs = [&] {
-    std::vector<Sign> signs;
+std::string RankWatch::cause(KeyValueStore& store, const std::string& what) {
+  std::vector<Heartbeat> before;
+  const auto heartbeats = [&] {
+    std::vector<Heartbeat> found;
     for (int64_t rank = 0; rank < options_.ranks; ++rank)
-      signs.push_back(parse(board.get(sign_key(rank)).value_or("")));
-    return signs;
+      found.push_back(parse(store.get(heartbeat_key(rank)).value_or("")));
+    return found;
   };
   const auto until = Clock::now() + 5 * options_.interval;
-  before = signs();
+  before = heartbeats();
   do {
-    if (const auto failure = board.get(failure_key)) return *failure;
+    if (const auto failure = store.get(failure_key)) return *failure;
     std::this_thread::sleep_for(options_.interval / 4);
   } while (Clock::now() < until);
-  const auto now = signs();
+  const auto now = heartbeats();
   std::string text = fmt::format("the connection between ranks broke: {}", what);
   int64_t fewest = collectives_;
   for (size_t rank = 0; rank < now.size(); ++rank) {
     if (static_cast<int64_t>(rank) == options_.rank) continue;
-    if (now[rank].beats == before[rank].beats) {
-      text = fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})", rank, now[rank].doing);
+    if (now[rank].count == before[rank].count) {
+      text = fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})", rank, now[rank].phase);
       break;
     }
     if (now[rank].collectives >= fewest) continue;
     fewest = now[rank].collectives;
-    text = fmt::format("rank {} hangs ({}): the other ranks wait for it", rank, now[rank].doing);
+    text = fmt::format("rank {} hangs ({}): the other ranks wait for it", rank, now[rank].phase);
   }
-  return board.set_once(failure_key, text);
+  return store.set_once(failure_key, text);
 }
 
 void RankWatch::work() {
@@ -135,12 +135,12 @@ void RankWatch::work() {
     const auto waits_since = waits_since_, leaves_since = leaves_since_;
     hold.unlock();
     try {
-      of_thread_->set(sign_key(options_.rank), sign_text());
-      look_at_next();
+      thread_store_->set(heartbeat_key(options_.rank), heartbeat_text());
+      check_next_rank();
       const auto now = Clock::now();
-      auto failure = of_thread_->get(failure_key);
+      auto failure = thread_store_->get(failure_key);
       const bool waits_too_long = waits_since && now - *waits_since > options_.timeout;
-      if (!failure && waits_too_long) failure = cause(*of_thread_, "a device waits for other ranks");
+      if (!failure && waits_too_long) failure = cause(*thread_store_, "a device waits for other ranks");
       if (failure && !failed_at) failed_at = now;
       const bool waits = failed_at && waits_since && now - std::max(*failed_at, *waits_since) > options_.grace;
       const bool leaves = leaves_since && now - *leaves_since > options_.grace;
@@ -152,17 +152,17 @@ void RankWatch::work() {
   }
 }
 
-// In a ring, so that the board is not read by everyone for everyone.
-void RankWatch::look_at_next() {
+// In a ring, so that the store is not read by everyone for everyone.
+void RankWatch::check_next_rank() {
   const int64_t next = (options_.rank + 1) % options_.ranks;
-  const auto sign = of_thread_->get(sign_key(next));
+  const auto heartbeat = thread_store_->get(heartbeat_key(next));
   const auto now = Clock::now();
-  if (sign != next_sign_ || !sign) {
-    next_sign_ = sign;
+  if (heartbeat != next_heartbeat_ || !heartbeat) {
+    next_heartbeat_ = heartbeat;
     next_since_ = now;
   } else if (next != options_.rank && now - next_since_ > std::min(options_.timeout, max_silence)) {
-    of_thread_->set_once(failure_key, fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})",
-                                                  next, parse(*sign).doing));
+    thread_store_->set_once(failure_key, fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})",
+                                                     next, parse(*heartbeat).phase));
   }
 }
 

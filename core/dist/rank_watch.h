@@ -1,5 +1,5 @@
-// Finds which rank is lost when a collective operation fails or takes too long. Every rank writes on a board, which all
-// can read, what it is doing and that it lives; a thread of its own does it, so that a rank whose main thread hangs is
+// Finds which rank is lost when a collective operation fails or takes too long. A thread of every rank writes
+// heartbeats to a store that all share, with what its main thread is doing, so that a rank whose main thread hangs is
 // told from one that was killed or is stopped.
 #pragma once
 #include "base/error.h"
@@ -17,12 +17,12 @@
 namespace fvlm::dist {
 
 // Keys and values that all ranks share. Throws std::exception where it cannot be reached. One thread at a time.
-class Board {
+class KeyValueStore {
  public:
-  Board() = default;
-  virtual ~Board() = default;
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
+  KeyValueStore() = default;
+  virtual ~KeyValueStore() = default;
+  KeyValueStore(const KeyValueStore&) = delete;
+  KeyValueStore& operator=(const KeyValueStore&) = delete;
   virtual void set(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0; // does not wait for it
   // What the key has afterwards: a value that was there before stays.
@@ -34,14 +34,14 @@ class RankWatch {
   struct Options {
     int64_t rank = 0, ranks = 1;
     std::chrono::milliseconds timeout;       // for how long a rank may be waited for, or silent: at most a minute
-    std::chrono::milliseconds interval{400}; // between two signs of life
+    std::chrono::milliseconds interval{400}; // between two heartbeats
     // Ends the process when its main thread does not get out of wait_for_device(), or of what explain() made it leave,
     // for so long after a rank was lost: a device may wait for that one.
     std::function<void(const Error& error)> end_process = {};
     std::chrono::milliseconds grace{10000};
   };
-  // The thread has a board of its own.
-  RankWatch(std::unique_ptr<Board> board, std::unique_ptr<Board> of_thread, Options options);
+  // The thread has a connection of its own to the store.
+  RankWatch(std::unique_ptr<KeyValueStore> store, std::unique_ptr<KeyValueStore> thread_store, Options options);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
@@ -62,29 +62,29 @@ class RankWatch {
   Error explain(const std::string& what);
 
  private:
-  struct Sign {
-    int64_t beats = 0, collectives = 0;
-    std::string doing;
+  struct Heartbeat {
+    int64_t count = 0, collectives = 0;
+    std::string phase;
   };
   void work();
-  void look_at_next();
-  std::string sign_text();
-  static Sign parse(const std::string& text);
-  std::string doing();
-  std::string cause(Board& board, const std::string& what);
+  void check_next_rank();
+  std::string heartbeat_text();
+  static Heartbeat parse(const std::string& text);
+  std::string phase();
+  std::string cause(KeyValueStore& store, const std::string& what);
   Error lost(const std::string& text);
 
-  std::unique_ptr<Board> board_, of_thread_;
+  std::unique_ptr<KeyValueStore> store_, thread_store_;
   Options options_;
   std::function<void()> abort_;
   std::atomic<int64_t> collectives_ = 0;
   std::mutex lock_; // guards what follows
   std::condition_variable changed_;
-  std::string doing_ = "start";
-  int64_t beats_ = 0;
+  std::string phase_ = "start";
+  int64_t heartbeats_ = 0;
   std::optional<std::chrono::steady_clock::time_point> waits_since_, leaves_since_; // of the main thread
   bool ends_ = false;
-  std::optional<std::string> next_sign_; // of the next rank, and since when it is the same
+  std::optional<std::string> next_heartbeat_; // of the next rank, and since when it is the same
   std::chrono::steady_clock::time_point next_since_;
   std::thread thread_;
 };

@@ -14,7 +14,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cstring>
 #include <thread>
 #include <unistd.h>
 
@@ -32,9 +31,9 @@ std::string text_of(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-class StoreBoard : public Board {
+class C10dStore : public KeyValueStore {
  public:
-  explicit StoreBoard(StorePointer store) : store_(std::move(store)) {}
+  explicit C10dStore(StorePointer store) : store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(key, bytes_of(value)); }
   std::optional<std::string> get(const std::string& key) override {
     if (!store_->check({key})) return {};
@@ -119,10 +118,10 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
     connection->store = connect(launch, timeout);
     connection->serves = launch.rank == 0 && !launch.has_store;
     connection->ranks = launch.ranks;
-    const auto board = [&] { return std::make_unique<StoreBoard>(below(connection->store->clone(), "watch")); };
+    const auto watch_store = [&] { return std::make_unique<C10dStore>(below(connection->store->clone(), "watch")); };
     RankWatch::Options options{launch.rank, launch.ranks, timeout};
     options.end_process = end_process;
-    connection->watch = std::make_unique<RankWatch>(board(), board(), std::move(options));
+    connection->watch = std::make_unique<RankWatch>(watch_store(), watch_store(), std::move(options));
     connection->hosts =
         make_gloo_group(below(connection->store, "hosts"), launch.rank, launch.ranks, timeout, *connection->watch);
   } catch (const std::exception& error) {
@@ -166,11 +165,6 @@ std::string Ranks::from_first(const std::string& text) const {
   if (shared.empty()) return shared;
   connection_->hosts->broadcast(at::from_blob(shared.data(), {std::ssize(shared)}, at::kByte), 0)->wait();
   return shared;
-}
-
-void Ranks::meet() const {
-  double nothing = 0;
-  sum({&nothing, 1});
 }
 
 void Ranks::enter(const char* phase, const std::string& stage, int64_t step) const {

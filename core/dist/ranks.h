@@ -35,7 +35,6 @@ class Ranks {
   // Of the host's numbers and texts. Alone, they do nothing.
   void sum(std::span<double> numbers) const;             // in place
   std::string from_first(const std::string& text) const; // rank 0's
-  void meet() const;                                     // until all have come here
 
   // What this rank does now, which the others say of it if it is lost.
   void enter(const char* phase, const std::string& stage = {}, int64_t step = 0) const;

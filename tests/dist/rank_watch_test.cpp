@@ -1,4 +1,4 @@
-// RankWatch over a board in memory: several of them in one process, each as if of a rank.
+// RankWatch over a store in memory: several of them in one process, one for each rank.
 #include "dist/rank_watch.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@ struct Shared {
   std::map<std::string, std::string> values;
 };
 
-class MemoryBoard : public Board {
+class MemoryStore : public KeyValueStore {
  public:
-  explicit MemoryBoard(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  explicit MemoryStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   void set(const std::string& key, const std::string& value) override {
     const std::lock_guard hold(shared_->lock);
     shared_->values[key] = value;
@@ -43,15 +43,15 @@ class RankWatchTest : public testing::Test {
   std::unique_ptr<RankWatch> watch(int64_t rank, std::chrono::milliseconds timeout = 60s,
                                    const std::function<void(const Error&)>& end_process = {}) {
     RankWatch::Options options{rank, 3, timeout, 20ms, end_process};
-    return std::make_unique<RankWatch>(std::make_unique<MemoryBoard>(shared_), std::make_unique<MemoryBoard>(shared_),
+    return std::make_unique<RankWatch>(std::make_unique<MemoryStore>(shared_), std::make_unique<MemoryStore>(shared_),
                                        options);
   }
-  // Until all have given a sign of what they do.
-  void wait_for_signs(const std::string& doing, size_t ranks) const {
+  // Until so many ranks have said in a heartbeat what they do.
+  void wait_for_heartbeats(const std::string& phase, size_t ranks) const {
     for (size_t found = 0; found < ranks; std::this_thread::sleep_for(1ms)) {
       const std::lock_guard hold(shared_->lock);
       found = 0;
-      for (const auto& [key, value] : shared_->values) found += value.find(doing) != std::string::npos;
+      for (const auto& [key, value] : shared_->values) found += value.find(phase) != std::string::npos;
     }
   }
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
@@ -70,8 +70,8 @@ TEST_F(RankWatchTest, NamesTheRankThatIsSilent) {
   const auto first = watch(0), second = watch(1);
   auto third = watch(2);
   third->enter("loading data", "align", 3);
-  wait_for_signs("loading data", 1);
-  wait_for_signs("start", 2);
+  wait_for_heartbeats("loading data", 1);
+  wait_for_heartbeats("start", 2);
   third.reset();
   const std::string text = first->explain("closed").text();
   EXPECT_THAT(text, HasSubstr("rank 2 gives no sign of life"));
@@ -83,16 +83,16 @@ TEST_F(RankWatchTest, NamesTheRankThatTheOthersWaitFor) {
   const auto first = watch(0), second = watch(1), third = watch(2);
   second->enter("evaluation", "align", 3);
   for (RankWatch* one : {first.get(), third.get()}) one->count_collective();
-  wait_for_signs("|1|", 2);
-  wait_for_signs("evaluation", 1);
+  wait_for_heartbeats("|1|", 2);
+  wait_for_heartbeats("evaluation", 1);
   EXPECT_THAT(first->explain("timed out").text(), HasSubstr("rank 1 hangs (evaluation, stage align, step 3)"));
 }
 
 TEST_F(RankWatchTest, FindsASilentRankWithoutACollective) {
   const auto first = watch(0, 200ms), second = watch(1, 200ms);
-  shared_->values["sign/2"] = "5|0|forward and backward, stage align, step 1";
-  while (!MemoryBoard(shared_).get("failure")) std::this_thread::sleep_for(5ms);
-  EXPECT_THAT(*MemoryBoard(shared_).get("failure"), HasSubstr("rank 2 gives no sign of life"));
+  shared_->values["heartbeat/2"] = "5|0|forward and backward, stage align, step 1";
+  while (!MemoryStore(shared_).get("failure")) std::this_thread::sleep_for(5ms);
+  EXPECT_THAT(*MemoryStore(shared_).get("failure"), HasSubstr("rank 2 gives no sign of life"));
 }
 
 TEST_F(RankWatchTest, EndsAProcessThatDoesNotLeave) {
@@ -103,7 +103,7 @@ TEST_F(RankWatchTest, EndsAProcessThatDoesNotLeave) {
                              }};
   options.grace = 50ms;
   bool aborted = false;
-  RankWatch watch(std::make_unique<MemoryBoard>(shared_), std::make_unique<MemoryBoard>(shared_), options);
+  RankWatch watch(std::make_unique<MemoryStore>(shared_), std::make_unique<MemoryStore>(shared_), options);
   watch.set_abort([&] { aborted = true; });
   watch.report("the disk is full");
   EXPECT_EQ(ended, 0);
@@ -116,9 +116,9 @@ TEST_F(RankWatchTest, EndsAProcessWhoseDeviceWaitsForALostRank) {
   std::atomic<int> ended = 0;
   RankWatch::Options options{0, 1, 60s, 20ms, [&](const Error&) { ++ended; }};
   options.grace = 50ms;
-  RankWatch watch(std::make_unique<MemoryBoard>(shared_), std::make_unique<MemoryBoard>(shared_), options);
+  RankWatch watch(std::make_unique<MemoryStore>(shared_), std::make_unique<MemoryStore>(shared_), options);
   watch.wait_for_device(true);
-  MemoryBoard(shared_).set("failure", "rank 3 failed (optimizer): the disk is full");
+  MemoryStore(shared_).set("failure", "rank 3 failed (optimizer): the disk is full");
   while (ended == 0) std::this_thread::sleep_for(1ms);
 }
 
