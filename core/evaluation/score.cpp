@@ -1,7 +1,6 @@
 #include "evaluation/score.h"
 
 #include "feed/model_samples.h"
-#include "infer/generation_batch.h"
 #include "model/attention_entropy.h"
 #include "model/objectives.h"
 #include "ops/torch_threads.h"
@@ -191,7 +190,7 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
 Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress, size_t decoder) {
   const c10::InferenceMode without_gradients;
-  const ops::ModelThreads threads(infer::parameter_count(model));
+  const ops::ModelThreads threads(model.parameters().element_count());
   const auto outputs =
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   Scores scores;

@@ -25,6 +25,17 @@ const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model
   return graph->output;
 }
 
+DecodeGraphs::Output DecodeGraphs::run_eagerly(const model::PassRows& rows, const model::StagedRows& staged,
+                                               const at::Tensor& x, model::KvPages& pages) {
+  const model::Decoder& decoder = model_.decoder();
+  const at::Tensor hidden = decoder.forward(ops_, x, pages, staged);
+  if (rows.outputs.empty()) return {};
+  model::Tape no_grad(model::Tape::Mode::forward_only);
+  const model::Value last(hidden.index_select(0, staged.outputs));
+  const at::Tensor logits = decoder.logits(no_grad, ops_, last).data;
+  return {logits, logits.argmax(1)};
+}
+
 void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logits) {
   const model::Decoder& decoder = model_.decoder();
   const at::Tensor x = decoder.embedding().value().index_select(0, graph.rows.tokens);

@@ -1,5 +1,6 @@
-// DecodeGraphs: passes in which every row is the newest token of a sequence, as CUDA graphs: embedding, all layers,
-// head and the likeliest tokens are one launch. Rows, lengths and the page table are rewritten in place before each.
+// DecodeGraphs: passes of a decoder over pages. Those in which every row is the newest token of a sequence are CUDA
+// graphs: embedding, all layers, head and the likeliest tokens are one launch. Rows, lengths and the page table are
+// rewritten in place before each.
 #pragma once
 #include "model/model.h"
 #include "ops/graph_cache.h"
@@ -23,6 +24,10 @@ class DecodeGraphs {
   // the first of each size. tokens: int64 [rows] on the device, in place of those of `rows`; undefined: none.
   const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
                     const at::Tensor& tokens = {});
+  // A pass that also reads rows of prompts, whose embeddings are x. Has the logits and likeliest tokens of its outputs;
+  // without any, undefined ones.
+  Output run_eagerly(const model::PassRows& rows, const model::StagedRows& staged, const at::Tensor& x,
+                     model::KvPages& pages);
   // To be called before the pages move.
   void clear() { graphs_.clear(); }
 

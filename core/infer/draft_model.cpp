@@ -1,6 +1,5 @@
 #include "infer/draft_model.h"
 
-#include "infer/generation_batch.h"
 #include "ops/torch_threads.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@ bool only_continues(const Scheduler::Pass& pass) {
 DraftModel::DraftModel(const model::Model& model, model::Operations& ops, const SchedulerLimits& limits,
                        int64_t vocabulary)
     : model_(model), ops_(ops), page_rows_(limits.page_rows), vocabulary_(vocabulary),
-      parameters_(parameter_count(model)), scheduler_(limits), graphs_(model, ops) {}
+      parameters_(model.parameters().element_count()), scheduler_(limits), graphs_(model, ops) {}
 
 void DraftModel::resize(int64_t pages) {
   while (!texts_.empty()) remove(texts_.begin()->first);
@@ -65,12 +64,7 @@ DecodeGraphs::Output DraftModel::compute(const Scheduler::Pass& pass, bool wants
   if (only_continues(pass)) return graphs_.run(pass.rows, pages_, wants_logits);
   const model::StagedRows rows(pass.rows, ops_.options().device);
   const at::Tensor x = model_.decoder().embedding().value().index_select(0, rows.tokens);
-  const at::Tensor hidden = model_.decoder().forward(ops_, x, pages_, rows);
-  if (pass.rows.outputs.empty()) return {};
-  model::Tape no_grad(model::Tape::Mode::forward_only);
-  const model::Value last(hidden.index_select(0, rows.outputs));
-  const at::Tensor logits = model_.decoder().logits(no_grad, ops_, last).data;
-  return {logits, logits.argmax(1)};
+  return graphs_.run_eagerly(pass.rows, rows, x, pages_);
 }
 
 int64_t DraftModel::next_token(const Request& request, const std::vector<int64_t>& drafts,

@@ -31,16 +31,11 @@ SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
 
 } // namespace
 
-int64_t parameter_count(const model::Model& model) {
-  int64_t count = 0;
-  for (const ops::Parameter& parameter : model.parameters().all()) count += parameter.value.numel();
-  return count;
-}
-
 GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
-      parameters_(parameter_count(model)), scheduler_(limits_of(options, ops.options().device)), graphs_(model, ops) {
+      parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)),
+      graphs_(model, ops) {
   if (options.draft_model && options.draft_tokens > 0)
     draft_model_ = std::make_unique<DraftModel>(*options.draft_model, ops, limits_of(options, ops.options().device),
                                                 model.config().decoder.vocab_size);
@@ -128,12 +123,7 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const at::Tensor& tokens) {
   if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
   const model::StagedRows rows(pass.rows, ops_.options().device);
-  const at::Tensor hidden = model_.decoder().forward(ops_, embed(pass, rows), pages_, rows);
-  if (pass.rows.outputs.empty()) return {};
-  model::Tape no_grad(model::Tape::Mode::forward_only);
-  const model::Value last(hidden.index_select(0, rows.outputs));
-  const at::Tensor logits = model_.decoder().logits(no_grad, ops_, last).data;
-  return {logits, logits.argmax(1)};
+  return graphs_.run_eagerly(pass.rows, rows, embed(pass, rows), pages_);
 }
 
 GeneratedToken GenerationBatch::pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const {

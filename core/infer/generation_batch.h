@@ -69,9 +69,6 @@ struct BatchOptions {
   const model::Model* draft_model = nullptr;
 };
 
-// All of them, for ops::ModelThreads.
-int64_t parameter_count(const model::Model& model);
-
 class GenerationBatch {
  public:
   // An answer ends after any of `end_tokens`. The model and the operations outlive the batch.

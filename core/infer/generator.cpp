@@ -116,7 +116,7 @@ int64_t Generator::frames_at_once(std::span<const Sample> samples) const {
 std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::Tensor* attention) {
   const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
   if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
-  const ops::ModelThreads threads(parameter_count(*model_));
+  const ops::ModelThreads threads(model_->parameters().element_count());
   const FrameReader reader = model_->frame_reader(shown->frames);
   std::vector<Sample> packed(samples.begin(), samples.end());
   for (Sample& sample : packed)

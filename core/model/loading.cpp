@@ -60,22 +60,6 @@ const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std
 
 namespace {
 
-std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
-                                       const ArenaOptions& arena) {
-  ModelConfig config = config_of(directory.description());
-  config.connector = connector;
-  ArenaOptions options = arena;
-  options.scheme_of = [&directory](const ParameterSpec& spec) { return find_parameter(directory, spec.name).scheme; };
-  auto model = std::make_unique<Model>(config, options);
-  load_weights(directory, *model);
-  directory.verify_bases();
-  return model;
-}
-
-} // namespace
-
-namespace {
-
 at::Tensor packed_codes(const PackedScheme& scheme, const TensorView& view, int64_t rows, int64_t cols) {
   const auto row_bytes = static_cast<size_t>(scheme.code_bytes(cols)),
              row_words = static_cast<size_t>(scheme.words(cols)) * 4;
@@ -131,6 +115,22 @@ void load_weights(const ModelDirectory& directory, Model& model, const IsWanted&
     directory.drop(source);
   }
 }
+
+namespace {
+
+std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
+                                       const ArenaOptions& arena) {
+  ModelConfig config = config_of(directory.description());
+  config.connector = connector;
+  ArenaOptions options = arena;
+  options.scheme_of = [&directory](const ParameterSpec& spec) { return find_parameter(directory, spec.name).scheme; };
+  auto model = std::make_unique<Model>(config, options);
+  load_weights(directory, *model);
+  directory.verify_bases();
+  return model;
+}
+
+} // namespace
 
 std::unique_ptr<Model> load_model(const ModelDirectory& directory, const ArenaOptions& options) {
   return load_parameters(directory, directory.description().connector(), options);

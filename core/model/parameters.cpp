@@ -115,6 +115,12 @@ ops::Weight Parameters::fused(const std::vector<std::string>& names) {
   return ops::Weight(std::move(parts));
 }
 
+int64_t Parameters::element_count() const {
+  int64_t count = 0;
+  for (const ops::Parameter& parameter : all_) count += parameter.value.numel();
+  return count;
+}
+
 void Parameters::reset_gradients() {
   for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.on_side_stream = false;
 }

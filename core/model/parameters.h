@@ -42,6 +42,7 @@ class Parameters {
 
   std::deque<ops::Parameter>& all() { return all_; }
   const std::deque<ops::Parameter>& all() const { return all_; }
+  int64_t element_count() const; // of all, for ops::ModelThreads
 
   // What trains, flat: element i of the one belongs to element i of the other. Between parameters may lie a few
   // elements that are nobody's and stay zero.

@@ -67,23 +67,23 @@ Item item_of(const std::string& part) {
   return Item::connector; // which names its own phases
 }
 
+int64_t bytes_of(const ops::Parameter& parameter) {
+  if (parameter.packed.empty()) return static_cast<int64_t>(parameter.value.nbytes());
+  int64_t bytes = 0;
+  for (const at::Tensor& packed : parameter.packed) bytes += static_cast<int64_t>(packed.nbytes());
+  return bytes;
+}
+
 int64_t bytes_of(const model::Parameters& parameters) {
   int64_t bytes = 0;
-  for (const ops::Parameter& parameter : parameters.all()) {
-    if (parameter.packed.empty()) bytes += static_cast<int64_t>(parameter.value.nbytes());
-    for (const at::Tensor& packed : parameter.packed) bytes += static_cast<int64_t>(packed.nbytes());
-  }
+  for (const ops::Parameter& parameter : parameters.all()) bytes += bytes_of(parameter);
   return bytes;
 }
 
 // Of a reference: what it shares with the model that trains.
 int64_t shared_bytes(const model::Parameters& parameters) {
   int64_t bytes = 0;
-  for (const ops::Parameter& parameter : parameters.all()) {
-    if (!parameter.in_base) continue;
-    if (parameter.packed.empty()) bytes += static_cast<int64_t>(parameter.value.nbytes());
-    for (const at::Tensor& packed : parameter.packed) bytes += static_cast<int64_t>(packed.nbytes());
-  }
+  for (const ops::Parameter& parameter : parameters.all()) bytes += parameter.in_base ? bytes_of(parameter) : 0;
   return bytes;
 }
 
