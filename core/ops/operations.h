@@ -190,9 +190,6 @@ class Operations {
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                     const at::Tensor& weights, double softcap = 0);
 
-  // Of each row of a weight, quantized or not: float32 or wider.
-  at::Tensor squared_norms(const Weight& weight);
-
   // Calls `observe` before each linear of a forward-only pass, with the weight and the input; empty: nothing. Meanwhile
   // linears are computed one by one, and encoders fold no LayerScale into them.
   void observe_linears(std::function<void(const Weight& weight, const at::Tensor& x)> observe) {
@@ -258,6 +255,7 @@ class Operations {
                                      bool requires_input);
   at::Tensor frozen_linear(const at::Tensor& x, const Layer& layer, const at::Tensor& residual, bool records);
   at::Tensor frozen_input_gradient(const at::Tensor& d_y, const Weight& weight);
+  at::Tensor squared_norms(const Weight& weight); // of each row, float32 or wider
   at::Tensor dora_factors(const Weight& weight, const AdaptedWeight& adapted, std::vector<at::Tensor>& norms);
   static void join_side_stream_after_backward(Tape& tape);
   at::ScalarType gradient_type(const Layer& layer) const;

@@ -75,8 +75,8 @@ Value Operations::linear_of_norm(Tape& tape, const Value& x, const Weight& norm_
   if (!tape.records(x, norm_weight, weight, bias) && !weight.is_adapted() && !observe_linear_) {
     const auto of_norm = [&] { return norm_weight.defined() ? norm_weight.value() : ones(x.data.size(1)); };
     if (weight.is_quantized()) {
-      const uint32_t around = FVLM_QUANTIZED_NORM | option_if(FVLM_QUANTIZED_SWIGLU, gated);
-      if (const Quantizer* op = extended_quantizer_for(weight, x.data.size(0), around, epsilon))
+      const uint32_t quantized = FVLM_QUANTIZED_NORM | option_if(FVLM_QUANTIZED_SWIGLU, gated);
+      if (const Quantizer* op = extended_quantizer_for(weight, x.data.size(0), quantized, epsilon))
         return Value(op->linear(weight.packed(), x.data, bias.value(), {}, {{}, of_norm()}));
     } else if (const Linear* op = extended_linear_for(x.data, layer, options, epsilon)) {
       return Value(op->forward(x.data, weight.value(), bias.value(), {}, {}, {}, of_norm()).y);

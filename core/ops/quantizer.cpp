@@ -22,7 +22,7 @@ at::Tensor Quantizer::unpack(const Packed& packed, const at::Tensor& into) const
 }
 
 at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into,
-                             const Around& around) const {
+                             const FusedOperands& fused) const {
   const int64_t width = query().options & FVLM_QUANTIZED_SWIGLU ? query().rows / 2 : query().rows;
   at::Tensor y = output(into, {x.size(0), width}, x.scalar_type());
   BoundArguments<fvlm_quantizer_linear> arguments;
@@ -30,8 +30,8 @@ at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at
   arguments.x = arguments.bind(x);
   arguments.bias = arguments.bind(bias);
   arguments.y = arguments.bind(y);
-  arguments.residual = arguments.bind(around.residual);
-  arguments.norm_weight = arguments.bind(around.norm_weight);
+  arguments.residual = arguments.bind(fused.residual);
+  arguments.norm_weight = arguments.bind(fused.norm_weight);
   run("quantizer linear", backend().table().linear, arguments);
   return y;
 }

@@ -12,12 +12,12 @@ class Quantizer : public Prepared<fvlm_quantizer_v1> {
   // importance: float32 [cols], or undefined.
   Packed pack(const at::Tensor& weight, const at::Tensor& importance = {}) const;
   at::Tensor unpack(const Packed& packed, const at::Tensor& into = {}) const;
-  // With the options of the query: see fvlm/quantizer.h.
-  struct Around {
+  // Those of the query's options: see fvlm/quantizer.h.
+  struct FusedOperands {
     at::Tensor residual, norm_weight;
   };
   at::Tensor linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into = {},
-                    const Around& around = {}) const;
+                    const FusedOperands& fused = {}) const;
   at::Tensor linear_gradient(const Packed& packed, const at::Tensor& d_y, const at::Tensor& into = {}) const;
   at::Tensor fake_quantize(const at::Tensor& weight) const;
   at::Tensor fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out,

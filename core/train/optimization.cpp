@@ -142,15 +142,15 @@ std::vector<fvlm_optimizer_segment> Optimization::segments(const Takes& takes) c
   return segments;
 }
 
-// What no rank can update a part of: AdamW looks at single elements, other algorithms at matrices.
+// Parts that one rank has to update as a whole: matrices, but for AdamW, which updates each element by itself.
 std::vector<dist::Slice> Optimization::whole_parts(const plan::Stage& stage) const {
   if (std::holds_alternative<plan::AdamW>(stage.optimizer)) return {};
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
+  const auto is_whole = [&](const Group& group, const ops::Parameter& parameter) {
+    return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter));
+  };
   std::vector<dist::Slice> whole;
-  for (const auto& segment : segments([&](const Group&group, const ops::Parameter&parameter) {
-         return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter));
-       }))
-    whole.push_back({segment.offset, segment.rows * segment.cols});
+  for (const auto& segment : segments(is_whole)) whole.push_back({segment.offset, segment.rows * segment.cols});
   return whole;
 }
 
