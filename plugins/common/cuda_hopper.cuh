@@ -82,6 +82,14 @@ class Barrier {
   std::uint64_t state_;
 };
 
+// The stage of a pipeline that chunk number `count` goes through, and the parity of its barriers for that.
+template <int stages>
+struct PipelineStage {
+  unsigned index, parity;
+
+  __device__ explicit PipelineStage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
+};
+
 // Starts a load of the box at (column, row). Elements outside of the matrix read as 0. Called by one thread.
 __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier) {
   asm volatile(

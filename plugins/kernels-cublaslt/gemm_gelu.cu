@@ -10,8 +10,8 @@
 // 132,096 rows 301 us forward and 340 us backward, 16,512 rows 41.8 and 48.7 us. The plain linear: 1152 from 384 of
 // 132,096 rows 160 us, where cuBLASLt takes about 206 us.
 #include "common/cuda_tensor_map.h"
-#include "gemm_epilogues.cuh"
 #include "gemm_gelu.h"
+#include "gemm_pipeline.cuh"
 
 #include <algorithm>
 
@@ -48,12 +48,7 @@ struct BlockTiles {
         end(p.row_tiles) {}
 };
 
-// The pipeline stage of the block's chunk number `count`.
-struct Stage {
-  unsigned index, parity;
-
-  __device__ explicit Stage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
-};
+using Stage = PipelineStage<stages>;
 
 template <bool weight_mn_major>
 __device__ void load_weight_chunk(Shared& s, const Problem& p, const BlockTiles& tiles, int chunk) {
@@ -85,41 +80,21 @@ __device__ void run_producer(Shared& s, const Problem& p, const BlockTiles& tile
   }
 }
 
-// Computes the product of the warpgroup's tile number `tile_count`. A warpgroup starts when the other one has seen all
-// of its chunks arrive: the parity of a stage's barrier cannot distinguish its two latest chunks.
 template <class T, bool weight_mn_major>
-__device__ void multiply_tile(TileSum<wide>& sum, Shared& s, int chunks, int group, int tile_count) {
-  constexpr int depth = 16, steps = box_width / depth; // of one wgmma
-  constexpr int step_bytes = weight_mn_major ? depth * box_row_bytes : depth * 2;
-  const std::uint64_t x = matrix_descriptor(s.x),
-                      weight = matrix_descriptor(s.weight, weight_mn_major ? chunk_bytes / halves : 16);
-  const unsigned count = static_cast<unsigned>((consumer_warpgroups * tile_count + group) * chunks);
-  const auto release = [&](unsigned of) {
-    if (threadIdx.x % warp_size == 0) s.x_empty[Stage(of).index].arrive();
-  };
-  s.ping_pong[group].wait(static_cast<unsigned>(tile_count + 1 - group) & 1);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const Stage stage(count + static_cast<unsigned>(chunk));
+__device__ void multiply(TileSum<wide>& sum, Shared& s, int chunks, int group, int tile_count) {
+  const ChunkDescriptors first{matrix_descriptor(s.x),
+                               matrix_descriptor(s.weight, weight_mn_major ? chunk_bytes / halves : 16)};
+  const auto wait = [&](int chunk, unsigned count) {
+    const Stage stage(count);
     s.weight_full[chunk].wait(0);
     s.x_full[stage.index].wait(stage.parity);
-    const std::uint64_t x_descriptor = advance_descriptor(x, stage.index * chunk_bytes),
-                        weight_descriptor = advance_descriptor(weight, static_cast<unsigned>(chunk) * chunk_bytes);
-    wgmma_fence();
-#pragma unroll
-    for (unsigned step = 0; step < steps; ++step)
-#pragma unroll
-      for (unsigned half = 0; half < halves; ++half)
-        wgmma<T, weight_mn_major>(sum[half],
-                                  advance_descriptor(x_descriptor, half * chunk_bytes / halves + step * depth * 2),
-                                  advance_descriptor(weight_descriptor, step * step_bytes), chunk > 0 || step > 0);
-    wgmma_commit();
-    if (chunk == 0) continue;
-    wgmma_wait<1>();
-    release(count + static_cast<unsigned>(chunk) - 1);
-  }
-  if (threadIdx.x % warp_size == 0) s.ping_pong[consumer_warpgroups - 1 - group].arrive();
-  wgmma_wait<0>();
-  release(count + static_cast<unsigned>(chunks) - 1);
+    return ChunkDescriptors{advance_descriptor(first.x, stage.index * chunk_bytes),
+                            advance_descriptor(first.weight, static_cast<unsigned>(chunk) * chunk_bytes)};
+  };
+  const auto release = [&](unsigned count) {
+    if (threadIdx.x % warp_size == 0) s.x_empty[Stage(count).index].arrive();
+  };
+  multiply_tile<T, weight_mn_major, wide>(sum, s.ping_pong, chunks, group, tile_count, wait, release);
 }
 
 // Adds up the column sums of all warps. A warp's boxes are reused for them.
@@ -174,7 +149,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
       const Tile of{row_tile * tile, tiles.column};
       TileSum<wide> sum;
       epilogue.prepare(of);
-      multiply_tile<T, weight_mn_major>(sum, s, p.chunks, group, tile_count);
+      multiply<T, weight_mn_major>(sum, s, p.chunks, group, tile_count);
       epilogue.finish(sum, of, tile_count);
     }
     epilogue.end();
@@ -187,15 +162,11 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
 }
 
 int64_t tile_count_of(int64_t size) {
-  return (size + tile - 1) / tile;
+  return ceil_divide(size, tile);
 }
 
 int64_t chunks_in(int64_t inner) {
-  return (inner + box_width - 1) / box_width;
-}
-
-CUtensorMap map_of(fvlm_dtype dtype, const Matrix& matrix, int64_t rows, int64_t columns, int box_rows_wanted) {
-  return make_tensor_map(dtype, matrix.data, matrix.row_stride, rows, columns, box_rows_wanted);
+  return ceil_divide(inner, box_width);
 }
 
 template <class T, class Epilogue>

@@ -9,8 +9,8 @@
 // Measured on an H100, bf16 (bench/LOG.md, 2026-11-26): 18,464 x 1,024 -> 4,096 with quick_gelu 220 us, as cuBLASLt's
 // plain product; 32,768 x 768 -> 3,072 with tanh and the pre-activation kept 245 us, the derivative with sums 292 us.
 #include "common/cuda_tensor_map.h"
-#include "gemm_epilogues.cuh"
 #include "gemm_gelu.h"
+#include "gemm_pipeline.cuh"
 
 #include <algorithm>
 
@@ -55,12 +55,7 @@ struct BlockTiles {
   }
 };
 
-// The pipeline stage of the block's chunk number `count`.
-struct Stage {
-  unsigned index, parity;
-
-  __device__ explicit Stage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
-};
+using Stage = PipelineStage<stages>;
 
 // Loads this block's half of a chunk of the weight, for both blocks.
 template <bool weight_mn_major>
@@ -95,42 +90,21 @@ __device__ void run_producer(Shared& s, const Problem& p, const BlockTiles& tile
   for (int i = 0; i < stages; ++i, ++count) s.empty[Stage(count).index].wait(Stage(count).parity ^ 1);
 }
 
-// Computes the product of the warpgroup's tile number `tile_count`. A warpgroup starts when the other one has seen all
-// of its chunks arrive: the parity of a stage's barrier cannot distinguish its two latest chunks.
 template <class T, bool weight_mn_major>
-__device__ void multiply_tile(TileSum<wide>& sum, Shared& s, int chunks, int group, int tile_count) {
-  constexpr int depth = 16, steps = box_width / depth; // of one wgmma
-  constexpr int step_bytes = weight_mn_major ? depth * box_row_bytes : depth * 2;
-  const std::uint64_t x = matrix_descriptor(s.x),
-                      weight = matrix_descriptor(s.weight, weight_mn_major ? box_width * box_row_bytes : 16);
-  const unsigned count = static_cast<unsigned>((consumer_warpgroups * tile_count + group) * chunks),
-                 lane = threadIdx.x % warp_size;
-  // Both blocks of the cluster have to know, since they load for each other.
-  const auto release = [&](unsigned of) {
-    if (lane < blocks) s.empty[Stage(of).index].arrive_remote(lane);
-  };
-  s.ping_pong[group].wait(static_cast<unsigned>(tile_count + 1 - group) & 1);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const Stage stage(count + static_cast<unsigned>(chunk));
+__device__ void multiply(TileSum<wide>& sum, Shared& s, int chunks, int group, int tile_count) {
+  const ChunkDescriptors first{matrix_descriptor(s.x),
+                               matrix_descriptor(s.weight, weight_mn_major ? box_width * box_row_bytes : 16)};
+  const auto wait = [&](int, unsigned count) {
+    const Stage stage(count);
     s.full[stage.index].wait(stage.parity);
-    const std::uint64_t x_descriptor = advance_descriptor(x, stage.index * x_bytes),
-                        weight_descriptor = advance_descriptor(weight, stage.index * weight_bytes);
-    wgmma_fence();
-#pragma unroll
-    for (unsigned step = 0; step < steps; ++step)
-#pragma unroll
-      for (unsigned half = 0; half < halves; ++half)
-        wgmma<T, weight_mn_major>(sum[half],
-                                  advance_descriptor(x_descriptor, half * x_bytes / halves + step * depth * 2),
-                                  advance_descriptor(weight_descriptor, step * step_bytes), chunk > 0 || step > 0);
-    wgmma_commit();
-    if (chunk == 0) continue;
-    wgmma_wait<1>();
-    release(count + static_cast<unsigned>(chunk) - 1);
-  }
-  if (lane == 0) s.ping_pong[consumer_warpgroups - 1 - group].arrive();
-  wgmma_wait<0>();
-  release(count + static_cast<unsigned>(chunks) - 1);
+    return ChunkDescriptors{advance_descriptor(first.x, stage.index * x_bytes),
+                            advance_descriptor(first.weight, stage.index * weight_bytes)};
+  };
+  // Both blocks of the cluster have to know, since they load for each other.
+  const auto release = [&](unsigned count) {
+    if (const unsigned lane = threadIdx.x % warp_size; lane < blocks) s.empty[Stage(count).index].arrive_remote(lane);
+  };
+  multiply_tile<T, weight_mn_major, wide>(sum, s.ping_pong, chunks, group, tile_count, wait, release);
 }
 
 #endif
@@ -164,16 +138,12 @@ __global__ void __launch_bounds__(threads, 1) streamed_gemm_kernel(const __grid_
       const Tile of = tiles.at(p, unit);
       TileSum<wide> sum;
       epilogue.prepare(of);
-      multiply_tile<T, Epilogue::weight_mn_major>(sum, s, p.chunks, group, tile_count);
+      multiply<T, Epilogue::weight_mn_major>(sum, s, p.chunks, group, tile_count);
       epilogue.finish(sum, of, tile_count);
     }
     epilogue.end();
   }
 #endif
-}
-
-int64_t ceil_divide(int64_t size, int64_t unit) {
-  return (size + unit - 1) / unit;
 }
 
 template <class T, class Epilogue>
@@ -194,10 +164,6 @@ void launch(const Device& device, const Problem& p) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
-}
-
-CUtensorMap map_of(fvlm_dtype dtype, const Matrix& matrix, int64_t rows, int64_t columns, int box_rows_wanted) {
-  return make_tensor_map(dtype, matrix.data, matrix.row_stride, rows, columns, box_rows_wanted);
 }
 
 Problem problem_of(const FusedGemmShape& shape, const Matrix& x, const Matrix& weight, bool weight_transposed,

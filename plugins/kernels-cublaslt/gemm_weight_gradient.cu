@@ -48,12 +48,7 @@ struct alignas(8 * box_row_bytes) Shared {
   Barrier full[stages], empty[stages];
 };
 
-// The pipeline stage of the cluster's chunk number `count`.
-struct Stage {
-  unsigned index, parity;
-
-  __device__ explicit Stage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
-};
+using Stage = PipelineStage<stages>;
 
 // The work of a block: a tile of columns of either operand, and a range of chunks of rows.
 struct BlockWork {

@@ -17,12 +17,7 @@ constexpr int cluster_blocks = 2; // per cluster
 constexpr int stages = 5, consumer_warpgroups = 2, block_threads = (consumer_warpgroups + 1) * warpgroup_threads;
 constexpr int consumer_registers = 240, producer_registers = 24;
 
-// The pipeline stage of the block's chunk number `count`.
-struct Stage {
-  unsigned index, parity;
-
-  __device__ explicit Stage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
-};
+using Stage = PipelineStage<stages>;
 
 struct PingPong {
   Barrier full[stages], empty[stages], may_multiply[consumer_warpgroups];

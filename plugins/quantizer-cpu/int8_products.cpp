@@ -18,48 +18,53 @@ FVLM_INLINE void write(const Int8Task& task, int64_t row, const int32_t (&sums)[
   for (int64_t t = 0; t < task.tokens; ++t) task.sums[t * task.stride + row] = sums[t];
 }
 
+// Vectors of 32-bit sums, and the products of as many pairs of codes. These fit into 32 bits; in 16 bits, those of
+// unsigned and signed bytes would not.
 #if defined(__AVX512F__)
-// Products of pairs fit into 32 bits; in 16 bits, those of unsigned and signed bytes would not.
+using Sums = __m512i;
+constexpr int64_t step = 32; // codes
 FVLM_INLINE __m512i widened(const int8_t* from) {
   __m256i bytes;
   std::memcpy(&bytes, from, sizeof bytes);
   return _mm512_cvtepi8_epi16(bytes);
 }
-constexpr int64_t step = 32;
-FVLM_INLINE int64_t add_vectors(const Int8Task& task, const int8_t* weight, int32_t (&sums)[int8_tokens]) {
-  __m512i total[int8_tokens] = {};
-  int64_t c = 0;
-  for (; c + step <= task.cols; c += step) {
-    const __m512i of_weight = widened(weight + c);
-    for (int t = 0; t < int8_tokens; ++t)
-      if (t < task.tokens)
-        total[t] = _mm512_add_epi32(total[t], _mm512_madd_epi16(of_weight, widened(task.x + t * task.x_stride + c)));
-  }
-  for (int t = 0; t < int8_tokens; ++t) sums[t] = _mm512_reduce_add_epi32(total[t]);
-  return c;
+FVLM_INLINE __m512i add_products(__m512i sums, __m512i a, __m512i b) {
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
+}
+FVLM_INLINE int32_t total_of(__m512i sums) {
+  return _mm512_reduce_add_epi32(sums);
 }
 #elif defined(__AVX2__)
+using Sums = __m256i;
+constexpr int64_t step = 16; // codes
 FVLM_INLINE __m256i widened(const int8_t* from) {
   __m128i bytes;
   std::memcpy(&bytes, from, sizeof bytes);
   return _mm256_cvtepi8_epi16(bytes);
 }
-constexpr int64_t step = 16;
+FVLM_INLINE __m256i add_products(__m256i sums, __m256i a, __m256i b) {
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+}
+FVLM_INLINE int32_t total_of(__m256i sums) {
+  Integers parts;
+  std::memcpy(&parts, &sums, sizeof parts);
+  int32_t total = 0;
+  for (int i = 0; i < lanes; ++i) total += parts[i];
+  return total;
+}
+#endif
+
+// Returns how many columns are in the sums.
+#if defined(__AVX2__)
 FVLM_INLINE int64_t add_vectors(const Int8Task& task, const int8_t* weight, int32_t (&sums)[int8_tokens]) {
-  __m256i total[int8_tokens] = {};
+  Sums total[int8_tokens] = {};
   int64_t c = 0;
   for (; c + step <= task.cols; c += step) {
-    const __m256i of_weight = widened(weight + c);
+    const Sums of_weight = widened(weight + c);
     for (int t = 0; t < int8_tokens; ++t)
-      if (t < task.tokens)
-        total[t] = _mm256_add_epi32(total[t], _mm256_madd_epi16(of_weight, widened(task.x + t * task.x_stride + c)));
+      if (t < task.tokens) total[t] = add_products(total[t], of_weight, widened(task.x + t * task.x_stride + c));
   }
-  for (int t = 0; t < int8_tokens; ++t) {
-    Integers parts;
-    std::memcpy(&parts, &total[t], sizeof parts);
-    sums[t] = 0;
-    for (int i = 0; i < lanes; ++i) sums[t] += parts[i];
-  }
+  for (int t = 0; t < int8_tokens; ++t) sums[t] = total_of(total[t]);
   return c;
 }
 #else

@@ -49,13 +49,13 @@ __device__ inline std::uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Integers that were put into the low bits of a number's fraction, as numbers without that number.
-__device__ inline std::uint32_t less(std::uint32_t pair, std::uint32_t offset, __nv_bfloat16) {
+// Takes the offset from a pair of numbers whose low bits of the fraction are integers, which leaves the integers.
+__device__ inline std::uint32_t subtract(std::uint32_t pair, std::uint32_t offset, __nv_bfloat16) {
   const __nv_bfloat162 off =
       __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&pair), *reinterpret_cast<const __nv_bfloat162*>(&offset));
   return *reinterpret_cast<const std::uint32_t*>(&off);
 }
-__device__ inline std::uint32_t less(std::uint32_t pair, std::uint32_t offset, __half) {
+__device__ inline std::uint32_t subtract(std::uint32_t pair, std::uint32_t offset, __half) {
   const __half2 off = __hsub2(*reinterpret_cast<const __half2*>(&pair), *reinterpret_cast<const __half2*>(&offset));
   return *reinterpret_cast<const std::uint32_t*>(&off);
 }
@@ -74,7 +74,7 @@ struct Codes<4> {
     constexpr std::uint32_t base = is_bfloat16 ? 0x43004300u : 0x64006400u, // 128 and 1024, whose steps are 1
         offset = is_bfloat16 ? 0x43084308u : 0x64086408u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = less(((word >> (4 * i)) & 0x000f000fu) | base, offset, Element{});
+    for (int i = 0; i < 4; ++i) pairs[i] = subtract(((word >> (4 * i)) & 0x000f000fu) | base, offset, Element{});
   }
   // The same pairs of eight elements of x.
   static __device__ void order(const std::uint32_t (&x)[4], std::uint32_t (&pairs)[4]) {
@@ -101,8 +101,8 @@ struct Codes<8> {
         pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
       }
     } else {
-      pairs[0] = less(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u, Element{});
-      pairs[1] = less(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u, Element{});
+      pairs[0] = subtract(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u, Element{});
+      pairs[1] = subtract(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u, Element{});
     }
   }
 };
@@ -113,12 +113,12 @@ __device__ inline float2 widen_pair(std::uint32_t pair, __nv_bfloat16) {
 __device__ inline float2 widen_pair(std::uint32_t pair, __half) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
-__device__ inline std::uint32_t product(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
   const __nv_bfloat162 both =
       __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
-__device__ inline std::uint32_t product(std::uint32_t a, std::uint32_t b, __half) {
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __half) {
   const __half2 both = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
@@ -141,7 +141,7 @@ __device__ void load_x(const Element* x, const Element* norm_weight, bool counts
   for (int i = 0; i < words; ++i) {
     const float2 both = widen_pair(pairs[i], Element{});
     sum = fmaf(both.x, both.x, fmaf(both.y, both.y, sum));
-    pairs[i] = product(pairs[i], weight[i], Element{});
+    pairs[i] = multiply_pairs(pairs[i], weight[i], Element{});
   }
   squares += counts ? sum : 0;
 }
@@ -176,21 +176,21 @@ __device__ void multiply(std::uint32_t low, std::uint32_t high, const Tokens<Ele
   }
 }
 
-// Whether each lane has 16 bytes in a row, or, where a group of columns is narrower than what four lanes have so, words
-// between those of its neighbours: then 32 columns of four lanes come after each other.
-template <int bits, bool in_a_row>
-struct Place {
+// Which columns a lane has. contiguous: 16 adjacent bytes. Otherwise, for groups narrower than the columns of four such
+// lanes, four words with those of its neighbours between them: four lanes have 32 adjacent columns at a time.
+template <int bits, bool contiguous>
+struct LaneColumns {
   static constexpr int width = 4 * Codes<bits>::columns; // columns of a warp at a time
   static __device__ int column(int t, int word) {
-    return in_a_row ? t * Codes<bits>::columns + word * Codes<bits>::columns_of_word
-                    : (word * 4 + t) * Codes<bits>::columns_of_word;
+    return contiguous ? t * Codes<bits>::columns + word * Codes<bits>::columns_of_word
+                      : (word * 4 + t) * Codes<bits>::columns_of_word;
   }
   // Codes from column `begin` of a row on; behind the row's end those of 0.
   static __device__ uint4 load(const std::uint8_t* row, int begin, int t, int cols) {
     constexpr int codes_of_byte = 8 / bits;
     constexpr std::uint32_t none = bits == 4 ? 0x88888888u : 0;
     uint4 words{none, none, none, none};
-    if constexpr (in_a_row) {
+    if constexpr (contiguous) {
       const int from = begin + column(t, 0);
       if (from < cols) words = load_codes(row + from / codes_of_byte);
       return words;
@@ -217,10 +217,10 @@ __device__ void add_scaled(float (&of_group)[tiles][4], float low, float high, f
 }
 
 // The warp's share of the products, by the lane's two output features.
-template <int bits, class Element, int tiles, bool in_a_row, bool norm>
+template <int bits, class Element, int tiles, bool contiguous, bool norm>
 __device__ void sum_columns(const Problem& p, std::int64_t low_row, std::int64_t high_row,
                             const Tokens<Element, tiles>& tokens, float (&sums)[tiles][4], float (&squares)[tiles]) {
-  using Here = Place<bits, in_a_row>;
+  using Lane = LaneColumns<bits, contiguous>;
   constexpr int in_flight = in_flight_of(tiles);
   const int t = threadIdx.x % 4, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int cols = static_cast<int>(p.packed.cols), group = static_cast<int>(p.packed.group);
@@ -235,34 +235,34 @@ __device__ void sum_columns(const Problem& p, std::int64_t low_row, std::int64_t
   cudaGridDependencySynchronize();
 #endif
   float of_group[tiles][4] = {};
-  for (int first = warp * Here::width; first < cols; first += in_flight * warps * Here::width) {
+  for (int first = warp * Lane::width; first < cols; first += in_flight * warps * Lane::width) {
     uint4 low_codes[in_flight], high_codes[in_flight];
-    float low_whole[in_flight] = {}, high_whole[in_flight] = {};
+    float low_scales[in_flight] = {}, high_scales[in_flight] = {};
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int begin = first + i * warps * Here::width;
-      low_codes[i] = Here::load(low, begin, t, cols);
-      high_codes[i] = Here::load(high, begin, t, cols);
-      if (bits == 4 && in_a_row && begin < cols) {
-        low_whole[i] = __ldg(low_scale + begin / group);
-        high_whole[i] = __ldg(high_scale + begin / group);
+      const int begin = first + i * warps * Lane::width;
+      low_codes[i] = Lane::load(low, begin, t, cols);
+      high_codes[i] = Lane::load(high, begin, t, cols);
+      if (bits == 4 && contiguous && begin < cols) {
+        low_scales[i] = __ldg(low_scale + begin / group);
+        high_scales[i] = __ldg(high_scale + begin / group);
       }
     }
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int begin = first + i * warps * Here::width;
+      const int begin = first + i * warps * Lane::width;
       if (begin >= cols) break;
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        const int column = begin + Here::column(t, word);
+        const int column = begin + Lane::column(t, word);
         const bool is_there = column < cols; // all lanes take part, those behind the row's end with any x
         multiply<bits, Element, tiles, norm>(word_of(low_codes[i], word), word_of(high_codes[i], word), tokens,
                                              is_there ? column : 0, is_there, bits == 4 ? of_group : sums, squares);
-        if constexpr (bits == 4 && !in_a_row)
+        if constexpr (bits == 4 && !contiguous)
           if (const int slice = begin + word * 32; slice < cols)
             add_scaled(of_group, __ldg(low_scale + slice / group), __ldg(high_scale + slice / group), sums);
       }
-      if constexpr (bits == 4 && in_a_row) add_scaled(of_group, low_whole[i], high_whole[i], sums);
+      if constexpr (bits == 4 && contiguous) add_scaled(of_group, low_scales[i], high_scales[i], sums);
     }
   }
 }
@@ -298,7 +298,7 @@ __device__ void finish(const Problem& p, const float* sums, const float* squares
   }
 }
 
-template <int bits, class Element, int tiles, bool in_a_row, bool norm>
+template <int bits, class Element, int tiles, bool contiguous, bool norm>
 __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_constant__ Problem p) {
   extern __shared__ float shared[]; // sums [warps, tiles, 4, 32], then squares [warps, tiles, tokens_of_tile]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_consta
   const std::int64_t low = first_row + lane / 4, high = p.is_gated ? p.packed.rows / 2 + low : low + 8,
                      last = p.packed.rows - 1;
   float sums[tiles][4] = {}, squares[tiles] = {};
-  sum_columns<bits, Element, tiles, in_a_row, norm>(p, min(low, last), min(high, last), tokens, sums, squares);
+  sum_columns<bits, Element, tiles, contiguous, norm>(p, min(low, last), min(high, last), tokens, sums, squares);
 #pragma unroll
   for (int i = 0; i < 4 * tiles; ++i) shared[(warp * 4 * tiles + i) * 32 + lane] = sums[i / 4][i % 4];
   float* all_squares = shared + warps * tiles * 128;
@@ -338,12 +338,12 @@ bool may_start_early(void (*kernel)(Problem)) {
   return code.ptxVersion >= 90;
 }
 
-template <int bits, class Element, int tiles, bool in_a_row, bool norm>
+template <int bits, class Element, int tiles, bool contiguous, bool norm>
 void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
-  const auto kernel = mma_kernel<bits, Element, tiles, in_a_row, norm>;
+  const auto kernel = mma_kernel<bits, Element, tiles, contiguous, norm>;
   static const bool early = may_start_early(kernel);
   const auto blocks = static_cast<unsigned>((problem.packed.rows + rows_of_block - 1) / rows_of_block);
-  constexpr int width = Place<bits, in_a_row>::width, tokens_of_block = tiles * tokens_of_tile;
+  constexpr int width = LaneColumns<bits, contiguous>::width, tokens_of_block = tiles * tokens_of_tile;
   const auto parts = static_cast<int>((problem.packed.cols + width - 1) / width);
   const int parts_of_warp = static_cast<int>(blocks) < 2 * multiprocessors ? 2 : in_flight_of(tiles),
             warps = std::min(max_warps, (parts + parts_of_warp - 1) / parts_of_warp);
@@ -360,18 +360,18 @@ void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
   sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
 }
 
-template <int bits, class Element, bool in_a_row, bool norm>
+template <int bits, class Element, bool contiguous, bool norm>
 void launch_tokens(cudaStream_t stream, const Problem& problem, int multiprocessors) {
-  const auto launched = problem.tokens <= 8    ? launch<bits, Element, 1, in_a_row, norm>
-                        : problem.tokens <= 16 ? launch<bits, Element, 2, in_a_row, norm>
-                                               : launch<bits, Element, 4, in_a_row, norm>;
+  const auto launched = problem.tokens <= 8    ? launch<bits, Element, 1, contiguous, norm>
+                        : problem.tokens <= 16 ? launch<bits, Element, 2, contiguous, norm>
+                                               : launch<bits, Element, 4, contiguous, norm>;
   launched(stream, problem, multiprocessors);
 }
 
-template <int bits, class Element, bool in_a_row>
+template <int bits, class Element, bool contiguous>
 void launch_norm(cudaStream_t stream, const Problem& problem, int multiprocessors) {
-  (problem.norm_weight ? launch_tokens<bits, Element, in_a_row, true>
-                       : launch_tokens<bits, Element, in_a_row, false>)(stream, problem, multiprocessors);
+  (problem.norm_weight ? launch_tokens<bits, Element, contiguous, true>
+                       : launch_tokens<bits, Element, contiguous, false>)(stream, problem, multiprocessors);
 }
 
 bool at_16_bytes(const void* data, std::int64_t stride) {
@@ -398,9 +398,9 @@ void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packe
       linear.epsilon, linear.is_gated};
   const auto with = [&](auto element) {
     using Element = decltype(element);
-    const auto launched = packed.bits == 8                            ? launch_norm<8, Element, true>
-                          : packed.group % Place<4, true>::width == 0 ? launch_norm<4, Element, true>
-                                                                      : launch_norm<4, Element, false>;
+    const auto launched = packed.bits == 8                                  ? launch_norm<8, Element, true>
+                          : packed.group % LaneColumns<4, true>::width == 0 ? launch_norm<4, Element, true>
+                                                                            : launch_norm<4, Element, false>;
     launched(stream, problem, multiprocessors);
   };
   dtype == sdk::bfloat16 ? with(__nv_bfloat16{}) : with(__half{});
