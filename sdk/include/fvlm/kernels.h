@@ -159,9 +159,10 @@ typedef struct fvlm_layerscale_backward {
 
 /* y = x weight^T + bias; with FVLM_WITH_GELU that goes to pre_activation and y = gelu of it; with FVLM_WITH_RESIDUAL
  * the residual is added before y is rounded, and the gradient of the residual is d_y itself. With FVLM_COMPENSATED, not
- * together with gelu, rest is added too, and the rounding error of y goes to y_rest. With FVLM_WITH_NORM, x *
- * rsqrt(mean(x^2)
- * + epsilon) * norm_weight stands in place of x; whether that is rounded is the plugin's choice. */
+ * together with gelu, rest is added too, and the rounding error of y goes to y_rest.
+ *
+ * With FVLM_WITH_NORM, x * rsqrt(mean(x^2) + epsilon) * norm_weight stands in place of x; whether that is rounded is
+ * the plugin's choice. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */

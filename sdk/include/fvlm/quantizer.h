@@ -9,22 +9,25 @@
  * result or refuses them as unsupported.
  *
  * Schemes that recipes know by name. A plugin with one of these names quantizes as specified here, so that one plugin
- * reads what another wrote:
- *  - int8, symmetric per output feature: packed[0] = codes int8 [rows, cols], packed[1] = scales float32 [rows]; scale
- *    = max |w| of the row / 127 in float32, code = w / scale rounded half to even and clamped to -127 .. 127. A row
- * with scale 0 has codes 0.
- *  - w8a8: weights as int8 has them. linear quantizes each row of x as well: scale = max |x| of the row / 127.5 in
- *    float32, code = x / scale rounded half to even and clamped to -128 .. 127 (0 where the scale is 0), which are the
- *    dynamic activations of compressed-tensors; y = scale of x * scale of the weight * sum of the products of codes.
- *    linear_gradient does not know of it. Since 1.1.
- *  - int4, symmetric per group of input features: the scale of a group of a row is shared by 128, 64 or 32 columns, by
- *    the most that divide cols into at least four groups, else by 32 where that divides cols, else by all. packed[0] =
- * codes uint8 [rows, 4 ceil(cols / 8)]: the code of column c, with 8 added, is in bits 4 (c mod 2) and up of byte c /
- * 2, and bits of no column are 0. packed[1] = scales float32 [rows, groups]. scale = m / d, where m is max |w| of the
- * group and d that of 7, 7.25, ..., 10 with the least sum of importance (w - scale code)^2, the first among equals;
- * code = w / scale rounded half to even and clamped to -8 .. 7, which are the codes of scale 0 too, as w / 1. Plugins
- * may add the squares in another order, so that two of them may choose another d where sums are nearly equal. As 32-bit
- * little-endian words, packed[0] is what compressed-tensors calls weight_packed. */
+ * reads what another wrote.
+ *
+ * int8, symmetric per output feature: packed[0] = codes int8 [rows, cols], packed[1] = scales float32 [rows]; scale =
+ * max |w| of the row / 127 in float32, code = w / scale rounded half to even and clamped to -127 .. 127. A row with
+ * scale 0 has codes 0.
+ *
+ * w8a8, since 1.1: weights as int8 has them. linear quantizes each row of x as well: scale = max |x| of the row / 127.5
+ * in float32, code = x / scale rounded half to even and clamped to -128 .. 127 (0 where the scale is 0), which are the
+ * dynamic activations of compressed-tensors; y = scale of x * scale of the weight * sum of the products of codes.
+ * linear_gradient does not know of it.
+ *
+ * int4, symmetric per group of input features. A group has 128, 64 or 32 columns, the most that divide cols into at
+ * least four groups; else 32 where that divides cols, else all. packed[0] = codes uint8 [rows, 4 ceil(cols / 8)]: the
+ * code of column c, with 8 added, is in bits 4 (c mod 2) and up of byte c / 2, and bits of no column are 0. packed[1] =
+ * scales float32 [rows, groups]. scale = m / d, where m is max |w| of the group and d that of 7, 7.25, ..., 10 with the
+ * least sum of importance (w - scale code)^2, the first among equals; code = w / scale rounded half to even and clamped
+ * to -8 .. 7, which are the codes of scale 0 too, as w / 1. Plugins may add the squares in another order, so that two
+ * of them may choose another d where sums are nearly equal. As 32-bit little-endian words, packed[0] is what
+ * compressed-tensors calls weight_packed. */
 #ifndef FVLM_QUANTIZER_H
 #define FVLM_QUANTIZER_H
 
