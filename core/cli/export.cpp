@@ -17,8 +17,8 @@ namespace fvlm::cli {
 
 Options export_options() {
   Options options(
-      "export MODEL --out DIR (--dtype bf16|fp16|fp32 | --huggingface | --quantize int8|int4 [--skip GLOB...]) "
-      "[--json]",
+      "export MODEL --out DIR (--dtype bf16|fp16|fp32 | --huggingface |\n"
+      "    --quantize int8|int4 [--calibrate RECIPE] [--activations int8] [--skip GLOB...]) [--json]",
       "Convert a model directory or checkpoint to a new model directory, every number rounded to the nearest.\n"
       "transformers loads its folders vision and decoder. With --huggingface, write what `import --model` read:\n"
       "one folder of a LLaVA, an Idefics3 or a SmolVLM, which transformers loads as a whole.\n"
@@ -39,7 +39,7 @@ Options export_options() {
              "skip of the recipe where the checkpoint is of a quantization_aware stage, else connector.*")
       .value(
           "calibrate", "RECIPE",
-          "with --quantize: choose codes for the activations of training samples of this recipe, so that the rounding\n"
+          "with --quantize: choose codes for the activations of training samples of this recipe, so that the rounding "
           "errors of a weight make up for each other")
       .value("calibration-samples", "N", "how many of them; default 256")
       .value("set", "PATH=VALUE", "with --calibrate: change a value of the recipe's plan (repeatable)")

@@ -214,8 +214,7 @@ int generate_answers(Arguments arguments) {
                   .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
-                         "in a "
-                         "text")
+                         "in a text")
                   .value("image", "FILE", "a JPEG or PNG")
                   .value("video", "FILE",
                          "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")

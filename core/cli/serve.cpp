@@ -19,16 +19,13 @@ namespace {
 
 Options serve_options() {
   Options options("serve MODEL [--port N] [--host ADDRESS] [--token-file FILE] [--device cpu|cuda] [--dtype TYPE]",
-                  "Serve a chat page, and answer requests over HTTP as OpenAI's API has them: POST "
-                  "/v1/chat/completions and\n"
-                  "/v1/completions, whole or as a stream; GET /v1/models, /health, /metrics (Prometheus). Images are "
-                  "JPEG or PNG in data URLs; "
-                  "nothing is fetched\n"
-                  "from a network or read from a file that a request names. All requests are answered together, a "
-                  "token of each in\n"
-                  "every step. Without a token every program that reaches the address can ask: keep it on 127.0.0.1, "
-                  "or set one and\n"
-                  "put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the requests that have begun.",
+                  "Serve a chat page, and answer requests over HTTP as OpenAI's API has them: POST\n"
+                  "/v1/chat/completions and /v1/completions, whole or as a stream; GET /v1/models, /health,\n"
+                  "/metrics (Prometheus). Images are JPEG or PNG in data URLs; nothing is fetched from a network or\n"
+                  "read from a file that a request names. All requests are answered together, a token of each in\n"
+                  "every step. Without a token every program that reaches the address can ask: keep it on\n"
+                  "127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the\n"
+                  "requests that have begun.",
                   "serve runs/quickstart --port 8000");
   with_draft_options(with_image_options(with_execution_options(options).positional(
                          "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")))
@@ -43,7 +40,8 @@ Options serve_options() {
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
       .value("prefill-rows", "N",
-             "rows of prompts in one step, so that long prompts do not stall answers; default 2048, on a CPU 256")
+             "rows of prompts in one step, so that long prompts do not stall answers; default 2048, and 8192 while no "
+             "answer waits; on a CPU 256")
       .value("body-limit", "MIB", "the largest request; default 32")
       .value("connections", "N", "connections at a time; default 1024")
       .value("idle", "SECONDS", "how long a client may take to send a request or to read an answer; default 60")

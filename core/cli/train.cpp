@@ -109,11 +109,9 @@ int train_stages(Arguments arguments) {
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero]\n"
       "      [--rank-timeout SECONDS] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
-      "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that "
-      "torchrun\n"
-      "or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a closed "
-      "terminal saves a checkpoint and exits with 75; a second Ctrl-C\n"
-      "exits at once.",
+      "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
+      "torchrun or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a\n"
+      "closed terminal saves a checkpoint and exits with 75; a second Ctrl-C exits at once.",
       "train recipes/quickstart.lua --run-dir runs/mine");
   add_recipe_options(options);
   with_plugin_options(options)

@@ -66,9 +66,8 @@ int bench_quant(Arguments arguments) {
   Options options(
       "bench quant MODEL | --shape NAME [--recipe RECIPE] [--skip GLOB...] [--tokens LIST] [--answer N] [--json]",
       "Compare a model with its quantized forms: bytes, times of the decoder's products for a few tokens, tokens per\n"
-      "second of its greedy answers, and, on the evaluation sets of a recipe, losses and accuracies with the weights "
-      "of\n"
-      "each module quantized alone, and of all.",
+      "second of its greedy answers, and, on the evaluation sets of a recipe, losses and accuracies with the\n"
+      "weights of each module quantized alone, and of all.",
       "bench quant runs/quickstart --recipe recipes/quickstart.lua");
   with_execution_options(options)
       .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)", false)
