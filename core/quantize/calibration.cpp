@@ -91,7 +91,9 @@ Calibration calibrate(const plan::Plan& plan, const std::string& trained, int64_
   set.modes = {stage.mode};
   set.samples = samples;
   stage.evaluation.sets = {set};
-  const evaluation::Evaluator evaluator(plan, stage, registry);
+  plan::Plan without_stages = plan; // or it would warn that these samples are not held out
+  without_stages.stages.clear();
+  const evaluation::Evaluator evaluator(without_stages, stage, registry);
   const MomentSums sums(ops);
   evaluator.evaluate(model, ops, [&](const evaluation::EvaluationState& state) { progress(state.done, state.all); });
   return sums.means();
