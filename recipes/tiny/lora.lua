@@ -1,5 +1,6 @@
 -- LoRA on two CPU cores: the quickstart's first stage describes pictures of coloured shapes; adapters on its encoder and its
--- decoder, 36 k numbers beside the frozen 242 k, teach it to answer questions.
+-- decoder, 36 k numbers beside the frozen 242 k, teach it to answer questions: 88 % of the held-out ones after half a minute,
+-- where the quickstart, which trains all weights on 72,000 samples, reaches 95 % (bench/LOG.md, 2026-11-26).
 --
 --   make-shapes --out data/shapes
 --   fvlm-engine train recipes/quickstart.lua --stage align
@@ -32,7 +33,7 @@ return fvlm.recipe {
       rank = 8,
       alpha = 16,
       targets = "all",
-      dora = fvlm.arg("dora", "false") == "true",
+      dora = fvlm.arg("dora", false),
     },
   },
   checkpoint = { every = 500, keep_last = 2 },
