@@ -3,12 +3,10 @@ the engine and back.
 
 usage: families_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
 import json
-import os
 import shutil
-import subprocess
 import unittest
 
-from with_transformers import engine, folder
+from with_transformers import engine, folder, run
 
 import torch
 import torch.nn.functional as F
@@ -42,13 +40,6 @@ MODELS = {
 }
 TOKENIZER = """{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}}"""
-
-
-def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                            env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
-    assert result.returncode == code, f"{command}\n{result.stdout}{result.stderr}"
-    return result.stderr if code else result.stdout
 
 
 def draw(model):

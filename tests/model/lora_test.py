@@ -3,20 +3,18 @@ and adapters on a quantized base.
 
 usage: lora_test.py FVLM_ENGINE; exit 77 where the oracle's wheels are missing."""
 import copy
-import os
 import shutil
-import subprocess
 import sys
 import unittest
 
-from byte_tokenizer import tokenizer
-from with_transformers import engine, folder as root
+import tiny_smolvlm
+from tiny_smolvlm import FILES, IMAGE, TEXT, TOKENS, VISION, draw, relative, write_batch
+from with_transformers import engine, folder as root, run
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForImageTextToText, Dinov2Config, Dinov2Model, LlamaConfig, Qwen2Config, Qwen2ForCausalLM,
-                          SmolVLMConfig)
+from safetensors.torch import load_file
+from transformers import Dinov2Config, Dinov2Model, Qwen2Config, Qwen2ForCausalLM
 
 try:
     import peft
@@ -24,37 +22,8 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
-VOCABULARY, IMAGE = 260, 256
-VISION = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
-TEXT = {"vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
-TOKENS = [3, *[IMAGE] * 4, 17, 99, 5, 42, 201, 7, 7, 31]
-FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
-         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}'}
 TARGETS = {"decoder": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
            "vision": ["q_proj", "v_proj", "out_proj", "fc1", "fc2"]}
-
-
-def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                            env={**os.environ, "FVLM_CACHE": str(root / "cache")})
-    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
-    return result.stderr if code else result.stdout
-
-
-def draw(model):
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
-        else:
-            parameter.data += 0.2 * torch.randn_like(parameter)
-
-
-def write_batch(path, tokens, frames):
-    ids = torch.tensor([-1 if token == IMAGE else token for token in tokens])
-    save_file({"frames": frames, "frame_counts": torch.tensor([len(frames)]), "input_ids": ids,
-               "text_lengths": torch.tensor([len(tokens)]),
-               "loss_mask": torch.tensor([token != IMAGE for token in tokens]).to(torch.uint8)}, path)
 
 
 def traced(model, *options, batch="batch"):
@@ -64,16 +33,7 @@ def traced(model, *options, batch="batch"):
 
 def setUpModule():
     global whole, frames
-    torch.manual_seed(1)
-    config = SmolVLMConfig(vision_config=VISION, text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2,
-                           tie_word_embeddings=True)
-    whole = AutoModelForImageTextToText.from_config(config).eval()
-    draw(whole)
-    whole.save_pretrained(root / "hf")
-    for file, content in FILES.items():
-        (root / "hf" / file).write_text(content)
-    run(engine, "import", "--model", root / "hf", "--out", root / "plain")
-    frames = torch.randn(1, 3, 28, 28)
+    whole, frames = tiny_smolvlm.make()
     write_batch(root / "batch.safetensors", TOKENS, frames)
 
 
@@ -118,10 +78,6 @@ def expected_of(model, wrapped, part):
             own = own.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
             gradients[f"grad.{part}.{own}"] = parameter.grad
     return {"logits": rows[is_text].detach(), "loss": loss.detach()} | gradients
-
-
-def relative(mine, right):
-    return ((mine - right).abs().max() / right.abs().max()).item()
 
 
 class Lora(unittest.TestCase):

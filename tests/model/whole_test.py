@@ -4,14 +4,12 @@ folders that go through the engine and back, training, new vision towers, and wh
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
 import io
 import json
-import os
 import shutil
-import subprocess
 import tarfile
 import unittest
 
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder as root
+from with_transformers import engine, folder as root, run
 
 import torch
 import torch.nn.functional as F
@@ -48,13 +46,6 @@ MODELS = {
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
 OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
-
-
-def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                            env={**os.environ, "FVLM_CACHE": str(root / "cache")})
-    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
-    return result.stderr if code else result.stdout
 
 
 def make(name):

@@ -1,6 +1,7 @@
-"""What tests beside transformers share: the program, a folder for their files, one thread and no progress bars. Leaves with 77
+"""What tests beside transformers share: the program, a folder for their files, one thread and no progress bars. Exits with 77
 (skipped) where the oracle's wheels are missing. The script's first argument is FVLM_ENGINE."""
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,3 +22,11 @@ logging.disable_progress_bar()
 logging.set_verbosity_error()
 scratch = tempfile.TemporaryDirectory()
 folder = Path(scratch.name)
+
+
+def run(*command, code=0):
+    """What the command prints: on standard output, or, where it is to fail with a code, on standard error."""
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                            env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
+    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    return result.stderr if code else result.stdout

@@ -3,19 +3,17 @@ ways through import and export, and what is said of models that cannot be quanti
 
 usage: export_test.py FVLM_ENGINE; exit 77 where the oracle's wheels are missing."""
 import json
-import os
 import shutil
-import subprocess
 import sys
 import unittest
 
-from byte_tokenizer import tokenizer
-from with_transformers import engine, folder as root
+import tiny_smolvlm
+from tiny_smolvlm import FILES, IMAGE, TEXT, TOKENS, VISION, relative, write_batch
+from with_transformers import engine, folder as root, run
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig,
-                          SmolVLMConfig)
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig
 
 try:
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
@@ -23,63 +21,25 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
-VOCABULARY, IMAGE = 260, 256
 BITS = {"int8": 8, "int4": 4}
-# Widths whose groups have 128, 64 and 32 columns, and one that no group divides.
-VISION = {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
-TEXT = {"vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
-TOKENS = [3, *[IMAGE] * 4, 17, 99, 5, 42, 201, 7, 7, 31]
-FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
-         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}'}
-
-
-def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                            env={**os.environ, "FVLM_CACHE": str(root / "cache")})
-    assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
-    return result.stderr if code else result.stdout
 
 
 def setUpModule():
     global frames
-    torch.manual_seed(1)
-    config = SmolVLMConfig(vision_config=VISION, text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2,
-                           tie_word_embeddings=True)
-    model = AutoModelForImageTextToText.from_config(config).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
-        else:
-            parameter.data += 0.2 * torch.randn_like(parameter)
-    model.save_pretrained(root / "hf")
-    for file, content in FILES.items():
-        (root / "hf" / file).write_text(content)
-    run(engine, "import", "--model", root / "hf", "--out", root / "plain")
-    frames = torch.randn(1, 3, 28, 28)
+    _, frames = tiny_smolvlm.make()
     for scheme in BITS:
         run(engine, "export", root / "plain", "--quantize", scheme, "--out", root / scheme)
         run(engine, "export", root / scheme, "--huggingface", "--out", root / f"{scheme}-hf")
 
 
-def write_batch(path, tokens):
-    ids = torch.tensor([-1 if token == IMAGE else token for token in tokens])
-    save_file({"frames": frames, "frame_counts": torch.tensor([1]), "input_ids": ids, "text_lengths": torch.tensor([len(tokens)]),
-               "loss_mask": torch.tensor([token != IMAGE for token in tokens]).to(torch.uint8)}, path)
-
-
 def traced(model, name="trace", tokens=TOKENS):
-    write_batch(root / "batch.safetensors", tokens)
+    write_batch(root / "batch.safetensors", tokens, frames)
     run(engine, "trace", root / model, "--batch", root / "batch.safetensors", "--out", root / f"{name}.safetensors")
     return load_file(root / f"{name}.safetensors")
 
 
 def tensors_of(model, part):
     return load_file(root / model / part / "model.safetensors")
-
-
-def relative(mine, right):
-    return ((mine - right).abs().max() / right.abs().max()).item()
 
 
 def rounded_rows(x):

@@ -21,6 +21,7 @@ root = Path(scratch.name)
 def run(*command):
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert result.returncode == 0, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
+    assert "warning" not in result.stderr, f"{command} warns\n{result.stderr}"
     return result.stdout
 
 

@@ -31,8 +31,7 @@ class LoraRun : public SmallRun {
   }
 
   void describe_adapters(const std::string& lora, const std::string& base = "") {
-    write_file_atomic(recipe(), small_recipe);
-    std::string text = read_file(recipe());
+    std::string text = small_recipe();
     const size_t begin = text.find("  model = fvlm.model {"), end = text.find("  checkpoint = ");
     text.replace(begin, end - begin,
                  "  model = fvlm.model { directory = \"" + (base.empty() ? base_.string() : base) +
@@ -187,7 +186,7 @@ TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {
 }
 
 TEST_F(LoraRun, LearnsOnInt4) {
-  write_file_atomic(recipe(), small_recipe);
+  write_file_atomic(recipe(), small_recipe());
   run("captions", {"stages.align.samples=1200", "stages.align.optimizer.lr=0.01"}, {.stage = "align"});
   quantize::QuantizeRequest request;
   request.model = last("captions", "align");
