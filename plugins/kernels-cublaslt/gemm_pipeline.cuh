@@ -1,10 +1,10 @@
-// gemm_pipeline.cuh: the main loop of the fused products. A producer warp loads chunks of 64 of the inner dimension into
-// the stages of a pipeline; two consumer warpgroups alternate on tiles, one running its epilogue while the other uses the
-// tensor cores (ping-pong). For sm_90a.
+// gemm_pipeline.cuh: the main loop of the fused products. A producer warp loads chunks of 64 of the inner dimension
+// into the stages of a pipeline; two consumer warpgroups alternate on tiles, one running its epilogue while the other
+// uses the tensor cores (ping-pong). For sm_90a.
 #pragma once
 
-#include "common/cuda_tensor_map.h"
 #include "common/cublaslt.h"
+#include "common/cuda_tensor_map.h"
 #include "gemm_epilogues.cuh"
 
 namespace fvlm::plugins::fused {

@@ -5,6 +5,8 @@ usage: training_test.py FVLM_ENGINE"""
 import importlib.util
 import json
 import math
+import os
+import socket
 import subprocess
 import sys
 import unittest
@@ -51,6 +53,27 @@ class Profile(Bench):
             for rounded in ("last_loss", "gradient_norm"):  # both passes' rows in one product are summed in another order
                 self.assertAlmostEqual(plain[rounded] / other[rounded], 1, delta=1e-6, msg=rounded)
             self.assertLess(other["peak_bytes"], plain["peak_bytes"])
+
+    def test_ranks_take_the_steps_of_one_with_as_many_samples_each(self):
+        names = ("profile", "--frames", "2", "--text", "9", "--warmup", "1", "--repeat", "2", "--configurations", "tiny:2",
+                 "--precision", "fp32", "--json", "--device", "cpu")
+        alone, = self.rows("--configurations", "tiny:2")
+        for zero in ([], ["--zero"]):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            ranks = [subprocess.Popen([engine, "bench", *names, *zero], text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE,
+                                      env=dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
+                                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for rank in range(2)]
+            said = [rank.communicate(timeout=120) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
+            self.assertEqual(said[1][0], "")
+            row, = json.loads(said[0][0])["rows"]
+            self.assertEqual((row["samples"], row["labels"]), (4, 32))
+            self.assertGreater(row["share_of_alone"], 0)
+            for same in ("first_loss", "last_loss", "gradient_norm"):  # all have the same samples
+                self.assertAlmostEqual(alone[same] / row[same], 1, delta=1e-6, msg=same)
 
     def test_adapters_train_a_part_of_the_numbers(self):
         plain, lora = self.rows("--configurations", "tiny:2,tiny:2:lora")

@@ -55,10 +55,11 @@ class Profile {
     ProfileReport::Row row;
     row.configuration = job.name;
     row.reference = job.reference;
-    row.samples = job.samples();
+    row.samples = job.samples() * ranks();
     train::PeakMemory peak(device_, std::numeric_limits<int64_t>::max());
     try {
-      steps(job, row, peak, choices);
+      if (are_several()) row.alone = alone(job, peak);
+      steps(job, row, peak, choices, request_.sharing);
     } catch (const std::exception& error) {
       if (!train::is_out_of_memory(error)) throw;
       row.problem = "out of memory";
@@ -76,10 +77,24 @@ class Profile {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices) {
+  int64_t ranks() const { return request_.sharing.ranks ? request_.sharing.ranks->count() : 1; }
+  bool are_several() const { return ranks() > 1; }
+
+  Times alone(const Job& job, train::PeakMemory& peak) {
+    ProfileReport::Row row;
+    std::vector<std::string> choices;
+    steps(job, row, peak, choices, {});
+    peak.give_back();
+    return row.times;
+  }
+
+  void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices,
+             const train::Sharing& sharing) {
     const plan::Stage& stage = job.plan.stages.front();
-    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
-    const auto counts = train::counts_of(stage, job.pack.samples);
+    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples(), sharing);
+    auto counts = train::counts_of(stage, job.pack.samples);
+    if (sharing.ranks)
+      for (double& count : counts.of_term) count *= static_cast<double>(ranks());
     row.labels = static_cast<int64_t>(counts.all_terms());
     row.flops = training.flops(job.pack.samples);
     train::GradientComputer& gradient_computer = training.gradient_computer();
@@ -180,6 +195,9 @@ ProfileReport measure_profile(const ProfileRequest& request, Registry& registry,
   if (request.with_anatomy && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");
+  if (request.sharing.ranks && request.sharing.ranks->are_several() && !request.peer.empty())
+    throw Error(ErrorKind::usage, "the peer is one process, and several ranks were started")
+        .advise("measure it without torchrun");
   if (request.model.empty() != request.batch.empty()) throw Error(ErrorKind::usage, "--model and --batch go together");
   std::vector<Configuration> configurations;
   for (const std::string& name : request.configurations) configurations.push_back(configuration_named(name));
@@ -205,6 +223,7 @@ nlohmann::ordered_json ProfileReport::json() const {
     } else {
       one["labels"] = row.labels;
       one["step"] = row.times.json(row.samples);
+      if (row.alone) one["share_of_alone"] = row.share_of_alone();
       if (row.caching.count() > 0) one["remember"] = row.caching.json(row.samples);
       one["ready_after_s"] = row.ready_after;
       one["peak_bytes"] = row.peak_bytes;

@@ -23,6 +23,8 @@ struct ProfileRequest : TrainingSetting {
   std::string peer;                   // a command, see peer.h; empty: none
   int64_t warmup = 3, repeat = 10;
   bool with_anatomy = false; // also profile a step
+  // Of several ranks each measures every configuration alone, and then together with the others. All make the same.
+  train::Sharing sharing;
 };
 
 // The peer's results on the same steps.
@@ -35,19 +37,21 @@ struct PeerSide {
 struct ProfileReport {
   struct Row {
     std::string configuration;
-    std::string reference; // of pairs: "remembered", "live"
-    Times caching;         // with a cached reference: times of caching the pack's log-probabilities
-    int64_t samples = 0, labels = 0;
-    Times times;            // of each step
-    double ready_after = 0; // seconds from the loaded model to the end of the first step
-    int64_t peak_bytes = 0; // of tensors during the measurement; with captured steps, all reserved memory
-    int64_t kernels = 0;    // launched by CUDA graphs per step; 0: eager
+    std::string reference;           // of pairs: "remembered", "live"
+    Times caching;                   // with a cached reference: times of caching the pack's log-probabilities
+    int64_t samples = 0, labels = 0; // of all ranks
+    Times times;                     // of each step
+    std::optional<Times> alone;      // of several ranks: a step of this rank alone
+    double ready_after = 0;          // seconds from the loaded model to the end of the first step
+    int64_t peak_bytes = 0;          // of tensors during the measurement; with captured steps, all reserved memory
+    int64_t kernels = 0;             // launched by CUDA graphs per step; 0: eager
     double first_loss = 0, last_loss = 0, gradient_norm = 0;
     double flops = 0;                  // a step
     std::optional<double> utilisation; // fraction of the data sheet's peak
     std::optional<StepAnatomy> anatomy;
     std::optional<PeerSide> peer;
     double ratio() const { return peer->times.median() / times.median(); }
+    double share_of_alone() const { return alone->median() / times.median(); }
     std::string problem; // it could not be measured
   };
   std::vector<Row> rows;

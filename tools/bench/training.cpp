@@ -45,7 +45,7 @@ const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
 }
 
 Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
-                   const PackSize& capacity, int64_t max_samples)
+                   const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing)
     : plan_(plan), operations_(train::make_operations(plan, registry, device)),
       capacity_(train::max_capacity_of(plan, plan.stages.front(), capacity, max_samples)) {
   const ModelDirectory directory = ModelDirectory::open(model);
@@ -55,7 +55,7 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
     return plan.model.adapters ? train::make_from(directory, description, 0, options)
                                : model::load_model(directory, options);
   };
-  stage_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
+  stage_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load, sharing);
   const plan::Stage& stage = plan.stages.front();
   const bool caches_reference = stage.uses(plan::ObjectiveTerm::Reference::cached);
   if (caches_reference || stage.caches_teacher()) order_.emplace(Order::once({max_samples}));

@@ -45,8 +45,9 @@ class Training {
  public:
   // Plan and registry must outlive it. `max_samples` per pack; 0: no limit. If the plan caches a reference or a
   // teacher, all packs must have the same samples, and cache_frozen() must be called first.
+  // Among ranks, each has packs of its own, and optimize() is of all.
   Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
-           const PackSize& capacity, int64_t max_samples);
+           const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing = {});
 
   train::GradientComputer& gradient_computer() { return *gradient_computer_; }
   // A second GradientComputer on the same model, with another plan.

@@ -1,5 +1,6 @@
 // fvlm-engine bench profile, step and dpo: whole training steps on a device.
 #include "base/error.h"
+#include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/profile.h"
@@ -8,11 +9,16 @@
 #include "bench/verb_training.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
+#include "dist/rendezvous.h"
+#include "model/execution.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
 
 namespace fvlm::cli {
 namespace {
@@ -27,6 +33,9 @@ std::string rate_of(const bench::Times& times, int64_t samples) {
 void print_table(const bench::ProfileReport& report, bool pairs) {
   std::vector<std::string> header{"configuration"};
   if (pairs) header.insert(header.end(), {"reference", "reference ms", "pairs/s, all"});
+  const bool are_several =
+      std::any_of(report.rows.begin(), report.rows.end(), [](const auto& row) { return row.alone.has_value(); });
+  if (are_several) header.insert(header.end(), {"alone ms", "share"});
   header.insert(header.end(), {pairs ? "pairs/s" : "samples/s", "median ms", "min ms", "peak", "kernels", "MFU",
                                "first step s", "loss"});
   const bool has_peer =
@@ -44,6 +53,9 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
         cells.insert(cells.end(), {row.reference, cached ? fmt::format("{:.2f}", row.caching.median()) : "",
                                    fmt::format("{:.1f}", static_cast<double>(row.samples) / all * 1e3)});
       }
+      if (row.alone)
+        cells.insert(cells.end(),
+                     {fmt::format("{:.2f}", row.alone->median()), fmt::format("{:.1f} %", row.share_of_alone() * 100)});
       cells.insert(cells.end(),
                    {rate_of(row.times, row.samples), fmt::format("{:.2f}", row.times.median()),
                     fmt::format("{:.2f}", row.times.min()), human_bytes(static_cast<uint64_t>(row.peak_bytes)),
@@ -104,6 +116,12 @@ struct Subject {
   bool with_anatomy = false, pairs = false, takes_files = false;
 };
 
+std::unique_ptr<dist::Ranks> join_ranks(const std::optional<dist::Launch>& launch, const std::string& device) {
+  if (!launch) return std::make_unique<dist::Ranks>();
+  if (launch->rank > 0) set_log_level(LogLevel::warning);
+  return dist::Ranks::join(*launch, model::device_named(device), std::chrono::minutes(2));
+}
+
 int profile(Arguments arguments, Options options, const Subject& subject) {
   const char* samples = subject.pairs ? "PAIRS" : "SAMPLES";
   with_training_peer_option(with_training_options(options))
@@ -113,7 +131,8 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
       .value("frames", "N", "frames per sample; default 8")
       .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
       .value("repeat", "N", "measured steps; default 10")
-      .value("warmup", "N", "warm-up steps; default 3");
+      .value("warmup", "N", "warm-up steps; default 3")
+      .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters");
   if (subject.takes_files)
     options.value("model", "DIR", "a model directory in place of a synthetic model, with --batch")
         .value("batch", "FILE", "a batch as `trace` reads it, used in every step")
@@ -137,12 +156,20 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   request.warmup = parsed->integer_or("warmup", request.warmup);
   request.repeat = parsed->integer_or("repeat", request.repeat);
   request.peer = training_peer_of(*parsed);
+  const auto launch = dist::launch_of_environment();
+  if (launch) dist::choose_gpu(*launch);
   read_training_options(*parsed, request);
+
+  const auto ranks = join_ranks(launch, request.device);
+  request.sharing = {ranks.get(), parsed->flag("zero")};
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report = bench::measure_profile(request, *registry, [&](const auto&... step) { progress.steps(step...); });
+  const auto report = bench::measure_profile(request, *registry, [&](const auto&... step) {
+    if (ranks->is_first()) progress.steps(step...);
+  });
   progress.finish();
+  if (!ranks->is_first()) return 0;
   if (!parsed->flag("json")) {
     print_table(report, subject.pairs);
     for (const auto& row : report.rows)
@@ -169,7 +196,8 @@ int bench_profile(Arguments arguments) {
           "Time whole training steps, forward, backward, clip and AdamW, on synthetic samples in device memory, or\n"
           "on the batch of --batch. kernels: launches per step, where steps are captured as CUDA graphs. ratio: the\n"
           "peer's median over the engine's; above 1 the engine is faster. The first losses of both must agree\n"
-          "within 1 %.",
+          "within 1 %. Started by torchrun or srun, each rank measures a configuration alone and then together with\n"
+          "the others, every one on samples of its own: share is the rate of a rank over its rate alone.",
           "bench profile --device cuda --configurations 135m:8,135m:64"),
       {.name = "profile", .configurations = all_configurations, .text = 128, .takes_files = true});
 }
