@@ -126,12 +126,17 @@ DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const
   return graphs_.run_eagerly(pass.rows, rows, embed(pass, rows), pages_);
 }
 
-GeneratedToken GenerationBatch::pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const {
+GeneratedToken GenerationBatch::pick(Answer& answer, const at::Tensor& logits, int64_t likeliest) const {
   const Sampler& sampler = answer.sampler;
-  GeneratedToken token{sampler.is_argmax() ? likeliest
-                                           : sampler.pick(logits, scheduler_.rows(answer.answer.number),
-                                                          std::ssize(answer.answer.tokens)),
-                       {}};
+  GeneratedToken token;
+  if (!answer.given.empty()) {
+    token.id = answer.given.front();
+    answer.given.pop_front();
+  } else {
+    token.id = sampler.is_argmax()
+                   ? likeliest
+                   : sampler.pick(logits, scheduler_.rows(answer.answer.number), std::ssize(answer.answer.tokens));
+  }
   if (!answer.prompt.top_logprobs) return token;
   const at::Tensor all = at::log_softmax(logits.to(at::kDouble).cpu(), 0);
   const auto [values, ids] = all.topk(std::min(*answer.prompt.top_logprobs, all.size(0)));
@@ -146,6 +151,8 @@ bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
   scheduler_.append(generated.number, token.id);
   generated.tokens.push_back(token.id);
   if (token.logprobs) generated.logprobs.push_back(*token.logprobs);
+  if (answer.prompt.calculator)
+    for (const int64_t next : answer.prompt.calculator->following(generated.tokens)) answer.given.push_back(next);
   generated.ended = std::find(end_tokens_.begin(), end_tokens_.end(), token.id) != end_tokens_.end();
   generated.seconds = now() - answer.begin;
   if (generated.ended || (answer.prompt.on_token && !answer.prompt.on_token(token))) return true;
@@ -175,7 +182,7 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
     const auto found = answers_.find(part.number);
     if (found == answers_.end()) continue;
     const Answer& answer = found->second;
-    if (!part.is_continued || !answer.sampler.is_argmax() || answer.prompt.top_logprobs ||
+    if (!part.is_continued || !answer.sampler.is_argmax() || answer.prompt.top_logprobs || !answer.given.empty() ||
         std::ssize(answer.answer.tokens) + 1 >= answer.prompt.max_tokens)
       return false;
     ++continued;

@@ -3,12 +3,14 @@
 // a batch of one.
 #pragma once
 #include "device/runtime.h"
+#include "infer/calculator.h"
 #include "infer/decode_graphs.h"
 #include "infer/draft_model.h"
 #include "infer/sampling.h"
 #include "infer/scheduler.h"
 #include "model/model.h"
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,6 +43,7 @@ struct Prompt {
   // and tokens share what was computed for them; without digests, only what is before the first visual row.
   std::vector<std::string> visual_keys = {};
   std::optional<int64_t> top_logprobs = {}; // of so many likeliest tokens besides the chosen one; nothing: none at all
+  const Calculator* calculator = nullptr;   // outlives the batch; null: none
 };
 
 struct GeneratedAnswer {
@@ -102,7 +105,8 @@ class GenerationBatch {
     Prompt prompt; // its tokens are the scheduler's
     Sampler sampler;
     GeneratedAnswer answer;
-    double begin = 0; // of the first pass
+    double begin = 0;               // of the first pass
+    std::deque<int64_t> given = {}; // tokens that follow, whatever the model says
   };
   // A pass whose tokens the device may still be computing.
   struct PassInFlight {
@@ -128,7 +132,7 @@ class GenerationBatch {
   bool wants_logits(const Scheduler::Pass& pass) const;
   void propose_drafts();
   void forget(int64_t number);
-  GeneratedToken pick(const Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
+  GeneratedToken pick(Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
   // Returns whether the answer is over.
   bool append(Answer& answer, GeneratedToken token);
 

@@ -82,6 +82,7 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
     : ops_(registry, execution.operations()) {
   const ModelDirectory directory = ModelDirectory::open(model);
   ends_ = end_tokens(directory.description());
+  calculator_ = Calculator::of_file(directory.description().sole_part(Role::decoder).folder.path / "tokenizer.json");
   model_ = load_model(directory, execution.arena(false));
 }
 
@@ -164,6 +165,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
       sampling.answer += begin;
       Prompt prompt{samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token};
       prompt.top_logprobs = options.top_logprobs;
+      prompt.calculator = calculator_.get();
       batch.add(std::move(prompt));
     }
   }
@@ -192,7 +194,7 @@ std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, a
   for (const Sample& sample : samples) {
     const auto& tokens = sample.texts[0].tokens;
     const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
-    prompts.push_back({tokens, {}, room, {}, {}});
+    prompts.push_back({.tokens = tokens, .max_tokens = room, .calculator = calculator_.get()});
   }
   const int64_t max_frames = attention ? std::numeric_limits<int64_t>::max() : frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {

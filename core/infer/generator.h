@@ -73,6 +73,7 @@ class Generator {
   model::Operations ops_;
   std::vector<int64_t> ends_;
   std::unique_ptr<model::Model> model_, draft_model_; // the second may be null
+  std::unique_ptr<const Calculator> calculator_;      // null: the tokenizer has no tokens for one
 };
 
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its
