@@ -141,7 +141,7 @@ class Exported(unittest.TestCase):
             self.assertTrue(all(torch.equal(tensor, same[name]) for name, tensor in tensors_of("w8a8", part).items()))
 
     def test_bfloat16_activations(self):
-        write_batch(root / "batch.safetensors", TOKENS)
+        write_batch(root / "batch.safetensors", TOKENS, frames)
         for scheme in BITS:
             right = traced(scheme)["logits"]
             run(engine, "trace", root / scheme, "--batch", root / "batch.safetensors", "--dtype", "bf16", "--out", root / "bf16.safetensors")
@@ -200,7 +200,7 @@ class Refused(unittest.TestCase):
         listed = json.loads((target / "fvlm.json").read_text())
         del listed["checksums"]
         (target / "fvlm.json").write_text(json.dumps(listed))
-        write_batch(root / "batch.safetensors", TOKENS)
+        write_batch(root / "batch.safetensors", TOKENS, frames)
         return ["trace", target, "--batch", root / "batch.safetensors", "--out", root / "refused.safetensors"]
 
     def test_damaged_weights(self):
