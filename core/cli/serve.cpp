@@ -64,10 +64,10 @@ std::string token_of(const ParsedOptions& parsed) {
   return token;
 }
 
-serve::HttpServer* serving = nullptr;
+HttpServer* serving = nullptr;
 
 // Stops the server at the first signal; the second one ends the process.
-void stop_at_signals(serve::HttpServer& server) {
+void stop_at_signals(HttpServer& server) {
   serving = &server;
   struct sigaction stops {};
   stops.sa_handler = [](int) { serving->stop(); };
@@ -80,7 +80,7 @@ void stop_at_signals(serve::HttpServer& server) {
 int serve_model(Arguments arguments) {
   const auto parsed = serve_options().parse(arguments);
   if (!parsed) return 0;
-  serve::HttpLimits http;
+  HttpLimits http;
   http.body_bytes = static_cast<uint64_t>(positive(*parsed, "body-limit", 32)) << 20;
   http.connections = positive(*parsed, "connections", http.connections);
   http.idle = std::chrono::seconds(positive(*parsed, "idle", http.idle.count()));
@@ -93,7 +93,7 @@ int serve_model(Arguments arguments) {
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));
-  serve::RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
+  RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
   const std::string token = token_of(*parsed), host = parsed->value_or("host", "127.0.0.1");
 
   AnsweringModel model(*parsed, "serve");
@@ -102,8 +102,8 @@ int serve_model(Arguments arguments) {
   const std::string name = parsed->value_or("name", usual_name);
   serve::ApiServer api(service, {name, token, {}, limits.max_tokens, model.generator.has_attention()},
                        std::move(guard));
-  serve::HttpServer server(host, static_cast<uint16_t>(port), http,
-                           [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
+  HttpServer server(host, static_cast<uint16_t>(port), http,
+                    [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
   stop_at_signals(server);
   const std::string address =
       fmt::format("{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", server.port());

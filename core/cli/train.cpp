@@ -11,6 +11,7 @@
 #include "recipe/print.h"
 #include "report/run_summary.h"
 #include "train/run.h"
+#include "train/stop_signals.h"
 
 #include <fmt/format.h>
 
@@ -108,7 +109,7 @@ int train_stages(Arguments arguments) {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero]\n"
-      "      [--rank-timeout SECONDS] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "      [--rank-timeout SECONDS] [--page [ADDRESS:]PORT] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
       "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
       "torchrun or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a\n"
       "closed terminal saves a checkpoint and exits with 75; a second Ctrl-C exits at once.",
@@ -128,6 +129,8 @@ int train_stages(Arguments arguments) {
       .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
       .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters (ZeRO-1)")
+      .value("page", "[ADDRESS:]PORT",
+             "serve a page that follows the run and can stop it; beyond this machine with FVLM_PAGE_PASSWORD")
       .value("rank-timeout", "SECONDS",
              "of several ranks: take one for lost that keeps the others waiting; default 600")
       .flag("json", "print one JSON document on standard output");
@@ -174,6 +177,9 @@ int train_stages(Arguments arguments) {
     return 0;
   }
   request.write_report = write_report_page;
+  std::shared_ptr<void> page;
+  if (const auto where = parsed->value("page"); where && (!launch || launch->rank == 0))
+    page = open_run_page(request.folder, *where, train::StopSignals::request_stop);
   const auto report = train_together(resolved, request, *parsed, launch);
   if (!launch || launch->rank == 0) print(report, request.folder, request.resume.has_value(), parsed->flag("json"));
   const bool reached_max_steps = request.max_steps >= 0 && report.steps >= request.max_steps;

@@ -1,6 +1,8 @@
 // The verbs of the command line: name, one-line summary, and the function that runs it.
 #pragma once
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -42,6 +44,11 @@ int run_train(Arguments);
 
 // Writes report.html into the folder of a run, which may still be training (tools/report).
 void write_report_page(const std::filesystem::path& run);
+
+// Serves the page of a run on a thread of its own, as long as the returned object lives (tools/report). `where`:
+// [ADDRESS:]PORT. `stop` asks the run to save a checkpoint and stop. Throws Error(usage).
+std::shared_ptr<void> open_run_page(const std::filesystem::path& run, const std::string& where,
+                                    std::function<void()> stop);
 
 // Runs a verb of a group such as "plugin list": dispatches on the first argument, or prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);

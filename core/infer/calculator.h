@@ -1,5 +1,5 @@
-// The calculator of nanochat and GhostVis: what a decoder writes between two special tokens is an expression, whose value
-// follows between two others, whatever the model says.
+// The calculator of nanochat and GhostVis: what a decoder writes between two special tokens is an expression, whose
+// value follows between two others, whatever the model says.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -14,8 +14,8 @@
 
 namespace fvlm::infer {
 
-// The value of numbers, + - * / and parentheses, as Python writes it: 21 / 3 is "7.0". Commas inside numbers are dropped.
-// Nothing for any other text, a division by zero, and whole numbers beyond 64 bits.
+// The value of numbers, + - * / and parentheses, as Python writes it: 21 / 3 is "7.0". Commas inside numbers are
+// dropped. Nothing for any other text, a division by zero, and whole numbers beyond 64 bits.
 std::optional<std::string> calculate(std::string_view expression);
 
 class Calculator {

@@ -18,14 +18,6 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// In a time that does not depend on how many letters are right.
-bool same_secret(std::string_view given, std::string_view expected) {
-  uint8_t differs = given.size() != expected.size();
-  for (size_t i = 0; i < given.size(); ++i)
-    differs |= static_cast<uint8_t>(given[i] ^ expected[expected.empty() ? 0 : i % expected.size()]);
-  return differs == 0;
-}
-
 int status_of(const Error& error) {
   return error.kind() == ErrorKind::usage || error.kind() == ErrorKind::data ? 400
          : error.kind() == ErrorKind::stopped                                ? 503
@@ -134,7 +126,7 @@ void ApiServer::route(const HttpRequest& request, const std::shared_ptr<HttpResp
     response->add_header("X-Frame-Options", "DENY");
     return response->send(200, "text/html; charset=utf-8", chat_page().html);
   }
-  if (!settings_.token.empty() && !same_secret(request.authorization, "Bearer " + settings_.token)) {
+  if (!settings_.token.empty() && !is_same_secret(request.authorization, "Bearer " + settings_.token)) {
     response->add_header("WWW-Authenticate", "Bearer");
     return refuse(*response, 401, "this server wants the header 'Authorization: Bearer TOKEN' with its token",
                   "authentication_error");

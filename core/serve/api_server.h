@@ -1,8 +1,8 @@
 // ApiServer: the routes of `fvlm-engine serve`, OpenAI's API in front of an AnswerService.
 #pragma once
+#include "http/http_server.h"
+#include "http/request_guard.h"
 #include "serve/answer_service.h"
-#include "serve/http_server.h"
-#include "serve/request_guard.h"
 
 #include <atomic>
 #include <map>

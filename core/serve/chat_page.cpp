@@ -1,8 +1,7 @@
 #include "serve/chat_page.h"
 
-#include "base/base64.h"
 #include "base/error.h"
-#include "base/hash.h"
+#include "http/page_policy.h"
 
 #include <fmt/format.h>
 
@@ -13,14 +12,6 @@ namespace fvlm::serve {
 extern const std::string_view page_html, page_css, page_js, media_js; // of page/, by fvlm_embed()
 
 namespace {
-
-// 'sha256-...', by which a policy names an inline script or style sheet.
-std::string source_of(std::string_view text) {
-  const std::string hex = sha256_hex(text);
-  std::string digest;
-  for (size_t at = 0; at < hex.size(); at += 2) digest += static_cast<char>(std::stoi(hex.substr(at, 2), nullptr, 16));
-  return fmt::format("'sha256-{}'", encode_base64(digest));
-}
 
 void fill(std::string& page, std::string_view mark, std::string_view text) {
   const size_t at = page.find(mark);
@@ -37,7 +28,7 @@ const ChatPage& chat_page() {
         std::string(page_html),
         fmt::format("default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data: blob:; "
                     "media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-                    source_of(script), source_of(style))};
+                    policy_source(script), policy_source(style))};
     fill(made.html, "{{style}}", style);
     fill(made.html, "{{script}}", script);
     return made;

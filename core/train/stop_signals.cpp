@@ -2,29 +2,30 @@
 
 #include "base/error.h"
 
+#include <atomic>
 #include <unistd.h>
 
 namespace fvlm::train {
 namespace {
 
-volatile std::sig_atomic_t wanted = 0, asked = 0;
+std::atomic<bool> wanted = false; // also by another thread
+volatile std::sig_atomic_t asked = 0;
 
 extern "C" void note_signal(int) {
   if (asked) _exit(static_cast<int>(ErrorKind::stopped));
   asked = 1;
-  wanted = 1;
+  wanted = true;
 }
 
 // Shells and kernels tell of a closed terminal more than once.
 extern "C" void note_hangup(int) {
-  wanted = 1;
+  wanted = true;
 }
 
 } // namespace
 
 StopSignals::StopSignals() {
   asked = 0;
-  wanted = 0;
   struct sigaction action = {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
@@ -38,6 +39,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  wanted = false; // a request that comes before a run does is for that run
   sigaction(SIGTERM, &term_, nullptr);
   sigaction(SIGINT, &interrupt_, nullptr);
   sigaction(SIGHUP, &hangup_, nullptr);
@@ -45,7 +47,11 @@ StopSignals::~StopSignals() {
 }
 
 bool StopSignals::stop_requested() {
-  return wanted != 0;
+  return wanted;
+}
+
+void StopSignals::request_stop() {
+  wanted = true;
 }
 
 } // namespace fvlm::train

@@ -13,6 +13,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   static bool stop_requested();
+  static void request_stop(); // as a first signal does
 
  private:
   struct sigaction term_, interrupt_, hangup_, pipe_; // what was there before

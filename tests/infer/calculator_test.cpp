@@ -15,14 +15,31 @@ using namespace model;
 namespace {
 
 TEST(Calculator, WritesValuesAsPythonDoes) {
-  const std::pair<const char*, const char*> values[] = {
-      {"12 + 30", "42"},    {"2*3-10", "-4"},        {"2-3-4", "-5"},      {"12/4", "3.0"},
-      {"10/4*2", "5.0"},    {"0.1 + 0.2", "0.30000000000000004"},          {"1,200*3", "3600"},
-      {"-(2+3)*-4", "20"},  {"1.5*2", "3.0"},        {"5.", "5.0"},        {".5*4", "2.0"},
-      {"+7", "7"},          {"7 * (1 + 1)", "14"},   {"1e3", nullptr},     {"1/3", "0.3333333333333333"},
-      {"2**3", nullptr},    {"1/0", nullptr},        {"", nullptr},        {"3 4", nullptr},
-      {"(1+2", nullptr},    {"x + 1", nullptr},      {"1..2", nullptr},    {"10000000000/0.0000001", "1e+17"},
-      {"9223372036854775807+1", nullptr},            {"__import__('os')", nullptr}};
+  const std::pair<const char*, const char*> values[] = {{"12 + 30", "42"},
+                                                        {"2*3-10", "-4"},
+                                                        {"2-3-4", "-5"},
+                                                        {"12/4", "3.0"},
+                                                        {"10/4*2", "5.0"},
+                                                        {"0.1 + 0.2", "0.30000000000000004"},
+                                                        {"1,200*3", "3600"},
+                                                        {"-(2+3)*-4", "20"},
+                                                        {"1.5*2", "3.0"},
+                                                        {"5.", "5.0"},
+                                                        {".5*4", "2.0"},
+                                                        {"+7", "7"},
+                                                        {"7 * (1 + 1)", "14"},
+                                                        {"1e3", nullptr},
+                                                        {"1/3", "0.3333333333333333"},
+                                                        {"2**3", nullptr},
+                                                        {"1/0", nullptr},
+                                                        {"", nullptr},
+                                                        {"3 4", nullptr},
+                                                        {"(1+2", nullptr},
+                                                        {"x + 1", nullptr},
+                                                        {"1..2", nullptr},
+                                                        {"10000000000/0.0000001", "1e+17"},
+                                                        {"9223372036854775807+1", nullptr},
+                                                        {"__import__('os')", nullptr}};
   for (const auto& [expression, value] : values)
     EXPECT_EQ(calculate(expression), value ? std::optional<std::string>(value) : std::nullopt) << expression;
   EXPECT_FALSE(calculate(std::string(100000, '(')));
@@ -33,25 +50,30 @@ TEST(Calculator, WritesValuesAsPythonDoes) {
 Tokenizer tokenizer_with(const std::vector<std::pair<std::string, int64_t>>& ids) {
   auto json = test::small_tokenizer();
   auto& vocabulary = json["model"]["vocab"];
+  vocabulary["<|im_start|>"] = 259;
+  vocabulary["<|im_end|>"] = 260;
   int64_t size = 261;
   for (const auto& [text, id] : ids) {
-    const auto there = std::find_if(vocabulary.begin(), vocabulary.end(), [&](const auto& entry) { return entry == id; });
+    const auto there =
+        std::find_if(vocabulary.begin(), vocabulary.end(), [&](const auto& entry) { return entry == id; });
     const bool is_special = text.size() > 1;
     const int64_t other = is_special ? size++ : vocabulary.at(text).get<int64_t>();
     if (there != vocabulary.end()) *there = other;
-    if (is_special)
-      json["added_tokens"].push_back({{"id", id}, {"content", text}, {"special", true}});
-    else
-      vocabulary[text] = id;
+    vocabulary[text] = id;
+    if (is_special) json["added_tokens"].push_back({{"id", id}, {"content", text}, {"special", true}});
   }
   return Tokenizer::from_json(json.dump(), "test");
 }
 
 TEST(Calculator, TheValueFollowsWhateverTheModelSays) {
   Tiny tiny(tiny_config(), at::kFloat);
-  const auto answer_to = [&](std::vector<int64_t> tokens, int64_t length, const Calculator* calculator, int64_t drafts) {
+  const auto answer_to = [&](std::vector<int64_t> tokens, int64_t length, const Calculator* calculator,
+                             int64_t drafts) {
     GenerationBatch batch(tiny.model, *tiny.operations, {}, {.draft_tokens = drafts});
-    batch.add({.tokens = std::move(tokens), .max_tokens = length, .calculator = calculator});
+    batch.add({.tokens = std::move(tokens),
+               .max_tokens = length,
+               .sampling = {.repetition_penalty = 100}, // or a tiny model repeats itself
+               .calculator = calculator});
     batch.add({.tokens = {5, 6}, .max_tokens = 3, .calculator = calculator}); // another one beside it
     return batch.finish().at(0).tokens;
   };

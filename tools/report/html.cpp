@@ -123,4 +123,22 @@ std::string further_colours() {
   return rules;
 }
 
+std::string cell(std::string_view text) {
+  return fmt::format("<td>{}</td>", escaped(text));
+}
+
+std::string text_cell(std::string_view text, std::string_view traits) {
+  return fmt::format("<td class=\"text{}{}\">{}</td>", traits.empty() ? "" : " ", traits, escaped(text));
+}
+
+std::string table(const std::vector<std::string>& header, const std::string& rows, std::string_view traits) {
+  std::string head;
+  for (const auto& name : header)
+    head += name.starts_with('<') ? fmt::format("<th class=\"text\">{}</th>", escaped(name.substr(1)))
+                                  : fmt::format("<th>{}</th>", escaped(name));
+  return fmt::format(
+      "<div class=\"wide\"><table class=\"{}\"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>\n", traits,
+      head, rows);
+}
+
 } // namespace fvlm::report

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fvlm::report {
 
@@ -19,6 +20,11 @@ std::string fixed(const std::optional<double>& value);                     // "0
 std::string percent(const std::optional<double>& share, int decimals = 1); // "98.4 %", with a narrow space
 std::string count_text(const std::optional<double>& value);                // whole, grouped
 std::string short_count(double value);                                     // "4.1 M"
+
+std::string cell(std::string_view text); // of a table, right-aligned
+std::string text_cell(std::string_view text, std::string_view traits = "");
+// A table that scrolls on a narrow screen. Columns whose name starts with '<' are left-aligned.
+std::string table(const std::vector<std::string>& header, const std::string& rows, std::string_view traits = "");
 
 // A class that sets --c to a colour: from 1 on the palette of page/style.css, then those of further_colours(). The
 // first 64 are all different.

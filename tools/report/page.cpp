@@ -1,56 +1,15 @@
 #include "report/page.h"
 
-#include "base/error.h"
 #include "base/file.h"
 #include "report/html.h"
+#include "report/page_layout.h"
 #include "report/sections.h"
 
 #include <fmt/format.h>
 
-#include <map>
-
 namespace fvlm::report {
 
-extern const std::string_view page_html, style_css, script_js; // page/
-
 namespace {
-
-// Replaces each {{name}} in the template by its value, which is not searched for names itself.
-std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
-  std::string out;
-  for (size_t at = 0;;) {
-    size_t open = page.find("{{", at), close = page.find("}}", open);
-    if (open == page.npos || close == page.npos) return out.append(page.substr(at));
-    out += page.substr(at, open - at);
-    auto value = values.find(page.substr(open + 2, close - open - 2));
-    if (value == values.end())
-      throw Error(ErrorKind::internal, fmt::format("page.html has the placeholder {}, which has no value",
-                                                   page.substr(open, close + 2 - open)));
-    out += value->second;
-    at = close + 2;
-  }
-}
-
-struct Section {
-  const char *anchor, *title;
-  std::string content;
-};
-
-std::string sections_html(const std::vector<Section>& sections) {
-  std::string out;
-  for (const auto& section : sections)
-    if (!section.content.empty())
-      out += fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", section.anchor, section.title,
-                         section.content);
-  return out;
-}
-
-std::string contents_html(const std::vector<Section>& sections) {
-  std::string out;
-  for (const auto& section : sections)
-    if (!section.content.empty()) out += fmt::format("<a href=\"#{}\">{}</a>", section.anchor, section.title);
-  return out;
-}
 
 std::string about(const RecordedRun& run) {
   std::string out;
@@ -65,13 +24,7 @@ std::string about(const RecordedRun& run) {
   return out;
 }
 
-std::string notes_html(const std::vector<std::string>& notes) {
-  std::string out;
-  for (const auto& note : notes) out += fmt::format("<li>{}</li>", escaped(note));
-  return out.empty() ? "" : "<ul class=\"notes\">" + out + "</ul>\n";
-}
-
-std::string report_html(const RecordedRun& run, std::vector<std::string>& notes) {
+std::string report_html(const RecordedRun& run, std::vector<std::string>& notes, bool is_live = false) {
   PageInput input{run, {}, last_evaluations(run), {}, {}, {}};
   for (const auto& stage : run.stages) input.figures.push_back(figures_of(stage));
   input.plan = read_plan_values(run.folder);
@@ -98,13 +51,7 @@ std::string report_html(const RecordedRun& run, std::vector<std::string>& notes)
         sections.back().content;
   sections.push_back({"notes", "Not in this report", notes_html(notes)});
   std::string name = run.name.empty() ? run.folder.filename().string() : run.name;
-  return filled(page_html, {{"title", escaped(name)},
-                            {"style", std::string(style_css) + further_colours()},
-                            {"script", std::string(script_js)},
-                            {"about", about(run)},
-                            {"contents", contents_html(sections)},
-                            {"cards", headline_cards(input)},
-                            {"sections", sections_html(sections)}});
+  return page_html_of({"Training report", name, about(run), headline_cards(input), std::move(sections), is_live});
 }
 
 } // namespace
@@ -118,6 +65,11 @@ Report write_report(const std::filesystem::path& folder, const std::filesystem::
   report.bytes = html.size();
   write_file_atomic(file, html);
   return report;
+}
+
+std::string live_report(const std::filesystem::path& folder) {
+  std::vector<std::string> notes;
+  return report_html(read_run(folder), notes, true);
 }
 
 Report write_report(const std::filesystem::path& folder) {

@@ -23,4 +23,7 @@ struct Report {
 Report write_report(const std::filesystem::path& run, const std::filesystem::path& file);
 Report write_report(const std::filesystem::path& run);
 
+// The same as HTML that follows the run, for live_page.h to serve.
+std::string live_report(const std::filesystem::path& run);
+
 } // namespace fvlm::report

@@ -17,30 +17,11 @@ std::string card(std::string_view label, std::string_view value, std::string_vie
                      escaped(value), escaped(below));
 }
 
-std::string cell(std::string_view text) {
-  return fmt::format("<td>{}</td>", escaped(text));
-}
-
 // A fraction as a number with a bar in the background.
 std::string bar_cell(const std::optional<double>& share) {
   if (!share) return cell("–");
   return fmt::format(R"(<td class="bar"><i style="--share:{:.3f}"></i><span>{}</span></td>)",
                      std::clamp(*share, 0.0, 1.0), percent(share));
-}
-
-// A table that scrolls on a narrow screen. Columns whose name starts with '<' are left-aligned.
-std::string table(const std::vector<std::string>& header, const std::string& rows, std::string_view traits = "") {
-  std::string head;
-  for (const auto& name : header)
-    head += name.starts_with('<') ? fmt::format("<th class=\"text\">{}</th>", escaped(name.substr(1)))
-                                  : fmt::format("<th>{}</th>", escaped(name));
-  return fmt::format(
-      "<div class=\"wide\"><table class=\"{}\"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>\n", traits,
-      head, rows);
-}
-
-std::string text_cell(std::string_view text, std::string_view traits = "") {
-  return fmt::format("<td class=\"text{}{}\">{}</td>", traits.empty() ? "" : " ", traits, escaped(text));
 }
 
 std::string word_of(std::string mode) {

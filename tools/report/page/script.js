@@ -1,6 +1,6 @@
 // The read-out of the curves: what each line has at the step under the pointer. The page says all else without it.
 "use strict";
-(() => {
+const readCharts = (() => {
   const text = (value, format) => {
     if (format === "percent") return (100 * value).toFixed(1) + "\u202f%";
     const size = Math.abs(value);
@@ -22,48 +22,51 @@
     return made;
   };
 
-  for (const chart of document.querySelectorAll(".chart")) {
-    const area = chart.querySelector(".area");
-    const data = JSON.parse(chart.querySelector("script").textContent);
-    const hair = element("div", "hair"), read = element("div", "read");
-    let shown = false;
+  return (root) => {
+    for (const chart of root.querySelectorAll(".chart")) {
+      const area = chart.querySelector(".area");
+      const data = JSON.parse(chart.querySelector("script").textContent);
+      const hair = element("div", "hair"), read = element("div", "read");
+      let shown = false;
 
-    const hide = () => {
-      if (!shown) return;
-      shown = false;
-      hair.remove();
-      read.remove();
-    };
+      const hide = () => {
+        if (!shown) return;
+        shown = false;
+        hair.remove();
+        read.remove();
+      };
 
-    const show = (event) => {
-      const box = area.getBoundingClientRect();
-      const x = data.from + (data.to - data.from) * Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-      // All lines are read at the point, of any of them, that is nearest.
-      let at = null;
-      for (const line of data.lines) {
-        const i = nearest(line.x, x);
-        if (line.y[i] !== null && (at === null || Math.abs(line.x[i] - x) < Math.abs(at - x))) at = line.x[i];
-      }
-      if (at === null) return hide();
-      const stage = data.stages.find(([, begin, end]) => at >= begin && at <= end) || ["", 0, 0];
-      read.replaceChildren(element("p", "", `${data.stages.length > 1 ? stage[0] + " " : ""}step ${text(at - stage[1])}`));
-      for (const line of data.lines) {
-        const i = nearest(line.x, at);
-        if (line.y[i] === null || Math.abs(line.x[i] - at) > (data.to - data.from) / 50) continue;
-        const row = element("div");
-        row.append(element("span", line.colour, line.name), element("b", "", text(line.y[i], data.format)));
-        read.append(row);
-      }
-      if (!shown) area.append(hair, read);
-      shown = true;
-      const left = (at - data.from) / (data.to - data.from);
-      hair.style.left = `${100 * left}%`;
-      read.style.left = left < 0.5 ? `calc(${100 * left}% + .6rem)` : "auto";
-      read.style.right = left < 0.5 ? "auto" : `calc(${100 * (1 - left)}% + .6rem)`;
-    };
+      const show = (event) => {
+        const box = area.getBoundingClientRect();
+        const x = data.from + (data.to - data.from) * Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+        // All lines are read at the point, of any of them, that is nearest.
+        let at = null;
+        for (const line of data.lines) {
+          const i = nearest(line.x, x);
+          if (line.y[i] !== null && (at === null || Math.abs(line.x[i] - x) < Math.abs(at - x))) at = line.x[i];
+        }
+        if (at === null) return hide();
+        const stage = data.stages.find(([, begin, end]) => at >= begin && at <= end) || ["", 0, 0];
+        read.replaceChildren(element("p", "", `${data.stages.length > 1 ? stage[0] + " " : ""}step ${text(at - stage[1])}`));
+        for (const line of data.lines) {
+          const i = nearest(line.x, at);
+          if (line.y[i] === null || Math.abs(line.x[i] - at) > (data.to - data.from) / 50) continue;
+          const row = element("div");
+          row.append(element("span", line.colour, line.name), element("b", "", text(line.y[i], data.format)));
+          read.append(row);
+        }
+        if (!shown) area.append(hair, read);
+        shown = true;
+        const left = (at - data.from) / (data.to - data.from);
+        hair.style.left = `${100 * left}%`;
+        read.style.left = left < 0.5 ? `calc(${100 * left}% + .6rem)` : "auto";
+        read.style.right = left < 0.5 ? "auto" : `calc(${100 * (1 - left)}% + .6rem)`;
+      };
 
-    area.addEventListener("pointermove", show);
-    area.addEventListener("pointerdown", show);
-    area.addEventListener("pointerleave", hide);
-  }
+      area.addEventListener("pointermove", show);
+      area.addEventListener("pointerdown", show);
+      area.addEventListener("pointerleave", hide);
+    }
+  };
 })();
+readCharts(document);

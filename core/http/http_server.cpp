@@ -1,7 +1,7 @@
-#include "serve/http_server.h"
+#include "http/http_server.h"
 
 #include "base/error.h"
-#include "serve/pending_response.h"
+#include "http/pending_response.h"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace fvlm::serve {
+namespace fvlm {
 namespace {
 
 namespace asio = boost::asio;
@@ -321,4 +321,4 @@ void HttpServer::stop() {
   [[maybe_unused]] const ssize_t written = write(state_->wake, &one, sizeof one);
 }
 
-} // namespace fvlm::serve
+} // namespace fvlm

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-namespace fvlm::serve {
+namespace fvlm {
 
 struct HttpRequest {
   std::string method, path;                              // the path without the query
@@ -70,4 +70,4 @@ class HttpServer {
   std::unique_ptr<State> state_;
 };
 
-} // namespace fvlm::serve
+} // namespace fvlm

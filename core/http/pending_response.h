@@ -1,6 +1,6 @@
 // PendingResponse: what a handler has answered, on its way to the connection that sends it. Outbox: how it gets there.
 #pragma once
-#include "serve/http_server.h"
+#include "http/http_server.h"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace fvlm::serve {
+namespace fvlm {
 
 // Changes that other threads make on the server's thread. Those that come together wake it once.
 class Outbox {
@@ -150,4 +150,4 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false};
 };
 
-} // namespace fvlm::serve
+} // namespace fvlm

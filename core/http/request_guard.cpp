@@ -1,4 +1,4 @@
-#include "serve/request_guard.h"
+#include "http/request_guard.h"
 
 #include "base/error.h"
 #include "base/text.h"
@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace fvlm::serve {
+namespace fvlm {
 namespace {
 
 std::string lower_case(std::string text) {
@@ -69,4 +69,11 @@ std::optional<RequestGuard::Refusal> RequestGuard::check(const HttpRequest& requ
   return std::nullopt;
 }
 
-} // namespace fvlm::serve
+bool is_same_secret(std::string_view given, std::string_view expected) {
+  uint8_t differs = given.size() != expected.size();
+  for (size_t i = 0; i < given.size(); ++i)
+    differs |= static_cast<uint8_t>(given[i] ^ expected[expected.empty() ? 0 : i % expected.size()]);
+  return differs == 0;
+}
+
+} // namespace fvlm
