@@ -18,6 +18,7 @@ struct Verb {
 int run_bench(Arguments);
 int run_chat(Arguments);
 int run_check(Arguments);
+int run_completion(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_data(Arguments);
@@ -42,6 +43,8 @@ int run_train(Arguments);
 
 // Writes report.html into the folder of a run, which may still be training (tools/report).
 void write_report_page(const std::filesystem::path& run);
+
+std::span<const Verb> all_verbs();
 
 // Runs a verb of a group such as "plugin list": dispatches on the first argument, or prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);
