@@ -3,8 +3,11 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/failure.h"
+#include "cli/manual.h"
 #include "cli/options.h"
+#include "cli/plugin_options.h"
 #include "cli/verb.h"
+#include "cli/version.h"
 
 #include <fmt/format.h>
 
@@ -36,13 +39,15 @@ constexpr Verb verbs[] = {
     {"report", "write an HTML report of a run", run_report},
     {"bench", "measure speed on this machine, against PyTorch", run_bench},
     {"doctor", "show which devices and libraries can be used", run_doctor},
+    {"completion", "print completion of these verbs for bash, zsh or fish", run_completion},
 };
 
 constexpr const char* footer = R"(
 Exit codes: 0 done, 1 defect in fvlm-engine, 2 usage, 3 recipe, 4 data, 5 plugin, 6 device or LibTorch,
 7 cannot write output, 8 training diverged, 75 stopped but resumable. With --json a failure is a document, too:
 {"ok": false, "error": {"kind", "code", "what", "where", "advice"}}. NO_COLOR is respected.
-`fvlm-engine help VERB` describes a verb, with an example first.
+`fvlm-engine help VERB` describes a verb, with an example first; `help --man` prints all of it as a manual page;
+`--version` says how the program was built.
 )";
 
 void print_help() {
@@ -54,6 +59,10 @@ void print_help() {
 }
 
 int run(Arguments arguments) {
+  if (arguments.size() == 2 && arguments[0] == "help" && arguments[1] == "--man") {
+    fmt::print("{}", manual_page());
+    return 0;
+  }
   // `help plugin check` is the same as `plugin check --help`.
   if (arguments.size() > 1 && arguments[0] == "help") {
     std::vector<std::string> words(arguments.begin() + 1, arguments.end());
@@ -65,7 +74,11 @@ int run(Arguments arguments) {
     return arguments.empty() ? static_cast<int>(ErrorKind::usage) : 0;
   }
   if (arguments[0] == "--version") {
-    fmt::print("fvlm-engine {}\n", FVLM_VERSION);
+    const bool json = arguments.size() == 2 && arguments[1] == "--json";
+    if (arguments.size() > 1 && !json)
+      throw Error(ErrorKind::usage, fmt::format("--version: unexpected argument '{}'", arguments[1]))
+          .advise("usage: fvlm-engine --version [--json]");
+    fmt::print("{}", json ? dump(version_json()) : version_text());
     return 0;
   }
   std::vector<std::string> names;
@@ -90,7 +103,16 @@ int flush_output(int code) {
 
 } // namespace
 
+std::span<const Verb> all_verbs() {
+  return verbs;
+}
+
 int run_group(const char* group, const char* summary, std::span<const Verb> members, Arguments arguments) {
+  if (VerbHelp* help = verb_being_described()) {
+    help->description = summary;
+    for (const Verb& verb : members) help->members.push_back(describe(verb, std::string(group) + " "));
+    return 0;
+  }
   std::vector<std::string> names;
   for (const Verb& verb : members) names.push_back(verb.name);
   if (!arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h") {

@@ -8,12 +8,33 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace fvlm::cli {
 namespace po = boost::program_options;
 
 namespace {
 bool json_was_requested = false;
+VerbHelp* being_described = nullptr;
+} // namespace
+
+VerbHelp* verb_being_described() {
+  return being_described;
+}
+
+VerbHelp describe(const Verb& verb, const std::string& prefix) {
+  VerbHelp help;
+  help.name = prefix + verb.name;
+  help.summary = verb.summary;
+  VerbHelp* const outer = std::exchange(being_described, &help);
+  try {
+    verb.run({});
+  } catch (...) {
+    being_described = outer;
+    throw;
+  }
+  being_described = outer;
+  return help;
 }
 
 bool json_requested() {
@@ -176,7 +197,19 @@ Options::Words Options::named_positionals(const std::vector<std::string>& given)
   return words;
 }
 
+void Options::describe_in(VerbHelp& help) const {
+  help.usage = usage_;
+  help.description = summary_;
+  help.example = example_;
+  for (const auto& positional : positionals_) help.positionals.push_back({positional.name, "", positional.help});
+  for (const auto& option : named_) help.options.push_back({option.name, option.placeholder, option.help});
+}
+
 std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
+  if (being_described) {
+    describe_in(*being_described);
+    return std::nullopt;
+  }
   const bool has_json =
       std::any_of(named_.begin(), named_.end(), [](const Named& each) { return each.name == "json"; });
   json_was_requested = has_json && std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();

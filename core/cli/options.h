@@ -16,6 +16,22 @@ bool json_requested();
 // Notes that --json is among the words of a verb that does not exist.
 void note_json_request(Arguments arguments);
 
+// What a verb says of itself, from which its manual page and the completion of shells are written.
+struct VerbHelp {
+  struct Word {
+    std::string name, placeholder, help; // a flag and a positional have no placeholder
+  };
+  std::string name, summary;               // "plugin list", and its line in the table of verbs
+  std::string usage, description, example; // of a group: the description alone
+  std::vector<Word> positionals, options;
+  std::vector<VerbHelp> members; // of a group
+};
+
+// Calls a verb so that it describes itself and does nothing else. Verbs of the module load LibTorch for it. `prefix`:
+// the words before its name, as "plugin ".
+VerbHelp describe(const Verb& verb, const std::string& prefix = "");
+VerbHelp* verb_being_described(); // null: the running verb does its work
+
 class ParsedOptions {
  public:
   bool flag(const std::string& name) const;
@@ -45,7 +61,7 @@ class Options {
   Options& value(std::string name, std::string placeholder, std::string help);
   Options& required_value(std::string name, std::string placeholder, std::string help);
 
-  // Returns nothing after printing the help page for --help. Throws Error(usage) with a suggestion.
+  // Returns nothing after printing the help page for --help, and in describe(). Throws Error(usage) with a suggestion.
   std::optional<ParsedOptions> parse(Arguments arguments) const;
   std::string help() const;
 
@@ -62,6 +78,7 @@ class Options {
   Words read(Arguments arguments) const; // positional arguments are under "positional"
   Words named_positionals(const std::vector<std::string>& given) const;
   Error usage_error(std::string what) const; // its advice is the usage line
+  void describe_in(VerbHelp& help) const;
   std::string program_ = "fvlm-engine", usage_, summary_, example_;
   std::vector<Positional> positionals_;
   std::vector<Named> named_;

@@ -42,6 +42,13 @@ fs::path python_of_path() {
   return {};
 }
 
+// The Python whose environment the program was installed into, as pip installs the wheel.
+fs::path python_of_environment() {
+  const fs::path python = program_folder() / "python3";
+  std::error_code ignored;
+  return fs::exists(python, ignored) ? python : fs::path();
+}
+
 // Prints the folder of the torch package. find_spec does not import it. Python runs isolated (-I), so that neither the
 // working folder nor PYTHONPATH adds modules; of what -I excludes, only the user's site-packages are searched.
 constexpr const char* where_is_torch = R"(
@@ -72,6 +79,10 @@ std::string first_line_of(const fs::path& program, std::vector<std::string> word
   } catch (const Error&) {
     return "";
   }
+}
+
+fs::path torch_of(const fs::path& python) {
+  return first_line_of(python, {"-I", "-c", where_is_torch});
 }
 
 // Throws Error(plugin) where anybody but root, the user and the program's owner could change what will be loaded: the
@@ -165,11 +176,12 @@ TorchLibrary find_torch() {
   if (const char* own = std::getenv("FVLM_TORCH"); own && *own) {
     if (search.try_folder("FVLM_TORCH", own)) return search.found();
   } else {
-    if (search.try_folder("the build tree", recorded_by_build()) || search.try_folder("the cache", cached_torch()))
-      return search.found();
-    const fs::path python = python_of_path();
-    const std::string answer = python.empty() ? "" : first_line_of(python, {"-I", "-c", where_is_torch});
-    if (search.try_folder(python.empty() ? "python3 of PATH" : python.string(), answer)) return search.found();
+    if (search.try_folder("the build tree", recorded_by_build())) return search.found();
+    const fs::path environment = python_of_environment(), python = python_of_path();
+    if (!environment.empty() && search.try_folder(environment.string(), torch_of(environment))) return search.found();
+    if (search.try_folder("the cache", cached_torch())) return search.found();
+    const std::string where = python.empty() ? "python3 of PATH" : python.string();
+    if (search.try_folder(where, python.empty() ? "" : torch_of(python))) return search.found();
   }
   Error error(ErrorKind::device, "LibTorch 2.11 was not found:\n  " + join(search.notes(), "\n  "));
   if (!search.advice().empty()) throw error.advise(search.advice());

@@ -13,10 +13,10 @@ struct TorchLibrary {
   std::vector<std::string> passed_over; // candidates that were rejected before, each with the reason
 };
 
-// Searches FVLM_TORCH, the path recorded in the build tree, the per-machine cache, and the python3 of PATH, in this
-// order. LibTorch's code runs with the user's rights, so every folder on the path to it has to pass the trust checks of
-// plugins (plugin/trust.h), and the working folder has no influence. Throws Error(device) that lists every place it
-// searched and what was wrong there.
+// Searches FVLM_TORCH, the path recorded in the build tree, the Python environment that the program is installed in,
+// the per-machine cache, and the python3 of PATH, in this order. LibTorch's code runs with the user's rights, so every
+// folder on the path to it has to pass the trust checks of plugins (plugin/trust.h), and the working folder has no
+// influence. Throws Error(device) that lists every place it searched and what was wrong there.
 TorchLibrary find_torch();
 
 // Loads its libraries globally. Call it once per process.

@@ -20,6 +20,7 @@ struct Verb {
 int run_bench(Arguments);
 int run_chat(Arguments);
 int run_check(Arguments);
+int run_completion(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_data(Arguments);
@@ -49,6 +50,8 @@ void write_report_page(const std::filesystem::path& run);
 // [ADDRESS:]PORT. `stop` asks the run to save a checkpoint and stop. Throws Error(usage).
 std::shared_ptr<void> open_run_page(const std::filesystem::path& run, const std::string& where,
                                     std::function<void()> stop);
+
+std::span<const Verb> all_verbs();
 
 // Runs a verb of a group such as "plugin list": dispatches on the first argument, or prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);

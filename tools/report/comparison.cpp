@@ -134,13 +134,14 @@ std::string evaluation_rows(const Compared& compared, const std::string& stage) 
   std::string rows;
   for (const auto& [set, mode] : sets)
     for (const char* value : {"accuracy", "loss", "bits_per_byte", "reward_accuracy"})
-      rows += row_of(compared, stage, fmt::format("{}, {}: {}", set, mode, value), [&](const RecordedRun& run) -> std::string {
-        for (const EvaluationLine& line : last[static_cast<size_t>(&run - compared.runs.data())])
-          if (line.stage == stage && line.set == set && line.mode == mode)
-            if (const auto number = line.find(value))
-              return std::string_view(value).ends_with("accuracy") ? percent(number) : fixed(number);
-        return nothing;
-      });
+      rows += row_of(compared, stage, fmt::format("{}, {}: {}", set, mode, value),
+                     [&](const RecordedRun& run) -> std::string {
+                       for (const EvaluationLine& line : last[static_cast<size_t>(&run - compared.runs.data())])
+                         if (line.stage == stage && line.set == set && line.mode == mode)
+                           if (const auto number = line.find(value))
+                             return std::string_view(value).ends_with("accuracy") ? percent(number) : fixed(number);
+                       return nothing;
+                     });
   return rows;
 }
 
@@ -171,7 +172,8 @@ std::string column_chart(const Compared& compared, const std::string& stage, con
     const size_t reach = std::clamp<size_t>(x.size() / 30, 1, 200);
     const std::string& name = compared.names[run];
     chart.lines.push_back({name, static_cast<int>(run) + 1, true, false, x, *values});
-    chart.lines.push_back({name + ", smoothed", static_cast<int>(run) + 1, false, false, x, smoothed(*values, reach), name});
+    chart.lines.push_back(
+        {name + ", smoothed", static_cast<int>(run) + 1, false, false, x, smoothed(*values, reach), name});
   }
   chart.stages = {{stage, 0, end}};
   return chart_html(chart);
@@ -234,7 +236,10 @@ Comparison write_comparison(const std::vector<fs::path>& folders, const fs::path
   }
   made.differences = differences_of(compared.runs);
   const std::string html =
-      page_html_of({"Comparison of runs", join(made.names, ", "), "", "",
+      page_html_of({"Comparison of runs",
+                    join(made.names, ", "),
+                    "",
+                    "",
                     {{"plan", "What the plans differ in", differences_table(made.differences, made.names)},
                      {"results", "Results", results(compared)},
                      {"curves", "Curves", curves(compared)},

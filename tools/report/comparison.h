@@ -1,4 +1,5 @@
-// Several runs on one page: what their plans differ in, their results beside each other, and their curves over each other.
+// Several runs on one page: what their plans differ in, their results beside each other, and their curves over each
+// other.
 #pragma once
 #include "report/recorded_run.h"
 

@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t log_bytes = 32 << 10;  // of the log's end
-constexpr auto making_share = 20;        // a page is made anew after so many times as long as the last one took
+constexpr int64_t log_bytes = 32 << 10; // of the log's end
+constexpr auto making_share = 20;       // a page is made anew after so many times as long as the last one took
 constexpr const char* html_type = "text/html; charset=utf-8";
 
 // The process that trains holds a lock (train/run_folder.h).
@@ -55,8 +55,12 @@ std::string password_of(const std::string& authorization) {
 }
 
 std::string page_without_run(const fs::path& run, const Error& error) {
-  return page_html_of({"Training report", run.filename().string(), "", "",
-                       {{"notes", "No report yet", notes_html({error.what()})}}, true});
+  return page_html_of({"Training report",
+                       run.filename().string(),
+                       "",
+                       "",
+                       {{"notes", "No report yet", notes_html({error.what()})}},
+                       true});
 }
 
 } // namespace

@@ -12,8 +12,8 @@ struct Section {
 };
 
 struct Layout {
-  const char* kind; // above the title: "Training report"
-  std::string title; // plain text
+  const char* kind;         // above the title: "Training report"
+  std::string title;        // plain text
   std::string about, cards; // HTML; may be empty
   std::vector<Section> sections;
   bool is_live = false; // page/live.js follows the run, over HTTP
