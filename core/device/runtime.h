@@ -67,8 +67,8 @@ class Runtime {
   // event for their completion.
   virtual std::shared_ptr<Event> copy_on_prefetch_stream(const Event& after, const std::function<void()>& copies) = 0;
   // Runs `work`, which enqueues on the communication stream, the cudaStream_t that it is given: after everything
-  // enqueued before, concurrently with what the current stream gets next. Returns an event for its completion. Can be
-  // captured, where the current stream waits for the event before the capture ends.
+  // enqueued before, on the side stream, too, concurrently with what the current stream gets next. Returns an event for
+  // its completion. Can be captured, where the current stream waits for the event before the capture ends.
   virtual std::shared_ptr<Event> run_on_communication_stream(const std::function<void(void* stream)>& work) = 0;
   // Makes the current stream wait for the event.
   virtual void wait_event(const Event& event) = 0;

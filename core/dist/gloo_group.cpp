@@ -85,7 +85,7 @@ class GlooGroup : public Group {
 
   template <class Launch>
   PendingPointer start(const at::Tensor& host, const at::Tensor& target, const Launch& launch) {
-    watch_.count_collective();
+    watch_.count_collectives();
     std::vector<WorkPointer> works;
     try {
       launch(works);

@@ -38,6 +38,9 @@ class Group {
   // Begins to end operations that wait for a rank which was lost: no more are called.
   virtual void abort() {}
 
+  // A CUDA graph was replayed that has so many operations: for who counts how far a rank has got.
+  virtual void count_replayed(int64_t /*operations*/) {}
+
   // In place; every rank has the same bits afterwards.
   [[nodiscard]] virtual PendingPointer all_reduce(const at::Tensor& values, Reduction reduction) = 0;
   [[nodiscard]] virtual PendingPointer broadcast(const at::Tensor& values, int64_t from) = 0;

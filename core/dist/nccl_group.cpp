@@ -55,6 +55,7 @@ class NcclGroup : public Group {
 
   const char* name() const override { return "nccl"; }
   bool is_capturable() const override { return true; }
+  void count_replayed(int64_t operations) override { watch_.count_collectives(operations); }
   // NCCL ends its kernels, and then waits until the graphs that captured it are destroyed, which is the caller's to do.
   void abort() override {
     if (!communicator_) return;
@@ -134,7 +135,7 @@ class NcclGroup : public Group {
   }
 
   PendingPointer start(const std::function<void(nccl::Stream)>& enqueue) {
-    watch_.count_collective();
+    watch_.count_collectives();
     return std::make_unique<NcclPending>(device::runtime()->run_on_communication_stream(enqueue));
   }
 

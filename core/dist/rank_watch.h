@@ -48,7 +48,7 @@ class RankWatch {
 
   // What the main thread does from here on: "forward and backward" of a step of a stage. [main thread]
   void enter(const char* phase, const std::string& stage, int64_t step);
-  void count_collective() { ++collectives_; }
+  void count_collectives(int64_t more = 1) { collectives_ += more; }
   // Between these two the main thread waits for a device, which waits for other ranks.
   void wait_for_device(bool waits);
 

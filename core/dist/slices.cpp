@@ -31,4 +31,14 @@ std::vector<Slice> divide(int64_t elements, int64_t ranks, std::span<const Slice
   return slices;
 }
 
+std::vector<Slice> inside(std::span<const Slice> slices, const Slice& part) {
+  std::vector<Slice> found;
+  for (const Slice& slice : slices) {
+    const int64_t begin = std::clamp(slice.begin, part.begin, part.end()),
+                  end = std::clamp(slice.end(), part.begin, part.end());
+    found.push_back({begin - part.begin, end - begin});
+  }
+  return found;
+}
+
 } // namespace fvlm::dist

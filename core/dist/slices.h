@@ -16,4 +16,7 @@ struct Slice {
 // one of `whole`, which are sorted and do not overlap; where it can, it begins at a multiple of 64 elements.
 std::vector<Slice> divide(int64_t elements, int64_t ranks, std::span<const Slice> whole = {});
 
+// What of each slice is inside a part of the buffer, counted from the beginning of that part.
+std::vector<Slice> inside(std::span<const Slice> slices, const Slice& part);
+
 } // namespace fvlm::dist

@@ -26,14 +26,15 @@ const PackedScheme* scheme_of(const ParameterBlock& block, const ArenaOptions& o
 
 } // namespace
 
+// There is a buffer for what trains, so that it lies together, and one for what does not.
+struct Parameters::Place {
+  int64_t begin;
+  bool trains;
+  const PackedScheme* scheme; // of a quantized block, which is in neither
+  bool shared = false;        // and so is one that another model has
+};
+
 Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOptions& options) {
-  // A buffer for what trains, so that it lies together, and one for what does not.
-  struct Place {
-    int64_t begin;
-    bool trains;
-    const PackedScheme* scheme; // of a quantized block, which is in neither
-    bool shared = false;        // and so is one that another model has
-  };
   std::vector<Place> places;
   int64_t trained = 0, fixed = 0;
   for (const ParameterBlock& block : blocks) {
@@ -72,6 +73,23 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       begin += size;
       by_name_[spec.name] = &parameter;
     }
+  }
+  add_buckets(blocks, places);
+}
+
+// Large enough that an operation's latency is small beside the time that it sends for, and small enough that the last
+// one, which nothing hides, is a small part. A block that is larger has a bucket of its own.
+void Parameters::add_buckets(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places) {
+  constexpr int64_t least = int64_t{1} << 10, enough = int64_t{8} << 20; // elements
+  const int64_t trained = trained_.numel(), most = std::clamp(trained / 8, least, std::max(enough, trained / 64));
+  for (size_t index = blocks.size(); index-- > 0;) {
+    if (!places[index].trains) continue;
+    const int64_t size = padded_elements(blocks[index]);
+    if (buckets_.empty() || buckets_.back().length + size > most) buckets_.emplace_back();
+    GradientBucket& bucket = buckets_.back();
+    bucket.begin = places[index].begin;
+    bucket.length += size;
+    for (const ParameterSpec& spec : blocks[index]) bucket.parameters.push_back(&at(spec.name));
   }
 }
 
@@ -122,7 +140,8 @@ int64_t Parameters::element_count() const {
 }
 
 void Parameters::reset_gradients() {
-  for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.on_side_stream = false;
+  for (ops::Parameter& parameter : all_)
+    parameter.has_gradient = parameter.on_side_stream = parameter.is_complete = false;
 }
 
 void Parameters::zero_missing_gradients() {

@@ -28,6 +28,12 @@ struct ArenaOptions {
   const Parameters* shares_base_with = nullptr;   // same model: shares the values of its frozen weights below adapters
 };
 
+// Parameters that train and lie next to each other, whose gradients several ranks reduce in one operation.
+struct GradientBucket {
+  int64_t begin = 0, length = 0; // of Parameters::gradients()
+  std::vector<ops::Parameter*> parameters;
+};
+
 class Parameters {
  public:
   // Uninitialised values. A block trains as a whole where one of its tensors does.
@@ -49,6 +55,9 @@ class Parameters {
   const at::Tensor& trained() const { return trained_; }
   const at::Tensor& gradients() const { return gradients_; }
 
+  // All of the gradients, the last parameters first: as a backward pass is done with them.
+  const std::vector<GradientBucket>& gradient_buckets() const { return buckets_; }
+
   // The next backward pass overwrites gradients instead of accumulating. Touches no memory.
   void reset_gradients();
   // Zeroes the gradients that the last backward pass did not write.
@@ -60,10 +69,13 @@ class Parameters {
   void add_gradients(Parameters& other);
 
  private:
+  struct Place; // of a block in the buffers
+  void add_buckets(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places);
   void add_packed(const ParameterBlock& block, const PackedScheme& scheme, const ArenaOptions& options);
 
   at::Tensor trained_, fixed_, gradients_;
   std::deque<ops::Parameter> all_;
+  std::vector<GradientBucket> buckets_;
   std::map<std::string, ops::Parameter*> by_name_;
 };
 

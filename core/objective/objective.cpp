@@ -58,8 +58,10 @@ struct Objective::Pass {
 };
 
 void Objective::forward_backward(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
-                                 const DecoderPasses& passes, const PassSums& sums, PartTimes& times) const {
+                                 const DecoderPasses& passes, const PassSums& sums, PartTimes& times,
+                                 ops::GradientMarks* marks) const {
   Tape tape;
+  tape.set_marks(marks);
   const PassInputs& in = *passes.front();
   const Pass pass{tape, ops, policy, frozen, in, sums.terms, times};
   pass.begin("vision");

@@ -63,8 +63,10 @@ class Objective {
   // The views of visual tokens that the decoder reads the text behind, each once.
   int64_t views() const { return std::ssize(views_); }
 
+  // `marks`: where not null, learns during the backward pass which of the policy's gradients are complete.
   void forward_backward(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
-                        const DecoderPasses& passes, const PassSums& sums, PartTimes& times) const;
+                        const DecoderPasses& passes, const PassSums& sums, PartTimes& times,
+                        ops::GradientMarks* marks = nullptr) const;
 
   // What follows is of the decoder that the policy is given with. The reference's log-probabilities of the labels that
   // the first term with pairs selects: float64 [2 pairs].

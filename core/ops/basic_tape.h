@@ -41,6 +41,23 @@ struct BasicValue {
   SavedTensor<Tensor> saved() const { return {data, recompute}; }
 };
 
+struct Parameter;
+
+// Learns during a backward pass which gradients are complete: nothing writes to them any more.
+class GradientMarks {
+ public:
+  GradientMarks() = default;
+  virtual ~GradientMarks() = default;
+  GradientMarks(const GradientMarks&) = delete;
+  GradientMarks& operator=(const GradientMarks&) = delete;
+
+  // An operation of the forward pass reads the parameter. Whether it is the first, and complete() is to be called.
+  virtual bool is_first_use(Parameter& parameter) = 0;
+  // The gradients of parameters that no operation read are complete.
+  virtual void begin_backward() = 0;
+  virtual void complete(Parameter& parameter) = 0;
+};
+
 // Records one backward step for each operation of a forward pass and runs them once, last first.
 template <class Value>
 class BasicTape {
@@ -52,6 +69,18 @@ class BasicTape {
 
   bool records() const { return mode_ != Mode::forward_only; }
   bool keeps_steps() const { return mode_ == Mode::record; }
+
+  // Tells of complete gradients from here on. The first operation that reads a parameter is the last one to write its
+  // gradient. Parameters that operations of another tape read, too, belong to this one if its backward pass is last.
+  void set_marks(GradientMarks* marks) {
+    marks_ = marks;
+    marking_ = this;
+  }
+  // For the first pass of a checkpointed block of that tape.
+  void share_marks(const BasicTape& tape) {
+    marks_ = tape.marks_;
+    marking_ = tape.marking_;
+  }
 
   // "Light" activation checkpointing for a scope: outputs of norms, GELU and SwiGLU, which are cheap to compute, are
   // recomputed in the backward pass in place of being saved.
@@ -74,11 +103,14 @@ class BasicTape {
       value.recompute = std::make_shared<const std::function<decltype(value.data)()>>(std::move(make));
   }
 
-  // Whether an operation has to record a backward step: on this tape, and if one of its inputs requires a gradient.
+  // Whether an operation has to record a backward step: on this tape, and if one of its inputs requires a gradient. An
+  // operation asks before it pushes the step, with all weights whose gradients that step writes.
   bool records(bool requires_grad) const { return records() && requires_grad; }
   template <class... Inputs>
-  bool records(const Inputs&... inputs) const {
-    return records((requires_grad(inputs) || ...));
+  requires(!(std::is_same_v<Inputs, bool> || ...)) bool records(const Inputs&... inputs) {
+    const bool answer = records((requires_grad(inputs) || ...));
+    if (answer && marks_) (mark(inputs), ...);
+    return answer;
   }
 
   void push(std::function<void()> step) {
@@ -92,6 +124,7 @@ class BasicTape {
   // Runs the recorded steps, last first, and destroys each with what it saved as soon as it has run. The caller adds
   // the gradients of the outputs first.
   void backward() {
+    if (marks_ && marking_ == this) marks_->begin_backward();
     while (!steps_.empty()) {
       const auto step = std::move(steps_.back());
       steps_.pop_back();
@@ -107,8 +140,17 @@ class BasicTape {
     return parameters.requires_grad();
   }
 
+  template <class Input>
+  void mark(const Input& input) {
+    if constexpr (requires { input.parts(); })
+      for (Parameter* part : input.parts())
+        if (marks_->is_first_use(*part)) marking_->push([marks = marks_, part] { marks->complete(*part); });
+  }
+
   Mode mode_;
   bool lean_ = false;
+  GradientMarks* marks_ = nullptr;
+  BasicTape* marking_ = nullptr; // whose backward pass runs the marks
   std::vector<std::function<void()>> steps_;
   std::shared_ptr<void> held_;
 };
@@ -125,6 +167,7 @@ std::vector<Value> checkpointed(BasicTape<Value>& tape, const std::type_identity
   using Tape = BasicTape<Value>;
   if (!tape.keeps_steps()) return block(tape, inputs);
   Tape first(Tape::Mode::discard);
+  first.share_marks(tape);
   std::vector<Value> outputs = block(first, inputs);
   std::vector<decltype(Value::gradient)> gradients;
   for (Value& output : outputs) {

@@ -145,6 +145,7 @@ Value Operations::adapted_linear(Tape& tape, const Value& x, const Layer& layer,
   AdaptedPass pass{.adapted = std::make_shared<const AdaptedWeight>(layer.weight), .weight = layer.weight};
   const AdaptedWeight& adapted = *pass.adapted;
   const bool records = tape.records(x, adapted, residual);
+  for (const auto& part : adapted.parts) (void)tape.records(adapted.a, part.b, part.magnitude, layer.bias);
   pass.drops = adapted.first().dropout > 0 && tape.records();
   const bool is_dora = adapted.is_dora();
   at::Tensor y = is_dora ? frozen_linear(x.data, {layer.weight, {}}, {}, records)

@@ -311,6 +311,7 @@ std::vector<Operations::Layer> Operations::fold_scale(Tape& tape, std::span<cons
                                                       const FoldedStack& stack) {
   const bool scale = stack.gradients.scale.defined(), weight = scale || stack.gradients.linears.weight.defined(),
              bias = scale || stack.gradients.linears.bias.defined(), records = tape.records(weight || bias);
+  for (const LayerWithScale& each : layers) (void)tape.records(each.scale, each.layer.weight, each.layer.bias);
   auto query = kernels_query(FVLM_OP_FOLD_ROW_SCALE, option_if(FVLM_WITH_BACKWARD, records), stack.values.scale.size(0),
                              stack.values.scale.size(1));
   query.inner = stack.values.linears.weight.size(2);

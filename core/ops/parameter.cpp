@@ -129,6 +129,8 @@ void Weight::begin_gradient(bool accumulate) const {
     if (accumulate && row > begin) gradient_.narrow(0, begin, row - begin).zero_();
   };
   for (Parameter* part : parts_) {
+    if (part->is_complete)
+      throw Error(ErrorKind::internal, "a gradient is written after it was taken for complete").at(part->name);
     const int64_t rows = parts_.size() == 1 ? gradient_.size(0) : part->gradient.size(0);
     if (part->has_gradient) {
       clear();

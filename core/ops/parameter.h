@@ -24,6 +24,7 @@ struct Parameter {
   bool in_base = false;                   // a frozen weight below adapters, which checkpoints leave out
   bool has_gradient = false;   // a gradient was written in this step, so that the next write has to accumulate
   bool on_side_stream = false; // that write was enqueued on the side stream
+  bool is_complete = false;    // nothing may write the gradient any more in this step (GradientMarks)
 };
 
 // Equally spaced tensors of one shape as a single view with a leading dimension. Undefined where they are not.

@@ -41,7 +41,8 @@ struct GradientComputer::StagedPack {
     ops::GraphCache graph;
     std::vector<bool> gradients_after; // which parameters have a gradient when it is done
   };
-  std::map<std::vector<bool>, Captured> passes; // by which have one before
+  // By which have one before, and whether the pass reduces them.
+  std::map<std::pair<std::vector<bool>, bool>, Captured> passes;
 };
 
 // A pack that frozen models read before training.
@@ -131,18 +132,22 @@ void GradientComputer::put_in_place(std::vector<BuiltPass> built, const HostPack
       places[i].inputs = on_device(std::move(built[i]), ops_.options().device);
 }
 
-void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
+void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times, GradientReduction* reduction) {
   model::Parameters& parameters = policy_.parameters();
   const auto before = parameters.gradient_flags();
   auto& [graph, after] =
-      staged.passes.try_emplace(before, StagedPack::Captured{{"the model", captures_}, {}}).first->second;
-  const bool ran = graph.run([this, &staged, &times, before] {
+      staged.passes.try_emplace({before, reduction != nullptr}, StagedPack::Captured{{"the model", captures_}, {}})
+          .first->second;
+  const bool ran = graph.run([this, &staged, &times, reduction, before] {
     policy_.parameters().set_gradient_flags(before);
+    if (reduction) reduction->begin_pass();
     const objective::PassSums sums{sums_.terms, staged.measure_attention ? sums_.attention_entropy : at::Tensor()};
     objective::DecoderPasses passes;
     for (const StagedInputs& place : staged.places) passes.push_back(&place.inputs);
-    objective_.forward_backward(ops_, policy_, frozen_.models, passes, sums, times);
+    objective_.forward_backward(ops_, policy_, frozen_.models, passes, sums, times, reduction);
+    if (reduction) reduction->end_pass();
   });
+  if (reduction) reduction->set_done(ran);
   if (ran)
     after = parameters.gradient_flags();
   else
@@ -152,12 +157,12 @@ void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
 }
 
 void GradientComputer::forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
-                                        bool measure_attention) {
+                                        bool measure_attention, GradientReduction* reduction) {
   if (host.samples.empty()) return;
   if (drops_) policy_.set_dropout_seed(dropout_.bits(static_cast<uint64_t>(host.samples.front().position)));
   const auto staged = stage(host, counts, scale, measure_attention);
   times.add_elapsed("data");
-  forward_backward(*staged, times);
+  forward_backward(*staged, times, reduction);
 }
 
 void GradientComputer::cache_reference(const HostPack& host, const model::Model& reference) {

@@ -7,6 +7,7 @@
 #include "objective/objective.h"
 #include "ops/graph_cache.h"
 #include "recipe/plan.h"
+#include "train/gradient_reduction.h"
 #include "train/input_staging.h"
 #include "train/pass_builder.h"
 #include "train/reference_logprob_cache.h"
@@ -46,15 +47,16 @@ class GradientComputer {
   };
 
   void begin_step();
-  // Adds the gradient of the pack, times `scale`, where the step holds `counts`.
+  // Adds the gradient of the pack, times `scale`, where the step holds `counts`. `reduction`: where not null, reduces
+  // the step's gradients meanwhile.
   void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
-                        bool measure_attention = false);
+                        bool measure_attention = false, GradientReduction* reduction = nullptr);
   // The same in two parts: the pack is put where the device reads it, until the next one takes the place; and what is
   // there goes through the passes. The pack's memory is kept until then.
   struct StagedPack;
   std::shared_ptr<StagedPack> stage(const HostPack& host, const StepCounts& counts, double scale,
                                     bool measure_attention = false);
-  void forward_backward(StagedPack& staged, PartTimes& times);
+  void forward_backward(StagedPack& staged, PartTimes& times, GradientReduction* reduction = nullptr);
 
   // Puts the reference's log-probabilities of the pack's pairs into Frozen::cache; on a GPU once the next pack is on
   // its way. The reference is the same model, and unchanged, until finish_caching(), which waits for the last.

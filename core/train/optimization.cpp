@@ -76,6 +76,15 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
     throw Error(ErrorKind::recipe, "every group is frozen: nothing is trained")
         .at(fmt::format("stages.{}", stage.name));
 
+  const at::Tensor& gradients = parameters.gradients();
+  if (sharing.reduces_in_backward && arenas_.is_shared() && (gradients.is_cpu() || arenas_.is_capturable()))
+    reduction_ = std::make_unique<GradientReduction>(
+        parameters,
+        [this](const model::GradientBucket& bucket) {
+          return arenas_.reduce(parameters_.gradients(), {bucket.begin, bucket.length});
+        },
+        [this](int64_t operations) { arenas_.count_replayed(operations); });
+
   const bool own_master = parameters.trained().scalar_type() != at::kFloat;
   const at::Tensor own = arenas_.own(parameters.trained());
   master_ = own_master ? own.to(at::kFloat) : own;
@@ -260,7 +269,8 @@ void Optimization::apply() {
   parameters_.zero_missing_gradients();
   for (at::Tensor& gradient : untrained_) gradient.zero_();
   const at::Tensor &gradients = parameters_.gradients(), &values = parameters_.trained();
-  arenas_.reduce(gradients, sums_);
+  arenas_.sum(sums_);
+  if (arenas_.is_shared() && !reduction_) arenas_.reduce(gradients, {0, gradients.numel()})->wait();
   norm_.copy_(arenas_.norm(gradients)).mul_(limits_[0]);
   scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);
   const at::Tensor applies = norm_.isfinite() & sums_.isfinite().all();

@@ -4,6 +4,7 @@
 #include "ops/optimizer.h"
 #include "plugin/registry.h"
 #include "plugin/selection.h"
+#include "train/gradient_reduction.h"
 #include "train/groups.h"
 #include "train/shared_arenas.h"
 
@@ -44,6 +45,9 @@ class Optimization {
   // Launches of the last step, where they were recorded.
   int64_t kernels() const { return kernels_; }
 
+  // Of several ranks' gradients, which a step's last backward pass reduces; null where step() does it.
+  GradientReduction* reduction() const { return reduction_.get(); }
+
   std::vector<const Group*> trained() const;
   const std::vector<Rates>& base_rates() const { return base_rates_; }
 
@@ -83,6 +87,7 @@ class Optimization {
   model::Parameters& parameters_;
   std::vector<Group> groups_;
   SharedArenas arenas_;
+  std::unique_ptr<GradientReduction> reduction_;
   std::vector<Part> parts_;
   at::Tensor master_;                 // the parameters themselves where they are float32
   std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for

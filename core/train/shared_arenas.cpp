@@ -30,13 +30,14 @@ SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, cons
         .advise("train without --zero, or with fewer ranks");
 }
 
-void SharedArenas::reduce(const at::Tensor& gradients, const at::Tensor& sums) const {
-  if (!group_) return;
-  const auto of_sums = group_->all_reduce(sums, dist::Reduction::sum);
-  const auto of_gradients =
-      sharded_ ? group_->reduce_scatter(gradients, slices_) : group_->all_reduce(gradients, dist::Reduction::sum);
-  of_sums->wait();
-  of_gradients->wait();
+void SharedArenas::sum(const at::Tensor& numbers) const {
+  if (group_) group_->all_reduce(numbers, dist::Reduction::sum)->wait();
+}
+
+dist::PendingPointer SharedArenas::reduce(const at::Tensor& gradients, const dist::Slice& part) const {
+  const at::Tensor values = gradients.narrow(0, part.begin, part.length);
+  if (!sharded_) return group_->all_reduce(values, dist::Reduction::sum);
+  return group_->reduce_scatter(values, dist::inside(slices_, part));
 }
 
 at::Tensor SharedArenas::norm(const at::Tensor& gradients) const {

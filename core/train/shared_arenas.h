@@ -13,6 +13,7 @@ namespace fvlm::train {
 struct Sharing {
   const dist::Ranks* ranks = nullptr; // null: alone
   bool shards_optimizer = false;      // ZeRO-1
+  bool reduces_in_backward = false;   // each bucket of gradients as soon as it is complete, where the group can
 };
 
 class SharedArenas {
@@ -22,13 +23,17 @@ class SharedArenas {
   SharedArenas(const Sharing& sharing, const at::Tensor& arena, const std::vector<dist::Slice>& whole);
 
   bool is_sharded() const { return sharded_; }
+  bool is_shared() const { return group_ != nullptr; }
   bool is_capturable() const { return !group_ || group_->is_capturable(); }
   // What this rank updates: all of the arena without ZeRO.
   const dist::Slice& own() const { return own_; }
   at::Tensor own(const at::Tensor& arena) const { return arena.narrow(0, own_.begin, own_.length); }
 
-  // Sums the ranks' gradients, of which only own() has to be right afterwards, and `sums`.
-  void reduce(const at::Tensor& gradients, const at::Tensor& sums) const;
+  // Sums the numbers of all ranks.
+  void sum(const at::Tensor& numbers) const;
+  // Starts to sum a part of the ranks' gradients, of which only what is inside own() has to be right afterwards.
+  [[nodiscard]] dist::PendingPointer reduce(const at::Tensor& gradients, const dist::Slice& part) const;
+  void count_replayed(int64_t operations) const { group_->count_replayed(operations); }
   // Of reduced gradients: a scalar. The ranks compute a slice each, with ZeRO or without, so that both give the same
   // bits.
   at::Tensor norm(const at::Tensor& gradients) const;

@@ -75,9 +75,9 @@ void ThreadReplicas::begin_step() {
 }
 
 void ThreadReplicas::forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
-                                      bool measure_attention) {
+                                      bool measure_attention, GradientReduction* reduction) {
   if (computers_.size() == 1) {
-    computers_.front()->forward_backward(host, counts, scale, times, measure_attention);
+    computers_.front()->forward_backward(host, counts, scale, times, measure_attention, reduction);
     return;
   }
   const auto parts = split_pack(host, static_cast<int64_t>(computers_.size()));

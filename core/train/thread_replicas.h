@@ -23,10 +23,10 @@ class ThreadReplicas {
   ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy, ops::Operations& operations,
                  Registry& registry, const model::Capacity& max_capacity, const Frozen& frozen, const Size& size);
 
-  // As in GradientComputer, for all replicas together.
+  // As in GradientComputer, for all replicas together. Only a single one can reduce gradients meanwhile.
   void begin_step();
   void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
-                        bool measure_attention);
+                        bool measure_attention, GradientReduction* reduction = nullptr);
   // They split the pack as forward_backward() does, so that the cached values are bit-identical to those of a live
   // reference or teacher.
   void cache_reference(const HostPack& host, const model::Model& reference);

@@ -45,7 +45,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
     return begins ? begin(options) : reference_.make(begin, bare, options);
   };
   model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference,
-                            {&context.ranks, context.shards_optimizer});
+                            {&context.ranks, context.shards_optimizer, state_.replicas == 1});
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
@@ -105,7 +105,7 @@ void Trainer::provide_reference(const MakeModel& reference, bool begins) {
 }
 
 void Trainer::compute_once(const HostPack& pack, const std::function<void(const HostPack& part)>& compute) {
-  const auto compute_part = [&](HostPack& part) {
+  const auto compute_part = [&](HostPack& part, bool) {
     if (faults_.before_reference) faults_.before_reference(stage_.name, part);
     compute(part);
   };
@@ -242,15 +242,17 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
   if (!assembly_) {
     assembly_.emplace().counts = counts_of(stage_, *loaded.of_step, progress());
     gradients_->begin_step();
+    if (GradientReduction* reduction = model_.optimization->reduction()) reduction->begin_step();
   }
   if (!loaded.pack.samples.empty()) assembly_->packing.add(loaded.pack);
   for (const PackedSample& packed : loaded.pack.samples) assembly_->used.push_back(packed.sample);
   const double scale = observer_.loss_scale();
   try {
-    return in_parts(loaded.pack, [&](HostPack& part) {
+    return in_parts(loaded.pack, [&](HostPack& part, bool is_last) {
       if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
       const bool measure_attention = is_logged(steps_begun() + 1) && !gradients_->has_measured_attention();
-      gradients_->forward_backward(part, assembly_->counts, scale, times_, measure_attention);
+      gradients_->forward_backward(part, assembly_->counts, scale, times_, measure_attention,
+                                   loaded.last && is_last ? model_.optimization->reduction() : nullptr);
     });
   } catch (const UnsupportedCall& refused) {
     if (gradients_->drop(refused)) {
@@ -266,9 +268,10 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
   }
 }
 
-bool Trainer::in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
+bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
   try {
-    for (HostPack& part : split_pack(pack, state_.split)) work(part);
+    auto parts = split_pack(pack, state_.split);
+    for (HostPack& part : parts) work(part, &part == &parts.back());
     return true;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
@@ -291,6 +294,7 @@ bool Trainer::in_parts(const HostPack& pack, const std::function<void(HostPack& 
 // Of the step that is put together, whose last pack is computed or did not get that far.
 StepTotals Trainer::total(const LoadedPack& last, bool is_computed) {
   const bool own_memory = std::exchange(ran_out_of_memory_, false);
+  if (GradientReduction* reduction = model_.optimization->reduction()) reduction->finish();
   context_.ranks.enter("totals of the step", stage_.name, steps_begun());
   StepTotals own;
   own.ran_out_of_memory = !is_computed && own_memory;

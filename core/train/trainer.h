@@ -65,7 +65,8 @@ class Trainer {
   void save_before_failure();
 
   // Cuts the pack as memory allows. False: it ran out, and from now on there are more parts.
-  bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
+  using PartWork = std::function<void(HostPack& part, bool is_last)>;
+  bool in_parts(const HostPack& pack, const PartWork& work);
   int64_t steps_begun() const { return state_.step + (pending_ ? 1 : 0); }
   double progress() const;            // share of the stage's samples before the step that is being put together
   bool is_logged(int64_t step) const; // whether a line of metrics follows it

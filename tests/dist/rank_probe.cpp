@@ -1,10 +1,12 @@
 // rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW: trains as one of the ranks that the environment tells of. Rank
-// RANK fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit).
+// RANK fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit). With WHERE
+// "memory", a pass of that rank has HOW more bytes for its tensors.
 #include "base/error.h"
 #include "dist/ranks.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
 #include "train/run.h"
+#include "train/tensor_memory.h"
 
 #include <ATen/Parallel.h>
 
@@ -43,7 +45,15 @@ int run(const std::vector<std::string>& words) {
   request.folder = words[2];
   request.ranks = ranks.get();
   int64_t packs = 0;
-  if (fails) {
+  train::TensorMemory memory;
+  bool is_limited = false;
+  if (fails && where == "memory") {
+    request.faults.before_pack = [&](const std::string&, int64_t step, HostPack& pack) {
+      const bool limits = !is_limited && step >= 2 && pack.samples.size() > 1;
+      memory.limit_to(limits ? memory.live() + std::stoll(how) : 0);
+      is_limited = is_limited || limits;
+    };
+  } else if (fails) {
     request.faults.before_data = [&] {
       if (where == "data" && packs == 2) fail(how);
     };

@@ -82,7 +82,7 @@ TEST_F(RankWatchTest, NamesTheRankThatIsSilent) {
 TEST_F(RankWatchTest, NamesTheRankThatTheOthersWaitFor) {
   const auto first = watch(0), second = watch(1), third = watch(2);
   second->enter("evaluation", "align", 3);
-  for (RankWatch* one : {first.get(), third.get()}) one->count_collective();
+  for (RankWatch* one : {first.get(), third.get()}) one->count_collectives();
   wait_for_heartbeats("|1|", 2);
   wait_for_heartbeats("evaluation", 1);
   EXPECT_THAT(first->explain("timed out").text(), HasSubstr("rank 1 hangs (evaluation, stage align, step 3)"));

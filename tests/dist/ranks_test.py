@@ -31,6 +31,7 @@ CHANGES = {  # of tests/train/small.lua: budgets of tokens, Muon, a control func
     'name = "small"': 'name = "ranks"',
     "lr = 2e-3": "lr = 1e-3",
     "described.batch = 8": "described.batch = described.batch or 8",
+    "packing or {": 'packing or fvlm.arg("packs", "few") == "many" and { frames = 4, tokens = 160, segments = 2 } or {',
     "checkpoint = { every = 3, keep_last = 2 }": "checkpoint = { every = 1, keep_last = 3 }",
     "    samples = 64,\n": """    optimizer = fvlm.arg("muon", "no") == "yes" and fvlm.muon { lr = 1e-3, others = { lr = 1e-3 } } or nil,
     control = { every = 3, run = function(m, memory) memory.loss = m.loss; return { fvlm.scale_lr(0.9) } end },
@@ -166,6 +167,36 @@ def zero_changes_no_bit(runs):
     print("3 ranks with Muon: the same bits with --zero")
 
 
+def accumulates_unequal_packs(runs):
+    """Steps of several packs, of which some ranks have more than others."""
+    runs.train("one-many", 1, "--arg", "packs=many")
+    for ranks in (2, 3):
+        runs.train(f"many-{ranks}", ranks, "--arg", "packs=many")
+        most = runs.expect_near("one-many", f"many-{ranks}")
+        runs.train(f"many-zero-{ranks}", ranks, "--arg", "packs=many", "--zero")
+        runs.expect_same_bits(f"many-{ranks}", f"many-zero-{ranks}")
+        print(f"{ranks} ranks, several packs a step: within {most:.2g} of one process, the same bits with --zero")
+
+
+def begins_anew_together(runs):
+    """A rank has so little memory left in a pass that it fails before, during or after the reduction of gradients."""
+    def train(run, ranks, memory):
+        processes = start([PROBE, runs.recipe, runs.data, runs.folder / run, 60000, 1, "memory", memory], ranks)
+        said = [process.communicate(timeout=120)[0] for process in processes]
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, f"{run}: rank {rank}: {process.returncode}\n{said[rank]}"
+        return runs.state(run, "prefer")["split"] > 1
+
+    train("probe", 1, 0)
+    failed = 0
+    for memory in (1, 40000, 80000, 160000, 320000, 640000):
+        if train(f"memory-{memory}", 3, memory):
+            failed += 1
+            runs.expect_near("probe", f"memory-{memory}")
+    assert failed >= 3, f"{failed} of the limits were reached"
+    print(f"3 ranks, one of which runs out of memory: near one process in {failed} runs")
+
+
 def resumes_to_the_same_bits(runs):
     for steps, options in ((7, []), (6, ["--zero"]), (100, [])):
         runs.train("parts", 2, *options, "--max-steps", steps)
@@ -247,7 +278,7 @@ def is_engine(pid):
         return False
 
 
-TESTS = (equals_one_process, zero_changes_no_bit, resumes_to_the_same_bits, resumes_with_other_ranks,
+TESTS = (equals_one_process, zero_changes_no_bit, accumulates_unequal_packs, begins_anew_together, resumes_to_the_same_bits, resumes_with_other_ranks,
          names_the_failed_rank, refuses_different_ranks, survives_kills)
 with tempfile.TemporaryDirectory() as scratch:
     runs = Runs(Path(scratch))

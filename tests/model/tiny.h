@@ -6,6 +6,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <set>
+
 namespace fvlm::model {
 
 inline ModelConfig tiny_config() {
@@ -37,6 +39,33 @@ inline ModelConfig tiny_config() {
   return config;
 }
 
+// A later write to a gradient that was reported as complete throws (ops::Parameter::is_complete).
+class CompletenessCheck : public ops::GradientMarks {
+ public:
+  explicit CompletenessCheck(Parameters& parameters) : parameters_(parameters) {
+    for (const ops::Parameter& parameter : parameters.all())
+      if (parameter.gradient.defined()) trained_.insert(&parameter);
+  }
+  ~CompletenessCheck() override {
+    for (ops::Parameter& parameter : parameters_.all()) {
+      EXPECT_EQ(parameter.is_complete, parameter.gradient.defined()) << parameter.name;
+      parameter.is_complete = false;
+    }
+  }
+  bool is_first_use(ops::Parameter& parameter) override {
+    return trained_.contains(&parameter) && used_.insert(&parameter).second;
+  }
+  void begin_backward() override {
+    for (ops::Parameter& parameter : parameters_.all())
+      if (parameter.gradient.defined() && !used_.contains(&parameter)) complete(parameter);
+  }
+  void complete(ops::Parameter& parameter) override { parameter.is_complete = true; }
+
+ private:
+  Parameters& parameters_;
+  std::set<const ops::Parameter*> trained_, used_;
+};
+
 // A model, and the operations it runs on: the references, in `dtype`.
 struct Tiny {
   explicit Tiny(
@@ -67,6 +96,8 @@ struct Tiny {
   // Forward and backward of next-token prediction. Gradients add to those of the step.
   at::Tensor losses(const Pack& pack, const at::Tensor& weights, const std::string& mode = "coarse_fine") {
     ops::Tape tape;
+    CompletenessCheck check(model.parameters());
+    tape.set_marks(&check);
     const auto visual = model.encode(tape, *operations, pack, mode);
     const auto hidden = model.decode(tape, *operations, visual.tokens, pack, visual.next);
     at::Tensor losses = next_token_loss(tape, *operations, model, hidden, pack, weights);

@@ -5,6 +5,7 @@
 #include "objective/kl/settings.h"
 #include "objective/manifold/settings.h"
 #include "objective/next_token/settings.h"
+#include "recorded_reduction.h"
 #include "train/gradient_computer.h"
 
 namespace fvlm::train {
@@ -138,6 +139,7 @@ class TwoDecoders : public testing::Test {
                                .bytes = 128},
                               {});
     StepResult result;
+    RecordedReduction recorded(tiny.model.parameters());
     result.counts = counts_of(stage_, samples);
     PartTimes times;
     computer.begin_step();
@@ -145,8 +147,10 @@ class TwoDecoders : public testing::Test {
       HostPack pack;
       for (size_t i = first; i < std::min(samples.size(), first + samples_of_a_pack); ++i)
         pack.samples.push_back({static_cast<int64_t>(i), samples[i], pack.frame_count++});
-      computer.forward_backward(pack, result.counts, 1, times);
+      const bool is_last = first + samples_of_a_pack >= samples.size();
+      computer.forward_backward(pack, result.counts, 1, times, false, is_last ? &recorded.reduction : nullptr);
     }
+    recorded.expect_final();
     result.terms = GradientComputer::read_sums(computer.sums(), stage_);
     result.gradients = tiny.take_gradients();
     return result;

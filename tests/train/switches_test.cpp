@@ -4,6 +4,7 @@
 #include "model/connector/foveated/settings.h"
 #include "objective/dpo/settings.h"
 #include "objective/next_token/settings.h"
+#include "recorded_reduction.h"
 #include "small_run.h"
 #include "train/initial_model.h"
 #include "train/stage_model.h"
@@ -89,7 +90,9 @@ class Switches : public SmallRun {
     std::vector<std::shared_ptr<const Sample>> samples;
     for (const PackedSample& packed : pack.samples) samples.push_back(packed.sample);
     PartTimes times;
-    gradient_computer.forward_backward(pack, counts_of(stage, samples), 1, times);
+    RecordedReduction recorded(policy->parameters());
+    gradient_computer.forward_backward(pack, counts_of(stage, samples), 1, times, false, &recorded.reduction);
+    recorded.expect_final();
     Learnt learnt{gradient_computer.sums().clone(), {}, {}};
     for (const SelectionReport& report : operations.choices()) learnt.work.insert(report.subject + " " + report.shape);
     policy->parameters().zero_missing_gradients();

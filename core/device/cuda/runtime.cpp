@@ -123,7 +123,7 @@ class CudaRuntime : public Runtime {
     earlier_ = std::exchange(recent_, Held());
   }
   void join_side_stream() noexcept override {
-    if (recent_.work.empty() && earlier_.work.empty()) return;
+    if (!has_side_work()) return;
     try {
       wait_for(side_stream_, c10::cuda::getCurrentCUDAStream());
     } catch (const c10::Error&) { // a device error, which the next call reports again
@@ -143,6 +143,7 @@ class CudaRuntime : public Runtime {
   }
   std::shared_ptr<Event> run_on_communication_stream(const std::function<void(void* stream)>& work) override {
     wait_for(c10::cuda::getCurrentCUDAStream(), communication_stream_);
+    if (has_side_work()) wait_for(side_stream_, communication_stream_);
     work(communication_stream_.stream());
     return std::make_shared<CudaEvent>(communication_stream_);
   }
@@ -179,6 +180,8 @@ class CudaRuntime : public Runtime {
     reached.record(one);
     reached.block(other);
   }
+
+  bool has_side_work() const { return !recent_.work.empty() || !earlier_.work.empty(); } // since it was joined
 
   // Cleans up after a failed capture_end().
   void abandon() {
