@@ -42,8 +42,8 @@ std::vector<std::string> choices_of(const VerbHelp::Word& option) {
   std::vector<std::string> words = split(option.placeholder, '|');
   std::erase_if(words, [](const std::string& word) {
     return word.empty() || std::any_of(word.begin(), word.end(), [](char c) {
-      return !(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '-' && c != '_';
-    });
+             return !(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '-' && c != '_';
+           });
   });
   return words;
 }
@@ -112,8 +112,7 @@ std::string zsh_quoted(std::string text, const std::string& special) {
 
 std::string zsh_list(const std::vector<VerbHelp>& verbs) {
   std::string list;
-  for (const VerbHelp& verb : verbs)
-    list += fmt::format(" {}", zsh_quoted(last_word(verb) + ":" + verb.summary, "\\"));
+  for (const VerbHelp& verb : verbs) list += fmt::format(" {}", zsh_quoted(last_word(verb) + ":" + verb.summary, "\\"));
   return list;
 }
 
@@ -131,16 +130,18 @@ std::string zsh_arguments(const VerbHelp& command) {
 }
 
 std::string zsh(const std::vector<VerbHelp>& verbs) {
-  std::string text = "#compdef fvlm-engine\n# Completion of fvlm-engine for zsh, written by `fvlm-engine completion zsh`.\n"
-                     "_fvlm_engine() {\n  local command=$words[2] skipped=1\n  local -a offered\n"
-                     "  if (( CURRENT == 2 )); then\n    offered=(" +
-                     zsh_list(verbs) + " 'help:describe a verb')\n    _describe verb offered; return\n  fi\n";
+  std::string text =
+      "#compdef fvlm-engine\n# Completion of fvlm-engine for zsh, written by `fvlm-engine completion zsh`.\n"
+      "_fvlm_engine() {\n  local command=$words[2] skipped=1\n  local -a offered\n"
+      "  if (( CURRENT == 2 )); then\n    offered=(" +
+      zsh_list(verbs) + " 'help:describe a verb')\n    _describe verb offered; return\n  fi\n";
   text += "  case $command in\n";
   text += fmt::format("    help) offered=({})\n      _describe verb offered; return ;;\n", zsh_list(verbs));
   for (const VerbHelp& group : groups_of(verbs))
-    text += fmt::format("    {0}) if (( CURRENT == 3 )); then offered=({1})\n        _describe verb offered; return; fi\n"
-                        "      command=\"{0} $words[3]\" skipped=2 ;;\n",
-                        group.name, zsh_list(group.members));
+    text +=
+        fmt::format("    {0}) if (( CURRENT == 3 )); then offered=({1})\n        _describe verb offered; return; fi\n"
+                    "      command=\"{0} $words[3]\" skipped=2 ;;\n",
+                    group.name, zsh_list(group.members));
   text += "  esac\n  shift $skipped words; (( CURRENT -= skipped ))\n  case $command in\n";
   for (const VerbHelp& command : commands_of(verbs)) text += zsh_arguments(command);
   return text + "  esac\n}\nif [ \"$funcstack[1]\" = _fvlm-engine ]; then _fvlm_engine \"$@\"; "

@@ -1,12 +1,11 @@
 #include "cli/version.h"
 
 #include "base/text.h"
+#include "build_details.h"
+#include "commit.h"
 #include "plugin/kinds.h"
 
 #include <fmt/format.h>
-
-#include "build_details.h"
-#include "commit.h"
 
 namespace fvlm::cli {
 namespace {
@@ -27,12 +26,9 @@ std::string compiler() {
 nlohmann::ordered_json version_json() {
   auto kinds = nlohmann::ordered_json::array();
   for (const Family& family : known_families()) kinds.push_back(std::string(family.name));
-  return {{"version", FVLM_VERSION},
-          {"commit", FVLM_BUILD_COMMIT},
-          {"compiler", compiler()},
-          {"libtorch", FVLM_BUILD_TORCH},
-          {"cuda", FVLM_BUILD_CUDA},
-          {"plugin_abi", fmt::format("{}.{}", FVLM_ABI_MAJOR, FVLM_ABI_MINOR)},
+  return {{"version", FVLM_VERSION}, {"commit", FVLM_BUILD_COMMIT},
+          {"compiler", compiler()},  {"libtorch", FVLM_BUILD_TORCH},
+          {"cuda", FVLM_BUILD_CUDA}, {"plugin_abi", fmt::format("{}.{}", FVLM_ABI_MAJOR, FVLM_ABI_MINOR)},
           {"plugin_kinds", kinds}};
 }
 
