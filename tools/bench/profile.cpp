@@ -105,8 +105,7 @@ class Profile {
     PartTimes untimed;
     std::vector<double> losses, norms;
     const auto step = [&] {
-      gradient_computer.begin_step();
-      gradient_computer.forward_backward(*staged, untimed);
+      training.forward_backward(*staged, untimed);
       training.optimize();
       wait();
       if (request_.numbers.empty()) return;

@@ -71,6 +71,14 @@ std::unique_ptr<train::GradientComputer> Training::gradient_computer_for(const p
                                                    stage_.frozen);
 }
 
+void Training::forward_backward(train::GradientComputer::StagedPack& pack, train::PartTimes& times) {
+  train::GradientReduction* reduction = stage_.optimization->reduction();
+  if (reduction) reduction->begin_step();
+  gradient_computer_->begin_step();
+  gradient_computer_->forward_backward(pack, times, reduction);
+  if (reduction) reduction->finish();
+}
+
 double Training::flops(std::span<const std::shared_ptr<const Sample>> samples) const {
   const train::StepFlops flops(plan_, plan_.stages.front(), *stage_.model, *stage_.optimization, stage_.frozen.models);
   return flops.of(samples);

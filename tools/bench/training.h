@@ -50,6 +50,8 @@ class Training {
            const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing = {});
 
   train::GradientComputer& gradient_computer() { return *gradient_computer_; }
+  // A step of one pack: its passes, and the sum of the ranks' gradients where the optimizer does not do it.
+  void forward_backward(train::GradientComputer::StagedPack& pack, train::PartTimes& times);
   // A second GradientComputer on the same model, with another plan.
   std::unique_ptr<train::GradientComputer> gradient_computer_for(const plan::Plan& plan);
   model::Model& trained_model() { return *stage_.model; }

@@ -161,7 +161,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   read_training_options(*parsed, request);
 
   const auto ranks = join_ranks(launch, request.device);
-  request.sharing = {ranks.get(), parsed->flag("zero")};
+  request.sharing = {ranks.get(), parsed->flag("zero"), true};
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
