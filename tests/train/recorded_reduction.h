@@ -19,8 +19,7 @@ struct RecordedReduction {
     const auto& buckets = parameters.gradient_buckets();
     ASSERT_EQ(reduced.size(), buckets.size());
     for (size_t i = 0; i < buckets.size(); ++i)
-      EXPECT_TRUE(
-          at::equal(reduced[i], parameters.gradients().narrow(0, buckets[i].begin, buckets[i].length)))
+      EXPECT_TRUE(at::equal(reduced[i], parameters.gradients().narrow(0, buckets[i].begin, buckets[i].length)))
           << "bucket " << i << ", which begins with " << buckets[i].parameters.front()->name;
   }
 

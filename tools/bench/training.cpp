@@ -71,7 +71,7 @@ std::unique_ptr<train::GradientComputer> Training::gradient_computer_for(const p
                                                    stage_.frozen);
 }
 
-void Training::forward_backward(train::GradientComputer::StagedPack& pack, train::PartTimes& times) {
+void Training::forward_backward(train::GradientComputer::StagedPack& pack, PartTimes& times) {
   train::GradientReduction* reduction = stage_.optimization->reduction();
   if (reduction) reduction->begin_step();
   gradient_computer_->begin_step();

@@ -51,7 +51,7 @@ class Training {
 
   train::GradientComputer& gradient_computer() { return *gradient_computer_; }
   // A step of one pack: its passes, and the sum of the ranks' gradients where the optimizer does not do it.
-  void forward_backward(train::GradientComputer::StagedPack& pack, train::PartTimes& times);
+  void forward_backward(train::GradientComputer::StagedPack& pack, PartTimes& times);
   // A second GradientComputer on the same model, with another plan.
   std::unique_ptr<train::GradientComputer> gradient_computer_for(const plan::Plan& plan);
   model::Model& trained_model() { return *stage_.model; }
