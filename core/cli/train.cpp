@@ -76,6 +76,7 @@ std::optional<dist::Launch> launch_of(const ParsedOptions& parsed) {
 // Trains, as one of several ranks where a launcher started them.
 train::TrainReport train_together(const recipe::Resolved& resolved, train::TrainRequest& request,
                                   const ParsedOptions& parsed, const std::optional<dist::Launch>& launch) {
+  const int64_t context = parsed.integer_or("context-parallel", 1);
   if (!launch) {
     if (request.shards_optimizer)
       throw Error(ErrorKind::usage, "--zero divides the optimizer's state among ranks, and there is one process")
@@ -83,10 +84,11 @@ train::TrainReport train_together(const recipe::Resolved& resolved, train::Train
     return train::train(resolved, request, *open_registry(parsed));
   }
   const std::chrono::seconds timeout(parsed.integer_or("rank-timeout", 600));
-  const auto ranks = dist::Ranks::join(*launch, request.device, timeout);
+  const auto ranks = dist::Ranks::join(*launch, request.device, timeout, context);
   request.ranks = ranks.get();
   if (ranks->is_first() && ranks->are_several())
-    log_info("{} ranks train together, by {}", ranks->count(), ranks->group()->name());
+    log_info("{} ranks train together, by {}{}", ranks->count(), ranks->group()->name(),
+             context > 1 ? fmt::format("; {} of them share each pack's sequences", context) : "");
   if (!ranks->is_first()) set_log_level(LogLevel::warning); // the first one says the rest
   try {
     return train::train(resolved, request, *open_registry(parsed));
@@ -109,7 +111,8 @@ int train_stages(Arguments arguments) {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero]\n"
-      "      [--rank-timeout SECONDS] [--page [ADDRESS:]PORT] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "      [--context-parallel N] [--rank-timeout SECONDS] [--page [ADDRESS:]PORT] [--set PATH=VALUE]\n"
+      "      [--arg NAME=VALUE] [--json]",
       "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
       "torchrun or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a\n"
       "closed terminal saves a checkpoint and exits with 75; a second Ctrl-C exits at once.",
@@ -129,6 +132,8 @@ int train_stages(Arguments arguments) {
       .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
       .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters (ZeRO-1)")
+      .value("context-parallel", "N",
+             "of several ranks: N that follow each other share the rows of each pack, for long texts (ring attention)")
       .value("page", "[ADDRESS:]PORT",
              "serve a page that follows the run and can stop it; beyond this machine with FVLM_PAGE_PASSWORD")
       .value("rank-timeout", "SECONDS",
@@ -137,6 +142,9 @@ int train_stages(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const auto launch = launch_of(*parsed);
+  if (!launch && parsed->value("context-parallel"))
+    throw Error(ErrorKind::usage, "--context-parallel divides sequences among ranks, and there is one process")
+        .advise("start several with torchrun or srun");
   const auto resolved = recipe::resolve(recipe_request(*parsed));
 
   train::TrainRequest request;

@@ -73,7 +73,32 @@ class GlooGroup : public Group {
     });
   }
 
+  PendingPointer send_receive(const at::Tensor& sent, int64_t to, const at::Tensor& received, int64_t from) override {
+    const at::Tensor out = on_host(sent), host = received.is_cpu() ? received : at::empty_like(received, at::kCPU);
+    const int tag = static_cast<int>(exchanges_++ % 0x7fffffff);
+    auto pending = start(host, received, [&](std::vector<WorkPointer>& works) {
+      std::vector<at::Tensor> outgoing{out}, incoming{host};
+      works.push_back(gloo_->send(outgoing, static_cast<int>(to), tag));
+      works.push_back(gloo_->recv(incoming, static_cast<int>(from), tag));
+    });
+    return std::make_unique<KeepsSent>(std::move(pending), out);
+  }
+
  private:
+  // Keeps what is sent until it was.
+  class KeepsSent : public Pending {
+   public:
+    KeepsSent(PendingPointer exchange, at::Tensor sent) : exchange_(std::move(exchange)), sent_(std::move(sent)) {}
+    void wait() override {
+      exchange_->wait();
+      sent_.reset();
+    }
+
+   private:
+    PendingPointer exchange_;
+    at::Tensor sent_;
+  };
+
   static at::Tensor on_host(const at::Tensor& tensor) { return tensor.is_cpu() ? tensor : tensor.cpu(); }
 
   WorkPointer broadcast_from(const at::Tensor& values, int64_t rank) {
@@ -97,6 +122,7 @@ class GlooGroup : public Group {
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   RankWatch& watch_;
+  int64_t exchanges_ = 0; // the same on all ranks
 };
 
 } // namespace

@@ -48,6 +48,10 @@ class Group {
   // all_reduce() in bits, what it leaves in the others is undefined. all_gather() spreads the ranks' own slices.
   [[nodiscard]] virtual PendingPointer reduce_scatter(const at::Tensor& buffer, std::span<const Slice> slices) = 0;
   [[nodiscard]] virtual PendingPointer all_gather(const at::Tensor& buffer, std::span<const Slice> slices) = 0;
+  // Sends to one rank and receives from one, as both do to each other or all in a ring: contiguous tensors of equal
+  // sizes. Their memory is kept until the operation was waited for.
+  [[nodiscard]] virtual PendingPointer send_receive(const at::Tensor& sent, int64_t to, const at::Tensor& received,
+                                                    int64_t from) = 0;
 };
 
 } // namespace fvlm::dist

@@ -113,6 +113,18 @@ class NcclGroup : public Group {
     });
   }
 
+  PendingPointer send_receive(const at::Tensor& sent, int64_t to, const at::Tensor& received, int64_t from) override {
+    return start([&](nccl::Stream stream) {
+      nccl_.check(nccl_.group_start(), "cannot begin a group of operations");
+      const int result = nccl_.send(sent.data_ptr(), count(sent), type_of(sent), static_cast<int>(to), communicator_,
+                                    stream),
+                other = nccl_.receive(received.data_ptr(), count(received), type_of(received), static_cast<int>(from),
+                                      communicator_, stream),
+                ended = nccl_.group_end();
+      nccl_.check(result != 0 ? result : other != 0 ? other : ended, "cannot send and receive");
+    });
+  }
+
  private:
   static size_t count(const at::Tensor& values) { return static_cast<size_t>(values.numel()); }
   static void* at(const at::Tensor& buffer, const Slice& slice) {

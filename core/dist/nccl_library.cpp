@@ -31,6 +31,8 @@ Library load() {
   find(library.reduce_scatter, "ncclReduceScatter");
   find(library.all_gather, "ncclAllGather");
   find(library.reduce, "ncclReduce");
+  find(library.send, "ncclSend");
+  find(library.receive, "ncclRecv");
   if (problem)
     throw Error(ErrorKind::device, fmt::format("cannot load NCCL: {}", problem))
         .at(name)

@@ -31,6 +31,8 @@ struct Library {
   int (*all_gather)(const void* send, void* receive, size_t count, Type type, Communicator communicator, Stream stream);
   int (*reduce)(const void* send, void* receive, size_t count, Type type, Operation operation, int root,
                 Communicator communicator, Stream stream);
+  int (*send)(const void* send, size_t count, Type type, int to, Communicator communicator, Stream stream);
+  int (*receive)(void* receive, size_t count, Type type, int from, Communicator communicator, Stream stream);
 
   // Throws Error(device) for a result that is not success.
   void check(int result, const char* what) const;

@@ -75,6 +75,16 @@ bool have_gpu_each(const StorePointer& store, const Launch& launch) {
   return !store->check({"gpu/shared"});
 }
 
+// The ranks of a group find each other by a key of the store.
+std::unique_ptr<Group> nccl_group(const StorePointer& store, const std::string& key, int64_t rank, int64_t ranks,
+                                  RankWatch& watch) {
+  const auto share = [&](std::string id) {
+    if (rank == 0) store->set(key, bytes_of(id));
+    return text_of(store->get(key));
+  };
+  return make_nccl_group(rank, ranks, share, watch);
+}
+
 [[noreturn]] void end_process(const Error& error) {
   log_error("{}", error.text());
   _exit(error.exit_code());
@@ -87,10 +97,11 @@ struct Ranks::Connection {
   bool serves = false;
   int64_t ranks;
   std::unique_ptr<RankWatch> watch;
-  std::unique_ptr<Group> hosts, devices;
+  std::unique_ptr<Group> hosts, devices, context;
 
   // Whoever serves the store goes last.
   ~Connection() {
+    context.reset();
     devices.reset();
     hosts.reset();
     watch.reset();
@@ -108,11 +119,17 @@ struct Ranks::Connection {
 Ranks::Ranks() = default;
 Ranks::~Ranks() = default;
 
-std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout) {
+std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout,
+                                   int64_t context) {
+  if (context < 1 || launch.ranks % context != 0)
+    throw Error(ErrorKind::usage, fmt::format("--context-parallel {}: {} cannot be divided into groups of {}", context,
+                                              counted(launch.ranks, "rank"), context))
+        .advise("start a multiple of it, or choose a divisor of the number of ranks");
   auto ranks = std::make_unique<Ranks>();
   ranks->rank_ = launch.rank;
   ranks->count_ = launch.ranks;
   ranks->on_this_machine_ = launch.local_ranks;
+  ranks->context_ = context;
   auto connection = std::make_unique<Connection>();
   try {
     connection->store = connect(launch, timeout);
@@ -134,19 +151,34 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
   Connection& made = *connection;
   ranks->device_group_ = made.hosts.get();
   ranks->connection_ = std::move(connection);
-  if (!device.is_cuda()) return ranks;
-  if (device::runtime() && have_gpu_each(made.store, launch)) {
-    const auto share = [&](std::string id) {
-      if (launch.rank == 0) made.store->set("nccl", bytes_of(id));
-      return text_of(made.store->get("nccl"));
-    };
-    made.devices = make_nccl_group(launch.rank, launch.ranks, share, *made.watch);
+  const bool by_nccl = device.is_cuda() && device::runtime() && have_gpu_each(made.store, launch);
+  if (by_nccl) {
+    made.devices = nccl_group(made.store, "nccl", launch.rank, launch.ranks, *made.watch);
     ranks->device_group_ = made.devices.get();
-    made.watch->set_abort([&group = *made.devices] { group.abort(); });
-  } else if (launch.rank == 0) {
+  } else if (device.is_cuda() && launch.rank == 0) {
     log_warning("several ranks share a GPU, which NCCL refuses: gradients go through the host's memory");
   }
+  ranks->form_contexts(by_nccl, timeout);
+  made.watch->set_abort([&made] {
+    if (made.devices) made.devices->abort();
+    if (made.context) made.context->abort();
+  });
   return ranks;
+}
+
+// Each group has a part of the store.
+void Ranks::form_contexts(bool by_nccl, std::chrono::milliseconds timeout) {
+  Connection& made = *connection_;
+  if (is_first()) made.store->set("context", bytes_of(std::to_string(context_)));
+  if (const std::string first = text_of(made.store->get("context")); first != std::to_string(context_))
+    throw Error(ErrorKind::usage, fmt::format("rank {} was started with --context-parallel {}, and rank 0 with {}",
+                                              rank_, context_, first))
+        .advise("start every rank with the same options");
+  if (context_ == 1) return;
+  const std::string name = fmt::format("context/{}", data_rank());
+  made.context = by_nccl ? nccl_group(made.store, name, context_rank(), context_, *made.watch)
+                         : make_gloo_group(below(made.store, name), context_rank(), context_, timeout, *made.watch);
+  context_group_ = made.context.get();
 }
 
 void Ranks::sum(std::span<double> numbers) const {

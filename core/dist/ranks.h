@@ -20,8 +20,10 @@ class Ranks {
   Ranks& operator=(const Ranks&) = delete;
 
   // Waits for all ranks of the launch. `device` has the tensors that they reduce; `timeout` is how long they wait for a
-  // rank before they take it for lost. Throws Error(device) where they do not meet.
-  static std::unique_ptr<Ranks> join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout);
+  // rank before they take it for lost; so many ranks that follow each other are a context group, whose ranks share
+  // sequences. Throws Error(device) where they do not meet, Error(usage) where they cannot be divided so.
+  static std::unique_ptr<Ranks> join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout,
+                                     int64_t context = 1);
 
   int64_t rank() const { return rank_; }
   int64_t count() const { return count_; }
@@ -29,8 +31,16 @@ class Ranks {
   bool is_first() const { return rank_ == 0; }
   bool are_several() const { return count_ > 1; }
 
+  // Place in the context group, and of the group among all groups, each of which has data of its own.
+  int64_t context_rank() const { return rank_ % context_; }
+  int64_t context_count() const { return context_; }
+  int64_t data_rank() const { return rank_ / context_; }
+  int64_t data_count() const { return count_ / context_; }
+
   // For tensors of the device; null where a process is alone.
   Group* group() const { return device_group_; }
+  // Of the context group, in which ranks have context_rank() for a number; null where it is of one rank.
+  Group* context_group() const { return context_group_; }
 
   // Of the host's numbers and texts. Alone, they do nothing.
   void sum(std::span<double> numbers) const;             // in place
@@ -45,8 +55,10 @@ class Ranks {
 
  private:
   struct Connection;
-  int64_t rank_ = 0, count_ = 1, on_this_machine_ = 1;
-  Group* device_group_ = nullptr;
+  void form_contexts(bool by_nccl, std::chrono::milliseconds timeout);
+
+  int64_t rank_ = 0, count_ = 1, on_this_machine_ = 1, context_ = 1;
+  Group *device_group_ = nullptr, *context_group_ = nullptr;
   std::unique_ptr<Connection> connection_; // null: alone
 };
 

@@ -224,7 +224,7 @@ std::vector<ops::Segments*> Pack::segments() {
 std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &bytes, &visual_source};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
-  for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions});
+  for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
   return all;

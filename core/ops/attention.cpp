@@ -1,11 +1,14 @@
 #include "ops/attention.h"
 
+#include <limits>
+
 namespace fvlm::ops {
 
 Attention::Output Attention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                      const Packing& packing, const at::Tensor& into) const {
   Output output{this->output(into, q.sizes(), q.scalar_type()), {}};
   if (query().needs_backward) output.saved = make_saved();
+  if (query().partial) output.saved.front().fill_(std::numeric_limits<double>::infinity());
   BoundArguments<fvlm_attention_forward> arguments;
   arguments.q = arguments.bind(q);
   arguments.k = arguments.bind(k);

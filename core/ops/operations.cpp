@@ -131,12 +131,15 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
   const AttentionKey key{query.causal,         query.heads_q,       query.heads_kv,   query.head_dim,
                          query.max_seqlen_q,   query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
                          query.tokens_kv,      query.segments,      query.scale,      query.rope_theta,
-                         query.needs_backward, query.even,          query.guests,     query.queries_alone};
+                         query.needs_backward, query.even,          query.guests,     query.queries_alone,
+                         query.partial};
+  BackendPreference preference = options_.attention;
+  if (query.partial && !preference.names.empty()) preference.names.emplace_back("auto"); // as for pages, below
   auto& [op, refused] = attentions_[key];
   make_op(op, refused, [&, &known = refused] {
     fvlm_attention_query plain = query;
     plain.rotary_dim = plain.guests = plain.queries_alone = 0;
-    const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain, known);
+    const auto backend = backend_for<fvlm_attention_v1>(preference, plain, known);
     const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
     return std::make_shared<const Attention>(backend, answer.score > 0 ? query : plain);
   });

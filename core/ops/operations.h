@@ -12,6 +12,7 @@
 #include "ops/loss.h"
 #include "ops/parameter.h"
 #include "ops/quantizer.h"
+#include "ops/ring_attention.h"
 #include "ops/shared_weight_gradient.h"
 #include "ops/tape.h"
 #include "ops/timing_cache.h"
@@ -41,6 +42,7 @@ struct Segments {
   int64_t max_length;           // upper bound of a segment's rows
   bool uniform_lengths = false; // the leading segments have `max_length` rows each and fill the buffer, the
                                 // remaining ones are empty
+  at::Tensor ring = {};         // where the ranks of a context have a part of the rows each: see RingBounds
 };
 
 struct Rotary {
@@ -76,6 +78,7 @@ struct OperationsOptions {
   bool deterministic = false;
   BackendPreference attention, loss, kernels, quantizer;
   std::map<std::string, BackendPreference> operations; // "rmsnorm" -> its own preference, which replaces `kernels`
+  ContextGroup context;                                // the ranks that share a sequence
 };
 
 class Operations {
@@ -151,7 +154,8 @@ class Operations {
 
   // Applies rotary embedding to q and k, inside the plugin where it can; their memory may hold rotated values
   // afterwards. `shared_kv`: k and v of this attention as other attentions read them. If the plugin can, this
-  // attention's backward also adds the contribution of one of those to d_k and d_v (deferred queries).
+  // attention's backward also adds the contribution of one of those to d_k and d_v (deferred queries). Segments with a
+  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time.
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                   const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 
@@ -211,7 +215,7 @@ class Operations {
   using KernelKey =
       std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
-                                  int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
+                                  int64_t, float, float, int32_t, int32_t, int32_t, int32_t, int32_t>;
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,
                                        int32_t, int32_t, int32_t, int32_t, int32_t, float, float>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
@@ -232,6 +236,10 @@ class Operations {
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
   const Attention& attention_for(fvlm_attention_query query);
+  fvlm_attention_query attention_query(const Heads& q, const Heads& k, const Segments& of_q, const Segments& of_kv,
+                                       const AttentionShape& shape) const;
+  Value ring_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
+                       const at::Tensor& into);
   const PagedAttention& paged_attention_for(const fvlm_paged_attention_query& query);
   const Loss& loss_for(const Value& hidden, const Weight& head, bool records, double softcap);
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;

@@ -84,6 +84,21 @@ bool is_packed_qkv(const Heads& q, const Heads& k, const Heads& v, int64_t head_
          (q.count + k.count + v.count) * head_dim == q.value.data.size(1);
 }
 
+// Adds the gradients of q, k and v, which `compute` writes into the memory that it is given.
+template <class Compute>
+void add_gradients(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim, const Compute& compute) {
+  if (is_packed_qkv(q, k, v, head_dim)) {
+    at::Tensor d = q.value.gradient->allocate_like(q.value.data);
+    const auto part = [&](const Heads& heads) { return heads_of(d, heads, head_dim); };
+    compute(Attention::Gradients{part(q), part(k), part(v)});
+    q.value.gradient->add(std::move(d));
+    return;
+  }
+  const GradientDestinations d(q, k, v, head_dim);
+  compute(d.into());
+  d.add_temporaries(head_dim);
+}
+
 } // namespace
 
 fvlm_paged_attention_query Operations::paged_query(int64_t rows, int64_t heads_q, const PagedKeys& keys,
@@ -166,9 +181,8 @@ void Operations::rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tens
   if (v.value.data.is_same(before.data)) v.value = k.value;
 }
 
-Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                            const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
-  const bool records = tape.records(q.value, k.value, v.value);
+fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k, const Segments& of_q,
+                                                 const Segments& of_kv, const AttentionShape& shape) const {
   fvlm_attention_query query{};
   query.struct_size = sizeof query;
   query.causal = shape.causal;
@@ -185,6 +199,14 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   query.tokens_kv = k.value.data.size(0);
   query.segments = of_q.cu_seqlens.size(0) - 1;
   query.scale = static_cast<float>(shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)));
+  return query;
+}
+
+Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
+                            const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
+  if (of_q.ring.defined()) return ring_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
+  const bool records = tape.records(q.value, k.value, v.value);
+  fvlm_attention_query query = attention_query(q, k, of_q, of_kv, shape);
   query.needs_backward = records;
   query.even = of_q.uniform_lengths && of_kv.uniform_lengths;
   query.guests = records && shared_kv.requires_grad() && is_packed_qkv(q, k, v, shape.head_dim);
@@ -212,23 +234,40 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
         if (!gradient.defined()) return;
         const at::Tensor d_out = gradient.unflatten(1, {q.count, head_dim});
         const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, head_dim); };
-        if (is_packed_qkv(q, k, v, head_dim)) {
-          at::Tensor d = q.value.gradient->allocate_like(q.value.data);
-          const auto part = [&](const Heads& heads) { return heads_of(d, heads, head_dim); };
-          op.backward(rows(q), rows(k), rows(v), packing, output, d_out, {part(q), part(k), part(v)}, deferred);
-          q.value.gradient->add(std::move(d));
-          return;
-        }
         if (op.query().queries_alone) {
           k.value.gradient->defer_queries({rows(q), d_out, packing.cu_seqlens_q});
           if (q.value.requires_grad())
             q.value.gradient->add(op.backward(rows(q), rows(k), rows(v), packing, output, d_out).q.flatten(1));
           return;
         }
-        const GradientDestinations d(q, k, v, head_dim);
-        op.backward(rows(q), rows(k), rows(v), packing, output, d_out, d.into());
-        d.add_temporaries(head_dim);
+        add_gradients(q, k, v, head_dim, [&](const Attention::Gradients& d) {
+          op.backward(rows(q), rows(k), rows(v), packing, output, d_out, d, deferred);
+        });
       });
+  return y;
+}
+
+Value Operations::ring_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments,
+                                 const AttentionShape& shape, const at::Tensor& into) {
+  const bool records = tape.records(q.value, k.value, v.value);
+  if (shape.rotary.dimensions > 0)
+    rotate(tape, q, k, v, segments.positions, segments.positions, shape.head_dim, shape.rotary);
+  const RingAttention ring(
+      options_.context, attention_query(q, k, segments, segments, shape), segments.ring,
+      [this](const fvlm_attention_query& query) -> const Attention& { return attention_for(query); });
+  const auto rows = [dim = shape.head_dim](const Heads& heads) { return heads_of(heads.value.data, heads, dim); };
+  RingAttention::Output output =
+      ring.forward(rows(q), rows(k), rows(v), into.defined() ? into.unflatten(1, {q.count, shape.head_dim}) : into);
+  Value y(output.out.flatten(1), records);
+  if (!records) return y;
+  if (!is_packed_qkv(q, k, v, shape.head_dim)) announce(q, k, v, shape.head_dim);
+  tape.push([ring, q, k, v, rows, output, head_dim = shape.head_dim, out = y.gradient] {
+    at::Tensor gradient = out->take();
+    if (!gradient.defined()) gradient = at::zeros_like(output.out).flatten(1); // another rank may have one
+    add_gradients(q, k, v, head_dim, [&](const Attention::Gradients& d) {
+      ring.backward(rows(q), rows(k), rows(v), output, gradient.unflatten(1, {q.count, head_dim}), d);
+    });
+  });
   return y;
 }
 

@@ -406,7 +406,8 @@ std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
   return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}", query.tokens_q, query.tokens_kv,
                      query.segments, query.even ? "" : "at most ", query.max_seqlen_q, query.max_seqlen_kv,
                      query.heads_q, query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
-                     query.guests           ? ", with backward and deferred queries"
+                     query.partial          ? ", of a part of the keys, with backward"
+                     : query.guests         ? ", with backward and deferred queries"
                      : query.queries_alone  ? ", with backward of queries only"
                      : query.needs_backward ? ", with backward"
                                             : "");

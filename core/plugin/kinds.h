@@ -87,6 +87,9 @@ struct KindOf<fvlm_attention_v1> {
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query&) { return "attention"; }
   static std::string shape(const Query& query);
+  static std::string unknown_field(const fvlm_attention_v1& table, const Query& query) {
+    return query.partial && !(table.features & FVLM_ATTENTION_PARTIAL) ? "partial" : "";
+  }
 };
 
 // The functions for attention over pages, which a plugin of the kind attention may leave out, as a table of their own.

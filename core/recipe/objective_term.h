@@ -51,6 +51,9 @@ class ObjectiveTerm {
   virtual LabelSelection labels_at(double /*progress*/) const { return labels(); }
   // Data are pairs of a chosen and a rejected text, and the loss is a mean over pairs, not over labels.
   virtual bool needs_pairs() const { return false; }
+  // Whether the loss is a sum over labels of what each row predicts alone, so that ranks may have a part of the rows
+  // each.
+  virtual bool is_sum_over_labels() const { return false; }
   // The loss is a mean over the texts with at least so many visual rows, not over labels; 0: over labels.
   virtual int64_t min_visual_rows() const { return 0; }
   // The connector's view of a frame that the text is read behind; empty: the connector's own choice.

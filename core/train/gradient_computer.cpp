@@ -61,10 +61,10 @@ struct GradientComputer::PendingOutputs {
 GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy,
                                    ops::Operations& operations, const model::Capacity& max, Frozen frozen)
     : stage_(stage), objective_(stage.objective, stage.mode),
-      builder_(plan, stage, policy, operations.tensor_options(), max), policy_(policy), ops_(operations),
-      frozen_(std::move(frozen)), drops_(model::has_dropout(policy.config().adapters)),
+      builder_(plan, stage, policy, operations.tensor_options(), max, operations.options().context), policy_(policy),
+      ops_(operations), frozen_(std::move(frozen)), drops_(model::has_dropout(policy.config().adapters)),
       dropout_(static_cast<uint64_t>(plan.seed), "dropout " + stage.name),
-      captures_(plan.speed.graphs && device::runtime()) {
+      captures_(plan.speed.graphs && device::runtime() && operations.options().context.is_capturable()) {
   const int64_t size = plan.model.image_size;
   const auto on_device = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
   if (device::Runtime* gpu = device::runtime())

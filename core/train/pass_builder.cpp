@@ -1,5 +1,6 @@
 #include "train/pass_builder.h"
 
+#include "model/context_part.h"
 #include "model/size_class.h"
 #include "objective/labels.h"
 #include "ops/dry_run.h"
@@ -14,11 +15,11 @@
 namespace fvlm::train {
 
 PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
-                         const at::TensorOptions& options, const model::Capacity& max)
+                         const at::TensorOptions& options, const model::Capacity& max, const ops::ContextGroup& context)
     : stage_(stage), speed_(plan.speed),
       texts_(plan.speed.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
       image_size_(plan.model.image_size), reader_(policy.frame_reader(image_size_, image_size_)), options_(options),
-      max_(max) {
+      max_(max), context_(context) {
   std::copy_if(stage.objective.begin(), stage.objective.end(), std::back_inserter(teacher_terms_),
                [](const plan::Term& term) { return term->reads_teacher_prompt(); });
 }
@@ -134,6 +135,7 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   capacity.frames = model::size_class(std::max(used.frames, min_frames), max_.frames, classes);
   capacity.bytes = model::size_class(std::max(used.bytes, std::min(min_frames, max_.bytes)), max_.bytes, classes);
   capacity.rows = model::size_class(used.rows, max_.rows, classes);
+  if (context_.are_several()) capacity.rows = model::divisible_rows(capacity.rows, context_);
   capacity.sequences = model::size_class(used.sequences, max_.sequences, classes);
   capacity.labels = padded_labels(used.labels, max_.labels);
   return capacity;
@@ -176,7 +178,23 @@ BuiltPass PassBuilder::build(const HostPack& host, size_t decoder, const StepCou
     weights.push_back(counts.of_term[term] > 0 ? scale * counts.weights[term] / counts.of_term[term] : 0);
   }
   built.inputs.weights = at::tensor(weights, at::kDouble);
+  if (context_.are_several()) keep_part(built);
   return built;
+}
+
+// Weights of labels and terms are those of the whole pack, so that the sums of the ranks are its loss and gradient.
+void PassBuilder::keep_part(BuiltPass& built) const {
+  objective::PassInputs& in = built.inputs;
+  built.all_rows /= context_.ranks;
+  const model::ContextPart part = model::keep_part(in.pack, context_, [&](int64_t labels) {
+    return padded_labels(std::max<int64_t>(labels, 1), std::min(max_.labels, built.all_rows));
+  });
+  built.used_rows = part.used_rows;
+  const at::Tensor kept = at::tensor(part.labels, at::kLong);
+  for (at::Tensor& mask : in.masks) {
+    const at::Tensor whole = std::exchange(mask, at::zeros(in.pack.labels.targets.sizes(), mask.options()));
+    mask.narrow(0, 0, kept.size(0)).copy_(whole.index_select(0, kept));
+  }
 }
 
 } // namespace fvlm::train

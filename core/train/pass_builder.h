@@ -13,14 +13,15 @@ struct BuiltPass {
   objective::PassInputs inputs;        // without frames
   at::Tensor frames;                   // [frames, 3, H, W], in the loader's memory; undefined: none
   double counted = 0;                  // labels, pairs and texts of all terms
-  int64_t used_rows = 0, all_rows = 0; // of the decoder: those that hold a token, and all
+  int64_t used_rows = 0, all_rows = 0; // of the decoder, on this rank: those that hold a token, and all
 };
 
 class PassBuilder {
  public:
   // `policy` outlives it. `options`: of the tensors that a model reads. `max`: the most that a pack of the stage holds.
+  // `context`: whose ranks have a part of each pack's rows each.
   PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
-              const at::TensorOptions& options, const model::Capacity& max);
+              const at::TensorOptions& options, const model::Capacity& max, const ops::ContextGroup& context = {});
 
   // The pass of one decoder, where the step holds `counts`, and losses are multiplied by `scale`.
   BuiltPass build(const HostPack& host, size_t decoder, const StepCounts& counts, double scale) const;
@@ -32,6 +33,7 @@ class PassBuilder {
   BuiltPass build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const;
   std::vector<int64_t> add_teacher_pack(const HostPack& host, objective::PassInputs& in) const;
   void add_compared(const HostPack& host, const std::vector<int64_t>& of_teacher, objective::PassInputs& in) const;
+  void keep_part(BuiltPass& built) const;
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels, double progress) const;
   model::Capacity padded(const model::Capacity& used) const;
   int64_t padded_labels(int64_t used, int64_t most) const;
@@ -45,6 +47,7 @@ class PassBuilder {
   model::FrameReader reader_;
   at::TensorOptions options_;
   model::Capacity max_;
+  ops::ContextGroup context_;
 };
 
 } // namespace fvlm::train

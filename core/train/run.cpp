@@ -10,6 +10,7 @@
 #include "ops/host_memory.h"
 #include "plugin/active_call.h"
 #include "recipe/positions.h"
+#include "train/context_parallel.h"
 #include "train/data_rehearsal.h"
 #include "train/initial_model.h"
 #include "train/optimization.h"
@@ -47,6 +48,7 @@ class Run {
     const auto started = std::chrono::steady_clock::now();
     const auto stages = wanted_stages();
     require_equal_views(ranks_, resolved_, registry_, request_.device);
+    if (ranks_.context_count() > 1) require_context_parallel(plan_, stages);
     const Place place = open(stages);
     const auto metrics =
         leads() ? std::make_unique<report::MetricsLog>(
@@ -57,6 +59,7 @@ class Run {
     const auto description = described(place);
     ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
     replicas.parts = std::stoll(ranks_.from_first(std::to_string(replicas.parts)));
+    if (ranks_.context_count() > 1) replicas = {}; // as replicas would call the ring in any order
     RunContext context{plan_,
                        resolved_.hash,
                        request_.folder,
@@ -81,7 +84,7 @@ class Run {
     context.samples = context.samples_before;
     for (const plan::Stage& stage : to_train) context.samples += stage.samples;
     RunState state = place.state;
-    if (state.replicas == 0) state.replicas = replicas.parts;
+    if (state.replicas == 0 || ranks_.context_count() > 1) state.replicas = replicas.parts;
     for (size_t i = place.stage; i < stages.size(); ++i) {
       const plan::Stage& stage = to_train[i - place.stage];
       const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();

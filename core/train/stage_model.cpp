@@ -24,7 +24,8 @@ static at::ScalarType gradient_type(const plan::Plan& plan) {
   return plan.gradients == plan::Gradients::bf16 ? at::kBFloat16 : at::kFloat;
 }
 
-std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device) {
+std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device,
+                                                 const ops::ContextGroup& context) {
   if (plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
   if (plan.deterministic) { // ATen's own operations, too
     at::globalContext().setDeterministicAlgorithms(true, true);
@@ -32,6 +33,7 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   }
   ops::OperationsOptions options;
   options.device = device;
+  options.context = context;
   options.dtype = type_of(plan.precision);
   options.gradient_dtype = gradient_type(plan);
   options.deterministic = plan.deterministic;

@@ -19,7 +19,8 @@ using MakeModel = std::function<std::unique_ptr<model::Model>(const model::Arena
 
 // Of activations and of the weights that compute.
 at::ScalarType type_of(plan::Precision precision);
-std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device);
+std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device,
+                                                 const ops::ContextGroup& context = {});
 
 // Floating-point operations a second that the device can do at most; none where that is not known.
 std::optional<double> peak_flops(at::Device device, plan::Precision precision);

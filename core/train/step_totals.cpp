@@ -4,6 +4,11 @@ namespace fvlm::train {
 
 StepTotals sum_over(const dist::Ranks& ranks, StepTotals own) {
   if (!ranks.are_several()) return own;
+  if (ranks.context_rank() > 0) { // its packs are those of the first rank of the context, which counts them
+    own.failed_decodes = 0;
+    own.counted = own.flops = 0;
+    own.used = {.of_term = std::vector<double>(own.used.of_term.size())};
+  }
   std::vector<double> numbers;
   const auto visit = [&](const auto& each) {
     each(own.ran_out_of_memory);

@@ -21,7 +21,7 @@ struct StepTotals {
   bool begins_anew() const { return ran_out_of_memory || dropped_plugin; }
 };
 
-// Of all ranks. Every rank calls it.
+// Of all ranks, where those of a context group have the same packs. Every rank calls it.
 StepTotals sum_over(const dist::Ranks& ranks, StepTotals own);
 
 } // namespace fvlm::train

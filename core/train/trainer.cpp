@@ -24,11 +24,11 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
                  const std::filesystem::path& checkpoint, const Faults& faults)
     : context_(context), stage_(stage), faults_(faults), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
-            {.rank = context.ranks.rank(),
+            {.rank = context.ranks.data_rank(),
              .ranks_here = context.ranks.on_this_machine(),
-             .quarantine_log = context.folder / "quarantine.log",
+             .quarantine_log = counts_packs() ? context.folder / "quarantine.log" : std::filesystem::path(),
              .device = context.device},
-            context.ranks.count()),
+            context.ranks.data_count()),
       reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
       observer_(context, stage, state_),
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl", context.ranks),
@@ -36,7 +36,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                      context.plan.precision != plan::Precision::fp16) {
   data_.check_vocabulary_sizes(context.plan.model, context.description.decoders());
-  operations_ = make_operations(context.plan, context.registry, context.device);
+  operations_ = make_operations(context.plan, context.registry, context.device, ops::ContextGroup::of(context.ranks));
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
     return make_bare(context.description, options);
@@ -208,7 +208,7 @@ bool Trainer::stop_requested() const {
 
 // A position that counts failures of this rank alone, with those of all ranks in their place.
 Cursor Trainer::of_all_ranks(Cursor position, int64_t own_failures) const {
-  double all = static_cast<double>(own_failures);
+  double all = counts_packs() ? static_cast<double>(own_failures) : 0;
   context_.ranks.sum({&all, 1});
   return with_failures(std::move(position), static_cast<int64_t>(all) - own_failures);
 }
@@ -255,7 +255,7 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
                                    loaded.last && is_last ? model_.optimization->reduction() : nullptr);
     });
   } catch (const UnsupportedCall& refused) {
-    if (gradients_->drop(refused)) {
+    if (!shares_packs() && gradients_->drop(refused)) {
       observe();
       dropped_plugin_ = true;
       return false;
@@ -275,6 +275,10 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
     return true;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
+    if (shares_packs()) // the other ranks are in the middle of the same pack
+      throw Error(ErrorKind::device, fmt::format("the memory does not hold a rank's part of a pack: {}", error.what()))
+          .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+          .advise("a larger --context-parallel, activation_checkpointing or a smaller packing.tokens need less");
     observe();
     const auto* of_plugin = dynamic_cast<const Error*>(&error);
     const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());

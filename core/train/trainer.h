@@ -53,6 +53,9 @@ class Trainer {
   void begin_together();
   bool stop_requested() const;
   StepTotals total(const LoadedPack& last, bool is_computed);
+  // Whether several ranks compute each pack, and whether this is the one that counts it.
+  bool shares_packs() const { return context_.ranks.context_count() > 1; }
+  bool counts_packs() const { return context_.ranks.context_rank() == 0; }
   Cursor of_all_ranks(Cursor position, int64_t own_failures) const;
   static Cursor with_failures(Cursor position, int64_t of_others);
   // Whether the pending step is observed before the next one is computed.

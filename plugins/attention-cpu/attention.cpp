@@ -67,6 +67,7 @@ fvlm_attention_query packed_query(const fvlm_paged_attention_query& query) {
 
 class AttentionCpu : public Attention {
  public:
+  static constexpr std::uint32_t features = FVLM_ATTENTION_PARTIAL;
   explicit AttentionCpu(const fvlm_instance_config& config)
       : host_(config.host), kernels_(attention_kernels(cpu_level())) {}
 

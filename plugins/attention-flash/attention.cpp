@@ -16,7 +16,7 @@ using std::int64_t;
 
 class AttentionFlash : public Attention {
  public:
-  static constexpr std::uint32_t features = FVLM_ATTENTION_APPENDS;
+  static constexpr std::uint32_t features = FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL;
   explicit AttentionFlash(const fvlm_instance_config& config) : multiprocessors_(multiprocessor_count(config.device)) {}
 
   static Support supports(const Query& query) {
@@ -161,8 +161,11 @@ class AttentionFlash : public Attention {
     check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.id), "shared memory");
     return limit;
   }
-  // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small.
-  static bool keeps_compensation(const Query& query) { return query.causal && query.dtype == bfloat16; }
+  // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small. The output
+  // of a partial call is not the one that its backward gets.
+  static bool keeps_compensation(const Query& query) {
+    return query.causal && query.dtype == bfloat16 && !is_partial(query);
+  }
 
   // Strides in elements.
   struct Rows {

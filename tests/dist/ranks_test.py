@@ -65,11 +65,13 @@ def start(command, ranks, per_rank=lambda rank: []):
 
 
 class Runs:
-    def __init__(self, folder):
+    stages = STAGES
+    samples = "captions=160,text=40,questions=160,pairs=80,heldout/questions=12,heldout/pairs=8"
+
+    def __init__(self, folder, text):
         self.folder, self.data, self.recipe = folder, folder / "data", folder / "ranks.lua"
-        self.recipe.write_text(recipe())
-        subprocess.run([SHAPES, "--out", self.data, "--frames", "2", "--size", "16", "--samples",
-                        "captions=160,text=40,questions=160,pairs=80,heldout/questions=12,heldout/pairs=8"],
+        self.recipe.write_text(text)
+        subprocess.run([SHAPES, "--out", self.data, "--frames", "2", "--size", "16", "--samples", self.samples],
                        check=True, capture_output=True)
 
     def command(self, run, *options):
@@ -84,10 +86,10 @@ class Runs:
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"{run}: rank {rank} of {ranks}: {process.returncode}\n{said[rank]}"
 
-    def need(self, run, ranks):
+    def need(self, run, ranks, *options):
         """A run of all stages that other tests read, too."""
         if not (self.folder / run).exists():
-            self.train(run, ranks)
+            self.train(run, ranks, *options)
 
     def checkpoints(self, run, stage):
         return sorted(path for path in (self.folder / run / stage).glob("step-*") if re.fullmatch(r"step-\d+", path.name))
@@ -113,7 +115,7 @@ class Runs:
         return lines
 
     def expect_same_bits(self, left, right):
-        for stage in STAGES:
+        for stage in self.stages:
             a, b = self.tensors(left, stage), self.tensors(right, stage)
             assert a.keys() == b.keys(), stage
             for name in a:
@@ -126,7 +128,7 @@ class Runs:
     def expect_near(self, left, right):
         """Weights, losses, and the same samples at the same steps."""
         most = 0
-        for stage in STAGES:
+        for stage in self.stages:
             a, b = self.tensors(left, stage), self.tensors(right, stage)
             assert a.keys() == b.keys(), stage
             for name in a:
@@ -245,15 +247,16 @@ def refuses_different_ranks(runs):
     assert ranks[0].returncode == 75 and "rank 1 failed" in said[0], said[0]
 
 
-def survives_kills(runs):
+def survives_kills(runs, whole="ranks-2", options=()):
     """kill -9 of random ranks at random instants, under torchrun, which starts all of them anew."""
+    runs.need(whole, 2, *options)
     kills, done, again, instants = int(os.environ.get("FVLM_KILLS", "3")), 0, 0, random.Random(5)
     while done < kills:
         run = f"killed-{again}"
         again += 1
         torchrun = subprocess.Popen(
             [str(word) for word in [TORCHRUN, "--standalone", "--max-restarts", "1000", "--monitor-interval", "0.05",
-                                    "--nproc-per-node", "2", "--no-python", *runs.command(run)]],
+                                    "--nproc-per-node", "2", "--no-python", *runs.command(run, *options)]],
             text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while torchrun.poll() is None and done < kills:
             time.sleep(instants.uniform(0.1, 3))
@@ -265,8 +268,7 @@ def survives_kills(runs):
                 done += 1
         said = torchrun.communicate(timeout=300)[1]
         assert torchrun.returncode == 0, said
-        runs.need("ranks-2", 2)
-        runs.expect_same_bits("ranks-2", run)
+        runs.expect_same_bits(whole, run)
         shutil.rmtree(runs.folder / run)
     print(f"{done} kills in {again} runs: the same bits and lines")
 
@@ -280,9 +282,16 @@ def is_engine(pid):
 
 TESTS = (equals_one_process, zero_changes_no_bit, accumulates_unequal_packs, begins_anew_together, resumes_to_the_same_bits, resumes_with_other_ranks,
          names_the_failed_rank, refuses_different_ranks, survives_kills)
-with tempfile.TemporaryDirectory() as scratch:
-    runs = Runs(Path(scratch))
-    for test in [test for test in TESTS if test.__name__ in sys.argv[4:] or len(sys.argv) == 4]:
-        began = time.monotonic()
-        test(runs)
-        print(f"  {test.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def run_tests(tests, make_runs):
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = make_runs(Path(scratch))
+        for test in [test for test in tests if test.__name__ in sys.argv[4:] or len(sys.argv) == 4]:
+            began = time.monotonic()
+            test(runs)
+            print(f"  {test.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    run_tests(TESTS, lambda folder: Runs(folder, recipe()))

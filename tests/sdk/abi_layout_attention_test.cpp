@@ -3,7 +3,7 @@
 
 namespace {
 
-SIZE(fvlm_attention_query, 96);
+SIZE(fvlm_attention_query, 104);
 FIELD(fvlm_attention_query, struct_size, 0, uint32_t);
 FIELD(fvlm_attention_query, causal, 4, int32_t);
 FIELD(fvlm_attention_query, device, 8, fvlm_device);
@@ -23,6 +23,7 @@ FIELD(fvlm_attention_query, needs_backward, 80, int32_t);
 FIELD(fvlm_attention_query, even, 84, int32_t);
 FIELD(fvlm_attention_query, guests, 88, int32_t);
 FIELD(fvlm_attention_query, queries_alone, 92, int32_t);
+FIELD(fvlm_attention_query, partial, 96, int32_t);
 
 SIZE(fvlm_attention_forward, 104);
 FIELD(fvlm_attention_forward, struct_size, 0, uint32_t);

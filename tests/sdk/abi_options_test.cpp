@@ -13,3 +13,4 @@ static_assert(FVLM_WITH_NORM == 1024, "the value of FVLM_WITH_NORM changed");
 static_assert(FVLM_WITH_SWIGLU == 2048, "the value of FVLM_WITH_SWIGLU changed");
 static_assert(offsetof(fvlm_linear_forward, norm_weight) == 72, "the place of norm_weight changed");
 static_assert(FVLM_ATTENTION_APPENDS == 1, "the value of FVLM_ATTENTION_APPENDS changed");
+static_assert(FVLM_ATTENTION_PARTIAL == 2, "the value of FVLM_ATTENTION_PARTIAL changed");

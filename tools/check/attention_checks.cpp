@@ -438,6 +438,7 @@ Table attention_table() {
           {"supports_nonsense", "supports() refuses impossible queries", nonsense},
       });
   append(table.checks, attention_size_checks(plain));
+  append(table.checks, partial_attention_checks(plain));
   append(table.checks, paged_attention_checks());
   append(table.checks, generic_checks(plain + ",groups"));
   append(table.checks, {{"mixtures", "24 random mixtures of all the above", mixtures, "*"}});

@@ -14,6 +14,7 @@ std::vector<Check> placement_checks(const std::string& needs);
 
 // Of sizes just above powers of two, a dimension at a time.
 std::vector<Check> attention_size_checks(const std::string& needs);
+std::vector<Check> partial_attention_checks(const std::string& needs);
 std::vector<Check> paged_attention_checks();
 std::vector<Check> loss_size_checks(const std::string& needs);
 std::vector<Check> kernel_option_checks();

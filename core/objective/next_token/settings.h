@@ -11,6 +11,7 @@ struct NextToken : Cloneable<NextToken, plan::LabelTerm, plan::ObjectiveTerm> {
 
   std::string_view name() const override { return "next_token"; }
   std::string metric() const override { return pass == Pass::coarse ? "next_token_coarse" : "next_token"; }
+  bool is_sum_over_labels() const override { return true; }
   std::string view() const override { return pass == Pass::coarse ? "coarse" : ""; }
 
   Pass pass = Pass::fine;

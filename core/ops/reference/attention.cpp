@@ -35,9 +35,9 @@ Tensor with_rope(const fvlm_attention_query& query, const Tensor& x, const fvlm_
 }
 
 AttentionGradients gradients(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const Tensor& d_out) {
-  return is_on_cpu(q) ? attention_gradients_by_segment(shape, q, k, v, d_out)
-                      : attention_gradients_by_mask(shape, q, k, v, d_out);
+                             const Tensor& d_out, const MergedAttention& merged = {}) {
+  return is_on_cpu(q) ? attention_gradients_by_segment(shape, q, k, v, d_out, merged)
+                      : attention_gradients_by_mask(shape, q, k, v, d_out, merged);
 }
 
 } // namespace
@@ -49,8 +49,14 @@ sdk::Support Attention::supports(const Query& query) {
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
   if (query.guests && (query.causal || query.rotary_dim != 0 || query.queries_alone))
     return sdk::refuse("guests with a causal mask, rotary embedding or queries_alone");
+  if (is_partial(query) && (query.rotary_dim != 0 || query.guests || query.queries_alone || !query.needs_backward))
+    return sdk::refuse("partial with rotary embedding, guests or queries_alone, or without a backward");
   const bool on_host = query.device.type == FVLM_CPU;
   return supports_number(query.device, query.dtype, on_host ? "ATen, by segment" : "ATen, one masked softmax");
+}
+
+void Attention::requirements(const Query& query, sdk::Requirements& wanted) const {
+  if (is_partial(query)) wanted.save(wide(query.dtype), {query.tokens_q, query.heads_q});
 }
 
 void Attention::forward(const fvlm_call&, const Query& query, const Forward& arguments) {
@@ -59,8 +65,9 @@ void Attention::forward(const fvlm_call&, const Query& query, const Forward& arg
   const Tensor v = upcast(arguments.v);
   const auto shape =
       shape_of(query, {arguments.cu_seqlens_q, query.tokens_q, query.max_seqlen_q}, arguments.cu_seqlens_kv);
-  store(torch_tensor(arguments.out),
-        is_on_cpu(q) ? attention_by_segment(shape, q, k, v) : attention_by_mask(shape, q, k, v));
+  const Tensor log_sum_exp = is_partial(query) ? torch_tensor(arguments.saved[0]) : Tensor();
+  store(torch_tensor(arguments.out), is_on_cpu(q) ? attention_by_segment(shape, q, k, v, log_sum_exp)
+                                                  : attention_by_mask(shape, q, k, v, log_sum_exp));
 }
 
 void Attention::backward(const fvlm_call&, const Query& query, const Backward& arguments) {
@@ -69,7 +76,9 @@ void Attention::backward(const fvlm_call&, const Query& query, const Backward& a
   const Tensor v = upcast(arguments.v), d_out = upcast(arguments.d_out);
   const auto shape =
       shape_of(query, {arguments.cu_seqlens_q, query.tokens_q, query.max_seqlen_q}, arguments.cu_seqlens_kv);
-  auto [d_q, d_k, d_v] = gradients(shape, q, k, v, d_out);
+  MergedAttention merged;
+  if (is_partial(query)) merged = {upcast(arguments.out), torch_tensor(arguments.saved[0])};
+  auto [d_q, d_k, d_v] = gradients(shape, q, k, v, d_out, merged);
   store(torch_tensor(arguments.d_q), with_rope(query, d_q, arguments.positions_q, true));
   if (query.queries_alone) return;
   if (query.guests && arguments.guest_q) {

@@ -14,16 +14,23 @@ struct AttentionShape {
   bool causal;
 };
 
+// log_sum_exp, where it is defined: of a partial call, [tokens, heads], written for rows with a visible key.
 at::Tensor attention_by_segment(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
-                                const at::Tensor& v);
-at::Tensor attention_by_mask(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v);
+                                const at::Tensor& v, const at::Tensor& log_sum_exp = {});
+at::Tensor attention_by_mask(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const at::Tensor& log_sum_exp = {});
 
+// Of a partial call, what the forward passes over all keys came to together.
+struct MergedAttention {
+  at::Tensor out, log_sum_exp; // undefined: the call has all keys
+};
 // d_q, d_k, d_v
 using AttentionGradients = std::array<at::Tensor, 3>;
 AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
-                                                  const at::Tensor& v, const at::Tensor& d_out);
+                                                  const at::Tensor& v, const at::Tensor& d_out,
+                                                  const MergedAttention& merged = {});
 AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
-                                               const at::Tensor& v, const at::Tensor& d_out);
+                                               const at::Tensor& v, const at::Tensor& d_out,
+                                               const MergedAttention& merged = {});
 
 } // namespace fvlm::ops::reference

@@ -8,6 +8,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/concat.h>
+#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
@@ -20,6 +21,7 @@ namespace {
 
 using at::Tensor;
 constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
+constexpr double log_2 = 0.69314718055994530942;
 
 // [L, H, D] -> [K, G L, D]: groups the queries that share a key head.
 Tensor grouped(const Tensor& x_LHD, int64_t key_heads) {
@@ -43,27 +45,52 @@ struct Mask {
   Tensor fully_masked_L1; // bool: queries without any key, whose softmax would be 0 / 0; undefined: none
 };
 
-// softmax(q k^T), and 0 in fully masked rows. [K, G L, M]
-Tensor probabilities(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
+Tensor by_group(const Tensor& x, const Mask& mask) {
+  return x.view({x.size(0), -1, mask.hidden_LM.size(0), x.size(-1)});
+}
+
+// q k^T, where keys that are not visible are minus infinity. [K, G L, M]
+Tensor visible_scores(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
   const Tensor scores = at::bmm(q_KND, k_MKD.permute({1, 2, 0}));
-  if (!mask.hidden_LM.defined()) return at::softmax(scores, -1);
-  const auto by_group = [&](const Tensor& x) {
-    return x.view({x.size(0), -1, mask.hidden_LM.size(0), mask.hidden_LM.size(1)});
-  };
-  by_group(scores).masked_fill_(mask.hidden_LM, minus_infinity);
+  if (mask.hidden_LM.defined()) by_group(scores, mask).masked_fill_(mask.hidden_LM, minus_infinity);
+  return scores;
+}
+
+// Their softmax, and 0 in fully masked rows.
+Tensor probabilities(const Tensor& scores, const Mask& mask) {
   Tensor weights = at::softmax(scores, -1);
-  if (mask.fully_masked_L1.defined()) by_group(weights).masked_fill_(mask.fully_masked_L1, 0);
+  if (mask.fully_masked_L1.defined()) by_group(weights, mask).masked_fill_(mask.fully_masked_L1, 0);
   return weights;
+}
+
+// Writes the logarithms to base 2 of rows with a visible key to `to`, [L, H].
+void store_log_sum_exp(const Tensor& scores, const Mask& mask, const Tensor& to) {
+  const int64_t length = to.size(0);
+  const Tensor sums = ungrouped(at::logsumexp(scores, -1, true) / log_2, length).squeeze(2);
+  to.copy_(mask.fully_masked_L1.defined() ? at::where(mask.fully_masked_L1, to, sums) : sums);
+}
+
+// [L, H] -> [K, G L, 1]
+Tensor grouped_column(const Tensor& x_LH, int64_t key_heads) {
+  return grouped(x_LH.unsqueeze(2), key_heads);
 }
 
 struct DenseGradients {
   Tensor d_q_KND, d_k_MKD, d_v_MKD;
 };
+// `merged`: its rows are those of the queries.
 DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, const Tensor& q_KND, const Tensor& k_MKD,
-                               const Tensor& v_MKD, const Tensor& d_out_KND) {
-  const Tensor weights = probabilities(q_KND, k_MKD, mask);
-  const Tensor d_weights = at::bmm(d_out_KND, v_MKD.permute({1, 2, 0}));
-  const Tensor d_scores = at::_softmax_backward_data(d_weights, weights, -1, weights.scalar_type());
+                               const Tensor& v_MKD, const Tensor& d_out_KND, const MergedAttention& merged) {
+  const Tensor scores = visible_scores(q_KND, k_MKD, mask), d_weights = at::bmm(d_out_KND, v_MKD.permute({1, 2, 0}));
+  Tensor weights, d_scores;
+  if (merged.out.defined()) {
+    const int64_t key_heads = k_MKD.size(1);
+    weights = (scores - grouped_column(merged.log_sum_exp, key_heads) * log_2).exp();
+    d_scores = (d_weights - (d_out_KND * grouped(merged.out, key_heads)).sum(-1, true)).mul_(weights);
+  } else {
+    weights = probabilities(scores, mask);
+    d_scores = at::_softmax_backward_data(d_weights, weights, -1, weights.scalar_type());
+  }
   return {at::bmm(d_scores, k_MKD.permute({1, 0, 2})).mul_(shape.scale),
           at::bmm(d_scores.mT(), q_KND).permute({1, 0, 2}), at::bmm(weights.mT(), d_out_KND).permute({1, 0, 2})};
 }
@@ -124,11 +151,15 @@ Tensor zero_padding(const Tensor& x, const Tensor& valid) {
 
 } // namespace
 
-Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v) {
+Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Tensor& log_sum_exp) {
   Tensor out = at::zeros_like(q, at::MemoryFormat::Contiguous);
   each_segment(shape, [&](const Segment& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
-    const Tensor weights = probabilities(q_s, k.narrow(0, s.kv_begin, s.kv_length), segment_mask(shape, s, q));
+    const Mask mask = segment_mask(shape, s, q);
+    const Tensor scores = visible_scores(q_s, k.narrow(0, s.kv_begin, s.kv_length), mask);
+    if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp.narrow(0, s.q_begin, s.q_length));
+    const Tensor weights = probabilities(scores, mask);
     const Tensor v_s = v.narrow(0, s.kv_begin, s.kv_length).permute({1, 0, 2});
     out.narrow(0, s.q_begin, s.q_length).copy_(ungrouped(at::bmm(weights, v_s), s.q_length));
   });
@@ -136,16 +167,19 @@ Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const 
 }
 
 AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k,
-                                                  const Tensor& v, const Tensor& d_out) {
+                                                  const Tensor& v, const Tensor& d_out, const MergedAttention& merged) {
   AttentionGradients result = {at::zeros_like(q, at::MemoryFormat::Contiguous),
                                at::zeros_like(k, at::MemoryFormat::Contiguous),
                                at::zeros_like(v, at::MemoryFormat::Contiguous)};
   each_segment(shape, [&](const Segment& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Tensor d_out_s = grouped(d_out.narrow(0, s.q_begin, s.q_length), k.size(1));
+    MergedAttention merged_s;
+    if (merged.out.defined())
+      merged_s = {merged.out.narrow(0, s.q_begin, s.q_length), merged.log_sum_exp.narrow(0, s.q_begin, s.q_length)};
     const auto [d_q, d_k, d_v] =
         dense_gradients(shape, segment_mask(shape, s, q), q_s, k.narrow(0, s.kv_begin, s.kv_length),
-                        v.narrow(0, s.kv_begin, s.kv_length), d_out_s);
+                        v.narrow(0, s.kv_begin, s.kv_length), d_out_s, merged_s);
     result[0].narrow(0, s.q_begin, s.q_length).copy_(ungrouped(d_q, s.q_length));
     result[1].narrow(0, s.kv_begin, s.kv_length).copy_(d_k);
     result[2].narrow(0, s.kv_begin, s.kv_length).copy_(d_v);
@@ -153,22 +187,27 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
   return result;
 }
 
-Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v) {
+Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                         const Tensor& log_sum_exp) {
   if (q.numel() == 0 || k.numel() == 0) return at::zeros_like(q, at::MemoryFormat::Contiguous);
   const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
   const Tensor q_all = scaled_queries(shape, zero_padding(q, valid_q), k.size(1));
-  const Tensor weights = probabilities(q_all, zero_padding(k, valid_kv), mask);
+  const Tensor scores = visible_scores(q_all, zero_padding(k, valid_kv), mask);
+  if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp);
+  const Tensor weights = probabilities(scores, mask);
   return ungrouped(at::bmm(weights, zero_padding(v, valid_kv).permute({1, 0, 2})), q.size(0));
 }
 
 AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k,
-                                               const Tensor& v, const Tensor& d_out) {
+                                               const Tensor& v, const Tensor& d_out, const MergedAttention& merged) {
   if (q.numel() == 0 || k.numel() == 0) return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
   const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
   const Tensor q_all = scaled_queries(shape, zero_padding(q, valid_q), k.size(1));
   const Tensor d_out_all = grouped(zero_padding(d_out, valid_q), k.size(1));
+  MergedAttention merged_all = merged;
+  if (merged.out.defined()) merged_all.out = zero_padding(merged.out, valid_q);
   const auto [d_q, d_k, d_v] =
-      dense_gradients(shape, mask, q_all, zero_padding(k, valid_kv), zero_padding(v, valid_kv), d_out_all);
+      dense_gradients(shape, mask, q_all, zero_padding(k, valid_kv), zero_padding(v, valid_kv), d_out_all, merged_all);
   return {ungrouped(d_q, q.size(0)), d_k, d_v};
 }
 

@@ -14,8 +14,9 @@ struct OnDevice {
 
 struct Attention : sdk::Attention, OnDevice {
   using OnDevice::OnDevice;
-  static constexpr uint32_t features = FVLM_ATTENTION_APPENDS;
+  static constexpr uint32_t features = FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL;
   static sdk::Support supports(const Query& query);
+  void requirements(const Query& query, sdk::Requirements& wanted) const;
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments);
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments);
   static sdk::Support supports_paged(const PagedQuery& query);

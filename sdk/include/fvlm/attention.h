@@ -22,6 +22,14 @@
  * computes only dq (the field queries_alone); what its queries contribute to d_k and d_v is added by this call's
  * backward, which writes those anyway.
  *
+ * Partial calls (the field partial) are for keys that are divided among several calls, as where a sequence is split
+ * across devices (ring attention). Such a call attends to some of the keys that its queries attend to. saved[0] is then
+ * the logarithm to base 2 of the sum of the exponentials of a row's scaled scores, [tokens_q, heads_q], contiguous,
+ * float32, or float64 for tensors of float64; it is the only saved tensor. The caller has filled it with +infinity,
+ * which rows without a visible key and padding rows keep. By it the caller merges the outputs of the calls. Backward
+ * gets the merged `out` and saved[0], those of all keys together, and computes from these the probabilities of its keys
+ * and what they contribute to d_q.
+ *
  * Attention over pages (the functions *_paged, which a plugin may leave out) is for generation. The keys and values of
  * all sequences are in one pool of pages of page_rows rows, and a page may belong to several sequences. Key j of
  * sequence s is row j % page_rows of page page_table[s][j / page_rows]. A query row attends to the first lengths[row]
@@ -64,6 +72,8 @@ typedef struct fvlm_attention_query {
                             others are empty */
   int32_t guests;        /* extra queries. 1: backward may get them; never together with causal or rotary_dim */
   int32_t queries_alone; /* dq_only. 1: backward writes d_q only, d_k and d_v are NULL; not together with guests */
+  int32_t partial;       /* 1: see above; never together with rotary_dim, guests or queries_alone, and always with
+                            needs_backward. Only for plugins with FVLM_ATTENTION_PARTIAL */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
@@ -105,7 +115,8 @@ typedef struct fvlm_paged_attention_query {
 
 /* Bits of fvlm_attention_v1.features. */
 enum {
-  FVLM_ATTENTION_APPENDS = 1u << 0 /* supports_paged reads the query's `appends` and what follows it */
+  FVLM_ATTENTION_APPENDS = 1u << 0, /* supports_paged reads the query's `appends` and what follows it */
+  FVLM_ATTENTION_PARTIAL = 1u << 1  /* supports reads the query's `partial` */
 };
 
 /* The last dimension of q, k_pages, v_pages and out is contiguous, their other strides are free. The int32 tensors are

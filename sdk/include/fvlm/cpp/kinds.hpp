@@ -19,6 +19,8 @@
 FVLM_SDK_BEGIN
 
 template <>
+inline constexpr std::size_t min_struct_size<fvlm_attention_query> = offsetof(fvlm_attention_query, partial);
+template <>
 inline constexpr std::size_t min_struct_size<fvlm_paged_attention_query> = offsetof(fvlm_paged_attention_query,
                                                                                     appends);
 template <>
@@ -41,7 +43,11 @@ struct Attention {
   void requirements_paged(const PagedQuery&, Requirements&) const {}
   void prepare_paged(const fvlm_call&, const PagedQuery&) {}
   static constexpr std::uint32_t features = 0; // FVLM_ATTENTION_*
-  // The query of an engine that was built before there was `appends` has none.
+  // The query of an engine that was built before there was `partial` has none.
+  static bool is_partial(const Query& query) {
+    return query.struct_size > offsetof(Query, partial) && query.partial != 0;
+  }
+  // The same of `appends`.
   static bool appends(const PagedQuery& query) {
     return query.struct_size > offsetof(PagedQuery, appends) && query.appends != 0;
   }
