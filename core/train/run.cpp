@@ -63,7 +63,7 @@ class Run {
                        registry_,
                        request_.device,
                        ranks_,
-                       request_.shards_optimizer,
+                       request_.zero,
                        description,
                        resolved_.lua,
                        *metrics,
