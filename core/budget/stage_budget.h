@@ -67,6 +67,9 @@ struct StageBudget {
   Need step;                                   // as planned
   int64_t without_recompute = 0, with_all = 0; // the step's peak, were no layers computed again, or all
   int64_t packs_in_flight = 0, checkpoint = 0;
+  // Of one of several ranks: the step's peak with ZeRO-2 (0 where the stage cannot have it), and bytes of the gradients
+  // that are reduced when the backward pass is over.
+  int64_t sharded_gradients_peak = 0, last_bucket = 0;
   std::vector<std::string> assumptions;
 };
 

@@ -120,6 +120,11 @@ Options& Options::value(std::string name, std::string placeholder, std::string h
   return *this;
 }
 
+Options& Options::optional_value(std::string name, std::string choices, std::string help) {
+  named_.push_back({std::move(name), std::move(choices), std::move(help), false, true});
+  return *this;
+}
+
 Options& Options::required_value(std::string name, std::string placeholder, std::string help) {
   named_.push_back({std::move(name), std::move(placeholder), std::move(help), true});
   return *this;
@@ -129,6 +134,23 @@ Error Options::usage_error(std::string what) const {
   Error error(ErrorKind::usage, std::move(what));
   error.advise("usage: " + program_ + " " + usage_);
   return error;
+}
+
+// "--zero" as "--zero=1", and "--zero 2" as "--zero=2".
+std::vector<std::string> Options::with_default_values(Arguments arguments) const {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    words.emplace_back(arguments[i]);
+    const auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) {
+      return each.optional && words.back() == "--" + each.name;
+    });
+    if (option == named_.end()) continue;
+    const auto choices = split(option->placeholder, '|');
+    const bool is_given =
+        i + 1 < arguments.size() && std::find(choices.begin(), choices.end(), arguments[i + 1]) != choices.end();
+    words.back() += "=" + std::string(is_given ? arguments[++i] : choices.front());
+  }
+  return words;
 }
 
 Options::Words Options::read(Arguments arguments) const {
@@ -146,7 +168,7 @@ Options::Words Options::read(Arguments arguments) const {
 
   po::variables_map found;
   try {
-    std::vector<std::string> words(arguments.begin(), arguments.end());
+    const std::vector<std::string> words = with_default_values(arguments);
     using namespace po::command_line_style;
     auto parsed = po::command_line_parser(words)
                       .options(described)
@@ -229,6 +251,11 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
   return result;
 }
 
+std::string Options::shown_value(const Named& option) {
+  if (option.optional) return " [" + option.placeholder + "]";
+  return option.placeholder.empty() ? "" : " " + option.placeholder;
+}
+
 std::string Options::help() const {
   std::string out =
       fmt::format("{}\n\n  {}\n\n{}\n  {} {}\n", styled("Example", Style::bold),
@@ -237,8 +264,7 @@ std::string Options::help() const {
   size_t width = 0;
   std::vector<std::pair<std::string, std::string>> rows;
   for (const auto& positional : positionals_) rows.emplace_back(positional.name, positional.help);
-  for (const auto& option : named_)
-    rows.emplace_back("--" + option.name + (option.placeholder.empty() ? "" : " " + option.placeholder), option.help);
+  for (const auto& option : named_) rows.emplace_back("--" + option.name + shown_value(option), option.help);
   rows.emplace_back("--help", "print this page");
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
   out += '\n';

@@ -59,6 +59,8 @@ class Options {
   Options& flag(std::string name, std::string help);
   // May be repeated; ParsedOptions::value() then returns the last.
   Options& value(std::string name, std::string placeholder, std::string help);
+  // One of "1|2|3", the first where the option is given without a value.
+  Options& optional_value(std::string name, std::string choices, std::string help);
   Options& required_value(std::string name, std::string placeholder, std::string help);
 
   // Returns nothing after printing the help page for --help, and in describe(). Throws Error(usage) with a suggestion.
@@ -72,9 +74,11 @@ class Options {
     bool required, takes_all;
   };
   struct Named {
-    std::string name, placeholder, help; // a flag has no placeholder
-    bool required = false;
+    std::string name, placeholder, help;     // a flag has no placeholder
+    bool required = false, optional = false; // optional: the value, which is one of the placeholder's
   };
+  std::vector<std::string> with_default_values(Arguments arguments) const;
+  static std::string shown_value(const Named& option);
   Words read(Arguments arguments) const; // positional arguments are under "positional"
   Words named_positionals(const std::vector<std::string>& given) const;
   Error usage_error(std::string what) const; // its advice is the usage line

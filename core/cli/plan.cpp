@@ -72,7 +72,7 @@ void print_budget(const plan::Plan& plan, budget::Device device, int64_t ranks, 
   std::vector<budget::StageBudget> stages;
   for (const plan::Stage& stage : plan.stages) {
     const DataSizes data = measure_data_sizes(plan, stage, nullptr, visual_rows(plan.model));
-    stages.push_back(tensor_module().stage_budget(plan, data.stage, description, registry, device));
+    stages.push_back(tensor_module().stage_budget(plan, data.stage, description, registry, device, ranks));
     auto& assumptions = stages.back().assumptions;
     assumptions.insert(assumptions.begin(), data.said);
   }

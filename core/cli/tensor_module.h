@@ -13,7 +13,7 @@
 namespace fvlm::cli {
 
 using StageBudgetFunction = budget::StageBudget(const plan::Plan&, const plan::Stage&, const ModelDescription&,
-                                                Registry&, budget::Device);
+                                                Registry&, budget::Device, int64_t ranks);
 
 // The functions that the module offers the program. `version` is compared: both must come from the same build.
 struct TensorModule {

@@ -78,7 +78,7 @@ train::TrainReport train_together(const recipe::Resolved& resolved, train::Train
                                   const ParsedOptions& parsed, const std::optional<dist::Launch>& launch) {
   const int64_t context = parsed.integer_or("context-parallel", 1);
   if (!launch) {
-    if (request.shards_optimizer)
+    if (request.zero > 0)
       throw Error(ErrorKind::usage, "--zero divides the optimizer's state among ranks, and there is one process")
           .advise("start several with torchrun or srun");
     return train::train(resolved, request, *open_registry(parsed));
@@ -110,7 +110,7 @@ fs::path named_checkpoint(const std::string& resume) {
 int train_stages(Arguments arguments) {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
-      "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero]\n"
+      "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero [1|2]]\n"
       "      [--context-parallel N] [--rank-timeout SECONDS] [--page [ADDRESS:]PORT] [--set PATH=VALUE]\n"
       "      [--arg NAME=VALUE] [--json]",
       "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
@@ -131,7 +131,10 @@ int train_stages(Arguments arguments) {
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
       .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
-      .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters (ZeRO-1)")
+      .optional_value(
+          "zero", "1|2",
+          "of several ranks: each keeps the optimizer's state of a share of the parameters (1, the default), "
+          "and their gradients (2)")
       .value("context-parallel", "N",
              "of several ranks: N that follow each other share the rows of each pack, for long texts (ring attention)")
       .value("page", "[ADDRESS:]PORT",
@@ -163,7 +166,10 @@ int train_stages(Arguments arguments) {
   if (parsed->value("max-steps") && request.max_steps < 0)
     throw Error(ErrorKind::usage, "--max-steps: expected 0 or more");
   request.allow_plan_change = parsed->flag("allow-plan-change");
-  request.shards_optimizer = parsed->flag("zero");
+  if (const std::string zero = parsed->value_or("zero", "0"); zero == "0" || zero == "1" || zero == "2")
+    request.zero = zero[0] - '0';
+  else
+    throw Error(ErrorKind::usage, fmt::format("--zero: expected 1 or 2, got '{}'", zero));
   const std::string device = parsed->value_or("device", default_device());
   initialize_device(device);
   request.device = model::device_named(device);

@@ -55,42 +55,81 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
   const Parameters* other = options.shares_values_with;
   trained_ = other ? other->trained_ : at::zeros({trained}, on.dtype(options.dtype));
   fixed_ = other ? other->fixed_ : at::empty({fixed}, on.dtype(options.dtype));
-  gradients_ = at::zeros({trained}, on.dtype(options.gradient_dtype));
+  divide_gradients(blocks, places);
+  if (options.buffers_gradients) buffer_gradients(blocks, places, on.dtype(options.gradient_dtype));
+  gradients_ = at::zeros({options.buffers_gradients ? 0 : trained}, on.dtype(options.gradient_dtype));
 
+  auto bucket = buckets_.rbegin(); // of the block
   for (size_t index = 0; index < blocks.size(); ++index) {
     auto [begin, trains, scheme, shared] = places[index];
     if (scheme) {
       add_packed(blocks[index], *scheme, options);
       continue;
     }
+    at::Tensor gradients;
+    if (trains) {
+      if (begin >= bucket->begin + bucket->length) ++bucket;
+      gradients = gradients_of(blocks[index], begin, *bucket);
+    }
+    int64_t first = 0;
     for (const ParameterSpec& spec : blocks[index]) {
       const int64_t size = spec.elements();
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
       parameter.value = shared ? options.shares_base_with->at(spec.name).value
-                               : (trains ? trained_ : fixed_).narrow(0, begin, size).view(spec.shape);
-      if (trains) parameter.gradient = gradients_.narrow(0, begin, size).view(spec.shape);
-      begin += size;
+                               : (trains ? trained_ : fixed_).narrow(0, begin + first, size).view(spec.shape);
+      if (trains) {
+        parameter.gradient = gradients.narrow(0, first, size).view(spec.shape);
+        if (bucket->buffer && gradients.is_alias_of(bucket->buffer->values())) parameter.buffer = bucket->buffer.get();
+        bucket->parameters.push_back(&parameter);
+      }
+      first += size;
       by_name_[spec.name] = &parameter;
     }
   }
-  add_buckets(blocks, places);
 }
 
 // Large enough that an operation's latency is small beside the time that it sends for, and small enough that the last
 // one, which nothing hides, is a small part. A block that is larger has a bucket of its own.
-void Parameters::add_buckets(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places) {
+void Parameters::divide_gradients(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places) {
   constexpr int64_t least = int64_t{1} << 10, enough = int64_t{8} << 20; // elements
   const int64_t trained = trained_.numel(), most = std::clamp(trained / 8, least, std::max(enough, trained / 64));
   for (size_t index = blocks.size(); index-- > 0;) {
     if (!places[index].trains) continue;
     const int64_t size = padded_elements(blocks[index]);
     if (buckets_.empty() || buckets_.back().length + size > most) buckets_.emplace_back();
-    GradientBucket& bucket = buckets_.back();
-    bucket.begin = places[index].begin;
-    bucket.length += size;
-    for (const ParameterSpec& spec : blocks[index]) bucket.parameters.push_back(&at(spec.name));
+    buckets_.back().begin = places[index].begin;
+    buckets_.back().length += size;
   }
+}
+
+namespace {
+
+bool is_vector(const ParameterBlock& block) {
+  return block.front().shape.size() < 2;
+}
+
+} // namespace
+
+void Parameters::buffer_gradients(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places,
+                                  const at::TensorOptions& options) {
+  int64_t vectors = 0;
+  for (size_t index = 0; index < blocks.size(); ++index)
+    if (places[index].trains && is_vector(blocks[index])) vectors += padded_elements(blocks[index]);
+  vector_gradients_ = at::zeros({vectors}, options);
+  for (GradientBucket& bucket : buckets_) bucket.buffer = std::make_shared<ops::GradientBuffer>(bucket.length, options);
+}
+
+// Where they lie, flat.
+at::Tensor Parameters::gradients_of(const ParameterBlock& block, int64_t begin, GradientBucket& bucket) {
+  const int64_t size = padded_elements(block);
+  if (!bucket.buffer) return gradients_.narrow(0, begin, size);
+  const at::Tensor inside = bucket.buffer->values().narrow(0, begin - bucket.begin, size);
+  if (!is_vector(block)) return inside;
+  const at::Tensor own = vector_gradients_.narrow(0, vectors_end_, size);
+  vectors_end_ += size;
+  bucket.vectors.emplace_back(own, inside);
+  return own;
 }
 
 // Codes and scales of a block lie in a tensor each, so that the weights can be read as one.

@@ -24,14 +24,21 @@ struct ArenaOptions {
   std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; };
   // How a weight is quantized, or null. What is, does not train. Empty: nothing is.
   std::function<const PackedScheme*(const ParameterSpec&)> scheme_of = {};
+  // Gradients have no arena: those of a bucket have memory from the first write to a matrix of it until they have been
+  // reduced. Vectors, of which a backward pass may write some early, lie elsewhere until then.
+  bool buffers_gradients = false;
   const Parameters* shares_values_with = nullptr; // same model and options: shares its values, has its own gradients
   const Parameters* shares_base_with = nullptr;   // same model: shares the values of its frozen weights below adapters
 };
 
 // Parameters that train and lie next to each other, whose gradients several ranks reduce in one operation.
 struct GradientBucket {
-  int64_t begin = 0, length = 0; // of Parameters::gradients()
+  int64_t begin = 0, length = 0; // of Parameters::trained()
   std::vector<ops::Parameter*> parameters;
+  // With ArenaOptions::buffers_gradients: where they are reduced, and those that lie elsewhere, with their places
+  // there.
+  std::shared_ptr<ops::GradientBuffer> buffer;
+  std::vector<std::pair<at::Tensor, at::Tensor>> vectors;
 };
 
 class Parameters {
@@ -51,7 +58,7 @@ class Parameters {
   int64_t element_count() const; // of all, for ops::ModelThreads
 
   // What trains, flat: element i of the one belongs to element i of the other. Between parameters may lie a few
-  // elements that are nobody's and stay zero.
+  // elements that are nobody's and stay zero. With ArenaOptions::buffers_gradients, gradients() is empty.
   const at::Tensor& trained() const { return trained_; }
   const at::Tensor& gradients() const { return gradients_; }
 
@@ -70,10 +77,15 @@ class Parameters {
 
  private:
   struct Place; // of a block in the buffers
-  void add_buckets(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places);
+  void divide_gradients(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places);
+  void buffer_gradients(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places,
+                        const at::TensorOptions& options);
+  at::Tensor gradients_of(const ParameterBlock& block, int64_t begin, GradientBucket& bucket);
   void add_packed(const ParameterBlock& block, const PackedScheme& scheme, const ArenaOptions& options);
 
   at::Tensor trained_, fixed_, gradients_;
+  at::Tensor vector_gradients_; // of vectors, with ArenaOptions::buffers_gradients
+  int64_t vectors_end_ = 0;
   std::deque<ops::Parameter> all_;
   std::vector<GradientBucket> buckets_;
   std::map<std::string, ops::Parameter*> by_name_;

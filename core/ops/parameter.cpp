@@ -22,8 +22,7 @@ at::Tensor concatenated_view(const std::vector<Parameter*>& parts, const TensorO
   int64_t offset = first.storage_offset() + first.numel();
   for (size_t index = 1; index < parts.size(); ++index) {
     const at::Tensor& next = tensor_of(*parts[index]);
-    if (next.data_ptr() != static_cast<const char*>(first.data_ptr()) +
-                               (offset - first.storage_offset()) * static_cast<int64_t>(first.element_size()))
+    if (!next.is_alias_of(first) || next.storage_offset() != offset)
       throw Error(ErrorKind::internal, "parameters that are used as one weight are not adjacent in memory")
           .at(parts[index]->name);
     offset += next.numel();
@@ -37,19 +36,18 @@ at::Tensor concatenated_view(const std::vector<Parameter*>& parts, const TensorO
 at::Tensor strided_stack(std::span<const at::Tensor> tensors) {
   const at::Tensor& first = tensors.front();
   if (!first.defined()) return {};
-  const auto address = [](const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
-  const auto size = static_cast<std::ptrdiff_t>(first.element_size());
-  const std::ptrdiff_t distance = tensors.size() > 1 && tensors[1].defined() ? address(tensors[1]) - address(first) : 0;
+  const int64_t distance =
+      tensors.size() > 1 && tensors[1].defined() ? tensors[1].storage_offset() - first.storage_offset() : 0;
   for (size_t index = 1; index < tensors.size(); ++index) {
     const at::Tensor& next = tensors[index];
     if (!next.defined() || !next.is_alias_of(first) || next.sizes() != first.sizes() ||
         next.strides() != first.strides() ||
-        address(next) - address(first) != static_cast<std::ptrdiff_t>(index) * distance || distance < size)
+        next.storage_offset() - first.storage_offset() != static_cast<int64_t>(index) * distance || distance < 1)
       return {};
   }
   auto shape = first.sizes().vec(), strides = first.strides().vec();
   shape.insert(shape.begin(), static_cast<int64_t>(tensors.size()));
-  strides.insert(strides.begin(), tensors.size() > 1 ? distance / size : first.numel());
+  strides.insert(strides.begin(), tensors.size() > 1 ? distance : first.numel());
   return first.as_strided(shape, strides);
 }
 
@@ -131,6 +129,7 @@ void Weight::begin_gradient(bool accumulate) const {
   for (Parameter* part : parts_) {
     if (part->is_complete)
       throw Error(ErrorKind::internal, "a gradient is written after it was taken for complete").at(part->name);
+    if (part->buffer) part->buffer->allocate();
     const int64_t rows = parts_.size() == 1 ? gradient_.size(0) : part->gradient.size(0);
     if (part->has_gradient) {
       clear();

@@ -1,6 +1,7 @@
 // Parameters as operations see them: a value, and the place where its gradient is accumulated.
 #pragma once
 #include "ops/adapter.h"
+#include "ops/gradient_buffer.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -22,9 +23,10 @@ struct Parameter {
   std::string scheme;                     // empty: `value` holds the numbers
   std::shared_ptr<const Adapter> adapter; // what is added to products with this frozen matrix; null: nothing
   bool in_base = false;                   // a frozen weight below adapters, which checkpoints leave out
-  bool has_gradient = false;   // a gradient was written in this step, so that the next write has to accumulate
-  bool on_side_stream = false; // that write was enqueued on the side stream
-  bool is_complete = false;    // nothing may write the gradient any more in this step (GradientMarks)
+  bool has_gradient = false;        // a gradient was written in this step, so that the next write has to accumulate
+  bool on_side_stream = false;      // that write was enqueued on the side stream
+  GradientBuffer* buffer = nullptr; // that `gradient` is a view of, where its memory is not there all the time
+  bool is_complete = false;         // nothing may write the gradient any more in this step (GradientMarks)
 };
 
 // Equally spaced tensors of one shape as a single view with a leading dimension. Undefined where they are not.

@@ -51,7 +51,7 @@ std::array<SharedGradientPass, 2> SharedGradientPass::make_pair(int64_t later_ro
 
 std::shared_ptr<SharedWeightGradient> SharedGradientPass::gradient_of(const Weight& weight, int64_t rows) const {
   if (!shared_ || !weight.requires_grad()) return nullptr;
-  auto& found = shared_->weights[weight.gradient().const_data_ptr()];
+  auto& found = shared_->weights[weight.value().const_data_ptr()];
   if (!found && index_ == 0)
     found = std::make_shared<SharedWeightGradient>(weight, std::array{rows, shared_->later_rows});
   return found;

@@ -59,7 +59,7 @@ class SharedGradientPass {
  private:
   struct Shared {
     int64_t later_rows;
-    std::map<const void*, std::shared_ptr<SharedWeightGradient>> weights; // by the address of their gradient
+    std::map<const void*, std::shared_ptr<SharedWeightGradient>> weights; // by the address of their value
   };
   std::shared_ptr<Shared> shared_;
   size_t index_ = 0;

@@ -8,50 +8,69 @@
 #include <utility>
 
 namespace fvlm::train {
+namespace {
 
-GradientReduction::GradientReduction(model::Parameters& parameters, Reduce reduce,
-                                     std::function<void(int64_t)> on_replay)
-    : parameters_(parameters), reduce_(std::move(reduce)), on_replay_(std::move(on_replay)) {
+constexpr size_t max_buffers = 2; // of buckets that are being reduced
+
+} // namespace
+
+GradientReduction::GradientReduction(model::Parameters& parameters, Calls calls)
+    : parameters_(parameters), calls_(std::move(calls)),
+      buffers_(!buckets().empty() && buckets().front().buffer != nullptr) {
   for (size_t i = 0; i < buckets().size(); ++i)
     for (const ops::Parameter* parameter : buckets()[i].parameters) bucket_of_[parameter] = i;
-  begin_step();
+  begin_buckets();
 }
 
-void GradientReduction::begin_step() {
+void GradientReduction::begin_step(int64_t passes) {
+  passes_ = buffers_ ? passes : 1;
+  done_ = 0;
+  in_pass_ = is_captured_ = false;
   begin_buckets();
-  is_captured_ = is_done_ = false;
+  if (calls_.on_step) calls_.on_step();
 }
 
 void GradientReduction::begin_buckets() {
   used_.clear();
   incomplete_.clear();
-  for (const model::GradientBucket& bucket : buckets()) incomplete_.push_back(bucket.parameters.size());
+  for (const model::GradientBucket& bucket : buckets()) {
+    incomplete_.push_back(bucket.parameters.size());
+    if (bucket.buffer) bucket.buffer->release();
+  }
   next_ = 0;
   pending_.clear();
 }
 
 void GradientReduction::begin_pass() {
   begin_buckets();
+  in_pass_ = true;
   is_captured_ = device::is_capturing();
 }
 
 void GradientReduction::end_pass() {
   std::fill(incomplete_.begin(), incomplete_.end(), 0);
   reduce_complete();
-  for (const dist::PendingPointer& pending : pending_) pending->wait();
-  pending_.clear();
+  wait_until_left(0);
+  if (buffers_) parameters_.reset_gradients();
 }
 
 void GradientReduction::set_done(bool on_host) {
-  is_done_ = true;
-  if (!on_host && on_replay_) on_replay_(std::ssize(buckets()));
+  in_pass_ = false;
+  ++done_;
+  if (!on_host && calls_.on_replay) calls_.on_replay(std::ssize(buckets()));
 }
 
 void GradientReduction::finish() {
-  if (is_done_) return;
-  if (is_captured_) begin_buckets();
-  end_pass();
-  is_done_ = true;
+  if (in_pass_ && is_captured_) begin_buckets();
+  const auto reduce_all = [&] {
+    end_pass();
+    set_done(true);
+  };
+  if (in_pass_) reduce_all();
+  while (done_ < passes_) {
+    begin_buckets();
+    reduce_all();
+  }
 }
 
 bool GradientReduction::is_first_use(ops::Parameter& parameter) {
@@ -76,10 +95,22 @@ void GradientReduction::reduce_complete() {
 
 void GradientReduction::reduce(const model::GradientBucket& bucket) {
   for (ops::Parameter* parameter : bucket.parameters) {
-    if (!parameter->has_gradient) parameter->gradient.zero_();
+    if (!parameter->has_gradient && !parameter->buffer) parameter->gradient.zero_();
     parameter->has_gradient = true;
   }
-  pending_.push_back(reduce_(bucket));
+  if (bucket.buffer) bucket.buffer->allocate();
+  for (const auto& [vector, place] : bucket.vectors) at::Tensor(place).copy_(vector);
+  pending_.emplace_back(&bucket, calls_.reduce(bucket));
+  if (buffers_) wait_until_left(max_buffers);
+}
+
+void GradientReduction::wait_until_left(size_t buckets) {
+  for (; pending_.size() > buckets; pending_.pop_front()) {
+    const auto& [bucket, pending] = pending_.front();
+    pending->wait();
+    if (calls_.on_reduced) calls_.on_reduced(*bucket);
+    if (bucket->buffer) bucket->buffer->release();
+  }
 }
 
 } // namespace fvlm::train

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 
@@ -69,22 +70,11 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
                            model::Parameters& parameters, std::vector<Group> groups, const Sharing& sharing)
     : parameters_(parameters), groups_(std::move(groups)), arenas_(sharing, parameters.trained(), whole_parts(stage)),
       uses_graphs_(plan.speed.graphs && device::runtime() && arenas_.is_capturable()) {
-  for (const Group& group : groups_)
-    for (const ops::Parameter* parameter : group.parameters)
-      if (!group.trained && parameter->gradient.defined()) untrained_.push_back(parameter->gradient);
-  if (parameters.gradients().numel() == 0)
+  if (parameters.trained().numel() == 0)
     throw Error(ErrorKind::recipe, "every group is frozen: nothing is trained")
         .at(fmt::format("stages.{}", stage.name));
 
-  const at::Tensor& gradients = parameters.gradients();
-  if (sharing.reduces_in_backward && arenas_.is_shared() && (gradients.is_cpu() || arenas_.is_capturable()))
-    reduction_ = std::make_unique<GradientReduction>(
-        parameters,
-        [this](const model::GradientBucket& bucket) {
-          return arenas_.reduce(parameters_.gradients(), {bucket.begin, bucket.length});
-        },
-        [this](int64_t operations) { arenas_.count_replayed(operations); });
-
+  share_gradients(sharing);
   const bool own_master = parameters.trained().scalar_type() != at::kFloat;
   const at::Tensor own = arenas_.own(parameters.trained());
   master_ = own_master ? own.to(at::kFloat) : own;
@@ -107,6 +97,40 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
   if (!muon) return;
   muon_ = *muon;
   add_part(plan, stage, registry, "adamw", true);
+}
+
+void Optimization::share_gradients(const Sharing& sharing) {
+  const at::Tensor& arena = parameters_.gradients();
+  if (sharing.shards_gradients()) own_gradients_ = at::zeros({arenas_.own().length}, arena.options());
+  for (const Group& group : groups_)
+    for (const ops::Parameter* parameter : group.parameters) {
+      if (group.trained || !parameter->gradient.defined()) continue;
+      const dist::Slice place{parameter->value.storage_offset(), parameter->value.numel()};
+      const dist::Slice own = dist::inside(std::array{place}, arenas_.own()).front();
+      untrained_.push_back(own_gradients_.defined() ? own_gradients_.narrow(0, own.begin, own.length)
+                                                    : parameter->gradient);
+    }
+  if (!sharing.reduces_in_backward || !arenas_.is_shared() ||
+      !(arena.is_cpu() || arena.is_meta() || arenas_.is_capturable()))
+    return;
+  GradientReduction::Calls calls;
+  calls.reduce = [this](const model::GradientBucket& bucket) {
+    const dist::Slice part{bucket.begin, bucket.length};
+    return arenas_.reduce(
+        bucket.buffer ? bucket.buffer->values() : parameters_.gradients().narrow(0, part.begin, part.length), part);
+  };
+  calls.on_replay = [this](int64_t operations) { arenas_.count_replayed(operations); };
+  if (own_gradients_.defined()) {
+    calls.on_step = [this] { own_gradients_.zero_(); };
+    calls.on_reduced = [this](const model::GradientBucket& bucket) {
+      const dist::Slice& own = arenas_.own();
+      const dist::Slice part = dist::inside(std::array{own}, {bucket.begin, bucket.length}).front();
+      if (part.length > 0)
+        own_gradients_.narrow(0, bucket.begin + part.begin - own.begin, part.length)
+            .add_(bucket.buffer->values().narrow(0, part.begin, part.length));
+    };
+  }
+  reduction_ = std::make_unique<GradientReduction>(parameters_, std::move(calls));
 }
 
 void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device) {
@@ -145,7 +169,7 @@ std::vector<fvlm_optimizer_segment> Optimization::segments(const Takes& takes) c
       if (!takes(*all[group], *parameter)) continue;
       const int64_t rows = parameter->value.dim() >= 2 ? parameter->value.size(0) : 1;
       segments.push_back(
-          {parameter->gradient.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
+          {parameter->value.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
     }
   std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
   return segments;
@@ -266,9 +290,10 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
 }
 
 void Optimization::apply() {
-  parameters_.zero_missing_gradients();
+  const bool has_all = !own_gradients_.defined();
+  const at::Tensor &gradients = has_all ? parameters_.gradients() : own_gradients_, &values = parameters_.trained();
+  if (has_all) parameters_.zero_missing_gradients();
   for (at::Tensor& gradient : untrained_) gradient.zero_();
-  const at::Tensor &gradients = parameters_.gradients(), &values = parameters_.trained();
   arenas_.sum(sums_);
   if (arenas_.is_shared() && !reduction_) arenas_.reduce(gradients, {0, gradients.numel()})->wait();
   norm_.copy_(arenas_.norm(gradients)).mul_(limits_[0]);
@@ -279,8 +304,9 @@ void Optimization::apply() {
     std::vector<at::Tensor> states;
     for (const auto& state : part.states) states.push_back(state.values);
     const bool rounded = values.scalar_type() != at::kFloat;
-    part.optimizer->step({master_, arenas_.own(gradients), rounded ? arenas_.own(values) : at::Tensor(), states},
-                         {part.of_device, step_, scale_, skip_});
+    part.optimizer->step(
+        {master_, has_all ? arenas_.own(gradients) : gradients, rounded ? arenas_.own(values) : at::Tensor(), states},
+        {part.of_device, step_, scale_, skip_});
   }
   arenas_.gather(values);
   step_.add_(applies);

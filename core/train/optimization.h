@@ -81,6 +81,7 @@ class Optimization {
   std::vector<fvlm_optimizer_segment> segments(const Takes& takes) const;
   std::vector<fvlm_optimizer_segment> own_segments(const std::vector<fvlm_optimizer_segment>& all) const;
   std::vector<dist::Slice> whole_parts(const plan::Stage& stage) const;
+  void share_gradients(const Sharing& sharing);
   void apply();
   void set(Part& part, const std::string& name, size_t group, double value);
 
@@ -89,6 +90,7 @@ class Optimization {
   SharedArenas arenas_;
   std::unique_ptr<GradientReduction> reduction_;
   std::vector<Part> parts_;
+  at::Tensor own_gradients_;          // of this rank's slice, where the others have theirs (ZeRO-2)
   at::Tensor master_;                 // the parameters themselves where they are float32
   std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for
   at::Tensor norm_, limits_;          // float64, of the device: a scalar; the scale and the greatest length

@@ -66,7 +66,7 @@ class Run {
                        registry_,
                        request_.device,
                        ranks_,
-                       request_.shards_optimizer,
+                       request_.zero,
                        description,
                        resolved_.lua,
                        *metrics,

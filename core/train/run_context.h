@@ -29,7 +29,7 @@ struct RunContext {
   Registry& registry;
   at::Device device;
   const dist::Ranks& ranks; // the first writes what the run records, the others nothing
-  bool shards_optimizer;    // ZeRO-1
+  int64_t zero;             // of Sharing
   ModelDescription description;
   std::shared_ptr<recipe::Sandbox> lua;
   report::MetricsLog& metrics;

@@ -12,13 +12,11 @@
 namespace fvlm::train {
 
 SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, const std::vector<dist::Slice>& whole)
-    : elements_(arena.numel()),
-      sharded_(sharing.shards_optimizer && sharing.ranks && sharing.ranks->are_several()), own_{0, arena.numel()} {
-  if (!sharing.ranks || !sharing.ranks->group()) return;
-  group_ = sharing.ranks->group();
-  rank_ = static_cast<size_t>(sharing.ranks->rank());
-  slices_ = dist::divide(elements_, sharing.ranks->count(), whole);
-  norms_ = at::zeros({sharing.ranks->count()}, arena.options().dtype(at::kDouble));
+    : group_(sharing.group), rank_(static_cast<size_t>(sharing.rank)), elements_(arena.numel()),
+      sharded_(sharing.shards_optimizer()), own_{0, arena.numel()} {
+  if (!group_) return;
+  slices_ = dist::divide(elements_, sharing.ranks, whole);
+  norms_ = at::zeros({sharing.ranks}, arena.options().dtype(at::kDouble));
   if (!sharded_) return;
   own_ = slices_[rank_];
   const auto empty =
@@ -35,9 +33,8 @@ void SharedArenas::sum(const at::Tensor& numbers) const {
 }
 
 dist::PendingPointer SharedArenas::reduce(const at::Tensor& gradients, const dist::Slice& part) const {
-  const at::Tensor values = gradients.narrow(0, part.begin, part.length);
-  if (!sharded_) return group_->all_reduce(values, dist::Reduction::sum);
-  return group_->reduce_scatter(values, dist::inside(slices_, part));
+  if (!sharded_) return group_->all_reduce(gradients, dist::Reduction::sum);
+  return group_->reduce_scatter(gradients, dist::inside(slices_, part));
 }
 
 at::Tensor SharedArenas::norm(const at::Tensor& gradients) const {
@@ -45,7 +42,8 @@ at::Tensor SharedArenas::norm(const at::Tensor& gradients) const {
   if (!group_) return of(gradients);
   const dist::Slice& slice = slices_[rank_];
   norms_.zero_();
-  norms_.narrow(0, static_cast<int64_t>(rank_), 1).copy_(of(gradients.narrow(0, slice.begin, slice.length)));
+  const at::Tensor own = gradients.numel() == elements_ ? gradients.narrow(0, slice.begin, slice.length) : gradients;
+  norms_.narrow(0, static_cast<int64_t>(rank_), 1).copy_(of(own));
   group_->all_reduce(norms_, dist::Reduction::sum)->wait();
   return at::linalg_vector_norm(norms_, 2);
 }

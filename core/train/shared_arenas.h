@@ -1,5 +1,5 @@
-// The flat arenas of a stage among its ranks: gradients are summed over all of them, and with ZeRO-1 every rank keeps
-// the optimizer's state of its own slice, updates that, and gets the others' parameters from them.
+// The flat arenas of a stage among its ranks: gradients are summed over all of them, and with ZeRO every rank keeps the
+// optimizer's state of its own slice, updates that, and gets the others' parameters from them.
 #pragma once
 #include "dist/ranks.h"
 
@@ -11,9 +11,16 @@ namespace fvlm::train {
 
 // How a stage is divided among processes.
 struct Sharing {
-  const dist::Ranks* ranks = nullptr; // null: alone
-  bool shards_optimizer = false;      // ZeRO-1
-  bool reduces_in_backward = false;   // each bucket of gradients as soon as it is complete, where the group can
+  dist::Group* group = nullptr; // null: alone
+  int64_t rank = 0, ranks = 1;
+  int64_t zero = 0;                 // 1: ranks have slices of the optimizer's state; 2: and of the gradients
+  bool reduces_in_backward = false; // each bucket of gradients as soon as it is complete, where the group can
+
+  static Sharing among(const dist::Ranks& ranks, int64_t zero, bool reduces_in_backward) {
+    return {ranks.group(), ranks.rank(), ranks.count(), zero, reduces_in_backward};
+  }
+  bool shards_optimizer() const { return zero >= 1 && ranks > 1; }
+  bool shards_gradients() const { return zero >= 2 && ranks > 1; }
 };
 
 class SharedArenas {
@@ -31,11 +38,11 @@ class SharedArenas {
 
   // Sums the numbers of all ranks.
   void sum(const at::Tensor& numbers) const;
-  // Starts to sum a part of the ranks' gradients, of which only what is inside own() has to be right afterwards.
+  // Starts to sum the ranks' gradients of a part of the arena. Only what is inside own() has to be right afterwards.
   [[nodiscard]] dist::PendingPointer reduce(const at::Tensor& gradients, const dist::Slice& part) const;
   void count_replayed(int64_t operations) const { group_->count_replayed(operations); }
-  // Of reduced gradients: a scalar. The ranks compute a slice each, with ZeRO or without, so that both give the same
-  // bits.
+  // Of reduced gradients, all or own(): a scalar. The ranks compute a slice each, with ZeRO or without, so that both
+  // give the same bits.
   at::Tensor norm(const at::Tensor& gradients) const;
   // The parameters that other ranks updated.
   void gather(const at::Tensor& parameters) const;

@@ -75,12 +75,35 @@ void check_teacher(const std::string& folder, const DecoderConfig& teacher, cons
       .advise("a teacher has the model's own tokenizer");
 }
 
+namespace {
+
+// Throws Error(usage) where the stage has to have all gradients at once.
+void require_sharded_gradients(const plan::Stage& stage, at::Device device, const Sharing& sharing) {
+  const auto refuse = [&](const std::string& why, const std::string& advice) {
+    throw Error(ErrorKind::usage, "--zero 2: " + why).at("stages." + stage.name).advise(advice);
+  };
+  if (stage.quantization_aware)
+    refuse("a quantization-aware stage changes the gradients of whole matrices", "train it with --zero 1");
+  if (!sharing.reduces_in_backward)
+    refuse("a model as small as this is trained by several threads, which have all gradients each",
+           "set OMP_NUM_THREADS=1, or train with --zero 1");
+  if (!device.is_cpu() && !sharing.group->is_capturable())
+    refuse("gradients that go through the host's memory cannot be reduced during a captured backward pass",
+           "give each rank a GPU of its own, or train with --zero 1");
+}
+
+} // namespace
+
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
                             const MakeModel& policy, const MakeModel& begin, const Sharing& sharing) {
+  if (sharing.shards_gradients()) require_sharded_gradients(stage, device, sharing);
   StageModel made;
-  made.model = policy({device, type_of(plan.precision), gradient_type(plan), [&](const model::ParameterSpec& spec) {
-                         return trains(stage, group_of(plan.model, directory_name(spec.name)));
-                       }});
+  model::ArenaOptions arenas{device, type_of(plan.precision), gradient_type(plan)};
+  arenas.trains = [&](const model::ParameterSpec& spec) {
+    return trains(stage, group_of(plan.model, directory_name(spec.name)));
+  };
+  arenas.buffers_gradients = sharing.shards_gradients();
+  made.model = policy(arenas);
   made.model->speed = plan.speed;
   made.model->set_recompute(model::Recompute::from_plan(stage.activation_checkpointing.vision),
                             model::Recompute::from_plan(stage.activation_checkpointing.decoder));

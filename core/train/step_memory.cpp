@@ -87,6 +87,28 @@ int64_t shared_bytes(const model::Parameters& parameters) {
   return bytes;
 }
 
+// Of ranks that are not there.
+class AbsentGroup : public dist::Group {
+ public:
+  const char* name() const override { return "absent"; }
+  bool is_capturable() const override { return true; }
+  dist::PendingPointer all_reduce(const at::Tensor&, dist::Reduction) override { return done(); }
+  dist::PendingPointer broadcast(const at::Tensor&, int64_t) override { return done(); }
+  dist::PendingPointer reduce_scatter(const at::Tensor&, std::span<const dist::Slice>) override { return done(); }
+  dist::PendingPointer all_gather(const at::Tensor&, std::span<const dist::Slice>) override { return done(); }
+
+ private:
+  struct Done : dist::Pending {
+    void wait() override {}
+  };
+  static dist::PendingPointer done() { return std::make_unique<Done>(); }
+};
+
+Sharing first_of(int64_t ranks) {
+  static AbsentGroup group;
+  return ranks > 1 ? Sharing{&group, 0, ranks, 2, true} : Sharing();
+}
+
 } // namespace
 
 // A step on packs of one size.
@@ -116,8 +138,10 @@ class StepMemory::Step {
   }
 
   void run(PartTimes& times) {
+    GradientReduction* reduction = model_.optimization->reduction();
     computer_->begin_step();
-    computer_->forward_backward(pack_.host, counts_, 1, times);
+    if (reduction) reduction->begin_step(1);
+    computer_->forward_backward(pack_.host, counts_, 1, times, false, reduction);
     if (quantized_) quantized_->pass_gradients();
     if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
     model_.optimization->step(model_.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
@@ -141,7 +165,7 @@ class StepMemory::Step {
 };
 
 StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
-                       Registry& registry, budget::Device device)
+                       Registry& registry, budget::Device device, int64_t ranks)
     : plan_(device == budget::Device::cuda ? with_table_preferred(plan) : plan),
       stage_(device == budget::Device::cuda ? with_known_optimizer(stage) : stage), description_(description),
       device_(device), dry_run_(device_of(device)),
@@ -153,10 +177,15 @@ StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const M
     options.scheme_of = scheme_of;
     return std::make_unique<model::Model>(model::config_of(description_), options);
   };
-  model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make);
+  model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make, first_of(ranks));
 }
 
 StepMemory::~StepMemory() = default;
+
+int64_t StepMemory::last_bucket() const {
+  const model::Parameters& parameters = model_.model->parameters();
+  return parameters.gradient_buckets().back().length * static_cast<int64_t>(parameters.gradients().element_size());
+}
 
 budget::Need StepMemory::of(const PackSize& size, int64_t most_samples,
                             const plan::ActivationCheckpointing& recompute) {
@@ -214,20 +243,30 @@ budget::Need StepMemory::need(const Step& step, const std::map<std::string, int6
 }
 
 budget::StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
-                                 Registry& registry, budget::Device device) {
-  StepMemory memory(plan, stage, description, registry, device);
+                                 Registry& registry, budget::Device device, int64_t ranks) {
   budget::StageBudget budget;
   budget.stage = stage.name;
   budget.pack = budget::largest_pack(stage, visual_rows(plan.model).per_frame, budget.assumptions);
   const PackSize size{budget.pack.frames, budget.pack.rows};
-  const auto need = [&](const plan::ActivationCheckpointing& recompute) {
-    return memory.of(size, stage.packing.segments.value_or(0), recompute);
-  };
-  plan::Recompute all;
-  all.every = 1;
-  budget.step = need(stage.activation_checkpointing);
-  budget.without_recompute = need({}).peak;
-  budget.with_all = need({all, all}).peak;
+  const int64_t most_samples = stage.packing.segments.value_or(0);
+  {
+    StepMemory memory(plan, stage, description, registry, device);
+    plan::Recompute all;
+    all.every = 1;
+    budget.step = memory.of(size, most_samples, stage.activation_checkpointing);
+    budget.without_recompute = memory.of(size, most_samples, {}).peak;
+    budget.with_all = memory.of(size, most_samples, {all, all}).peak;
+    budget.last_bucket = memory.last_bucket();
+  }
+  if (ranks > 1) {
+    try {
+      StepMemory of_first(plan, stage, description, registry, device, ranks);
+      budget.sharded_gradients_peak = of_first.of(size, most_samples, stage.activation_checkpointing).peak;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      budget.assumptions.push_back(error.text());
+    }
+  }
   if (const auto* own = std::get_if<plan::PluginOptimizer>(&stage.optimizer); own && device == budget::Device::cuda)
     budget.assumptions.push_back(fmt::format("the optimizer {} is taken to need what adamw needs", own->algorithm));
   budget.packs_in_flight = budget::packs_in_flight(plan, budget.pack.frames);

@@ -14,11 +14,13 @@ class StepMemory {
  public:
   // Of a run on `device`, which need not be there. On a CPU the registry's plugins are asked for what they need; on a
   // GPU a table of what the bundled plugins need takes their place. Nothing else may use the device meanwhile. Throws
-  // Error for teachers and groups that make no sense. [setup]
+  // Error for teachers and groups that make no sense. `ranks`: more than one means the first of so many with ZeRO-2.
+  // [setup]
   StepMemory(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description, Registry& registry,
-             budget::Device device);
+             budget::Device device, int64_t ranks = 1);
   ~StepMemory();
 
+  int64_t last_bucket() const; // bytes of the gradients that are complete last
   // Of a full pack of this size; `most_samples` 0: any number.
   budget::Need of(const PackSize& size, int64_t most_samples, const plan::ActivationCheckpointing& recompute);
 
@@ -39,8 +41,8 @@ class StepMemory {
   StageModel model_;
 };
 
-// Of a stage of a plan, on the largest pack that one of its steps can hold.
+// Of a stage of a plan, on the largest pack that one of its steps can hold; and of one of so many ranks.
 budget::StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
-                                 Registry& registry, budget::Device device);
+                                 Registry& registry, budget::Device device, int64_t ranks = 1);
 
 } // namespace fvlm::train

@@ -45,7 +45,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
     return begins ? begin(options) : reference_.make(begin, bare, options);
   };
   model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference,
-                            {&context.ranks, context.shards_optimizer, state_.replicas == 1});
+                            Sharing::among(context.ranks, context.zero, state_.replicas == 1));
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
@@ -242,17 +242,19 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
   if (!assembly_) {
     assembly_.emplace().counts = counts_of(stage_, *loaded.of_step, progress());
     gradients_->begin_step();
-    if (GradientReduction* reduction = model_.optimization->reduction()) reduction->begin_step();
+    if (GradientReduction* reduction = model_.optimization->reduction())
+      reduction->begin_step(loaded.most_packs * state_.split);
   }
   if (!loaded.pack.samples.empty()) assembly_->packing.add(loaded.pack);
   for (const PackedSample& packed : loaded.pack.samples) assembly_->used.push_back(packed.sample);
   const double scale = observer_.loss_scale();
   try {
+    GradientReduction* reduction = model_.optimization->reduction();
     return in_parts(loaded.pack, [&](HostPack& part, bool is_last) {
       if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
       const bool measure_attention = is_logged(steps_begun() + 1) && !gradients_->has_measured_attention();
       gradients_->forward_backward(part, assembly_->counts, scale, times_, measure_attention,
-                                   loaded.last && is_last ? model_.optimization->reduction() : nullptr);
+                                   reduction ? reduction->for_pass(loaded.last && is_last) : nullptr);
     });
   } catch (const UnsupportedCall& refused) {
     if (!shares_packs() && gradients_->drop(refused)) {

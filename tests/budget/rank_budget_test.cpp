@@ -15,6 +15,8 @@ StageBudget million() {
   set(Item::gradients, 4'000'000);
   set(Item::masters, 4'000'000);
   set(Item::moments, 8'000'000);
+  budget.sharded_gradients_peak = 88'000'000;
+  budget.last_bucket = 400'000;
   return budget;
 }
 
@@ -25,6 +27,9 @@ TEST(RankBudget, DividesTheOptimizersState) {
   EXPECT_EQ(each.memory, 100'000'000);
   EXPECT_EQ(each.sharded_memory, 91'000'000) << "3 MB of 12 are left";
   EXPECT_EQ(each.sent, 6'000'000) << "1.5 times the gradients";
+  EXPECT_EQ(each.sharded_gradients_memory, 88'000'000);
+  EXPECT_EQ(each.late, 600'000);
+  EXPECT_EQ(each.pack_sent, 3'000'000) << "three quarters of the gradients";
   EXPECT_EQ(each.sharded_sent, 4'500'000) << "three quarters of gradients and weights";
 }
 

@@ -1,6 +1,6 @@
-// rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW: trains as one of the ranks that the environment tells of. Rank
-// RANK fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit). With WHERE
-// "memory", a pass of that rank has HOW more bytes for its tensors.
+// rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW ZERO: trains as one of the ranks that the environment tells of.
+// Rank RANK fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit). With
+// WHERE "memory", a pass of that rank has HOW more bytes for its tensors.
 #include "base/error.h"
 #include "dist/ranks.h"
 #include "ops/reference.h"
@@ -44,6 +44,7 @@ int run(const std::vector<std::string>& words) {
   train::TrainRequest request;
   request.folder = words[2];
   request.ranks = ranks.get();
+  request.zero = std::stoll(words[7]);
   int64_t packs = 0;
   train::TensorMemory memory;
   bool is_limited = false;
@@ -74,7 +75,7 @@ int run(const std::vector<std::string>& words) {
 
 int main(int count, char** words) {
   try {
-    return count == 8 ? run({words + 1, words + count}) : 2;
+    return count == 9 ? run({words + 1, words + count}) : 2;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.text().c_str());
     return error.exit_code();

@@ -162,11 +162,15 @@ def zero_changes_no_bit(runs):
         runs.need(f"ranks-{ranks}", ranks)
         runs.train(f"zero-{ranks}", ranks, "--zero")
         runs.expect_same_bits(f"ranks-{ranks}", f"zero-{ranks}")
-        print(f"{ranks} ranks: the same bits with --zero")
+        runs.train(f"zero2-{ranks}", ranks, "--zero", "2")
+        runs.expect_same_bits(f"ranks-{ranks}", f"zero2-{ranks}")
+        print(f"{ranks} ranks: the same bits with --zero and --zero 2")
     runs.train("muon", 3, "--arg", "muon=yes")
     runs.train("muon-zero", 3, "--arg", "muon=yes", "--zero")
     runs.expect_same_bits("muon", "muon-zero")
-    print("3 ranks with Muon: the same bits with --zero")
+    runs.train("muon-zero2", 3, "--arg", "muon=yes", "--zero", "2")
+    runs.expect_same_bits("muon", "muon-zero2")
+    print("3 ranks with Muon: the same bits with --zero and --zero 2")
 
 
 def accumulates_unequal_packs(runs):
@@ -177,26 +181,30 @@ def accumulates_unequal_packs(runs):
         most = runs.expect_near("one-many", f"many-{ranks}")
         runs.train(f"many-zero-{ranks}", ranks, "--arg", "packs=many", "--zero")
         runs.expect_same_bits(f"many-{ranks}", f"many-zero-{ranks}")
-        print(f"{ranks} ranks, several packs a step: within {most:.2g} of one process, the same bits with --zero")
+        runs.train(f"many-zero2-{ranks}", ranks, "--arg", "packs=many", "--zero", "2")  # which adds up in another order
+        most_of_two = runs.expect_near("one-many", f"many-zero2-{ranks}")
+        print(f"{ranks} ranks, several packs a step: within {most:.2g} of one process, the same bits with --zero, within "
+              f"{most_of_two:.2g} with --zero 2")
 
 
 def begins_anew_together(runs):
     """A rank has so little memory left in a pass that it fails before, during or after the reduction of gradients."""
-    def train(run, ranks, memory):
-        processes = start([PROBE, runs.recipe, runs.data, runs.folder / run, 60000, 1, "memory", memory], ranks)
+    def train(run, ranks, memory, zero=0):
+        processes = start([PROBE, runs.recipe, runs.data, runs.folder / run, 60000, 1, "memory", memory, zero], ranks)
         said = [process.communicate(timeout=120)[0] for process in processes]
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"{run}: rank {rank}: {process.returncode}\n{said[rank]}"
         return runs.state(run, "prefer")["split"] > 1
 
     train("probe", 1, 0)
-    failed = 0
-    for memory in (1, 40000, 80000, 160000, 320000, 640000):
-        if train(f"memory-{memory}", 3, memory):
-            failed += 1
-            runs.expect_near("probe", f"memory-{memory}")
-    assert failed >= 3, f"{failed} of the limits were reached"
-    print(f"3 ranks, one of which runs out of memory: near one process in {failed} runs")
+    for zero, limits in ((0, (1, 40000, 80000, 160000, 320000)), (2, (1, 80000, 320000))):
+        failed = 0
+        for memory in limits:
+            if train(f"memory-{memory}-{zero}", 3, memory, zero):
+                failed += 1
+                runs.expect_near("probe", f"memory-{memory}-{zero}")
+        assert failed >= 2, f"--zero {zero}: {failed} of the limits were reached"
+        print(f"3 ranks, one of which runs out of memory, --zero {zero}: near one process in {failed} runs")
 
 
 def resumes_to_the_same_bits(runs):
@@ -208,7 +216,7 @@ def resumes_to_the_same_bits(runs):
 
 
 def resumes_with_other_ranks(runs):
-    for ranks, steps, options in ((4, 5, ["--zero"]), (2, 6, []), (1, 7, []), (4, 100, ["--zero"])):
+    for ranks, steps, options in ((4, 5, ["--zero"]), (2, 6, ["--zero", "2"]), (1, 7, []), (4, 100, ["--zero"])):
         runs.train("elastic", ranks, "--max-steps", steps, *options)
     runs.need("one", 1)
     most = runs.expect_near("one", "elastic")
@@ -225,7 +233,7 @@ def names_the_failed_rank(runs):
         began, running = time.monotonic(), []
         for where, how, failing, phase in cases:
             run = runs.folder / f"fails-{where}-{how}"
-            running.append(start([PROBE, runs.recipe, runs.data, run, timeout * 1000, failing, where, how], 3))
+            running.append(start([PROBE, runs.recipe, runs.data, run, timeout * 1000, failing, where, how, 0], 3))
         for (where, how, failing, phase), ranks in zip(cases, running):
             for rank, process in enumerate(ranks):
                 if rank == failing:

@@ -106,7 +106,7 @@ TEST_F(Reduction, RepeatsWhatWasOnlyCaptured) {
 TEST_F(Reduction, BeginsEachStepAnew) {
   for (size_t step = 1; step <= 2; ++step) {
     tiny_.model.parameters().reset_gradients();
-    recorded_.reduction.begin_step();
+    recorded_.reduction.begin_step(1);
     recorded_.reduction.begin_pass();
     pass();
     recorded_.reduction.end_pass();
@@ -114,6 +114,89 @@ TEST_F(Reduction, BeginsEachStepAnew) {
     recorded_.reduction.finish();
     EXPECT_EQ(recorded_.reduced.size(), step * buckets().size());
   }
+}
+
+// Gradients in buffers: each pass of a step is reduced by itself, and the parts add up to what an arena has.
+class BufferedReduction : public testing::Test {
+ protected:
+  static model::ArenaOptions options(bool buffers) {
+    model::ArenaOptions made{at::kCPU, at::kDouble, at::kDouble};
+    made.buffers_gradients = buffers;
+    return made;
+  }
+  static void copy_values(const model::Parameters& from, model::Parameters& to) { to.trained().copy_(from.trained()); }
+
+  // A pass over one of two packs.
+  static void pass(Tiny& tiny, model::Model& model, uint64_t seed, ops::GradientMarks* marks) {
+    Dice dice(seed);
+    const model::Pack pack = tiny.pack({model::random_sample(dice, 2, 9), model::random_sample(dice, 1, 5)});
+    ops::Tape tape;
+    tape.set_marks(marks);
+    const auto visual = model.encode(tape, *tiny.operations, pack, "coarse_fine");
+    const auto hidden = model.decode(tape, *tiny.operations, visual.tokens, pack, visual.next);
+    model::next_token_loss(tape, *tiny.operations, model, hidden, pack, tiny.ones(pack));
+    tape.backward();
+  }
+
+  static bool has_memory(const model::GradientBucket& bucket) {
+    return bucket.buffer->values().storage().data() != nullptr;
+  }
+};
+
+TEST_F(BufferedReduction, AddsUpToTheGradientsOfAnArena) {
+  Tiny tiny;
+  model::Model model(model::tiny_config(), options(true));
+  copy_values(tiny.model.parameters(), model.parameters());
+  const auto& buckets = model.parameters().gradient_buckets();
+  ASSERT_GT(buckets.size(), 3u);
+  EXPECT_EQ(model.parameters().gradients().numel(), 0);
+  at::Tensor sum = at::zeros({model.parameters().trained().numel()}, at::kDouble);
+  size_t most = 0;
+  const auto in_memory = [&] { return static_cast<size_t>(std::count_if(buckets.begin(), buckets.end(), has_memory)); };
+  GradientReduction::Calls calls;
+  calls.reduce = [&](const model::GradientBucket&) {
+    most = std::max(most, in_memory());
+    return std::make_unique<RecordedReduction::Done>();
+  };
+  calls.on_reduced = [&](const model::GradientBucket& bucket) {
+    sum.narrow(0, bucket.begin, bucket.length).add_(bucket.buffer->values());
+  };
+  GradientReduction reduction(model.parameters(), calls);
+  reduction.begin_step(3); // another rank has three
+  for (const uint64_t seed : {7, 8}) {
+    ASSERT_NE(reduction.for_pass(false), nullptr);
+    reduction.begin_pass();
+    pass(tiny, model, seed, &reduction);
+    reduction.end_pass();
+    reduction.set_done(true);
+    EXPECT_EQ(in_memory(), 0u);
+    pass(tiny, tiny.model, seed, nullptr);
+  }
+  reduction.finish();
+  EXPECT_LT(most, buckets.size());
+  tiny.model.parameters().zero_missing_gradients();
+  ops::expect_close(sum, tiny.model.parameters().gradients(), 1e-14, "gradients");
+}
+
+TEST_F(BufferedReduction, ReleasesTheBuffersOfAFailedPass) {
+  struct Full {};
+  Tiny tiny;
+  model::Model model(model::tiny_config(), options(true));
+  copy_values(tiny.model.parameters(), model.parameters());
+  const auto& buckets = model.parameters().gradient_buckets();
+  size_t reduced = 0;
+  GradientReduction::Calls calls;
+  calls.reduce = [&](const model::GradientBucket&) {
+    if (++reduced == 3) throw Full();
+    return std::make_unique<RecordedReduction::Done>();
+  };
+  GradientReduction reduction(model.parameters(), calls);
+  reduction.begin_step(2);
+  reduction.begin_pass();
+  EXPECT_THROW(pass(tiny, model, 7, &reduction), Full);
+  reduction.finish();
+  EXPECT_EQ(reduced, 2 * buckets.size() + 1) << "of two passes, the third once more";
+  EXPECT_TRUE(std::none_of(buckets.begin(), buckets.end(), has_memory));
 }
 
 } // namespace

@@ -25,11 +25,11 @@ struct RecordedReduction {
 
   model::Parameters& parameters;
   std::vector<at::Tensor> reduced; // in the order of the buckets
-  GradientReduction reduction{parameters, [this](const model::GradientBucket& bucket) {
+  GradientReduction reduction{parameters, {.reduce = [this](const model::GradientBucket& bucket) {
                                 reduced.push_back(
                                     parameters.gradients().narrow(0, bucket.begin, bucket.length).clone());
                                 return std::make_unique<Done>();
-                              }};
+                              }}};
 };
 
 } // namespace fvlm::train

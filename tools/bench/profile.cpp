@@ -77,7 +77,7 @@ class Profile {
  private:
   using Clock = std::chrono::steady_clock;
 
-  int64_t ranks() const { return request_.sharing.ranks ? request_.sharing.ranks->count() : 1; }
+  int64_t ranks() const { return request_.sharing.ranks; }
   bool are_several() const { return ranks() > 1; }
 
   Times alone(const Job& job, train::PeakMemory& peak) {
@@ -93,7 +93,7 @@ class Profile {
     const plan::Stage& stage = job.plan.stages.front();
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples(), sharing);
     auto counts = train::counts_of(stage, job.pack.samples);
-    if (sharing.ranks)
+    if (sharing.group)
       for (double& count : counts.of_term) count *= static_cast<double>(ranks());
     row.labels = static_cast<int64_t>(counts.all_terms());
     row.flops = training.flops(job.pack.samples);
@@ -194,7 +194,7 @@ ProfileReport measure_profile(const ProfileRequest& request, Registry& registry,
   if (request.with_anatomy && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");
-  if (request.sharing.ranks && request.sharing.ranks->are_several() && !request.peer.empty())
+  if (request.sharing.ranks > 1 && !request.peer.empty())
     throw Error(ErrorKind::usage, "the peer is one process, and several ranks were started")
         .advise("measure it without torchrun");
   if (request.model.empty() != request.batch.empty()) throw Error(ErrorKind::usage, "--model and --batch go together");

@@ -73,7 +73,7 @@ std::unique_ptr<train::GradientComputer> Training::gradient_computer_for(const p
 
 void Training::forward_backward(train::GradientComputer::StagedPack& pack, PartTimes& times) {
   train::GradientReduction* reduction = stage_.optimization->reduction();
-  if (reduction) reduction->begin_step();
+  if (reduction) reduction->begin_step(1);
   gradient_computer_->begin_step();
   gradient_computer_->forward_backward(pack, times, reduction);
   if (reduction) reduction->finish();

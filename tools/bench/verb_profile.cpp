@@ -132,7 +132,9 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
       .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
       .value("repeat", "N", "measured steps; default 10")
       .value("warmup", "N", "warm-up steps; default 3")
-      .flag("zero", "of several ranks: each keeps the optimizer's state of a share of the parameters");
+      .optional_value("zero", "1|2",
+                      "of several ranks: each keeps the optimizer's state of a share of the parameters (1, the default), "
+                      "and their gradients (2)");
   if (subject.takes_files)
     options.value("model", "DIR", "a model directory in place of a synthetic model, with --batch")
         .value("batch", "FILE", "a batch as `trace` reads it, used in every step")
@@ -161,7 +163,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   read_training_options(*parsed, request);
 
   const auto ranks = join_ranks(launch, request.device);
-  request.sharing = {ranks.get(), parsed->flag("zero"), true};
+  request.sharing = train::Sharing::among(*ranks, parsed->integer_or("zero", 0), true);
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");

@@ -32,9 +32,10 @@ struct HostPack {
 // A pack with the step that it belongs to.
 struct LoadedPack {
   HostPack pack;
-  int64_t step = 0; // of the stage, from 0
-  bool last = true; // of this rank's in the step; the only one that may be empty
-  Cursor after;     // of the last: where a run that took this step goes on
+  int64_t step = 0;       // of the stage, from 0
+  bool last = true;       // of this rank's in the step; the only one that may be empty
+  int64_t most_packs = 1; // that a rank has in the step
+  Cursor after;           // of the last: where a run that took this step goes on
   // Of the samples of this rank alone, those that the loader could not decode so far. `after` counts no other rank's.
   int64_t failed_decodes = 0;
   // Every sample of the step, all ranks', as it was put together: what a loss is the mean over. Who turns out broken

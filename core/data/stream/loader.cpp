@@ -34,6 +34,7 @@ struct DataLoader::PendingPack {
   int64_t step = 0;
   bool is_step = true; // otherwise it only carries skipped samples
   bool last = true;
+  int64_t most_packs = 1; // that a rank has in the step
   Cursor after;
   std::vector<SkippedSample> skipped; // found by the composer before this pack
   std::vector<MeasuredSample> samples;
@@ -121,6 +122,7 @@ class DataLoader::Pipeline {
       pending->step = step.after.steps - 1;
       pending->is_step = !step.packs.empty();
       pending->last = i + 1 == own_packs.size();
+      pending->most_packs = std::max<int64_t>(1, (std::ssize(step.packs) + ranks_ - 1) / ranks_);
       if (i == 0) pending->skipped = std::move(step.skipped);
       if (pending->last) pending->after = step.after;
       pending->samples = std::move(own_packs[i]);
@@ -237,6 +239,7 @@ std::optional<LoadedPack> DataLoader::next() {
   return LoadedPack{compact(*pending, frame_elements_),
                     pending->step,
                     pending->last,
+                    pending->most_packs,
                     pending->after,
                     failed_decodes_,
                     pending->of_step};
