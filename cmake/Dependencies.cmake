@@ -45,6 +45,12 @@ target_include_directories(fvlm_toml SYSTEM INTERFACE ${TOMLPLUSPLUS_INCLUDE})
 find_package(JPEG REQUIRED) # libjpeg-turbo
 find_package(PNG REQUIRED)
 find_package(ZLIB REQUIRED)
+foreach(name webp zstd) # which have no module of CMake's
+  string(TOUPPER ${name} upper)
+  find_library(${upper}_LIBRARY ${name} REQUIRED)
+  add_library(fvlm_${name} INTERFACE)
+  target_link_libraries(fvlm_${name} INTERFACE ${${upper}_LIBRARY})
+endforeach()
 
 # FFmpeg, for the plugin that reads video and the tests that write it.
 find_package(PkgConfig QUIET)

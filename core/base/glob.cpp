@@ -118,10 +118,15 @@ Matches match_files(std::string_view pattern) {
 }
 
 std::string advise_folder(const std::string& folder) {
-  const auto tars = (std::filesystem::path(folder) / "*.tar").lexically_normal().string();
-  const size_t count = match_files(tars).files.size();
-  if (count == 0) return "it contains no *.tar; a shard is a tar of files such as 000012.jpg and 000012.json";
-  return fmt::format("\"{}\" matches the {} in it", tars, counted(static_cast<int64_t>(count), "shard"));
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::path(folder) / "metadata.jsonl", ignored)) return "";
+  for (const char* pattern :
+       {"*.tar", "*.tar.gz", "*.tgz", "*.tar.zst", "*.parquet", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst"}) {
+    const auto shards = (std::filesystem::path(folder) / pattern).lexically_normal().string();
+    if (const size_t count = match_files(shards).files.size(); count > 0)
+      return fmt::format("\"{}\" matches the {} in it", shards, counted(static_cast<int64_t>(count), "shard"));
+  }
+  return "";
 }
 
 } // namespace fvlm

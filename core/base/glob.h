@@ -20,7 +20,8 @@ struct Matches {
 // Expands braces, then * ? [a-z], which match neither a slash nor a leading dot. Throws Error(data).
 Matches match_files(std::string_view pattern);
 
-// Advice for a folder in place of its shards: "\"clips/*.tar\" matches the 12 shards in it".
+// Advice for a folder in place of the shards in it: "\"clips/*.tar\" matches the 12 shards in it". Empty where there
+// are none, and for a folder with metadata.jsonl: such a folder is a shard itself.
 std::string advise_folder(const std::string& folder);
 
 } // namespace fvlm

@@ -102,7 +102,7 @@ struct ChatSession::Command {
 
 const std::vector<ChatSession::Command>& ChatSession::commands() {
   static const std::vector<Command> all = {
-      {"image", "FILE", "show a JPEG or PNG with the next message"},
+      {"image", "FILE", "show an image with the next message"},
       {"video", "FILE", "show a video, or a folder of images, with the next message"},
       {"system", "TEXT", "replace the system text; without a text there is none"},
       {"retry", "", "answer the last message again, with the next seed"},
@@ -200,7 +200,9 @@ void ChatSession::show_image(const std::string& file) {
         .advise("/reset begins a new one");
   std::string bytes = read_file(file, max_image_file_bytes);
   if (!looks_like_image(std::as_bytes(std::span(bytes))))
-    throw Error(ErrorKind::data, "not a JPEG or PNG").at(file).advise("/video shows videos and folders of images");
+    throw Error(ErrorKind::data, fmt::format("not an image: expected {}", image_formats))
+        .at(file)
+        .advise("/video shows videos and folders of images");
   images_.push_back(std::move(bytes));
   marks_ += image_mark;
   say(fmt::format("the next message shows {}", file));

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "budget/described_model.h"
 #include "cli/data_check.h"
+#include "cli/data_convert.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
@@ -33,6 +34,7 @@ int data_show(Arguments arguments);
 
 constexpr Verb verbs[] = {
     {"check", "decode every sample once and list the broken ones", data_check},
+    {"convert", "write samples of any form to tar shards", data_convert},
     {"stats", "print lengths, sources and how full the packs get", data_stats},
     {"show", "show one sample as the model sees it", data_show},
 };

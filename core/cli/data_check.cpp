@@ -52,6 +52,7 @@ std::string key_of(const NamedMix& named) {
   for (const plan::Source& source : mix.sources) {
     key += source.text_only() ? "\ntext" : "\nshards";
     for (const auto& pattern : source.patterns()) key += " " + pattern;
+    key += "\nroot " + source.root.value_or("");
     for (const auto& [part, field] : source.fields) key += fmt::format(" {}={}", part, field);
   }
   return key;

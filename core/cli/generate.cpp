@@ -93,7 +93,9 @@ serve::PromptFrames frames_of(const ParsedOptions& parsed, MediaOptions options,
   if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
   if (!image && !video) return {};
   if (image && !looks_like_image(MappedFile::open(*image)->bytes()))
-    throw Error(ErrorKind::data, "not a JPEG or PNG").at(*image).advise("use --video for videos and folders of images");
+    throw Error(ErrorKind::data, fmt::format("not an image: expected {}", image_formats))
+        .at(*image)
+        .advise("use --video for videos and folders of images");
   const auto decoder = choose_video_decoder(registry, {});
   options.video = decoder ? &*decoder : nullptr;
   const MediaFile media(image ? *image : *video, options);
@@ -215,7 +217,7 @@ int generate_answers(Arguments arguments) {
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
                          "in a text")
-                  .value("image", "FILE", "a JPEG or PNG")
+                  .value("image", "FILE", "a JPEG, PNG, WebP or GIF")
                   .value("video", "FILE",
                          "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
                   .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))

@@ -65,7 +65,7 @@ class Preprocess {
       throw Error(ErrorKind::usage, "the model reads the bytes of texts, and there is nothing to preprocess");
     mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
     for (const auto& source : mix_.sources)
-      sets_.push_back(std::make_unique<ShardSet>(source.patterns(), options.shards));
+      sets_.push_back(std::make_unique<ShardSet>(source.patterns(), with_root(options.shards, source)));
   }
 
   int64_t all() const {

@@ -132,10 +132,12 @@ PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix, c
 Json made_from(const PreprocessInput& input) {
   const plan::Mix& mix = input.mix;
   Json sources = Json::array();
-  for (const auto& source : mix.sources)
+  for (const auto& source : mix.sources) {
     sources.push_back(
         {{"settings", {{"name", source.name}, {"text only", source.text_only()}, {"fields", source.fields}}},
          {"files", files_of(source)}});
+    if (source.root) sources.back()["settings"]["root"] = *source.root;
+  }
   Json settings = {{"version", version},
                    {"image_size", input.image_size},
                    {"tokenizer", sha256_file(input.tokenizer)},

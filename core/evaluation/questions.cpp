@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/media/endings.h"
 #include "data/samples/parts.h"
 #include "data/samples/sample_content.h"
 #include "data/visual_marks.h"
@@ -12,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 namespace fvlm::evaluation {
 namespace {
@@ -74,8 +74,8 @@ std::vector<LocatedEntry> entries_of(const fs::path& path) {
 }
 
 bool is_media(const fs::path& path) {
-  constexpr std::array endings{".mp4", ".webm", ".mkv", ".avi", ".mov", ".jpg", ".jpeg", ".png"};
-  return std::find(endings.begin(), endings.end(), path.extension().string()) != endings.end();
+  const std::string ending = path.extension().string();
+  return !ending.empty() && (is_image(ending.substr(1)) || is_video(ending.substr(1)));
 }
 
 std::string category_of(const Entry& entry, const std::string& key) {

@@ -57,6 +57,7 @@ class FileSearch {
     if (mix.preprocessed) return file(path + ".preprocessed", *mix.preprocessed);
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];
+      if (source.root) file(path + ".sources" + index_part(i + 1) + ".root", *source.root);
       std::string at = path + ".sources" + index_part(i + 1) + (source.text_only() ? ".text" : ".shards");
       for (const auto& pattern : source.patterns()) shards(at, pattern);
     }
@@ -71,10 +72,13 @@ class FileSearch {
     }
     for (const auto& name : found.files) {
       std::error_code error;
-      uint64_t bytes = fs::file_size(name, error);
-      if (error)
-        note(path, name,
-             fs::is_directory(name) ? "is a folder, not a shard: " + advise_folder(name) : "is not a regular file");
+      const bool is_folder = fs::is_directory(name, error);
+      const std::string advice = is_folder ? advise_folder(name) : "";
+      const uint64_t bytes = is_folder ? 0 : fs::file_size(name, error);
+      if (!advice.empty())
+        note(path, name, "is a folder of shards, not a shard: " + advice);
+      else if (error)
+        note(path, name, "is not a regular file");
       else if (seen_.insert(name).second)
         ++report.shards, report.shard_bytes += bytes;
     }

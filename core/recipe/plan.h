@@ -105,11 +105,12 @@ struct Model {
 
 struct Source {
   std::string name;                // used for samples without a `source`
-  std::vector<std::string> shards; // patterns of tar files with images or videos
-  std::vector<std::string> text;   // or patterns of text-only tar files
+  std::vector<std::string> shards; // patterns of tars, JSON files, folders and so on, with images or videos
+  std::vector<std::string> text;   // or patterns of text-only ones
   Curve weight;
   int64_t epochs = 0;                        // passes before the source is exhausted; 0: unlimited
   std::map<std::string, std::string> fields; // part of a sample -> key in the shard's JSON
+  std::optional<std::string> root;           // of the paths in JSON files; absent: the folder of each file
 
   bool text_only() const { return !text.empty(); }
   const std::vector<std::string>& patterns() const { return text_only() ? text : shards; }

@@ -134,7 +134,8 @@ std::string image_of(const Json& part, const std::string& where) {
     throw wrong(where, "expected a data URL with base64: \"data:image/png;base64,...\"");
   std::optional<std::string> file = decode_base64(text.substr(comma + 1));
   if (!file) throw wrong(where, "the data URL is not valid base64");
-  if (!looks_like_image(std::as_bytes(std::span(*file)))) throw wrong(where, "this is no JPEG or PNG");
+  if (!looks_like_image(std::as_bytes(std::span(*file))))
+    throw wrong(where, fmt::format("not an image: expected {}", image_formats));
   return std::move(*file);
 }
 

@@ -30,7 +30,7 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
   const plan::Mix mix = resolve_preprocessed_mix(plan, stage.data, visual_rows(plan.model));
   int64_t in_one = 0, until_spent = spent ? 0 : any_number;
   for (size_t i = 0; i < sources.size(); ++i) {
-    const int64_t samples = ShardSet(mix.sources[i].patterns()).size();
+    const int64_t samples = ShardSet(mix.sources[i].patterns(), with_root({}, mix.sources[i])).size();
     in_one += samples;
     if (spent) until_spent += std::min(product(sources[i].epochs, samples), any_number - until_spent);
   }

@@ -144,7 +144,7 @@ class Samples(unittest.TestCase):
         ({"000.png": png(), "001.png": png(), "json": asked("<image>Which?")}, "the text has 1 <image>, and the sample has 2 images"),
         ({"png": png(), "json": asked("<image><image>Which?")}, "the text has 2 <image>, and the sample has 1 image"),
         ({"000.png": png(), "001.png": png()[:60], "json": asked("<image> or <image>?")}, "001.png: a broken PNG"),
-        ({"000.png": png(), "001.png": b"damaged", "json": asked("<image> or <image>?")}, "001.png: neither a JPEG nor a PNG file"),
+        ({"000.png": png(), "001.png": b"damaged", "json": asked("<image> or <image>?")}, "001.png: not an image: expected JPEG"),
         ({"png": png(), "json": asked("<image>" + "W" * 400)}, "of whose answer max_text_tokens = 120 leaves nothing"),
     ]
     GOOD = [{"png": png(), "json": asked("<image>Which?")}, {"png": png(), "json": asked("<image>Which?", "a" * 400)}]

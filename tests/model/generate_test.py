@@ -272,7 +272,7 @@ class Generate(unittest.TestCase):
                                      (2, "temperature", ["--prompt", "x", "--temperature", "-1"]),
                                      (2, "top-p", ["--prompt", "x", "--top-p", "0"]),
                                      (2, "--frames", ["--prompt", "x", "--image", folder / "words", "--frames", "0"]),
-                                     (4, "words: not a JPEG or PNG", ["--prompt", "x", "--image", folder / "words"]),
+                                     (4, "words: not an image: expected JPEG", ["--prompt", "x", "--image", folder / "words"]),
                                      (4, "use --video for", ["--prompt", "x", "--image", folder / "words"]),
                                      (4, "nowhere", ["--prompt", "x", "--video", folder / "nowhere"])):
             result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],

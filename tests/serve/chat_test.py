@@ -73,7 +73,7 @@ class Script(unittest.TestCase):
 
     def test_mistakes_end_a_script_and_say_why(self):
         for code, words, lines in ((2, "did you mean /image?", ["/imgae x"]),
-                                   (4, "not a JPEG or PNG", [f"/image {folder / 'gqa' / 'fvlm.json'}"]),
+                                   (4, "not an image", [f"/image {folder / 'gqa' / 'fvlm.json'}"]),
                                    (2, "no message to answer again", ["/retry"]), (2, "'hot' is no number", ["/settings temperature hot"]),
                                    (2, "stand for pictures", ["an <image>"]), (2, "one video or pictures", [f"/video {folder / 'clip'}", f"/image {folder / 'picture.png'}"]),
                                    (2, "temperature", ["/settings temperature -1"])):

@@ -41,8 +41,8 @@ class BrokenData : public SmallRun {
         for (int64_t i = 0; i < shard->size(); ++i, ++number) {
           const ShardSample sample = shard->sample(i);
           for (const Member& member : sample.members) {
-            std::string name = member.name, bytes(member.size, '\0');
-            shard->read(member.offset, std::as_writable_bytes(std::span(bytes)));
+            const auto read = shard->read(member);
+            std::string name = member.name, bytes(reinterpret_cast<const char*>(read.data()), read.size());
             change(number, name, bytes);
             writer.add(sample.key + "." + name, bytes);
           }

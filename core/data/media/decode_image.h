@@ -1,14 +1,18 @@
-// Decodes JPEG and PNG files of any color type, depth and orientation to RGB pixels. A damaged, truncated or oversized
-// file throws Error(data) rather than yielding a partly grey image, and the libraries print nothing.
+// Decodes JPEG, PNG, WebP and GIF files of any color type, depth and orientation to RGB pixels, of a GIF its first
+// frame. A damaged, truncated or oversized file throws Error(data) rather than yielding a partly grey image, and the
+// libraries print nothing.
 #pragma once
 #include "data/media/image.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 
 namespace fvlm {
 
+inline constexpr const char* image_formats = "JPEG, PNG, WebP or GIF"; // for messages
 inline constexpr uint64_t max_image_file_bytes = uint64_t{256} << 20;
 
 struct DecodeOptions {
@@ -25,7 +29,9 @@ struct DecodeOptions {
 // upper 8. [any thread]
 Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
-// Whether the bytes begin like a JPEG or PNG file.
+// "jpg", "png", "webp" or "gif", by the content.
+std::optional<std::string> image_ending(std::span<const std::byte> bytes);
+// Whether the bytes begin like a file of one of these formats.
 bool looks_like_image(std::span<const std::byte> bytes);
 
 } // namespace fvlm

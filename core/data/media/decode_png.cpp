@@ -52,20 +52,6 @@ int orientation(png_structp png, png_infop info) {
   return exif_orientation({reinterpret_cast<const std::byte*>(exif), size});
 }
 
-// RGBA pixels to RGB ones, in place, with the integers of Pillow's alpha_composite().
-void composite_onto_white(std::vector<uint8_t>& pixels) {
-  constexpr uint32_t white = 255;
-  const size_t count = pixels.size() / 4;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t alpha = pixels[4 * i + 3];
-    for (size_t channel = 0; channel < 3; ++channel) {
-      const uint32_t sum = pixels[4 * i + channel] * alpha + white * (white - alpha) + 128;
-      pixels[3 * i + channel] = static_cast<uint8_t>((sum + (sum >> 8)) >> 8);
-    }
-  }
-  pixels.resize(3 * count);
-}
-
 } // namespace
 
 bool looks_like_png(std::span<const std::byte> bytes) {
@@ -119,7 +105,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
       for (size_t row = 0; row < height; ++row) png_read_row(png, decoded.image.rgb.data() + row * stride, nullptr);
     png_read_end(png, info); // verifies the checksums of the last pixels
   });
-  if (has_alpha) composite_onto_white(decoded.image.rgb);
+  if (has_alpha) rgba_to_rgb(decoded.image.rgb, true);
   decoded.orientation = orientation(png, info); // which may stand behind the pixels
   return decoded;
 }

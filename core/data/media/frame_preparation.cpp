@@ -55,17 +55,17 @@ void FramePreparation::prepare_image(std::span<const std::byte> file, const Take
   for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
 }
 
-void FramePreparation::prepare_video(const VideoDecoder& decoder, const RandomAccess& file,
+void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAccess& file,
                                      std::span<const double> times, const TakeFrame& take) const {
   const auto frame = static_cast<size_t>(image_size_ * image_size_ * 3);
   if (!processor_) {
     std::vector<uint8_t> pixels(times.size() * frame);
-    decoder.decode(file, times, image_size_, image_size_, pixels);
+    decode_video(decoder, file, times, image_size_, image_size_, pixels);
     for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
     return;
   }
   constexpr size_t max_bytes = size_t{128} << 20; // of frames at the video's own size
-  const VideoInfo info = decoder.probe(file);
+  const VideoInfo info = probe_video(decoder, file);
   const size_t decoded = static_cast<size_t>(info.width * info.height * 3);
   const size_t at_once = std::clamp<size_t>(max_bytes / std::max<size_t>(decoded, 1), 1, times.size());
   ImageProcessor whole = *processor_;
@@ -74,7 +74,7 @@ void FramePreparation::prepare_video(const VideoDecoder& decoder, const RandomAc
   for (size_t first = 0; first < times.size(); first += at_once) {
     const auto some = times.subspan(first, std::min(at_once, times.size() - first));
     std::vector<uint8_t> raw(some.size() * decoded);
-    decoder.decode(file, some, info.width, info.height, raw);
+    decode_video(decoder, file, some, info.width, info.height, raw);
     for (auto begin = raw.begin(); begin != raw.end(); begin += static_cast<std::ptrdiff_t>(decoded)) {
       const Image image{info.width, info.height, {begin, begin + static_cast<std::ptrdiff_t>(decoded)}};
       process_pixels(whole, image, pixels);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "data/media/decoders.h"
 #include "data/media/resize.h"
 #include "plugin/guard.h"
 #include "plugin/selection.h"
@@ -203,6 +204,40 @@ std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::
       log_debug("{}", line);
     return {};
   }
+}
+
+namespace {
+
+// All of a GIF; empty: the file is none.
+std::vector<std::byte> bytes_of_gif(const RandomAccess& file) {
+  std::vector<std::byte> bytes(std::min<uint64_t>(file.size(), 6));
+  file.read(0, bytes);
+  if (!looks_like_gif(bytes)) return {};
+  if (file.size() > max_image_file_bytes)
+    throw Error(ErrorKind::data, fmt::format("a GIF of {} bytes, more than {}", file.size(), max_image_file_bytes));
+  bytes.resize(file.size());
+  file.read(0, bytes);
+  return bytes;
+}
+
+const VideoDecoder& required(const VideoDecoder* decoder) {
+  if (!decoder)
+    throw Error(ErrorKind::data, "it needs a plugin that decodes videos, and there is none")
+        .advise("`fvlm-engine plugin list` says why");
+  return *decoder;
+}
+
+} // namespace
+
+VideoInfo probe_video(const VideoDecoder* decoder, const RandomAccess& file) {
+  if (const auto gif = bytes_of_gif(file); !gif.empty()) return probe_gif(gif);
+  return required(decoder).probe(file);
+}
+
+void decode_video(const VideoDecoder* decoder, const RandomAccess& file, std::span<const double> times, int64_t width,
+                  int64_t height, std::span<uint8_t> out_nhwc) {
+  if (const auto gif = bytes_of_gif(file); !gif.empty()) return decode_gif(gif, times, width, height, out_nhwc);
+  required(decoder).decode(file, times, width, height, out_nhwc);
 }
 
 std::vector<double> sample_frame_times(double seconds, int64_t most) {

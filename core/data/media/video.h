@@ -1,4 +1,4 @@
-// Decodes frames of mp4 files through a plugin of the kind "fvlm.video/1": see fvlm/video.h.
+// Decodes frames of videos: GIFs here, mp4 files through a plugin of the kind "fvlm.video/1": see fvlm/video.h.
 #pragma once
 #include "data/media/random_access.h"
 
@@ -17,6 +17,7 @@ class Registry;
 struct VideoInfo {
   double seconds = 0; // from the file; 0 when it does not say
   int64_t width = 0, height = 0;
+  bool is_still = false; // a GIF of one frame, which has no length
 };
 
 struct VideoLimits {
@@ -54,6 +55,12 @@ class VideoDecoder {
 // The decoder that `kernels.video` of the recipe selects. nullopt when no plugin decodes video and the recipe names
 // none; mp4 files are then broken samples. Throws Error(plugin) when the recipe names a plugin that is not available.
 std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& preferences);
+
+// The same of a GIF, which the engine decodes itself, and of other files by the decoder. Throws Error(data) where that
+// is null.
+VideoInfo probe_video(const VideoDecoder* decoder, const RandomAccess& file);
+void decode_video(const VideoDecoder* decoder, const RandomAccess& file, std::span<const double> times, int64_t width,
+                  int64_t height, std::span<uint8_t> out_nhwc);
 
 // One frame per second: 0, 1, 2, ... below `seconds`, at least one. If that is more than `most`, `most` of them spread
 // evenly, including the first and the last.

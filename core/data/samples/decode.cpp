@@ -50,11 +50,12 @@ void SampleReader::decode_images(const Shard& shard, const Sample& sample, const
 void SampleReader::copy_pixels(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   const Member& member = sample.media.members[0];
   std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
-  shard.read(member.offset, head);
-  uint64_t data = member.offset + read_npy_head(head, member.size).data;
+  const auto file = shard.open(member);
+  file->read(0, head);
+  const uint64_t data = read_npy_head(head, member.size).data;
   std::vector<uint8_t> pixels(static_cast<size_t>(frames_.image_size() * frames_.image_size() * 3));
   for (int64_t pick : sample.media.picks) {
-    shard.read(data + static_cast<uint64_t>(pick) * pixels.size(), std::as_writable_bytes(std::span(pixels)));
+    file->read(data + static_cast<uint64_t>(pick) * pixels.size(), std::as_writable_bytes(std::span(pixels)));
     take(pixels);
   }
 }

@@ -18,13 +18,20 @@ inline std::string with_key(std::string text, const std::string& key) {
   return text;
 }
 
+inline std::string place_of(const Member& member) {
+  if (!member.file.empty()) return member.file;
+  return member.row >= 0 ? "'" + member.pointer.substr(1) + "'" : "KEY." + member.name;
+}
+
 // Says which file of a sample an error is about.
 template <class Work>
-void with_member_context(const Member& member, const Work& work) {
+auto with_member_context(const Member& member, const Work& work) {
   try {
-    work();
+    return work();
+  } catch (const ReadError&) {
+    throw;
   } catch (const Error& error) {
-    throw Error(error.kind(), error.what()).at("KEY." + member.name).advise(error.advice());
+    throw Error(error.kind(), error.what()).at(place_of(member)).advise(error.advice());
   }
 }
 
@@ -37,7 +44,7 @@ auto with_sample_context(const Shard& shard, const std::string& key, Work&& work
   } catch (const Error& error) {
     std::string what = error.where().empty() ? error.what() : fmt::format("{}: {}", error.where(), error.what());
     throw Error(error.kind(), with_key(what, key))
-        .at(fmt::format("{}: sample '{}'", shard.path().string(), key))
+        .at(fmt::format("{}: {}", shard.path().string(), sample_name(key)))
         .advise(with_key(error.advice(), key));
   }
 }

@@ -2,23 +2,18 @@
 
 #include "base/text.h"
 #include "data/media/decode_image.h"
+#include "data/media/endings.h"
+#include "data/samples/error_context.h"
 #include "data/samples/parts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <charconv>
 #include <numeric>
 
 namespace fvlm {
 namespace {
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 struct NumberedFrame {
   int64_t number;
@@ -46,24 +41,15 @@ std::optional<int64_t> first_missing_number(const std::vector<NumberedFrame>& fr
 
 } // namespace
 
-bool is_image(std::string ending) {
-  ending = lower(std::move(ending));
-  return ending == "jpg" || ending == "jpeg" || ending == "png";
-}
-
 const Member* unread_image(const ShardSample& sample) {
-  static constexpr std::array endings = {".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jxl"};
-  const auto is_one = [](const Member& member) {
-    const std::string name = "." + lower(member.name);
-    return std::any_of(endings.begin(), endings.end(), [&](const char* ending) { return name.ends_with(ending); });
-  };
-  const auto found = std::find_if(sample.members.begin(), sample.members.end(), is_one);
+  const auto found = std::find_if(sample.members.begin(), sample.members.end(),
+                                  [](const Member& member) { return is_unread_image(member.name); });
   return found == sample.members.end() ? nullptr : &*found;
 }
 
 const Member* dotted_member(const ShardSample& sample) {
   const auto found = std::find_if(sample.members.begin(), sample.members.end(), [](const Member& member) {
-    return member.name.find('.') != std::string::npos && !frame_number(lower(member.name));
+    return member.name.find('.') != std::string::npos && !frame_number(lower_case(member.name));
   });
   return found == sample.members.end() ? nullptr : &*found;
 }
@@ -72,10 +58,10 @@ FoundFrames find_frames(const ShardSample& sample) {
   std::vector<const Member*> stills, videos, arrays;
   std::vector<NumberedFrame> numbered;
   for (const Member& member : sample.members) {
-    std::string name = lower(member.name);
+    std::string name = lower_case(member.name);
     if (is_image(name))
       stills.push_back(&member);
-    else if (name == "mp4")
+    else if (name == "mp4" || name == "gif")
       videos.push_back(&member);
     else if (name == "npy")
       arrays.push_back(&member);
@@ -111,7 +97,7 @@ FoundFrames find_frames(const ShardSample& sample) {
 
 std::vector<std::byte> read_image(const Shard& shard, const Member& member) {
   if (member.size > max_image_file_bytes)
-    broken(fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size,
+    broken(fmt::format("{} has {} bytes, more than the {} of an image", place_of(member), member.size,
                        max_image_file_bytes));
   return shard.read(member);
 }

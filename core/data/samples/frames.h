@@ -11,25 +11,20 @@
 
 namespace fvlm {
 
-// Takes a file name extension without its dot.
-bool is_image(std::string ending);
-
 struct FoundFrames {
   Media media;                // only kind and members; numbered frames are in ascending order
   bool still = false;         // a single image without a frame number
   std::optional<int64_t> gap; // the first frame number that is missing
 };
 
-// The first image of the sample in an unsupported format, such as GIF or WebP; null where there is none.
+// The first image of the sample in an unsupported format, such as TIFF; null where there is none.
 const Member* unread_image(const ShardSample& sample);
 // The first member with a further dot in its name that is no numbered frame: "photo.jpg" of the file my.photo.jpg.
 const Member* dotted_member(const ShardSample& sample);
 inline constexpr const char* convert_images =
-    "convert it to JPEG or PNG before it goes into a shard, for example by "
-    "ImageMagick's `mogrify -format png FILE`; a gif's frames to KEY.000.png, "
-    "KEY.001.png and so on";
+    "convert it to JPEG or PNG, for example by ImageMagick's `mogrify -format png FILE`";
 
-// Throws Error(data) for more than one of: an image, numbered frames, an mp4, an array.
+// Throws Error(data) for more than one of: an image, numbered frames, a video or GIF, an array.
 FoundFrames find_frames(const ShardSample& sample);
 
 // The file of an image. Throws Error(data) where it is too large.

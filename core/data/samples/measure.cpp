@@ -1,9 +1,10 @@
 #include "base/error.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "data/document.h"
+#include "data/media/decode_image.h"
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
+#include "data/samples/named_media.h"
 #include "data/samples/npy.h"
 #include "data/samples/sample_reader.h"
 #include "data/unicode.h"
@@ -15,20 +16,12 @@
 namespace fvlm {
 namespace {
 
-constexpr uint64_t max_text_bytes = uint64_t{4} << 20; // of KEY.json and of KEY.txt
+constexpr uint64_t max_text_bytes = uint64_t{4} << 20; // of KEY.txt
 
 const Member* member_named(const ShardSample& sample, std::string_view name) {
   auto found = std::find_if(sample.members.begin(), sample.members.end(),
                             [&](const Member& member) { return member.name == name; });
   return found == sample.members.end() ? nullptr : &*found;
-}
-
-std::string text_of(const Shard& shard, const Member& member) {
-  if (member.size > max_text_bytes)
-    broken(fmt::format("KEY.{} has {} bytes, more than the {} of a text", member.name, member.size, max_text_bytes));
-  std::string text(member.size, '\0');
-  shard.read(member.offset, std::as_writable_bytes(std::span(text)));
-  return text;
 }
 
 std::string underscored(std::string name) {
@@ -37,7 +30,10 @@ std::string underscored(std::string name) {
 }
 
 std::string plain_text_of(const Shard& shard, const Member& member) {
-  std::string text = text_of(shard, member);
+  if (member.size > max_text_bytes)
+    broken(fmt::format("KEY.{} has {} bytes, more than the {} of a text", member.name, member.size, max_text_bytes));
+  const auto bytes = shard.read(member);
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (ValidUtf8(text).view() != text) broken(fmt::format("KEY.{} is no UTF-8", member.name));
   return trimmed(text);
 }
@@ -78,9 +74,10 @@ Sample SampleReader::measure(const Shard& shard, const ShardSample& members, con
   return with_sample_context(shard, members.key, [&] { return measured(shard, members, source); });
 }
 
-Sample SampleReader::measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
-  if (!members.damage.empty()) broken("a part of it is lost: " + members.damage);
-  const Member *json = member_named(members, "json"), *txt = member_named(members, "txt");
+Sample SampleReader::measured(const Shard& shard, ShardSample members, const plan::Source& source) const {
+  if (!members.damage.empty()) broken(shard.names_media() ? members.damage : "a part of it is lost: " + members.damage);
+  const auto json = shard.json(members);
+  const Member* txt = member_named(members, "txt");
   if (!json && !txt) {
     std::vector<std::string> names;
     for (size_t i = 0; i < std::min<size_t>(members.members.size(), 5); ++i) names.push_back(members.members[i].name);
@@ -88,10 +85,9 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
                                              counted(std::ssize(members.members), "member"), fmt::join(names, ", ")))
         .advise(rule_of_keys(members));
   }
-  auto object = json ? parse_json(text_of(shard, *json), "KEY.json") : nlohmann::json::object();
-  if (!object.is_object()) wrong_type("KEY.json", object, "an object");
+  const nlohmann::json object = json.value_or(nlohmann::json::object());
   if (auto found = object.find(broken_key); found != object.end())
-    broken("preprocess found it broken: " + text_in(*found, fmt::format("'{}'", broken_key)));
+    broken("it was broken when its shard was written: " + text_in(*found, fmt::format("'{}'", broken_key)));
   if (auto found = object.find(dropped_key); found != object.end())
     return {.key = members.key,
             .dropped = text_in(*found, fmt::format("'{}'", dropped_key)),
@@ -100,6 +96,7 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   if (txt) caption = plain_text_of(shard, *txt);
 
   const Parts parts(object, source.fields);
+  if (shard.names_media()) add_named_media(shard, parts, members);
   SampleContent parsed = parse_sample_content(parts, caption, source, mix_, visual_rows_);
   Sample sample{.key = members.key,
                 .source = parsed.source,
@@ -241,10 +238,10 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
   case Media::Kind::none:
     if (told.value_or(0) > 0) broken(fmt::format("'frame_count' is {}, and there are no frames", *told));
     if (const Member* unread = text_only ? nullptr : unread_image(members); unread && !told)
-      throw Error(ErrorKind::data,
-                  fmt::format("KEY.{} is an image of a kind that is not read: JPEG and PNG are", unread->name))
+      throw Error(ErrorKind::data, fmt::format("KEY.{} is an image of a kind that is not read: expected {}",
+                                               unread->name, image_formats))
           .advise(convert_images);
-    if (!text_only && !told) {
+    if (!text_only && !told && !shard.names_media()) {
       const std::string rule = rule_of_keys(members);
       throw Error(ErrorKind::data, "it has no frames: neither KEY.jpg, .png, .000.jpg, .mp4 nor .npy")
           .advise(!rule.empty() ? rule : "text-only samples lie in a source { text = ... }, or say \"frame_count\": 0");
@@ -301,7 +298,7 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
 void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const {
   const Member& member = sample.media.members[0];
   std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
-  shard.read(member.offset, head);
+  shard.open(member)->read(0, head);
   NpyFrames array = read_npy_head(head, member.size);
   if (array.width != frames_.image_size() || array.height != frames_.image_size())
     throw Error(ErrorKind::data, fmt::format("KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width,

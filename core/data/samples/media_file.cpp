@@ -4,6 +4,8 @@
 #include "base/file.h"
 #include "base/mapped_file.h"
 #include "data/media/decode_image.h"
+#include "data/media/endings.h"
+#include "data/media/gif.h"
 #include "data/media/video.h"
 #include "data/samples/frames.h"
 
@@ -70,16 +72,13 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
     return;
   }
   const auto file = MappedFile::open(path_);
-  if (looks_like_image(file->bytes().first(std::min<size_t>(file->bytes().size(), 64)))) {
+  const auto head = file->bytes().first(std::min<size_t>(file->bytes().size(), 64));
+  if (looks_like_image(head) && !looks_like_gif(head)) {
     pictures_ = {path_};
     frames_ = options_.image_frames;
     count_tiles();
     return;
   }
-  if (!options_.video)
-    throw Error(ErrorKind::data, "this is no JPEG or PNG, and there is no plugin that decodes videos")
-        .at(path_.string())
-        .advise("`fvlm-engine plugin list` says why");
   video_ = std::make_shared<MappedBytes>(file);
   with_path_context(path_, [&] { find_times(span); });
 }
@@ -88,7 +87,7 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
 void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   for (const auto& entry : fs::directory_iterator(path_))
     if (is_picture(entry.path())) pictures_.push_back(entry.path());
-  if (pictures_.empty()) throw Error(ErrorKind::data, "there is no .jpg and no .png in this folder").at(path_.string());
+  if (pictures_.empty()) throw Error(ErrorKind::data, "there is no image in this folder").at(path_.string());
   std::sort(pictures_.begin(), pictures_.end(),
             [](const fs::path& a, const fs::path& b) { return std::pair(place_of(a), a) < std::pair(place_of(b), b); });
   if (span) {
@@ -123,7 +122,13 @@ void MediaFile::count_tiles() {
 }
 
 void MediaFile::find_times(std::optional<TimeSpan> span) {
-  const double seconds = options_.video->probe(*video_).seconds;
+  const VideoInfo info = probe_video(options_.video, *video_);
+  if (info.is_still) {
+    times_ = {0};
+    frames_ = 1;
+    return;
+  }
+  const double seconds = info.seconds;
   if (!(seconds > 0)) throw Error(ErrorKind::data, "this video does not say how long it is");
   TimeSpan shown = span.value_or(TimeSpan{0, seconds});
   shown.end = std::min(shown.end, seconds);
@@ -146,7 +151,7 @@ void MediaFile::decode(std::span<float> frames) const {
     end += frame;
   };
   if (video_) {
-    with_path_context(path_, [&] { preparation.prepare_video(*options_.video, *video_, times_, take); });
+    with_path_context(path_, [&] { preparation.prepare_video(options_.video, *video_, times_, take); });
     return;
   }
   for (const fs::path& picture : pictures_) {

@@ -24,9 +24,13 @@ const std::string& text_in(const Json& value, const std::string& name) {
   return value.get_ref<const std::string&>();
 }
 
-const Json* Parts::find(const std::string& part) const {
+const std::string& Parts::key(const std::string& part) const {
   auto field = fields_.find(part);
-  auto found = object_.find(field == fields_.end() ? part : field->second);
+  return field == fields_.end() ? part : field->second;
+}
+
+const Json* Parts::find(const std::string& part) const {
+  auto found = object_.find(key(part));
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 

@@ -26,6 +26,7 @@ class Parts {
   std::string need_text(const std::string& part) const;
   std::optional<int64_t> count(const std::string& part) const; // 0 or more
 
+  const std::string& key(const std::string& part) const; // in the shard's JSON
   // The name for messages: the key in the shard, and the engine's name where it differs.
   std::string name(const std::string& part) const;
   // Whether the recipe maps this field to a key of the shard.

@@ -44,15 +44,17 @@ class Reader {
       void (Reader::*read)();
     };
     if (mix_.documents && parts_.has("text")) return document(parts_.need_text("text"), parts_.name("text"));
-    static const std::array<Form, 9> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
-                                               {{"choices"}, &Reader::choices},
-                                               {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
-                                               {{"messages"}, &Reader::messages},
-                                               {{"conversations"}, &Reader::conversations},
-                                               {{"assistant"}, &Reader::assistant},
-                                               {{"context"}, &Reader::question},
-                                               {{"answers"}, &Reader::most_frequent_answer},
-                                               {{"caption"}, &Reader::caption}}};
+    static const std::array<Form, 11> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
+                                                {{"choices"}, &Reader::choices},
+                                                {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
+                                                {{"chosen", "rejected"}, &Reader::pair_of_turns},
+                                                {{"messages"}, &Reader::messages},
+                                                {{"conversations"}, &Reader::conversations},
+                                                {{"texts"}, &Reader::questions_and_answers},
+                                                {{"assistant"}, &Reader::assistant},
+                                                {{"context"}, &Reader::question},
+                                                {{"answers"}, &Reader::most_frequent_answer},
+                                                {{"caption"}, &Reader::caption}}};
     auto first = [&](auto&& told) {
       return std::find_if(forms.begin(), forms.end(),
                           [&](const Form& form) { return std::any_of(form.parts.begin(), form.parts.end(), told); });
@@ -226,36 +228,95 @@ class Reader {
     broken(fmt::format("{} has the role '{}', which is none of user, assistant and system", name, role.substr(0, 40)));
   }
 
-  void talk(const std::string& part, const char* role_key, const char* text_key) {
-    Conversation talk{mix_.system, {}};
-    const Json& all = list(part);
-    bool answered = false;
-    for (size_t i = 0; i < all.size(); ++i) {
-      std::string name = fmt::format("turn {} of {}", i, parts_.name(part));
-      if (!all[i].is_object()) wrong_type(name, all[i], "an object");
-      auto member = [&](const char* key) -> const Json& {
-        auto found = all[i].find(key);
-        if (found == all[i].end()) broken(fmt::format("{} has no '{}'", name, key));
-        return *found;
-      };
-      std::string role = role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name);
-      std::string text =
-          content(member(text_key), fmt::format("'{}' of {}", text_key, name), keeps_marks_ && role == "user");
-      if (role == "system") {
-        if (i > 0) broken(fmt::format("{} is a system turn behind others", name));
-        talk.system = std::move(text);
+  // Of either naming: { role, content } or { from, value }.
+  Turn turn(const Json& value, const std::string& name) const {
+    if (!value.is_object()) wrong_type(name, value, "an object");
+    const bool is_shared = value.contains("from") && !value.contains("role");
+    const char *role_key = is_shared ? "from" : "role", *text_key = is_shared ? "value" : "content";
+    const auto member = [&](const char* key) -> const Json& {
+      auto found = value.find(key);
+      if (found == value.end()) broken(fmt::format("{} has no '{}'", name, key));
+      return *found;
+    };
+    const std::string role = role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name);
+    std::string text =
+        content(member(text_key), fmt::format("'{}' of {}", text_key, name), keeps_marks_ && role == "user");
+    if (role == "assistant" && trimmed(text).empty())
+      broken(fmt::format("{} is an empty answer, and there is nothing to learn", name));
+    return {role, role == "user" ? asked(text) : std::move(text)};
+  }
+
+  // Appends turns, of which a system turn may be the first.
+  void append(Conversation& talk, const Json& turns, const std::string& name) const {
+    for (size_t i = 0; i < turns.size(); ++i) {
+      Turn each = turn(turns[i], fmt::format("turn {} of {}", i, name));
+      if (each.role != "system") {
+        talk.turns.push_back(std::move(each));
         continue;
       }
-      if (role == "assistant") {
-        if (trimmed(text).empty()) broken(fmt::format("{} is an empty answer, and there is nothing to learn", name));
-        answered = true;
-      } else {
-        text = asked(text);
-      }
-      talk.turns.push_back({std::move(role), std::move(text)});
+      if (i > 0) broken(fmt::format("turn {} of {} is a system turn behind others", i, name));
+      talk.system = std::move(each.text);
     }
-    if (!answered) broken(fmt::format("{} has no turn of the assistant", parts_.name(part)));
+  }
+
+  Conversation begun() const { return {parts_.text("system").value_or(mix_.system), {}}; }
+
+  void add_answered(Conversation talk, const std::string& name) {
+    const auto is_answer = [](const Turn& each) { return each.role == "assistant"; };
+    if (std::none_of(talk.turns.begin(), talk.turns.end(), is_answer))
+      broken(fmt::format("{} has no turn of the assistant", name));
     add(std::move(talk));
+  }
+
+  void talk(const std::string& part) {
+    Conversation talk = begun();
+    append(talk, list(part), parts_.name(part));
+    add_answered(std::move(talk), parts_.name(part));
+  }
+
+  void messages() { talk("messages"); }
+  void conversations() { talk("conversations"); }
+
+  // As a list of { user, assistant }.
+  void questions_and_answers() {
+    Conversation talk = begun();
+    const Json& all = list("texts");
+    for (size_t i = 0; i < all.size(); ++i)
+      for (const char* role : {"user", "assistant"}) {
+        const std::string name = fmt::format("'{}' of number {} of {}", role, i, parts_.name("texts"));
+        if (!all[i].is_object() || !all[i].contains(role)) broken(name + " is missing");
+        talk.turns.push_back(turn({{"role", role}, {"content", all[i][role]}}, name));
+      }
+    add_answered(std::move(talk), parts_.name("texts"));
+  }
+
+  // Each answer is a text, a turn or a list of turns. A list that begins with the question is the whole conversation,
+  // else what comes before it is `prompt`, `messages` or `conversations`.
+  void pair_of_turns() {
+    Conversation before = begun();
+    for (const char* part : {"prompt", "messages", "conversations"}) {
+      const Json* found = before.turns.empty() ? parts_.find(part) : nullptr;
+      if (found && found->is_array()) append(before, *found, parts_.name(part));
+      if (found && found->is_string()) before.turns.push_back({"user", asked(found->get<std::string>())});
+    }
+    for (const char* part : {"chosen", "rejected"}) {
+      const Json& answer = parts_.need(part);
+      const std::string name = parts_.name(part);
+      Conversation answers;
+      if (answer.is_array())
+        append(answers, answer, name);
+      else if (answer.is_object())
+        answers.turns.push_back(turn(answer, name));
+      else
+        answers.turns.push_back(turn({{"role", "assistant"}, {"content", text_in(answer, name)}}, name));
+      Conversation talk = before;
+      if (!answers.system.empty()) talk.system = answers.system;
+      if (!answers.turns.empty() && answers.turns.front().role == "user") talk.turns.clear();
+      if (talk.turns.empty() && (answers.turns.empty() || answers.turns.front().role != "user"))
+        talk.turns.push_back({"user", asked(user())});
+      talk.turns.insert(talk.turns.end(), answers.turns.begin(), answers.turns.end());
+      add_answered(std::move(talk), name);
+    }
   }
 
   // A text, or a list of parts: of text, and of images and videos, which lie beside the JSON and may leave a mark.
@@ -277,9 +338,6 @@ class Reader {
     }
     return text;
   }
-
-  void messages() { talk("messages", "role", "content"); }
-  void conversations() { talk("conversations", "from", "value"); }
 
   void tokens() {
     const Json &ids = list("token_ids"), &mask = list("loss_mask");

@@ -31,8 +31,8 @@ struct SampleContent {
 
 // The format is the first of these whose fields are present, where fields that the source maps take precedence:
 // token_ids and loss_mask (one list, or one for each text), choices, a preference pair, messages, conversations,
-// assistant, context with a question and answers, answers, caption; otherwise KEY.txt is the caption. In a mix of
-// documents `text` and KEY.txt are one. <image> and <video> in what a user says are kept where visual rows are in
+// texts, assistant, context with a question and answers, answers, caption; otherwise KEY.txt is the caption. In a mix
+// of documents `text` and KEY.txt are one. <image> and <video> in what a user says are kept where visual rows are in
 // place; a list of token_ids may have visual_placeholder then. Throws Error(data) without a location.
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
                                    const plan::Source& source, const plan::Mix& mix,

@@ -26,7 +26,7 @@ inline constexpr const char *dropped_key = "fvlm_dropped", *lacks_answer_key = "
 
 class SampleReader {
  public:
-  // Mix, tokenizer and decoder must outlive it. Without a decoder, mp4 files are rejected.
+  // Mix, tokenizer and decoder must outlive it. Without a decoder, videos other than GIFs are rejected.
   SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                const VideoDecoder* video, const plan::VisualRows& visual_rows = {});
 
@@ -44,7 +44,7 @@ class SampleReader {
   void each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
 
  private:
-  Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
+  Sample measured(const Shard& shard, ShardSample members, const plan::Source& source) const;
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
   SampleText teacher_text(const std::string& source, const std::string& answer) const;

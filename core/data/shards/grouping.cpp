@@ -19,6 +19,12 @@ MemberName split_name(std::string_view name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
+std::string sample_name(const std::string& key) {
+  for (const std::string_view begin : {"line ", "item ", "row "})
+    if (key.starts_with(begin)) return key;
+  return fmt::format("sample '{}'", key);
+}
+
 bool is_about_names(const Damage& damage) {
   return damage.reason.find(twice) != std::string::npos || damage.reason.find(no_part) != std::string::npos;
 }

@@ -15,13 +15,20 @@ namespace fvlm {
 struct Member {
   std::string name; // what follows the key and its dot: "jpg", "000.jpg", "json"
   uint64_t offset = 0, size = 0;
+  std::string file = {};    // that it is, where it does not lie in the shard
+  std::string pointer = {}; // to the value that it is in the JSON of its row (RFC 6901)
+  int64_t row = -1;         // and that row
 };
 
 struct ShardSample {
-  std::string key; // with its folder: "clips/000012"
-  std::vector<Member> members;
-  std::string damage; // why a member of it cannot be used; empty for a complete sample
+  std::string key; // with its folder: "clips/000012"; of other forms "line 12", "item 3 (line 12)", "row 12"
+  std::vector<Member> members = {};
+  std::string damage = {}; // why a member of it cannot be used; empty for a complete sample
+  int64_t number = -1;     // in its shard
 };
+
+// For messages: "sample 'clips/000012'", "line 12".
+std::string sample_name(const std::string& key);
 
 // A part of a shard that cannot be used, and its offset.
 struct Damage {

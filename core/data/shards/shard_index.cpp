@@ -17,9 +17,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little); // numbers lie in the file as they do in memory
 
 constexpr std::array<char, 8> magic = {'f', 'v', 'l', 'm', 't', 'a', 'r', '\n'};
-// Version 1 has the same form and left out members that are not adjacent to the others of their sample, each as damage:
-// one without damage is good still.
-constexpr uint64_t version = 2, version_of_adjacent = 1;
+// Of tars, version 1 has the same form and left out members that are not adjacent to the others of their sample, each
+// as damage: one without damage is good still.
+constexpr uint64_t version_of_tar = 2, version_of_adjacent = 1;
 constexpr uint64_t piece = 4096; // of the shard, for its fingerprint
 
 // The file: this head; the records of the samples and the one of the damage; a table with where each sample's record
@@ -94,49 +94,51 @@ ShardStamp stamp_of(const RetryingFile& shard) {
   return {shard.size(), shard.modified(), hash.value()};
 }
 
-void ShardIndex::build(const RetryingFile& shard, const ShardStamp& stamp, const std::filesystem::path& path) {
-  std::string records;
-  std::vector<uint64_t> table;
-  auto close_record = [&](size_t begin, uint64_t number) {
-    put(records, hash_of(std::string_view(records).substr(begin), number));
-  };
-  Grouping grouping([&](const ShardSample& sample) {
-    size_t begin = records.size();
-    table.push_back(sizeof(Head) + begin);
-    put(records, sample.key);
-    put(records, sample.damage);
-    put(records, sample.members.size());
-    for (const Member& member : sample.members) {
-      put(records, member.name);
-      put(records, member.offset);
-      put(records, member.size);
-    }
-    close_record(begin, table.size() - 1);
-  });
-  scan_tar(shard, [&](TarEntry&& item) { grouping.add(std::move(item)); });
-  grouping.finish();
+void IndexWriter::close_record(size_t begin, uint64_t number) {
+  put(records_, hash_of(std::string_view(records_).substr(begin), number));
+}
 
-  size_t damage = records.size();
-  put(records, grouping.reported().size());
-  for (const Damage& each : grouping.reported()) {
-    put(records, each.offset);
-    put(records, each.reason);
+void IndexWriter::add(const ShardSample& sample) {
+  const size_t begin = records_.size();
+  table_.push_back(sizeof(Head) + begin);
+  put(records_, sample.key);
+  put(records_, sample.damage);
+  put(records_, sample.members.size());
+  for (const Member& member : sample.members) {
+    put(records_, member.name);
+    put(records_, member.offset);
+    put(records_, member.size);
   }
-  close_record(damage, table.size());
-  table.push_back(sizeof(Head) + damage);
+  close_record(begin, table_.size() - 1);
+}
 
-  Head head{magic, version, stamp};
-  head.samples = table.size() - 1;
-  head.damage = table.back();
-  head.damages = grouping.damages();
-  head.table = sizeof(Head) + records.size();
-  head.bytes = head.table + table.size() * sizeof(uint64_t);
+void IndexWriter::report(Damage damage) {
+  ++damages_;
+  if (reported_.size() < Grouping::max_reported) reported_.push_back(std::move(damage));
+}
+
+void IndexWriter::write(const std::filesystem::path& path) {
+  const size_t damage = records_.size();
+  put(records_, reported_.size());
+  for (const Damage& each : reported_) {
+    put(records_, each.offset);
+    put(records_, each.reason);
+  }
+  close_record(damage, table_.size());
+  table_.push_back(sizeof(Head) + damage);
+
+  Head head{magic, version_, stamp_};
+  head.samples = table_.size() - 1;
+  head.damage = table_.back();
+  head.damages = damages_;
+  head.table = sizeof(Head) + records_.size();
+  head.bytes = head.table + table_.size() * sizeof(uint64_t);
   head.hash = hash_of(head);
 
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(&head, 1)));
-  file.write(records);
-  file.write(std::as_bytes(std::span(table)));
+  file.write(records_);
+  file.write(std::as_bytes(std::span(table_)));
   file.commit();
 }
 
@@ -151,14 +153,16 @@ bool ShardIndex::read(uint64_t offset, std::span<std::byte> into) const {
   return true;
 }
 
-std::optional<ShardIndex> ShardIndex::load(const std::filesystem::path& path, const ShardStamp& stamp) {
+std::optional<ShardIndex> ShardIndex::load(const std::filesystem::path& path, const ShardStamp& stamp,
+                                           uint64_t version) {
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!file || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   ShardIndex index(std::move(file));
   Head head{};
   if (!index.read(0, std::as_writable_bytes(std::span(&head, 1)))) return std::nullopt;
-  const bool is_known = head.version == version || (head.version == version_of_adjacent && head.damages == 0);
+  const bool is_known = head.version == version ||
+                        (head.version == version_of_adjacent && version == version_of_tar && head.damages == 0);
   if (head.magic != magic || !is_known || head.hash != hash_of(head) || head.stamp != stamp ||
       head.bytes != static_cast<uint64_t>(info.st_size))
     return std::nullopt;

@@ -8,6 +8,7 @@
 #pragma once
 #include "base/descriptor.h"
 #include "data/shards/grouping.h"
+#include "data/shards/retrying_file.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -28,13 +29,31 @@ struct ShardStamp {
 
 ShardStamp stamp_of(const RetryingFile& shard);
 
+// Takes the samples and the damage that a form finds in a file, each in the order of the file.
+class IndexWriter {
+ public:
+  IndexWriter(const ShardStamp& stamp, uint64_t version) : stamp_(stamp), version_(version) {}
+  void add(const ShardSample& sample);
+  void report(Damage damage);
+  void count_damages(uint64_t more) { damages_ += more; } // that are not reported one by one
+  // Writes the index atomically.
+  void write(const std::filesystem::path& path);
+
+ private:
+  void close_record(size_t begin, uint64_t number);
+
+  ShardStamp stamp_;
+  uint64_t version_;
+  std::string records_;
+  std::vector<uint64_t> table_;
+  std::vector<Damage> reported_;
+  uint64_t damages_ = 0;
+};
+
 class ShardIndex {
  public:
   // None: there is none, it is of another shard or version, or it is damaged.
-  static std::optional<ShardIndex> load(const std::filesystem::path& path, const ShardStamp& stamp);
-
-  // Reads the headers of the shard, writes the index atomically. Throws what AtomicFile and RetryingFile throw.
-  static void build(const RetryingFile& shard, const ShardStamp& stamp, const std::filesystem::path& path);
+  static std::optional<ShardIndex> load(const std::filesystem::path& path, const ShardStamp& stamp, uint64_t version);
 
   int64_t size() const { return static_cast<int64_t>(samples_); }
   // None: the index is damaged, or cannot be read. [any thread]

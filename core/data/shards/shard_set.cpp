@@ -31,7 +31,8 @@ std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
     }
     for (auto& file : found.files) {
       if (std::filesystem::is_directory(file))
-        throw Error(ErrorKind::data, "it is a folder, and no shard").at(file).advise(advise_folder(file));
+        if (const std::string advice = advise_folder(file); !advice.empty())
+          throw Error(ErrorKind::data, "it is a folder of shards, and no shard").at(file).advise(advice);
       if (seen.insert(file).second)
         files.push_back(std::move(file));
       else
@@ -45,6 +46,11 @@ std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
 
 } // namespace
 
+ShardOptions with_root(ShardOptions options, const plan::Source& source) {
+  options.root = source.root.value_or("");
+  return options;
+}
+
 ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions options, const Progress& progress)
     : options_(std::move(options)), paths_(files_of(patterns)) {
   options_.open_shards = std::max<size_t>(options_.open_shards, 1);
@@ -52,7 +58,9 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
   if (size() == 0)
     throw Error(ErrorKind::data, fmt::format("no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage()))
         .at(patterns.empty() ? "" : patterns.front())
-        .advise("a shard is a tar of files such as 000012.jpg and 000012.json");
+        .advise(
+            "a shard is a tar or folder of files such as 000012.jpg and 000012.json, or a .jsonl, .json or .parquet "
+            "of samples");
 }
 
 void ShardSet::index_all(const Progress& progress) {
@@ -84,10 +92,10 @@ std::string ShardSet::damage_text(size_t number) const {
   const auto opened = Shard::open(paths_[number], options_);
   const auto damage = opened->damage();
   if (damage.empty()) return "";
-  const char* cause = is_about_names(damage.front())
-                          ? "give the files of each sample a name of their own: KEY.json, KEY.jpg"
-                      : opened->size() == 0 ? "it is no tar file, or only a piece of one"
-                                            : "if it was copied or downloaded, do that again";
+  const std::string cause =
+      is_about_names(damage.front()) ? "give the files of each sample a name of their own: KEY.json, KEY.jpg"
+      : opened->size() == 0          ? fmt::format("it is not {}, or only a piece of one", opened->form().name)
+                                     : "if it was copied or downloaded, do that again";
   return fmt::format(", the first at byte {}: {} ({})", damage.front().offset, damage.front().reason, cause);
 }
 

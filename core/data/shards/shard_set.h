@@ -1,6 +1,7 @@
 // The shards that match a list of patterns, as one list of samples. Only a limited number is open at a time.
 #pragma once
 #include "data/shards/shard.h"
+#include "recipe/plan.h"
 
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,9 @@ struct SampleLocation {
   int64_t shard = 0, sample = 0;
   bool operator==(const SampleLocation&) const = default;
 };
+
+// For the shards of a source of a recipe, which may say where paths in them start.
+ShardOptions with_root(ShardOptions options, const plan::Source& source);
 
 class ShardSet {
  public:

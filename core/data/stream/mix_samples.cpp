@@ -26,7 +26,7 @@ MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const F
           .advise(error.advice());
     }
   for (const plan::Source& source : mix.sources)
-    sources_.emplace_back(source.patterns(), options, [&](int64_t done, int64_t all) {
+    sources_.emplace_back(source.patterns(), with_root(options, source), [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);
     });
 }

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/new_file.h"
 #include "base/text.h"
+#include "data/shards/grouping.h"
 
 #include <nlohmann/json.hpp>
 
@@ -37,7 +38,7 @@ bool is_news(const std::string& text) {
 } // namespace
 
 std::string place_of(const SkippedSample& skipped) {
-  return skipped.key.empty() ? skipped.place : fmt::format("{}, sample '{}'", skipped.place, skipped.key);
+  return skipped.key.empty() ? skipped.place : skipped.place + ", " + sample_name(skipped.key);
 }
 
 std::string reason_of(const Error& error) {

@@ -20,6 +20,17 @@ const std::vector<WordInfo>& sample_parts() {
       {"caption", "a text without a question"},
       {"chosen_assistant", "the preferred answer of a pair"},
       {"rejected_assistant", "the other answer of a pair"},
+      {"chosen", "the preferred answer of a pair: a text, a turn, or all turns; `prompt` and the like lead to it"},
+      {"rejected", "the other answer, in the same form"},
+      {"prompt", "what both answers of `chosen` and `rejected` are to: a text, or turns"},
+      {"texts", "a conversation as a list of { user, assistant }"},
+      {"system", "the system turn of a conversation"},
+      {"image", "a path, a data: URL or the bytes of an image, where a shard's samples name their files; or a list"},
+      {"images", "the same"},
+      {"video", "a path or the bytes of a video, likewise"},
+      {"videos", "the same, a list of one"},
+      {"file_name", "the path of an image or video, as Hugging Face's metadata.jsonl names it"},
+      {"file_names", "a list of them"},
       {"messages", "a conversation as a list of { role, content }"},
       {"conversations", "a conversation as a list of { from, value }"},
       {"text", "a document, where the mix has `documents`"},
@@ -43,7 +54,7 @@ std::string parts_text() {
 void check_source(Reader& reader, const Source& source) {
   if (source.shards.empty() && source.text.empty())
     reader.report_at("", "no shards: the source is empty",
-                     "name tar files: { \"clips/{0000..0999}.tar\" } or { text = \"chat/*.tar\" }");
+                     "name files: { \"clips/{0000..0999}.tar\" } or { text = \"chat/*.tar\" }");
   if (!source.shards.empty() && !source.text.empty())
     reader.report_at(".text", "a source has shards with frames or text-only shards, not both",
                      "split it into two sources");
@@ -108,10 +119,11 @@ Ref<Source> source() {
   return record<Source>("Source", "", "One set of shards in a mix.")
       .usage("{ \"openvid/{0000..0999}.tar\", weight = 0.86 }")
       .field("shards", &Source::shards, list(path(), {.allow_single = true}),
-             "WebDataset tar files with images or videos; patterns with *, ? and {0000..0999}.")
+             "Samples with images or videos, as they lie: WebDataset .tar, .jsonl, .json or .parquet, folders; .gz and "
+             ".zst of them. Patterns with *, ? and {0000..0999}.")
       .items()
       .field("text", &Source::text, list(path(), {.allow_single = true}),
-             "In place of shards: tar files of text-only samples.")
+             "In place of shards: the same of text-only samples.")
       .field("weight", &Source::weight, curve(at_least(0)),
              "Share of the samples, relative to the other weights of the mix. May be a function of the stage's "
              "progress.")
@@ -120,6 +132,10 @@ Ref<Source> source() {
       .field("fields", &Source::fields, map("part of a sample", text()),
              "Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: " + parts_text() + ".")
       .example("{ user = \"question\", assistant = \"answer\" }")
+      .field("root", &Source::root, optional(path()),
+             "The folder that paths of images and videos in JSON files are relative to. Default: the folder of each "
+             "file.")
+      .example("\"data/coco\"")
       .field("name", &Source::name, text_or_empty(),
              "Name of the source for `prompts` and statistics, for samples that have no `source`.")
       .shorthand("shards")

@@ -29,6 +29,7 @@ class Bytes : public fvlm::RandomAccess {
   std::string bytes_;
 };
 
+#ifdef FVLM_TEST_LIBRARY // the plugin
 inline fvlm::VideoDecoder ffmpeg_decoder(const fvlm::VideoLimits& limits = {}) {
   static const fvlm_video_v1* const table = [] {
     void* library = dlopen(FVLM_TEST_LIBRARY, RTLD_NOW | RTLD_LOCAL);
@@ -38,5 +39,6 @@ inline fvlm::VideoDecoder ffmpeg_decoder(const fvlm::VideoLimits& limits = {}) {
   }();
   return {"video-ffmpeg", *table, fvlm::host_for("video-ffmpeg"), limits};
 }
+#endif
 
 } // namespace media_test

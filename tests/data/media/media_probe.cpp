@@ -2,6 +2,7 @@
 //                                                     for WIDTH 0 as it is, else resized; "-1 -1" for a broken one
 // media_probe process FOLDER OUT FILE...               appends what the folder's image processor makes of each picture:
 //                                                     int32 frames, rows, columns, height, width, then float32 values
+// media_probe animate OUT WIDTH HEIGHT FILE TIME...    writes the frames of a GIF at these times, RGB bytes
 // media_probe time WIDTH HEIGHT SCALED SECONDS FILE    milliseconds an image: decode, resize, normalise
 #include "base/error.h"
 #include "base/file.h"
@@ -9,9 +10,11 @@
 #include "data/media/image_processor.h"
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
+#include "data/media/video.h"
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 
@@ -51,6 +54,30 @@ void decode_all(const std::vector<std::string>& words) {
       append(out, -1, -1, {});
     }
   }
+}
+
+class File final : public fvlm::RandomAccess {
+ public:
+  explicit File(std::string bytes) : bytes_(std::move(bytes)) {}
+  uint64_t size() const override { return bytes_.size(); }
+  void read(uint64_t offset, std::span<std::byte> into) const override {
+    std::memcpy(into.data(), bytes_.data() + offset, into.size());
+  }
+
+ private:
+  std::string bytes_;
+};
+
+void animate(const std::vector<std::string>& words) {
+  const File file(fvlm::read_file(words[4]));
+  const int64_t width = std::stoll(words[2]), height = std::stoll(words[3]);
+  std::vector<double> times;
+  for (size_t i = 5; i < words.size(); ++i) times.push_back(std::stod(words[i]));
+  std::vector<uint8_t> frames(times.size() * static_cast<size_t>(width * height * 3));
+  fvlm::decode_video(nullptr, file, times, width, height, frames);
+  std::ofstream(words[1], std::ios::binary)
+      .write(reinterpret_cast<const char*>(frames.data()), static_cast<std::streamsize>(frames.size()));
+  std::cout << fvlm::probe_video(nullptr, file).seconds;
 }
 
 void process_all(const std::vector<std::string>& words) {

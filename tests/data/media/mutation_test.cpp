@@ -2,11 +2,13 @@
 // With the preset asan, this test finds accesses out of bounds.
 #include "base/error.h"
 #include "base/random.h"
+#include "bytes.h"
 #include "data/media/decode_image.h"
+#include "data/media/video.h"
 #include "data/media/write_image.h"
 #include "files.h"
+#include "gif.h"
 #ifdef FVLM_TEST_LIBRARY
-#include "bytes.h"
 #include "data/media/write_mp4.h"
 #endif
 
@@ -15,6 +17,7 @@
 #include <ctime>
 #include <functional>
 #include <sys/resource.h>
+#include <webp/encode.h>
 
 namespace {
 
@@ -153,6 +156,35 @@ TEST(Mutated, PngsDecodeOrFail) {
   const std::string wide = png_signature() + png_header(8, 8, 16, 6) +
                            png_chunk("IDAT", deflated(std::string(520, '\1'))) + png_chunk("IEND", "");
   survive("png", {rgb, palette_png(0), palette_png(1), wide}, 600, read_image);
+}
+
+std::string webp(const fvlm::Image& image, bool lossless) {
+  uint8_t* out = nullptr;
+  const int width = static_cast<int>(image.width), height = static_cast<int>(image.height);
+  const size_t size = lossless ? WebPEncodeLosslessRGB(image.rgb.data(), width, height, width * 3, &out)
+                               : WebPEncodeRGB(image.rgb.data(), width, height, width * 3, 80, &out);
+  std::string bytes(reinterpret_cast<const char*>(out), size);
+  WebPFree(out);
+  return bytes;
+}
+
+TEST(Mutated, WebpsDecodeOrFail) {
+  survive("webp", {webp(gradient(75, 50), false), webp(gradient(75, 50), true)}, 2000, read_image);
+}
+
+TEST(Mutated, GifsDecodeOrFail) {
+  const std::string gif = fvlm::test::gif_of(23, 17, {0, 1, 2, 3}, 50);
+  std::string restoring = gif;
+  for (size_t at = restoring.find("\x21\xf9\x04"); at != std::string::npos; at = restoring.find("\x21\xf9\x04", at + 1))
+    restoring[at + 3] = static_cast<char>(at % 3 == 0 ? 0x0c : at % 3 == 1 ? 0x08 : 0x05);
+  survive("gif", {gif, restoring, fvlm::test::gif_of(1, 1, {2}, 0)}, 2000, [](const std::string& bytes) {
+    if (!bytes.empty()) read_image(bytes);
+    const Bytes file(bytes);
+    const fvlm::VideoInfo info = fvlm::probe_video(nullptr, file);
+    const auto times = fvlm::sample_frame_times(info.seconds, 8);
+    std::vector<uint8_t> out(times.size() * 16 * 16 * 3);
+    fvlm::decode_video(nullptr, file, times, 16, 16, out);
+  });
 }
 
 #ifdef FVLM_TEST_LIBRARY

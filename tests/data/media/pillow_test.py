@@ -81,12 +81,57 @@ class Media(unittest.TestCase):
                   file_of(rgb, "png", transparency=(1, 2, 3)), file_of(grey, "png", transparency=7)]
         self.expect_pillows(paths)
 
-    def test_orientation_in_jpeg_and_png(self):
+    def test_webp(self):
+        rgb, rgba = Image.fromarray(picture(203, 117)), Image.fromarray(picture(61, 43, 4), "RGBA")
+        paths = [file_of(rgb, "webp", quality=quality) for quality in (10, 80, 100)]
+        paths += [file_of(rgb, "webp", lossless=True), file_of(rgba, "webp", lossless=True, exact=True),
+                  file_of(rgba, "webp", quality=80), file_of(rgb.resize((1, 1)), "webp")]
+        self.expect_pillows(paths)
+        animated = file_of(rgb, "webp", save_all=True, append_images=[rgb.rotate(90)])
+        pictures, said = decode([animated])
+        self.assertIsNone(pictures[0])
+        self.assertIn("an animated WebP", said)
+
+    def test_gif(self):
+        rgb = Image.fromarray(picture(61, 43))
+        paths = [file_of(rgb.quantize(colors), "gif", interlace=interlace)
+                 for colors in (2, 4, 100, 256) for interlace in (0, 1)]
+        paths += [file_of(Image.fromarray(picture(600, 400)).quantize(256), "gif"), file_of(rgb.convert("L"), "gif")]
+        self.expect_pillows(paths)
+
+    def test_animated_gif(self):
+        for disposal in (0, 1, 2):
+            for transparent in (False, True):
+                frames = []
+                for number in range(6):
+                    frame = Image.new("RGBA", (40, 30), (0, 0, 0, 0) if transparent else (10, 20, 30, 255))
+                    frame.paste((40 * number, 200, 255 - 40 * number, 255), (3 * number, number, 3 * number + 12, number + 9))
+                    frames.append(frame)
+                delays = [100, 250, 40, 1000, 300, 20]
+                path = file_of(frames[0], "gif", save_all=True, append_images=frames[1:], duration=delays, disposal=disposal)
+                theirs, times, begin = [], [], 0.0
+                with Image.open(path) as file:
+                    for number in range(file.n_frames):
+                        file.seek(number)
+                        white = Image.new("RGBA", file.size, "white")
+                        theirs.append(numpy.asarray(Image.alpha_composite(white, file.convert("RGBA")).convert("RGB")))
+                        times.append(begin + file.info["duration"] / 2000)
+                        begin += file.info["duration"] / 1000
+                out = folder / "frames.bin"
+                said = subprocess.run([probe, "animate", out, "40", "30", path, *map(str, times)], check=True,
+                                      capture_output=True, text=True)
+                self.assertAlmostEqual(float(said.stdout), begin, places=3)
+                ours = numpy.frombuffer(out.read_bytes(), numpy.uint8).reshape(-1, 30, 40, 3)
+                with self.subTest(disposal=disposal, transparent=transparent):
+                    self.assertEqual(numpy.abs(ours.astype(int) - numpy.stack(theirs)).max(axis=(1, 2, 3)).tolist(), [0] * len(theirs))
+
+    def test_orientation_in_jpeg_png_and_webp(self):
         rgb, paths = Image.fromarray(picture(37, 20)), []
         for orientation in range(1, 9):
             exif = Image.Exif()
             exif[0x0110], exif[0x0112] = "a camera", orientation
-            paths += [file_of(rgb, "jpg", exif=exif), file_of(rgb, "png", exif=exif)]
+            paths += [file_of(rgb, "webp", exif=exif, lossless=True), file_of(rgb, "jpg", exif=exif),
+                      file_of(rgb, "png", exif=exif)]
             png = paths[-1].read_bytes()  # and where some programs write it, behind the pixels
             begin, behind = png.index(b"eXIf") - 4, png.index(b"IEND") - 4
             end = begin + 12 + int.from_bytes(png[begin : begin + 4])
@@ -117,7 +162,8 @@ class Media(unittest.TestCase):
 
     def test_truncated_files_are_refused(self):
         rgb, paths = Image.fromarray(picture(160, 120)), []
-        for whole in (file_of(rgb, "jpg"), file_of(rgb, "jpg", progressive=True), file_of(rgb, "png")):
+        for whole in (file_of(rgb, "jpg"), file_of(rgb, "jpg", progressive=True), file_of(rgb, "png"),
+                      file_of(rgb, "webp"), file_of(rgb, "webp", lossless=True), file_of(rgb.quantize(), "gif")):
             data = whole.read_bytes()
             for length in (0, 5, 30, len(data) // 2, len(data) * 9 // 10, len(data) - 40):
                 paths.append(folder / f"cut{len(paths)}{whole.suffix}")

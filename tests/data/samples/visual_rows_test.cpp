@@ -185,7 +185,7 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
   EXPECT_THAT(measured().dropped, HasSubstr("of whose answer max_text_tokens = 60 leaves nothing"));
   EXPECT_THAT(error(files, byte_tokenizer()), HasSubstr("no special token '<fake_token_around_image>'"));
   EXPECT_THAT(error({{"json", files[0].second}, {"png", "half a picture"}}, tokenizer),
-              HasSubstr("7.png: neither a JPEG nor a PNG file"));
+              HasSubstr("7.png: not an image: expected JPEG"));
   wanted.mix.replicate_image_frames = 2;
   EXPECT_THAT(error(files, tokenizer), HasSubstr("leave replicate_image_frames out"));
 }

@@ -82,7 +82,8 @@ TEST(ShardSet, PatternWithoutMatchIsAnErrorThatNamesIt) {
   EXPECT_THAT(message("b*.tar"), HasSubstr("b*.tar: no file matches"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("3 of the 4 names"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("1.tar"));
-  EXPECT_THAT(message("."), AllOf(HasSubstr("it is a folder, and no shard"), HasSubstr("matches the 3 shards in it")));
+  EXPECT_THAT(message("."),
+              AllOf(HasSubstr("it is a folder of shards, and no shard"), HasSubstr("matches the 3 shards in it")));
   try {
     ShardSet none({(folder / "empty.tar").string()}, cached_in(folder));
     FAIL() << "no sample at all, and no error";
@@ -94,7 +95,7 @@ TEST(ShardSet, PatternWithoutMatchIsAnErrorThatNamesIt) {
     ShardSet none({(folder / "zip.tar").string()}, cached_in(folder));
     FAIL() << "no tar, and no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.text(), HasSubstr("it is no tar file, or only a piece of one"));
+    EXPECT_THAT(error.text(), HasSubstr("it is not a tar, or only a piece of one"));
   }
 }
 

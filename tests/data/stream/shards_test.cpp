@@ -1,20 +1,14 @@
 // The stream over real shards, also when the process is killed any number of times.
-#include "../samples/sample_maker.h"
-#include "base/text.h"
-#include "data/stream/loader.h"
-#include "data/stream/mix_samples.h"
-#include "synthetic_source.h"
+#include "killed_stream.h"
 
-#include <csignal>
 #include <fstream>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 namespace fvlm::test {
 namespace {
 
 constexpr int shards = 6, samples_a_shard = 20;
-constexpr int64_t image_size = 8;
+constexpr int64_t image_size = OpenedStream::image_size;
 
 // Pictures with a question, of one, two or three frames; every seventh has a broken picture, every eleventh no answer.
 void write_shards(const Folder& folder) {
@@ -38,61 +32,14 @@ void write_shards(const Folder& folder) {
   }
 }
 
-struct Opened {
-  explicit Opened(const Folder& folder) : mix(mix_of({1})) {
-    mix.sources[0].shards = {(folder / "*.tar").string()};
-    samples.emplace(mix, byte_tokenizer(), image_size, nullptr, plan::VisualRows{},
-                    ShardOptions{.cache = folder / "cache", .open_shards = 3});
-    order.emplace(Order::shuffled(mix, samples->sizes(), 42, "align", 300));
-  }
-  std::unique_ptr<DataLoader> loader(const Cursor& start, const std::filesystem::path& log, int workers) const {
-    return std::make_unique<DataLoader>(
-        *samples, *order, plan, first_fit,
-        DataLoaderOptions{.workers = workers, .quarantine_log = log, .quarantine = {.share = 1}}, start);
-  }
-  Cursor start() const { return Composer::start(plan, *order); }
-
-  plan::Mix mix;
-  std::optional<MixSamples> samples;
-  std::optional<Order> order;
-  BatchPlan plan{.batch = {.tokens = 600}, .capacity = {16, 400}, .window = 32, .samples = 300};
-};
-
-std::vector<std::string> hashes(DataLoader& loader) {
-  std::vector<std::string> all;
-  while (const auto loaded = loader.next()) all.push_back(fmt::format("{:016x}", loaded->pack.hash()));
-  return all;
-}
-
-std::set<std::string> reasons(const std::filesystem::path& log) {
-  std::set<std::string> all;
-  for (const auto& line : split(read_file(log), '\n'))
-    if (!line.empty()) all.insert(line);
-  return all;
-}
-
-// The work of a process that will be killed: after each step it writes its packs' hashes and the cursor.
-void run_until_killed(const Folder& folder, int workers) {
-  const Opened opened(folder);
-  Cursor cursor = opened.start();
-  std::string reported;
-  if (std::filesystem::exists(folder / "state")) {
-    const std::string state = read_file(folder / "state");
-    const size_t end = state.find('\n');
-    cursor = Cursor::parse(state.substr(0, end), "state");
-    reported = state.substr(end + 1);
-  }
-  const auto loader = opened.loader(cursor, folder / "killed.jsonl", workers);
-  while (const auto loaded = loader->next()) {
-    reported += fmt::format("{:016x}\n", loaded->pack.hash());
-    if (loaded->last) write_file_atomic(folder / "state", loaded->after.text() + "\n" + reported);
-  }
+std::string tars(const Folder& folder) {
+  return (folder / "*.tar").string();
 }
 
 TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
   const Folder folder;
   write_shards(folder);
-  const Opened opened(folder);
+  const OpenedStream opened(folder, tars(folder));
   const auto loader = opened.loader(opened.start(), folder / "broken.jsonl", 2);
   std::set<std::string> observed;
   while (const auto loaded = loader->next())
@@ -117,33 +64,7 @@ TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
 TEST(StreamOfShards, KilledProcessResumesWithTheSamePacks) {
   const Folder folder;
   write_shards(folder);
-  const Opened opened(folder);
-  const auto expected = hashes(*opened.loader(opened.start(), folder / "broken.jsonl", 2));
-  ASSERT_GT(expected.size(), 20u);
-  const RandomStream random(5, "kills");
-  int killed = 0;
-  for (uint64_t round = 0; round < 1000; ++round) {
-    const pid_t child = fork();
-    if (child == 0) {
-      run_until_killed(folder, 1 << round % 4);
-      _exit(0);
-    }
-    if (killed < 40) std::this_thread::sleep_for(std::chrono::microseconds(random.bits(round) % 20000));
-    if (killed < 40) kill(child, SIGKILL);
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    if (WIFSIGNALED(status)) {
-      ASSERT_EQ(WTERMSIG(status), SIGKILL);
-      ++killed;
-      continue;
-    }
-    ASSERT_EQ(WEXITSTATUS(status), 0);
-    break;
-  }
-  const std::string state = read_file(folder / "state");
-  EXPECT_EQ(state.substr(state.find('\n') + 1), join(expected, "\n") + "\n") << "after " << killed << " deaths";
-  EXPECT_EQ(reasons(folder / "killed.jsonl"), reasons(folder / "broken.jsonl"));
-  EXPECT_GT(killed, 0);
+  expect_the_same_after_kills(folder, tars(folder), 40);
 }
 
 int64_t resident_kib() {
@@ -165,7 +86,7 @@ TEST(StreamOfShards, MemoryStaysFlatOverAThousandShards) {
     }
     write_bytes(folder / fmt::format("{:04}.tar", shard), tar.end());
   }
-  Opened opened(folder);
+  OpenedStream opened(folder, tars(folder));
   opened.plan.samples = all;
   opened.order.emplace(Order::shuffled(mix_of({1}, 1), opened.samples->sizes(), 42, "align", all));
   const auto loader = opened.loader(opened.start(), {}, 2);

@@ -127,7 +127,7 @@ TEST_F(CommandTest, CheckFilesLooksForEveryShardOfAPattern) {
   EXPECT_THAT(check("clips/04.tar", "chat/a.tar").second, HasSubstr("clips/04.tar: there is no such file\n"));
   EXPECT_THAT(check("clip/{4..9}.tar", "chat/a.tar").second, HasSubstr("{4..9}.tar: there is no folder clip\n"));
   EXPECT_THAT(check("clips/{4-9}.tar", "chat/a.tar").second, HasSubstr("'{4-9}' is neither a range nor a list"));
-  EXPECT_THAT(check("clips", "chat/a.tar").second, HasSubstr("clips: is a folder, not a shard: "));
+  EXPECT_THAT(check("clips", "chat/a.tar").second, HasSubstr("clips: is a folder of shards, not a shard: "));
 }
 
 TEST_F(CommandTest, PlanFitsAPageWithoutColourInAPipe) {
