@@ -105,9 +105,7 @@ fs::path named_checkpoint(const std::string& resume) {
   return resume;
 }
 
-} // namespace
-
-int train_stages(Arguments arguments) {
+Options train_options() {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero [1|2]]\n"
@@ -142,7 +140,13 @@ int train_stages(Arguments arguments) {
       .value("rank-timeout", "SECONDS",
              "of several ranks: take one for lost that keeps the others waiting; default 600")
       .flag("json", "print one JSON document on standard output");
-  const auto parsed = options.parse(arguments);
+  return options;
+}
+
+} // namespace
+
+int train_stages(Arguments arguments) {
+  const auto parsed = train_options().parse(arguments);
   if (!parsed) return 0;
   const auto launch = launch_of(*parsed);
   if (!launch && parsed->value("context-parallel"))

@@ -55,11 +55,12 @@ class Profile {
     ProfileReport::Row row;
     row.configuration = job.name;
     row.reference = job.reference;
-    row.samples = job.samples() * ranks();
+    row.samples = job.samples() * packs();
+    row.packs_of_a_rank = 1.0 / static_cast<double>(request_.context.ranks);
     train::PeakMemory peak(device_, std::numeric_limits<int64_t>::max());
     try {
       if (are_several()) row.alone = alone(job, peak);
-      steps(job, row, peak, choices, request_.sharing);
+      steps(job, row, peak, choices, request_.sharing, request_.context);
     } catch (const std::exception& error) {
       if (!train::is_out_of_memory(error)) throw;
       row.problem = "out of memory";
@@ -77,26 +78,32 @@ class Profile {
  private:
   using Clock = std::chrono::steady_clock;
 
-  int64_t ranks() const { return request_.sharing.ranks; }
-  bool are_several() const { return ranks() > 1; }
+  // Of a step, over all ranks.
+  int64_t packs() const { return request_.sharing.ranks / request_.context.ranks; }
+  bool are_several() const { return request_.sharing.ranks > 1; }
 
-  Times alone(const Job& job, train::PeakMemory& peak) {
+  std::optional<Times> alone(const Job& job, train::PeakMemory& peak) {
     ProfileReport::Row row;
     std::vector<std::string> choices;
-    steps(job, row, peak, choices, {});
+    try {
+      steps(job, row, peak, choices, {}, {});
+    } catch (const std::exception& error) {
+      if (!train::is_out_of_memory(error)) throw;
+      row.problem = "out of memory";
+    }
     peak.give_back();
-    return row.times;
+    return row.problem.empty() ? std::optional(row.times) : std::nullopt;
   }
 
   void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices,
-             const train::Sharing& sharing) {
+             const train::Sharing& sharing, const ops::ContextGroup& context) {
     const plan::Stage& stage = job.plan.stages.front();
-    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples(), sharing);
+    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples(), sharing, context);
     auto counts = train::counts_of(stage, job.pack.samples);
     if (sharing.group)
-      for (double& count : counts.of_term) count *= static_cast<double>(ranks());
+      for (double& count : counts.of_term) count *= static_cast<double>(packs());
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = training.flops(job.pack.samples);
+    row.flops = training.flops(job.pack.samples) / static_cast<double>(context.ranks);
     train::GradientComputer& gradient_computer = training.gradient_computer();
     if (stage.uses(plan::ObjectiveTerm::Reference::cached) || stage.caches_teacher()) cache_frozen(training, job, row);
 

@@ -25,6 +25,7 @@ struct ProfileRequest : TrainingSetting {
   bool with_anatomy = false; // also profile a step
   // Of several ranks each measures every configuration alone, and then together with the others. All make the same.
   train::Sharing sharing;
+  ops::ContextGroup context;
 };
 
 // The peer's results on the same steps.
@@ -41,7 +42,8 @@ struct ProfileReport {
     Times caching;                   // with a cached reference: times of caching the pack's log-probabilities
     int64_t samples = 0, labels = 0; // of all ranks
     Times times;                     // of each step
-    std::optional<Times> alone;      // of several ranks: a step of this rank alone
+    std::optional<Times> alone;      // of several ranks: a step of this rank alone, where it has the memory for that
+    double packs_of_a_rank = 1;      // of a step: less than 1 where ranks share their sequences
     double ready_after = 0;          // seconds from the loaded model to the end of the first step
     int64_t peak_bytes = 0;          // of tensors during the measurement; with captured steps, all reserved memory
     int64_t kernels = 0;             // launched by CUDA graphs per step; 0: eager
@@ -51,7 +53,7 @@ struct ProfileReport {
     std::optional<StepAnatomy> anatomy;
     std::optional<PeerSide> peer;
     double ratio() const { return peer->times.median() / times.median(); }
-    double share_of_alone() const { return alone->median() / times.median(); }
+    double share_of_alone() const { return packs_of_a_rank * alone->median() / times.median(); }
     std::string problem; // it could not be measured
   };
   std::vector<Row> rows;

@@ -45,8 +45,9 @@ const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
 }
 
 Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
-                   const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing)
-    : plan_(plan), operations_(train::make_operations(plan, registry, device)),
+                   const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing,
+                   const ops::ContextGroup& context)
+    : plan_(plan), operations_(train::make_operations(plan, registry, device, context)),
       capacity_(train::max_capacity_of(plan, plan.stages.front(), capacity, max_samples)) {
   const ModelDirectory directory = ModelDirectory::open(model);
   ModelDescription description = directory.description();

@@ -53,6 +53,7 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
         cells.insert(cells.end(), {row.reference, cached ? fmt::format("{:.2f}", row.caching.median()) : "",
                                    fmt::format("{:.1f}", static_cast<double>(row.samples) / all * 1e3)});
       }
+      if (are_several && !row.alone) cells.insert(cells.end(), {"out of memory", ""});
       if (row.alone)
         cells.insert(cells.end(),
                      {fmt::format("{:.2f}", row.alone->median()), fmt::format("{:.1f} %", row.share_of_alone() * 100)});
@@ -116,10 +117,11 @@ struct Subject {
   bool with_anatomy = false, pairs = false, takes_files = false;
 };
 
-std::unique_ptr<dist::Ranks> join_ranks(const std::optional<dist::Launch>& launch, const std::string& device) {
+std::unique_ptr<dist::Ranks> join_ranks(const std::optional<dist::Launch>& launch, const std::string& device,
+                                        int64_t context) {
   if (!launch) return std::make_unique<dist::Ranks>();
   if (launch->rank > 0) set_log_level(LogLevel::warning);
-  return dist::Ranks::join(*launch, model::device_named(device), std::chrono::minutes(2));
+  return dist::Ranks::join(*launch, model::device_named(device), std::chrono::minutes(2), context);
 }
 
 int profile(Arguments arguments, Options options, const Subject& subject) {
@@ -132,9 +134,11 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
       .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
       .value("repeat", "N", "measured steps; default 10")
       .value("warmup", "N", "warm-up steps; default 3")
-      .optional_value("zero", "1|2",
-                      "of several ranks: each keeps the optimizer's state of a share of the parameters (1, the default), "
-                      "and their gradients (2)");
+      .optional_value(
+          "zero", "1|2",
+          "of several ranks: each keeps the optimizer's state of a share of the parameters (1, the default), "
+          "and their gradients (2)")
+      .value("context-parallel", "N", "of several ranks: N share the rows of each pack");
   if (subject.takes_files)
     options.value("model", "DIR", "a model directory in place of a synthetic model, with --batch")
         .value("batch", "FILE", "a batch as `trace` reads it, used in every step")
@@ -162,8 +166,9 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   if (launch) dist::choose_gpu(*launch);
   read_training_options(*parsed, request);
 
-  const auto ranks = join_ranks(launch, request.device);
+  const auto ranks = join_ranks(launch, request.device, parsed->integer_or("context-parallel", 1));
   request.sharing = train::Sharing::among(*ranks, parsed->integer_or("zero", 0), true);
+  request.context = ops::ContextGroup::of(*ranks);
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
