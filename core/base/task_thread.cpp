@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
+#include <pthread.h>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +19,25 @@ std::thread start_thread(std::function<void()> work) {
         .advise("raise the limit of threads (ulimit -u, a container's pids) or of memory (ulimit -v), or use fewer: "
                 "loader.workers, FVLM_THREADS");
   }
+}
+
+namespace {
+
+double seconds_of(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+} // namespace
+
+double cpu_seconds(std::thread& thread) {
+  clockid_t clock{};
+  return pthread_getcpuclockid(thread.native_handle(), &clock) == 0 ? seconds_of(clock) : 0;
+}
+
+double cpu_seconds() {
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 TaskThread::TaskThread() : thread_(start_thread([this] { work(); })) {}

@@ -10,6 +10,9 @@ namespace fvlm {
 
 // As the constructor of std::thread, but throws Error(device) where the system cannot start a thread.
 std::thread start_thread(std::function<void()> work);
+// Processor time that a thread, which has not been joined, has taken so far.
+double cpu_seconds(std::thread& thread);
+double cpu_seconds(); // of the calling one
 
 class TaskThread {
  public:

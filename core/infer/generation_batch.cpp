@@ -8,6 +8,7 @@
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <chrono>
@@ -122,20 +123,43 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
 
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const at::Tensor& tokens) {
   if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
-  const model::StagedRows rows(pass.rows, ops_.options().device);
-  return graphs_.run_eagerly(pass.rows, rows, embed(pass, rows), pages_);
+  const auto embedded = [&](const model::StagedRows& rows) { return embed(pass, rows); };
+  return graphs_.run_prompts(pass.rows, embedded, pages_);
 }
 
-GeneratedToken GenerationBatch::pick(Answer& answer, const at::Tensor& logits, int64_t likeliest) const {
+std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const {
+  std::vector<Sampler::Draw> draws;
+  std::vector<int64_t> rows;
+  int64_t row = 0;
+  for (const Scheduler::Part& part : last.pass.parts) {
+    const auto found = answers_.find(part.number);
+    if (part.is_continued && part.drafts.empty() && found != answers_.end() && !found->second.sampler.is_argmax()) {
+      draws.push_back({&found->second.sampler, scheduler_.rows(part.number), std::ssize(found->second.answer.tokens)});
+      rows.push_back(row);
+    }
+    row += part.is_continued ? 1 + std::ssize(part.drafts) : 0;
+  }
+  std::map<int64_t, int64_t> tokens;
+  if (draws.empty()) return tokens;
+  const at::Tensor& logits = last.output.logits;
+  const std::vector<int64_t> drawn =
+      Sampler::pick_together(logits.index_select(0, at::tensor(rows, at::kLong).to(logits.device())), draws);
+  for (size_t i = 0; i < rows.size(); ++i) tokens[rows[i]] = drawn[i];
+  return tokens;
+}
+
+GeneratedToken GenerationBatch::pick(Answer& answer, const at::Tensor& logits, int64_t likeliest,
+                                     std::optional<int64_t> drawn) const {
   const Sampler& sampler = answer.sampler;
   GeneratedToken token;
   if (!answer.given.empty()) {
     token.id = answer.given.front();
     answer.given.pop_front();
+  } else if (sampler.is_argmax()) {
+    token.id = likeliest;
   } else {
-    token.id = sampler.is_argmax()
-                   ? likeliest
-                   : sampler.pick(logits, scheduler_.rows(answer.answer.number), std::ssize(answer.answer.tokens));
+    token.id =
+        drawn ? *drawn : sampler.pick(logits, scheduler_.rows(answer.answer.number), std::ssize(answer.answer.tokens));
   }
   if (!answer.prompt.top_logprobs) return token;
   const at::Tensor all = at::log_softmax(logits.to(at::kDouble).cpu(), 0);
@@ -191,7 +215,9 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
 }
 
 GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, const at::Tensor& tokens) {
-  PassInFlight launched{std::move(pass), {}, {}, {}, now()};
+  const bool reads_prompts = !only_decodes(pass);
+  step_reads_ |= reads_prompts;
+  PassInFlight launched{std::move(pass), {}, {}, {}, now(), reads_prompts};
   const ops::ModelThreads threads(parameters_ * std::max<int64_t>(1, launched.pass.rows.size() / rows_of_threads));
   launched.output = compute(launched.pass, tokens);
   const at::Tensor& likeliest = launched.output.likeliest;
@@ -217,7 +243,13 @@ GenerationBatch::PassInFlight GenerationBatch::launch_behind(const PassInFlight&
 }
 
 void GenerationBatch::take(const PassInFlight& last) {
-  if (last.ready) last.ready->wait();
+  step_reads_ |= last.reads_prompts;
+  if (last.ready) {
+    const double begin = now();
+    last.ready->wait();
+    step_waits_ += now() - begin;
+  }
+  const std::map<int64_t, int64_t> drawn = draw(last);
   int64_t row = 0;
   for (const Scheduler::Part& part : last.pass.parts) {
     const auto found = answers_.find(part.number);
@@ -231,7 +263,9 @@ void GenerationBatch::take(const PassInFlight& last) {
     for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
       const int64_t at = first + static_cast<int64_t>(i);
       const at::Tensor logits = last.output.logits.defined() ? last.output.logits[at] : at::Tensor();
-      const GeneratedToken token = pick(answer, logits, last.likeliest.const_data_ptr<int64_t>()[at]);
+      const auto own = drawn.find(at);
+      const GeneratedToken token = pick(answer, logits, last.likeliest.const_data_ptr<int64_t>()[at],
+                                        own == drawn.end() ? std::nullopt : std::optional(own->second));
       is_over = append(answer, token);
       is_right = i < part.drafts.size() && token.id == part.drafts[i];
       drafts_.accepted += is_right ? 1 : 0;
@@ -245,6 +279,15 @@ void GenerationBatch::take(const PassInFlight& last) {
 }
 
 bool GenerationBatch::step() {
+  const double begin = now();
+  step_reads_ = false, step_waits_ = 0;
+  if (!run_step()) return false;
+  StepTimes& times = step_reads_ ? reading_times_ : decoding_times_;
+  ++times.steps, times.seconds += now() - begin, times.device_seconds += step_waits_;
+  return true;
+}
+
+bool GenerationBatch::run_step() {
   const auto last = std::exchange(in_flight_, std::nullopt);
   if (last && can_run_ahead(last->pass)) {
     in_flight_ = launch_behind(*last);

@@ -99,6 +99,13 @@ class GenerationBatch {
     int64_t proposed = 0, accepted = 0; // tokens
   };
   DraftCounts draft_counts() const { return drafts_; }
+  struct StepTimes {
+    int64_t steps = 0;
+    double seconds = 0, device_seconds = 0; // the second: in which the host waited for the device
+  };
+  // Of the steps that read prompts or take what such a pass computed, and of those that only continue answers.
+  const StepTimes& reading_times() const { return reading_times_; }
+  const StepTimes& decoding_times() const { return decoding_times_; }
 
  private:
   struct Answer {
@@ -115,7 +122,10 @@ class GenerationBatch {
     at::Tensor likeliest;                 // on the host, when it is ready
     std::shared_ptr<device::Event> ready; // null: it is
     double begin;
+    bool reads_prompts;
   };
+  // What step() does. Returns the same.
+  bool run_step();
   void reserve();
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
   // The outputs of a pass, in the order of its parts. tokens: of its rows, on the device; undefined: those of the pass.
@@ -132,7 +142,10 @@ class GenerationBatch {
   bool wants_logits(const Scheduler::Pass& pass) const;
   void propose_drafts();
   void forget(int64_t number);
-  GeneratedToken pick(Answer& answer, const at::Tensor& logits, int64_t likeliest) const;
+  // The tokens that a pass is drawn to continue answers with, by row; nothing where they are the likeliest ones, or
+  // depend on whether drafts are right.
+  std::map<int64_t, int64_t> draw(const PassInFlight& last) const;
+  GeneratedToken pick(Answer& answer, const at::Tensor& logits, int64_t likeliest, std::optional<int64_t> drawn) const;
   // Returns whether the answer is over.
   bool append(Answer& answer, GeneratedToken token);
 
@@ -148,6 +161,9 @@ class GenerationBatch {
   std::optional<PassInFlight> in_flight_;
   std::unique_ptr<DraftModel> draft_model_;
   DraftCounts drafts_;
+  StepTimes reading_times_, decoding_times_;
+  bool step_reads_ = false;           // the current one
+  double step_waits_ = 0;             // for the device
   std::map<int64_t, Answer> answers_; // by number; those that are not over
   std::vector<GeneratedAnswer> finished_;
 };

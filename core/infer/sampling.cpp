@@ -3,6 +3,9 @@
 #include "base/error.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
@@ -10,7 +13,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
 namespace fvlm::infer {
 
@@ -63,7 +68,7 @@ TokenDistribution Sampler::distribution(const at::Tensor& logits, std::span<cons
 }
 
 int64_t Sampler::pick(const at::Tensor& logits, std::span<const int64_t> context, int64_t index) const {
-  if (sampling_.temperature == 0) return penalized(logits, context).argmax().item<int64_t>();
+  if (sampling_.temperature == 0) return penalized(logits.to(at::kDouble), context).argmax().item<int64_t>();
   if (draws_among_all()) { // on the device of the logits, and without sorting them
     const at::Tensor row = penalized(logits.to(at::kDouble), context);
     const at::Tensor sums = at::softmax(row / sampling_.temperature, 0).cumsum(0);
@@ -75,6 +80,74 @@ int64_t Sampler::pick(const at::Tensor& logits, std::span<const int64_t> context
   size_t chosen = 0;
   while (chosen + 1 < drawn.tokens.size() && (rest -= drawn.probabilities[chosen]) >= 0) ++chosen;
   return drawn.tokens[chosen];
+}
+
+namespace {
+
+// Of each row of `setting`: temperature, top k, top p, min p, random number.
+at::Tensor column(const at::Tensor& setting, int64_t at) {
+  return setting.narrow(1, at, 1);
+}
+
+// The first place of each row at which the sums [rows, n] exceed the share u [rows, 1] of the last one: int64 [rows,
+// 1].
+at::Tensor places_of(const at::Tensor& sums, const at::Tensor& u) {
+  const at::Tensor drawn = sums.narrow(1, sums.size(1) - 1, 1) * u;
+  return at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true);
+}
+
+at::Tensor draw_among_all(const at::Tensor& scores, const at::Tensor& setting) {
+  return places_of(at::softmax(scores / column(setting, 0), 1).cumsum(1), column(setting, 4));
+}
+
+at::Tensor draw_among_some(const at::Tensor& scores, const at::Tensor& setting) {
+  const auto [values, ids] = scores.sort(/*stable=*/true, /*dim=*/1, /*descending=*/true);
+  const at::Tensor rank = at::arange(scores.size(1), setting.options());
+  const at::Tensor beyond_k = rank >= column(setting, 1);
+  const at::Tensor shares =
+      at::softmax((values / column(setting, 0)).masked_fill(beyond_k, -std::numeric_limits<double>::infinity()), 1);
+  const at::Tensor before = at::constant_pad_nd(shares.cumsum(1), {1, -1});
+  const at::Tensor dropped =
+      (before >= column(setting, 2)).logical_or(shares < column(setting, 3) * shares.narrow(1, 0, 1));
+  return ids.gather(1, places_of(shares.masked_fill(dropped, 0).cumsum(1), column(setting, 4)));
+}
+
+} // namespace
+
+std::vector<int64_t> Sampler::pick_together(const at::Tensor& logits, std::span<const Draw> draws) {
+  enum Kind { likeliest, among_all, among_some, kinds };
+  std::array<std::vector<int64_t>, kinds> rows;
+  std::array<std::vector<double>, kinds> settings; // of each row: temperature, top k, top p, min p, random number
+  const at::Tensor scores = logits.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+  for (int64_t row = 0; row < std::ssize(draws); ++row) {
+    const auto& [sampler, context, index] = draws[static_cast<size_t>(row)];
+    const Sampling& s = sampler->sampling_;
+    const Kind kind = s.temperature == 0 ? likeliest : sampler->draws_among_all() ? among_all : among_some;
+    rows[kind].push_back(row);
+    const double top_k = s.top_k > 0 ? static_cast<double>(s.top_k) : std::numeric_limits<double>::infinity();
+    for (const double value :
+         {s.temperature, top_k, s.top_p, s.min_p, sampler->random_.uniform(static_cast<uint64_t>(index))})
+      settings[kind].push_back(value);
+    if (s.repetition_penalty != 1) scores[row].copy_(sampler->penalized(scores[row], context));
+  }
+  std::vector<at::Tensor> tokens; // int64 [rows of a kind, 1]
+  std::vector<int64_t> order;
+  for (const Kind kind : {likeliest, among_all, among_some}) {
+    const auto count = std::ssize(rows[kind]);
+    if (count == 0) continue;
+    order.insert(order.end(), rows[kind].begin(), rows[kind].end());
+    const bool is_all = count == std::ssize(draws);
+    const at::Tensor own =
+        is_all ? scores : scores.index_select(0, at::tensor(rows[kind], at::kLong).to(scores.device()));
+    const at::Tensor setting = at::tensor(settings[kind], at::kDouble).view({count, 5}).to(scores.device());
+    tokens.push_back(kind == likeliest   ? own.argmax(1, /*keepdim=*/true)
+                     : kind == among_all ? draw_among_all(own, setting)
+                                         : draw_among_some(own, setting));
+  }
+  const at::Tensor picked = at::concat(tokens).cpu();
+  std::vector<int64_t> all(draws.size());
+  for (size_t i = 0; i < order.size(); ++i) all[static_cast<size_t>(order[i])] = picked.const_data_ptr<int64_t>()[i];
+  return all;
 }
 
 } // namespace fvlm::infer

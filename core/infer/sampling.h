@@ -39,6 +39,16 @@ class Sampler {
   int64_t pick(const at::Tensor& logits, std::span<const int64_t> context, int64_t index) const;
   TokenDistribution distribution(const at::Tensor& logits, std::span<const int64_t> context) const;
 
+  // The arguments of one of several pick().
+  struct Draw {
+    const Sampler* sampler;
+    std::span<const int64_t> context;
+    int64_t index;
+  };
+  // pick() of each row of logits [draws, vocabulary], computed together on their device, but for rounding of the
+  // probabilities.
+  static std::vector<int64_t> pick_together(const at::Tensor& logits, std::span<const Draw> draws);
+
  private:
   bool draws_among_all() const { return sampling_.top_k == 0 && sampling_.top_p == 1 && sampling_.min_p == 0; }
   at::Tensor penalized(const at::Tensor& logits, std::span<const int64_t> context) const;

@@ -3,6 +3,9 @@
 #include "base/error.h"
 #include "infer/sampling.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -29,8 +32,7 @@ std::vector<double> drawn(const Sampling& sampling, int64_t draws) {
 }
 
 // The chi-squared statistic of many draws; with 4 degrees of freedom it is below 23.5 in all but 1 of 10,000 cases.
-void expect_like(const Sampling& sampling, const std::vector<double>& expected) {
-  const auto counts = drawn(sampling, many);
+void expect_counts(const std::vector<double>& counts, const std::vector<double>& expected) {
   double off = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     const double wanted = expected[i] * static_cast<double>(many);
@@ -40,6 +42,10 @@ void expect_like(const Sampling& sampling, const std::vector<double>& expected) 
       off += (counts[i] - wanted) * (counts[i] - wanted) / wanted;
   }
   EXPECT_LT(off, 23.5);
+}
+
+void expect_like(const Sampling& sampling, const std::vector<double>& expected) {
+  expect_counts(drawn(sampling, many), expected);
 }
 
 TEST(Sampling, WithoutTemperatureTakesTheLikeliestToken) {
@@ -96,6 +102,47 @@ TEST(Sampling, SeedAndAnswerDetermineDraws) {
   EXPECT_EQ(tokens(1, 0), tokens(1, 0));
   EXPECT_NE(tokens(1, 0), tokens(2, 0));
   EXPECT_NE(tokens(1, 0), tokens(1, 1));
+}
+
+const std::vector<Sampling> different = {
+    {.temperature = 1, .seed = 1},
+    {.temperature = 0.7, .top_k = 3, .seed = 2},
+    {.temperature = 1.3, .top_p = 0.6, .seed = 3},
+    {.temperature = 1, .min_p = 0.2, .seed = 4},
+    {.repetition_penalty = 1.5},
+    {.repetition_penalty = 1.3, .temperature = 1, .seed = 5},
+    {.repetition_penalty = 0.8, .temperature = 2, .top_k = 40, .top_p = 0.9, .min_p = 0.02, .seed = 6},
+    {.temperature = 1, .top_k = 1},
+    {.temperature = 5, .seed = 7, .answer = 3}};
+
+TEST(Sampling, TogetherAnswersDrawWhatTheyDrawAlone) {
+  const at::Tensor rows = at::sin(at::arange(9 * 331, at::kFloat).view({9, 331}) * 7.31) * 4;
+  // bfloat16 has many equal logits, whose order decides.
+  for (const at::Tensor& logits : {rows, rows.to(at::kBFloat16)}) {
+    std::vector<Sampler> samplers;
+    for (const Sampling& sampling : different) samplers.emplace_back(sampling);
+    for (int64_t index = 0; index < 200; ++index) {
+      const std::vector<int64_t> context = {index, 5, 5, -1, 330 - index};
+      std::vector<Sampler::Draw> draws;
+      std::vector<int64_t> alone;
+      for (size_t i = 0; i < samplers.size(); ++i) {
+        draws.push_back({&samplers[i], context, index});
+        alone.push_back(samplers[i].pick(logits[static_cast<int64_t>(i)], context, index));
+      }
+      ASSERT_EQ(Sampler::pick_together(logits, draws), alone) << "token " << index;
+    }
+  }
+}
+
+TEST(Sampling, TogetherAnswersFollowTheirProbabilities) {
+  const Sampling sampling{.temperature = 1, .top_p = 0.75, .seed = 6};
+  const Sampler sampler(sampling);
+  std::vector<Sampler::Draw> draws;
+  for (int64_t i = 0; i < many; ++i) draws.push_back({&sampler, {}, i});
+  std::vector<double> counts(shares.size());
+  for (const int64_t token : Sampler::pick_together(logits().expand({many, -1}), draws))
+    ++counts[static_cast<size_t>(token)];
+  expect_counts(counts, {0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85});
 }
 
 TEST(Sampling, RefusesInvalidValues) {
