@@ -111,7 +111,8 @@ int serve_model(Arguments arguments) {
   log_info("'{}' is served at http://{}/v1{}; chat with it at http://{}/; Ctrl-C ends it", name, address,
            token.empty() ? "" : ", for clients with the token", address);
   server.run(std::chrono::seconds(positive(*parsed, "grace", 30)));
-  service.stop(); // before the server, to which it sends what is left
+  api.stop(); // both before the server, to which they send what is left
+  service.stop();
   log_info("{} answered", counted(service.counts().answered, "request"));
   return 0;
 }

@@ -106,6 +106,7 @@ struct HttpServer::State {
     // Without this, the first token would wait for the client's acknowledgement of the headers, 40 ms.
     stream.socket().set_option(tcp::no_delay(true), ignored);
     beast::flat_buffer buffer;
+    buffer.reserve(16 << 10); // it reads as much at a time: 512 bytes unless it is told
     bool open = connections <= limits.connections;
     if (!open) co_await refuse(stream, http::status::service_unavailable, "too many connections");
     while (open && !stopping) open = co_await exchange(stream, buffer);

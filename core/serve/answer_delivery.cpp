@@ -34,6 +34,10 @@ void AnswerDelivery::stop() {
   thread_.join();
 }
 
+double AnswerDelivery::cpu_seconds() {
+  return fvlm::cpu_seconds(thread_);
+}
+
 void AnswerDelivery::show_attention(std::shared_ptr<AnswerJob> job, at::Tensor maps) {
   Event& event = step_.emplace_back();
   event.job = std::move(job);

@@ -32,6 +32,7 @@ class AnswerDelivery {
 
   // Delivers what was sent, and ends the thread.
   void stop();
+  double cpu_seconds(); // of the thread. Not after stop(). [any thread]
 
  private:
   struct Event {

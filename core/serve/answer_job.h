@@ -7,6 +7,7 @@
 #include "serve/prompt_writer.h"
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 
 namespace fvlm::serve {
@@ -32,10 +33,11 @@ class AnswerListener {
 };
 
 struct AnswerJob {
-  ChatRequest request;
-  std::shared_ptr<AnswerListener> listener;
-  WrittenPrompt prompt;   // once it is written
-  Usage usage;            // of the prompt by the model's thread, of the answers by who delivers them
+  ChatRequest request = {};
+  std::shared_ptr<AnswerListener> listener = {};
+  WrittenPrompt prompt = {}; // once it is written
+  std::chrono::steady_clock::time_point written = {};
+  Usage usage = {};       // of the prompt by the model's thread, of the answers by who delivers them
   int64_t open = 0;       // answers that have not ended, for the model's thread
   bool begun = false;     // the model's thread has taken it
   bool abandoned = false; // as who dropped it saw it

@@ -7,15 +7,22 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <utility>
 
 namespace fvlm::serve {
 namespace {
 
+constexpr double max_patience = 0.04; // seconds in which a prompt that is written waits for others
+
 int64_t prompt_threads(const ServiceLimits& limits) {
   if (limits.prompt_threads > 0) return limits.prompt_threads;
   return std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1, 8);
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 Error failure() {
@@ -52,7 +59,7 @@ bool AnswerService::submit(ChatRequest request, std::shared_ptr<AnswerListener> 
     if (stops_ || counts_.waiting + counts_.answering >= limits_.requests) return false;
     ++counts_.waiting;
   }
-  queue_.add(std::make_shared<AnswerJob>(AnswerJob{std::move(request), std::move(listener), {}, {}, 0, false, false}));
+  queue_.add(std::make_shared<AnswerJob>(AnswerJob{.request = std::move(request), .listener = std::move(listener)}));
   return true;
 }
 
@@ -61,18 +68,15 @@ ServiceCounts AnswerService::counts() const {
   return counts_;
 }
 
+AnswerService::CpuSeconds AnswerService::cpu_seconds() {
+  return {queue_.cpu_seconds(), fvlm::cpu_seconds(thread_), delivery_.cpu_seconds()};
+}
+
 void AnswerService::work() {
   const c10::InferenceMode no_autograd;
   if (device::Runtime* const gpu = device::runtime()) gpu->enter_thread(); // so that passes are captured
   while (!stops_) try {
-      if (running_.empty()) queue_.wait();
-      begin(take_prompts());
-      cancel_abandoned();
-      if (batch_) {
-        count_batch(batch_->step() ? 1 : 0);
-        for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
-      }
-      delivery_.send();
+      serve_once();
     } catch (const std::exception& error) { // out of memory, for example
       log_error("a step failed, and with it all its requests: {}", error.what());
       fail_running(failure());
@@ -80,16 +84,34 @@ void AnswerService::work() {
   fail_running(Error(ErrorKind::stopped, "the server stops"));
 }
 
-// A pass that reads prompts is far slower than one that only continues answers, which is a captured graph on a GPU. So
-// prompts wait a little for others, the fewer of them there are beside the answers that they hold up.
+void AnswerService::serve_once() {
+  const double start = now();
+  if (running_.empty()) queue_.wait();
+  const double awake = now();
+  std::vector<Job> jobs = take_prompts();
+  const std::optional<double> joins_at = jobs.empty() ? std::nullopt : std::optional(awake);
+  begin(std::move(jobs));
+  count_times(awake - start, now() - awake);
+  cancel_abandoned();
+  if (batch_) {
+    count_batch(batch_->step() ? 1 : 0);
+    for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
+  }
+  // The device is done with the prompts at the end of the step behind.
+  if (joined_at_ && !joins_at)
+    joining_seconds_ = std::min(now() - *joined_at_, joining_seconds_.value_or(max_patience));
+  joined_at_ = joins_at;
+  delivery_.send();
+}
+
+// On a GPU, a pass that reads prompts and the encoding of their frames take far longer than a captured pass that only
+// continues answers, and not much longer for many prompts than for one. So prompts wait for others until they have
+// waited as long, all together, as their joining holds up all answers. On a CPU each prompt takes its own time, in
+// which no answer grows.
 std::vector<AnswerService::Job> AnswerService::take_prompts() {
-  constexpr auto gathering = std::chrono::milliseconds(8);
-  const auto now = std::chrono::steady_clock::now();
-  const int64_t min_count = now - last_taken_ < gathering ? std::ssize(running_) / 4 : 0;
-  // On a GPU, many frames are encoded in the time of a few. On a CPU each takes its own, in which no answer grows.
-  std::vector<Job> jobs = queue_.take(generator_.is_on_gpu() ? 64 : 1, std::max<int64_t>(1, min_count));
-  if (!jobs.empty()) last_taken_ = now;
-  return jobs;
+  if (!generator_.is_on_gpu()) return queue_.take(1, {});
+  const double held_up = static_cast<double>(running_.size()) * joining_seconds_.value_or(0);
+  return queue_.take(64, {held_up, max_patience});
 }
 
 // The prompts of these requests, with all their frames encoded together.
@@ -167,8 +189,16 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
 void AnswerService::count_batch(int64_t steps) {
   std::lock_guard lock(lock_);
   counts_.steps += steps;
+  counts_.reading = batch_->reading_times();
+  counts_.decoding = batch_->decoding_times();
   counts_.cache = batch_->counts();
   counts_.drafts = batch_->draft_counts();
+}
+
+void AnswerService::count_times(double waiting, double encoding) {
+  std::lock_guard lock(lock_);
+  counts_.waiting_seconds += waiting;
+  counts_.encoding_seconds += encoding;
 }
 
 // Answers whose clients have left give their places to others, also where no token of theirs is near.

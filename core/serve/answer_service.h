@@ -6,7 +6,6 @@
 #include "serve/prompt_queue.h"
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,6 +30,9 @@ struct ServiceCounts {
   int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
   infer::SchedulerCounts cache;
   infer::GenerationBatch::DraftCounts drafts;
+  // What the model's thread does: waits for prompts, encodes their frames, and steps.
+  double waiting_seconds = 0, encoding_seconds = 0;
+  infer::GenerationBatch::StepTimes reading, decoding;
 };
 
 class AnswerService {
@@ -45,16 +47,22 @@ class AnswerService {
   // Returns false where as many requests as the limits allow wait or are answered. [any thread]
   bool submit(ChatRequest request, std::shared_ptr<AnswerListener> listener);
   ServiceCounts counts() const; // [any thread]
+  struct CpuSeconds {
+    double prompts, model, delivery; // of the threads
+  };
+  CpuSeconds cpu_seconds(); // not after stop(). [any thread]
 
  private:
   using Job = PromptQueue::Job;
   void work();
+  void serve_once();
   std::vector<Job> take_prompts();
   void begin(std::vector<Job> jobs);
   std::vector<infer::Prompt> encode(const std::vector<Job>& jobs);
   void add(const Job& job, infer::Prompt prompt);
   void cancel_abandoned();
   void count_batch(int64_t steps);
+  void count_times(double waiting, double encoding);
   void end(const infer::GeneratedAnswer& generated);
   void finish(AnswerJob& job, const Error* error); // [any thread]
   void fail_running(const Error& error);
@@ -64,7 +72,8 @@ class AnswerService {
   ServiceLimits limits_;
   std::optional<infer::GenerationBatch> batch_;
   std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch
-  std::chrono::steady_clock::time_point last_taken_;          // when prompts were
+  std::optional<double> joined_at_;                           // when prompts did in the step before
+  std::optional<double> joining_seconds_;                     // the least time in which prompts joined
   std::atomic<bool> stops_ = false;
 
   mutable std::mutex lock_; // of the counts

@@ -1,6 +1,7 @@
 #include "serve/api_server.h"
 
 #include "base/log.h"
+#include "base/task_thread.h"
 #include "serve/chat_page.h"
 
 #include <fmt/format.h>
@@ -13,6 +14,8 @@ namespace fvlm::serve {
 namespace {
 
 constexpr const char* json_type = "application/json";
+// A larger body takes milliseconds to parse and up to seconds, in which the server's thread would send nobody a token.
+constexpr size_t large_body = size_t{256} << 10;
 
 int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -32,6 +35,11 @@ std::string document_of(const Error& error) {
 
 void refuse(HttpResponse& response, int status, const std::string& why, const char* type = "invalid_request_error") {
   response.send(status, json_type, error_json(why, type));
+}
+
+void fail(HttpResponse& response, const std::exception& error) {
+  log_error("a request failed: {}", error.what());
+  refuse(response, 500, "a defect of the server; its log says more", "server_error");
 }
 
 // Sends the answers of one request, whole or as a stream of events.
@@ -100,14 +108,17 @@ ApiServer::ApiServer(AnswerService& service, ApiSettings settings, RequestGuard 
 
 void ApiServer::handle(HttpRequest request, std::shared_ptr<HttpResponse> response) {
   try {
-    route(request, response);
+    route(std::move(request), response);
   } catch (const std::exception& error) {
-    log_error("a request failed: {}", error.what());
-    refuse(*response, 500, "a defect of the server; its log says more", "server_error");
+    fail(*response, error);
   }
 }
 
-void ApiServer::route(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response) {
+void ApiServer::stop() {
+  large_requests_.reset();
+}
+
+void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& response) {
   const bool gets = request.method == "GET", posts = request.method == "POST";
   const std::string& path = request.path;
   if (guard_.is_listed(request.origin)) {
@@ -132,7 +143,7 @@ void ApiServer::route(const HttpRequest& request, const std::shared_ptr<HttpResp
                   "authentication_error");
   }
   const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
-  if ((chat || completion) && posts) return answer(request, response, chat);
+  if ((chat || completion) && posts) return answer(std::move(request.body), response, chat);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (path == "/v1/models/" + settings_.model_name && gets) return response->send(200, json_type, model().dump());
   if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
@@ -142,10 +153,22 @@ void ApiServer::route(const HttpRequest& request, const std::shared_ptr<HttpResp
   refuse(*response, 404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
 }
 
-void ApiServer::answer(const HttpRequest& http, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
+void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
+  if (body.size() <= large_body) return parse(body, response, is_chat);
+  ++unparsed_;
+  large_requests_->give([this, body = std::move(body), response, is_chat] {
+    try {
+      if (!response->is_abandoned()) parse(body, response, is_chat);
+    } catch (const std::exception& error) { // out of memory, for example
+      fail(*response, error);
+    }
+    --unparsed_;
+  });
+}
+
+void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
   try {
-    ChatRequest request =
-        is_chat ? parse_chat(http.body, settings_.requests) : parse_completion(http.body, settings_.requests);
+    ChatRequest request = is_chat ? parse_chat(body, settings_.requests) : parse_completion(body, settings_.requests);
     if (!request.model.empty() && request.model != settings_.model_name)
       return response->send(404, json_type,
                             error_json(fmt::format("this server has the model '{}'", settings_.model_name),
@@ -186,7 +209,7 @@ std::string ApiServer::metrics() const {
   const auto add = [&](const char* name, const char* type, const char* help, int64_t value) {
     text += fmt::format("# HELP fvlm_{0} {2}\n# TYPE fvlm_{0} {1}\nfvlm_{0} {3}\n", name, type, help, value);
   };
-  add("requests_waiting", "gauge", "Requests whose answers have not begun.", counts.waiting);
+  add("requests_waiting", "gauge", "Requests whose answers have not begun.", counts.waiting + unparsed_);
   add("requests_running", "gauge", "Requests that are being answered.", counts.answering);
   add("requests_answered_total", "counter", "Requests that were answered.", counts.answered);
   add("requests_failed_total", "counter", "Requests that failed.", counts.failed);
@@ -201,6 +224,27 @@ std::string ApiServer::metrics() const {
   add("draft_tokens_total", "counter", "Tokens that speculation proposed.", counts.drafts.proposed);
   add("draft_tokens_accepted_total", "counter", "Proposed tokens that were right.", counts.drafts.accepted);
   add("steps_total", "counter", "Passes of the decoder.", counts.steps);
+  const auto add_seconds = [&](const char* name, const char* help, const char* label, const auto& seconds) {
+    text += fmt::format("# HELP fvlm_{0} {1}\n# TYPE fvlm_{0} counter\n", name, help);
+    for (const auto& [value, one] : seconds)
+      text += fmt::format("fvlm_{}{{{}=\"{}\"}} {:.6f}\n", name, label, value, one);
+  };
+  using Seconds = std::vector<std::pair<const char*, double>>;
+  const auto &reading = counts.reading, &decoding = counts.decoding;
+  add("reading_steps_total", "counter", "Those that read prompts.", reading.steps);
+  add_seconds("model_seconds_total", "Time of the model's thread; device: of steps, waiting for it.", "work",
+              Seconds{{"waiting", counts.waiting_seconds},
+                      {"encoding", counts.encoding_seconds},
+                      {"reading", reading.seconds - reading.device_seconds},
+                      {"reading_device", reading.device_seconds},
+                      {"decoding", decoding.seconds - decoding.device_seconds},
+                      {"decoding_device", decoding.device_seconds}});
+  const AnswerService::CpuSeconds threads = service_.cpu_seconds();
+  add_seconds("cpu_seconds_total", "Processor time of threads; server: connections and small requests.", "thread",
+              Seconds{{"server", cpu_seconds()},
+                      {"prompts", threads.prompts},
+                      {"model", threads.model},
+                      {"delivery", threads.delivery}});
   return text;
 }
 

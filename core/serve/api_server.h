@@ -1,12 +1,12 @@
 // ApiServer: the routes of `fvlm-engine serve`, OpenAI's API in front of an AnswerService.
 #pragma once
+#include "data/stream/thread_pool.h"
 #include "http/http_server.h"
 #include "http/request_guard.h"
 #include "serve/answer_service.h"
 
 #include <atomic>
-#include <map>
-#include <mutex>
+#include <optional>
 
 namespace fvlm::serve {
 
@@ -23,12 +23,15 @@ class ApiServer {
   // The service must outlive it.
   ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard);
 
-  // As an HttpHandler.
+  // As an HttpHandler. Requests with large bodies are parsed on a thread of their own.
   void handle(HttpRequest request, std::shared_ptr<HttpResponse> response);
+  // Drops the requests that are not parsed yet, and ends that thread. To be called while the HttpServer exists.
+  void stop();
 
  private:
-  void route(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response);
-  void answer(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response, bool is_chat);
+  void route(HttpRequest request, const std::shared_ptr<HttpResponse>& response);
+  void answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat);
+  void parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat);
   nlohmann::json model() const;
   std::string models() const;
   std::string metrics() const;
@@ -38,7 +41,9 @@ class ApiServer {
   RequestGuard guard_;
   std::atomic<uint64_t> requests_{0};
   int64_t started_;
-  std::string run_id_; // so that ids of answers differ between two runs of the server
+  std::string run_id_;                          // so that ids of answers differ between two runs of the server
+  std::atomic<int64_t> unparsed_{0};            // large requests
+  std::optional<ThreadPool> large_requests_{1}; // one, since a document takes many times the memory of its text
 };
 
 } // namespace fvlm::serve

@@ -40,10 +40,15 @@ void PromptQueue::wait() {
   is_written_.wait(lock, [this] { return stops_ || !written_.empty(); });
 }
 
-std::vector<PromptQueue::Job> PromptQueue::take(int64_t max_frames, int64_t min_count) {
+std::vector<PromptQueue::Job> PromptQueue::take(int64_t max_frames, const Patience& patience) {
   std::vector<Job> taken;
   std::lock_guard lock(lock_);
-  if (stops_ || std::ssize(written_) < min_count) return taken;
+  if (stops_ || written_.empty()) return taken;
+  const auto now = std::chrono::steady_clock::now();
+  const auto waited = [&](const Job& job) { return std::chrono::duration<double>(now - job->written).count(); };
+  double together = 0;
+  for (const Job& job : written_) together += waited(job);
+  if (together < patience.together && waited(written_.front()) < patience.first) return taken;
   for (int64_t frames = 0; !written_.empty(); taken.push_back(std::move(written_.front())), written_.pop_front()) {
     frames += frames_in(*written_.front());
     if (!taken.empty() && frames > max_frames) break;
@@ -67,6 +72,12 @@ std::vector<PromptQueue::Job> PromptQueue::stop() {
   return left;
 }
 
+double PromptQueue::cpu_seconds() {
+  double seconds = 0;
+  for (std::thread& thread : threads_) seconds += fvlm::cpu_seconds(thread);
+  return seconds;
+}
+
 void PromptQueue::work() {
   const c10::InferenceMode no_autograd;
   for (;;) {
@@ -79,6 +90,7 @@ void PromptQueue::work() {
       waiting_.pop_front();
     }
     if (!write(*job)) continue;
+    job->written = std::chrono::steady_clock::now();
     std::lock_guard lock(lock_);
     written_frames_ += frames_in(*job);
     written_.push_back(std::move(job));

@@ -23,11 +23,16 @@ class PromptQueue {
   ~PromptQueue();
 
   void add(Job job); // [any thread]
+  // How long prompts that are written have to have waited: all of them together, or the first one.
+  struct Patience {
+    double together = 0, first = 0; // seconds
+  };
   // Removes requests whose prompts are written, in the order in which they were: as many as have no more than
-  // `max_frames` together, but at least one. Returns none where there are fewer than `min_count`, and after stop().
+  // `max_frames` together, but at least one. Returns none where they have waited for less, and after stop().
   // [the model's thread]
-  std::vector<Job> take(int64_t max_frames, int64_t min_count);
-  void wait(); // until a prompt is written, or stop(). [the model's thread]
+  std::vector<Job> take(int64_t max_frames, const Patience& patience);
+  double cpu_seconds(); // of its threads. Not after stop(). [any thread]
+  void wait();          // until a prompt is written, or stop(). [the model's thread]
   // Ends the threads. Returns what was not taken.
   std::vector<Job> stop();
 

@@ -83,7 +83,7 @@ class Server:
 
     def metrics(self):
         lines = [line.split() for line in self.send("/metrics")[1].splitlines() if not line.startswith("#")]
-        return {name.removeprefix("fvlm_"): int(value) for name, value in lines}
+        return {name.removeprefix("fvlm_"): float(value) for name, value in lines}
 
     def wait_for(self, **metrics):
         for _ in range(600):

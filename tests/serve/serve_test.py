@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 import unittest
 
 from against_oracle import engine, folder, tool
@@ -199,6 +200,37 @@ class Trouble(unittest.TestCase):
             server.ask(user("Hello?"))
             for client in idle:
                 client.close()
+
+    def test_a_client_is_not_late_while_the_server_is(self):
+        with Server("--idle", 1) as server:
+            clients = [server.connection() for _ in range(8)]
+            for client in clients:
+                client.request("GET", "/health")
+                client.getresponse().read()
+                client.auto_open = False # a second connection would hide that the first was closed
+            server.process.send_signal(signal.SIGSTOP)
+            request = json.dumps({"messages": [user("Hi")], "temperature": 0, "max_tokens": 2, "user": "x" * 30_000})
+            for client in clients:
+                client.request("POST", "/v1/chat/completions", request, JSON)
+            time.sleep(1.5) # longer than --idle
+            server.process.send_signal(signal.SIGCONT)
+            for client in clients:
+                self.assertEqual(client.getresponse().status, 200)
+                client.close()
+
+    def test_large_requests_hold_up_no_small_ones(self):
+        with Server() as server:
+            large = b'{"messages": [' + b"[]," * (10 << 20) + b"{}]}"
+            for _ in range(10): # until one is seen while it is read
+                with concurrent.futures.ThreadPoolExecutor(1) as client:
+                    answer = client.submit(server.send, "/v1/chat/completions", large, raw=True)
+                    was_seen = False
+                    while not answer.done() and not was_seen:
+                        was_seen = server.metrics()["requests_waiting"] > 0
+                    self.assertEqual(answer.result()[0], 400)
+                if was_seen:
+                    return
+            self.fail("no other request was answered while a large one was read")
 
     def test_clients_that_leave_free_their_place(self):
         with Server("--queue", 3) as server:
