@@ -81,6 +81,10 @@ function(fvlm_room)
     endif()
   endforeach()
   fvlm_common(fvlm_${ARG_NAME} ${traits} DEPENDS ${ARG_DEPENDS})
+  if(FVLM_SANITIZE AND ARG_NAME IN_LIST FVLM_SANITIZE_ROOMS) # the precompiled headers are the others'
+    target_compile_options(fvlm_${ARG_NAME} PRIVATE -g1 ${FVLM_SANITIZE_OPTIONS})
+    set_target_properties(fvlm_${ARG_NAME} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+  endif()
   # Whoever links a room of tools/ can include it; the rooms of core, which do not, cannot.
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR PARENT_PATH root)
   target_include_directories(fvlm_${ARG_NAME} PUBLIC ${root})

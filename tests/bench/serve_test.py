@@ -3,8 +3,10 @@
 usage: serve_test.py FVLM_ENGINE"""
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -81,7 +83,7 @@ class Load(unittest.TestCase):
         with FalseServer(lambda _: (200, GOOD)) as server:
             found = json.loads(bench("--url", server.url, "--clients", 2, "--requests", 4, "--images", 1, "--picture", 24, "--prompt", 3,
                                      "--json", FVLM_SERVE_TOKEN="key"))
-            self.assertEqual(len(server.asked), 2 * 2 + 4, "two of each client to warm up")
+            self.assertEqual(len(server.asked), 4 + 4, "as many to warm up")
         row = found["rows"][0]
         self.assertEqual((row["requests"], row["errors"], row["tokens"], row["prompt_tokens"]), (4, 0, 20, 120))
         self.assertNotIn("of_offline", row)
@@ -117,6 +119,16 @@ class Mixed(unittest.TestCase):
         self.assertGreater(found["pages"], 0)
         self.assertEqual(found["pages"], found["free_pages"] + found["cached_pages"])
         self.assertEqual(len(found["seconds"]), len(found["resident_bytes"]))
+
+    def test_blames_nobody_else_for_its_own_pauses(self):
+        words = [engine, "bench", "serve", *TINY, "--mixed", 0.3, "--json"]
+        with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True) as load:
+            while load.poll() is None:
+                time.sleep(2)
+                load.send_signal(signal.SIGSTOP)
+                time.sleep(6) # longer than the server's --idle, which closes all connections
+                load.send_signal(signal.SIGCONT)
+            self.assertEqual(json.loads(load.stdout.read())["mixed"]["problems"], [])
 
 
 if __name__ == "__main__":

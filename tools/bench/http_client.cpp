@@ -85,19 +85,23 @@ asio::awaitable<LoadResult> HttpClient::try_to_ask(const std::string& body,
     result.done = seconds_since(start);
     return result;
   };
+  const auto cut_off = [&](boost::system::error_code error) {
+    result.is_cut_off = true;
+    return failed(error.message());
+  };
   if (!stream_.socket().is_open() && !co_await connect()) co_return failed("it cannot be reached");
   auto message = request(http::verb::post, "/v1/chat/completions", body);
   stream_.expires_after(patience);
   if (const auto [error, bytes] = co_await http::async_write(stream_, message, outcome); error)
-    co_return failed(error.message());
+    co_return cut_off(error);
   http::response_parser<http::string_body> parser;
   parser.body_limit(boost::none);
   if (const auto [error, bytes] = co_await http::async_read_header(stream_, buffer_, parser, outcome); error)
-    co_return failed(error.message());
+    co_return cut_off(error);
   while (!parser.is_done()) {
     if (result.first == 0 && !parser.get().body().empty()) result.first = seconds_since(start);
     if (const auto [error, bytes] = co_await http::async_read_some(stream_, buffer_, parser, outcome); error)
-      co_return failed(error.message());
+      co_return cut_off(error);
   }
   result.done = seconds_since(start);
   if (result.first == 0) result.first = result.done;

@@ -13,8 +13,10 @@
 #include <charconv>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <memory>
+#include <sstream>
 
 namespace fvlm::bench {
 namespace {
@@ -165,6 +167,15 @@ std::string http_get(const HttpAddress& address, const std::string& path) {
   if (body.empty())
     throw Error(ErrorKind::device, fmt::format("{} of the server at port {} is not answered", path, address.port));
   return body;
+}
+
+std::map<std::string, double> read_metrics(const HttpAddress& address) {
+  std::map<std::string, double> values;
+  std::istringstream lines(http_get(address, "/metrics"));
+  for (std::string line; std::getline(lines, line);)
+    if (const size_t space = line.find(' '); !line.starts_with('#') && space != std::string::npos)
+      values[line.substr(0, space)] = std::atof(line.c_str() + space + 1);
+  return values;
 }
 
 } // namespace fvlm::bench

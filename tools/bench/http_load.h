@@ -4,6 +4,7 @@
 #include "bench/progress.h"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct LoadResult {
   int64_t prompt = 0, completion = 0;   // tokens, as the server counts them
   std::string text;                     // of the answer
   std::string problem;                  // empty: it was answered
+  bool is_cut_off = false;              // the problem is that the connection was closed
 };
 
 // Who sends the requests: so many clients, each of which waits for its answer before it asks again, or, where `rate` is
@@ -41,5 +43,7 @@ std::vector<LoadResult> run_load(const HttpAddress& address, const std::vector<s
 LoadResult ask_once(const HttpAddress& address, const std::string& body);
 // The body of a GET. Throws Error(device) where the server does not answer with status 200.
 std::string http_get(const HttpAddress& address, const std::string& path);
+// The figures of /metrics by their names, with labels where they have any.
+std::map<std::string, double> read_metrics(const HttpAddress& address);
 
 } // namespace fvlm::bench

@@ -14,10 +14,13 @@
 namespace fvlm::bench {
 namespace {
 
-// Questions of another measurement have other numbers, so that nothing computed for one serves the next. Those before
-// the first measurement's warm up.
+// Questions of another measurement have other numbers, so that nothing computed for one serves the next.
 int64_t first_question(size_t measurement) {
-  return static_cast<int64_t>(measurement + 1) * 1'000'000;
+  return static_cast<int64_t>(measurement) * 1'000'000;
+}
+// As many as are measured are asked before, which select plugins and capture graphs for the sizes that occur.
+int64_t first_of_warm_up(size_t measurement) {
+  return first_question(measurement) + 500'000;
 }
 
 std::vector<std::string> bodies_of(const LoadPrompts& prompts, int64_t first, int64_t count) {
@@ -65,6 +68,35 @@ nlohmann::ordered_json json_of(const ServingReport::Quantiles& seconds) {
   return {{"p50", seconds.p50}, {"p90", seconds.p90}, {"p99", seconds.p99}};
 }
 
+ServingTimes times_of(const HttpAddress& address) {
+  const std::map<std::string, double> metrics = read_metrics(address);
+  ServingTimes times;
+  for (const char* work : {"waiting", "encoding", "reading", "reading_device", "decoding", "decoding_device"})
+    times[fmt::format("{} seconds", work)] = metrics.at(fmt::format("fvlm_model_seconds_total{{work=\"{}\"}}", work));
+  for (const char* thread : {"server", "prompts", "model", "delivery"})
+    times[fmt::format("{} cpu seconds", thread)] =
+        metrics.at(fmt::format("fvlm_cpu_seconds_total{{thread=\"{}\"}}", thread));
+  times["steps"] = metrics.at("fvlm_steps_total");
+  times["reading steps"] = metrics.at("fvlm_reading_steps_total");
+  return times;
+}
+
+ServingTimes times_of(const infer::GenerationBatch& batch, double encoding) {
+  const auto &reading = batch.reading_times(), &decoding = batch.decoding_times();
+  return {{"encoding seconds", encoding},
+          {"reading seconds", reading.seconds - reading.device_seconds},
+          {"reading_device seconds", reading.device_seconds},
+          {"decoding seconds", decoding.seconds - decoding.device_seconds},
+          {"decoding_device seconds", decoding.device_seconds},
+          {"steps", static_cast<double>(reading.steps + decoding.steps)},
+          {"reading steps", static_cast<double>(reading.steps)}};
+}
+
+ServingTimes since(const ServingTimes& before, ServingTimes now) {
+  for (auto& [name, value] : now) value -= before.at(name);
+  return now;
+}
+
 struct Question {
   serve::WrittenPrompt prompt;
   infer::Sampling sampling;
@@ -80,10 +112,14 @@ std::vector<Question> write_questions(const serve::PromptWriter& writer, const L
   return questions;
 }
 
-// Adds all prompts, and answers them. Returns how many tokens there are.
-int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::vector<Question> questions,
-               int64_t max_tokens) {
-  const int64_t max_frames = generator.is_on_gpu() ? 64 : 1; // as the server encodes them
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Encodes the frames of these questions together, as far as the server would, and adds the prompts.
+void add_questions(infer::Generator& generator, infer::GenerationBatch& batch, std::span<Question> questions,
+                   int64_t max_tokens) {
+  const int64_t max_frames = generator.is_on_gpu() ? 64 : 1;
   for (size_t begin = 0; begin < questions.size();) {
     std::vector<model::Sample> samples;
     for (int64_t frames = 0; begin + samples.size() < questions.size();) {
@@ -99,8 +135,25 @@ int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::
       batch.add(std::move(prompt));
     }
   }
-  int64_t tokens = 0;
-  for (const infer::GeneratedAnswer& one : batch.finish()) tokens += std::ssize(one.tokens);
+}
+
+// Answers the questions, so many at a time. Others join once a quarter of them has ended. Returns how many tokens there
+// are.
+int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::vector<Question> questions,
+               int64_t max_tokens, int64_t at_once, double& encoding) {
+  int64_t tokens = 0, open = 0;
+  size_t next = 0;
+  do {
+    const int64_t free = std::min(at_once - open, std::ssize(questions) - static_cast<int64_t>(next));
+    if (free > 0 && 4 * (at_once - open) >= at_once) {
+      const double start = now();
+      add_questions(generator, batch, std::span(questions).subspan(next, static_cast<size_t>(free)), max_tokens);
+      encoding += now() - start;
+      next += static_cast<size_t>(free), open += free;
+    }
+    batch.step();
+    for (const infer::GeneratedAnswer& one : batch.take_finished()) tokens += std::ssize(one.tokens), --open;
+  } while (open > 0 || next < questions.size());
   return tokens;
 }
 
@@ -136,9 +189,9 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
     const int64_t clients = load.clients[i];
     const std::string what = fmt::format("a batch, {} at a time", clients);
     progress(what, static_cast<int64_t>(i), std::ssize(load.clients));
-    std::vector<Question> warm_up = write_questions(prompts, load.prompts, 0, 2 * clients),
-                          measured =
-                              write_questions(prompts, load.prompts, first_question(i), load.requests_for(clients, 0));
+    const int64_t count = load.requests_for(clients, 0);
+    std::vector<Question> warm_up = write_questions(prompts, load.prompts, first_of_warm_up(i), count),
+                          measured = write_questions(prompts, load.prompts, first_question(i), count);
     int64_t longest = 0;
     for (const auto* questions : {&warm_up, &measured})
       for (const auto& [prompt, sampling] : *questions)
@@ -148,25 +201,32 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
     options.cache_rows = options.reserved_rows = clients * pages * options.page_rows;
     offline.cache_rows = std::max(offline.cache_rows, options.cache_rows);
     infer::GenerationBatch batch = generator.make_batch(options);
-    (void)answer(generator, batch, std::move(warm_up), load.prompts.answer);
-    const auto start = std::chrono::steady_clock::now();
-    const int64_t tokens = answer(generator, batch, std::move(measured), load.prompts.answer);
-    offline.tokens_per_second[clients] =
-        static_cast<double>(tokens) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    double encoding = 0;
+    (void)answer(generator, batch, std::move(warm_up), load.prompts.answer, clients, encoding);
+    const ServingTimes before = times_of(batch, encoding);
+    const double start = now();
+    offline.tokens[clients] = answer(generator, batch, std::move(measured), load.prompts.answer, clients, encoding);
+    offline.tokens_per_second[clients] = static_cast<double>(offline.tokens[clients]) / (now() - start);
+    offline.times[clients] = since(before, times_of(batch, encoding));
   }
   return offline;
 }
 
-void measure_serving(const HttpAddress& address, const ServingLoad& load, ServingReport& report,
+void measure_serving(const HttpAddress& address, const ServingLoad& load, bool has_times, ServingReport& report,
                      const Progress& progress) {
   const int64_t clients = load.max_clients();
-  const auto run = [&](int64_t first, int64_t count, const RequestTimes& arrivals) {
-    return row_of(run_load(address, bodies_of(load.prompts, first, count), arrivals, progress));
+  const auto run = [&](int64_t count, const RequestTimes& arrivals) {
+    const size_t measurement = report.rows.size();
+    (void)run_load(address, bodies_of(load.prompts, first_of_warm_up(measurement), count), arrivals, progress);
+    const std::vector<std::string> bodies = bodies_of(load.prompts, first_question(measurement), count);
+    const ServingTimes before = has_times ? times_of(address) : ServingTimes();
+    ServingReport::Row row = row_of(run_load(address, bodies, arrivals, progress));
+    if (has_times) row.times = since(before, times_of(address));
+    return row;
   };
-  (void)run(0, 2 * clients, {clients, 0, 0}); // plugins are selected, and graphs captured
-  double fastest = 0;                         // answered requests a second
+  double fastest = 0; // answered requests a second
   for (const int64_t at_once : load.clients) {
-    ServingReport::Row row = run(first_question(report.rows.size()), load.requests_for(at_once, 0), {at_once, 0, 0});
+    ServingReport::Row row = run(load.requests_for(at_once, 0), {at_once, 0, 0});
     row.load = fmt::format("{} client{}", at_once, at_once == 1 ? "" : "s");
     row.clients = at_once;
     if (row.seconds > 0) fastest = std::max(fastest, static_cast<double>(row.requests - row.errors) / row.seconds);
@@ -175,8 +235,7 @@ void measure_serving(const HttpAddress& address, const ServingLoad& load, Servin
   std::vector<double> rates = load.rates;
   for (const double share : load.rate_shares) rates.push_back(share * fastest);
   for (const double rate : rates) {
-    ServingReport::Row row =
-        run(first_question(report.rows.size()), load.requests_for(clients, rate), {0, rate, load.prompts.seed});
+    ServingReport::Row row = run(load.requests_for(clients, rate), {0, rate, load.prompts.seed});
     row.load = fmt::format("{:.1f} a second", rate);
     row.rate = rate;
     report.rows.push_back(std::move(row));
@@ -211,7 +270,9 @@ nlohmann::ordered_json ServingReport::json() const {
     if (const auto share = share_of_offline(row)) {
       one["offline_tokens_per_second"] = offline->tokens_per_second.at(row.clients);
       one["of_offline"] = *share;
+      one["offline_times"] = offline->times.at(row.clients);
     }
+    if (!row.times.empty()) one["times"] = row.times;
     if (!row.problem.empty()) one["problem"] = row.problem;
     all.push_back(std::move(one));
   }

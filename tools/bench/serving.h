@@ -30,13 +30,19 @@ struct ServingLoad {
 // Throws Error(usage) for sizes that make no sense.
 void check(const ServingLoad& load);
 
+// Where the time of a measurement went, by names such as "encoding seconds": of the model's thread, which waits for
+// prompts, encodes their frames, and does steps that read prompts or only continue answers ("device": of these, waiting
+// for it); processor time of threads ("server cpu seconds"); and numbers of steps.
+using ServingTimes = std::map<std::string, double>;
+
 struct OfflineAnswers {
   std::map<int64_t, double> tokens_per_second; // by clients
+  std::map<int64_t, int64_t> tokens;           // the same
+  std::map<int64_t, ServingTimes> times;       // the same
   int64_t cache_rows = 0;                      // of keys and values, for the most clients' questions and their answers
 };
-// Answers the questions that clients ask, as a batch: prompts that are written and images that are decoded before,
-// encoded together, and all joined at the beginning, with room in the cache for as many answers at a time as there are
-// clients.
+// Answers the questions that clients ask, as a batch: as many at a time as there are clients, with prompts that are
+// written and images that are decoded before.
 OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWriter& prompts, const ServingLoad& load,
                               const Progress& progress);
 
@@ -52,6 +58,7 @@ struct ServingReport {
     double seconds = 0;
     Quantiles first, token, whole; // until the first token; from one to the next; until the end
     std::string problem;           // of the first request that failed
+    ServingTimes times;            // empty: of a server that was not started here
     double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
   };
   LoadPrompts prompts;
@@ -64,8 +71,9 @@ struct ServingReport {
   nlohmann::ordered_json json() const;
 };
 
-// Sends the load to a server, one measurement after the other, behind requests that warm it up.
-void measure_serving(const HttpAddress& address, const ServingLoad& load, ServingReport& report,
+// Sends the load to a server, one measurement after the other, behind requests that warm it up. `has_times`: its
+// /metrics say where its time goes.
+void measure_serving(const HttpAddress& address, const ServingLoad& load, bool has_times, ServingReport& report,
                      const Progress& progress);
 
 } // namespace fvlm::bench

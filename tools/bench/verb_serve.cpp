@@ -132,6 +132,32 @@ std::string in_milliseconds(const bench::ServingReport::Quantiles& seconds) {
   return fmt::format("{:.1f} {:.1f} {:.1f}", seconds.p50 * 1e3, seconds.p90 * 1e3, seconds.p99 * 1e3);
 }
 
+void print_times(const bench::ServingReport& report) {
+  TextTable table({"load", "steps", "that read", "waits", "encodes", "reads", "its device", "decodes", "its device",
+                   "server cpu", "prompts cpu", "model cpu", "delivery cpu"});
+  const auto add = [&](const std::string& load, const bench::ServingTimes& times, int64_t tokens) {
+    const auto value = [&](const char* name) {
+      const auto found = times.find(name);
+      return found == times.end() ? 0 : found->second;
+    };
+    std::vector<std::string> cells{load};
+    for (const char* name : {"steps", "reading steps"}) cells.push_back(fmt::format("{:.0f}", value(name)));
+    for (const char* name : {"waiting", "encoding", "reading", "reading_device", "decoding", "decoding_device",
+                             "server cpu", "prompts cpu", "model cpu", "delivery cpu"})
+      cells.push_back(fmt::format("{:.2f}", 1e6 * value((std::string(name) + " seconds").c_str()) /
+                                                static_cast<double>(std::max<int64_t>(1, tokens))));
+    table.row(std::move(cells));
+  };
+  for (const auto& row : report.rows) {
+    if (!row.times.empty()) add(row.load, row.times, row.tokens);
+    if (report.share_of_offline(row))
+      add("  offline", report.offline->times.at(row.clients), report.offline->tokens.at(row.clients));
+  }
+  if (!report.offline) return;
+  fmt::print("\nwhere the time goes: us a token of the model's thread, then processor time of threads\n{}",
+             table.text());
+}
+
 void print(const bench::ServingReport& report) {
   fmt::print("questions of {} words, {:.0f} % with a picture, answers of at most {} tokens; ms are p50 p90 p99\n\n",
              report.prompts.prompt, 100 * report.prompts.images, report.prompts.answer);
@@ -145,6 +171,7 @@ void print(const bench::ServingReport& report) {
                share ? fmt::format("{:.0f} %", 100 * *share) : ""});
   }
   fmt::print("{}", table.text());
+  print_times(report);
   if (report.ready_seconds > 0) fmt::print("\nthe server answered after {:.2f} s\n", report.ready_seconds);
   for (const auto& row : report.rows)
     if (!row.problem.empty()) log_warning("{}: {}", row.load, strip_control_characters(row.problem));
@@ -198,7 +225,7 @@ int bench_serve(Arguments arguments) {
     bench::HttpAddress address = bench::address_of(*url);
     if (const char* token = std::getenv("FVLM_SERVE_TOKEN")) address.token = token;
     document["url"] = *url;
-    measure_serving(address, load, report, show);
+    measure_serving(address, load, /*has_times=*/false, report, show);
   } else {
     const ServedModel served = served_model(*parsed, models);
     document.update(Json{{"model", parsed->value_or("shape", served.folder.string())},
@@ -213,7 +240,7 @@ int bench_serve(Arguments arguments) {
     bench::ServerProcess server(served.folder,
                                 server_options(*parsed, served, report.offline->cache_rows, load.max_clients()));
     report.ready_seconds = server.seconds_to_ready();
-    measure_serving(server.address(), load, report, show);
+    measure_serving(server.address(), load, /*has_times=*/true, report, show);
     server.stop();
     progress.finish();
     pass_on_warnings(server);
