@@ -42,6 +42,16 @@ void RankWatch::enter(const char* phase, const std::string& stage, int64_t step)
   phase_ = stage.empty() ? phase : fmt::format("{}, stage {}, step {}", phase, stage, step);
 }
 
+void RankWatch::enter_beside(const std::string& what) {
+  const std::lock_guard hold(lock_);
+  beside_ = what;
+}
+
+std::optional<std::string> RankWatch::failure() {
+  const std::lock_guard hold(lock_);
+  return failure_;
+}
+
 void RankWatch::wait_for_device(bool waits) {
   const std::lock_guard hold(lock_);
   waits_since_ = waits ? std::optional(Clock::now()) : std::nullopt;
@@ -54,7 +64,8 @@ std::string RankWatch::phase() {
 
 std::string RankWatch::heartbeat_text() {
   const std::lock_guard hold(lock_);
-  return fmt::format("{}|{}|{}", ++heartbeats_, collectives_.load(), phase_);
+  return fmt::format("{}|{}|{}{}", ++heartbeats_, collectives_.load(), phase_,
+                     beside_.empty() ? "" : fmt::format("; beside it {}", beside_));
 }
 
 RankWatch::Heartbeat RankWatch::parse(const std::string& text) {
@@ -141,7 +152,11 @@ void RankWatch::work() {
       auto failure = thread_store_->get(failure_key);
       const bool waits_too_long = waits_since && now - *waits_since > options_.timeout;
       if (!failure && waits_too_long) failure = cause(*thread_store_, "a device waits for other ranks");
-      if (failure && !failed_at) failed_at = now;
+      if (failure && !failed_at) {
+        failed_at = now;
+        const std::lock_guard note(lock_);
+        failure_ = failure;
+      }
       const bool waits = failed_at && waits_since && now - std::max(*failed_at, *waits_since) > options_.grace;
       const bool leaves = leaves_since && now - *leaves_since > options_.grace;
       if ((waits || leaves) && options_.end_process) options_.end_process(lost(failure.value_or("a rank was lost")));

@@ -3,6 +3,7 @@
 // told from one that was killed or is stopped.
 #pragma once
 #include "base/error.h"
+#include "dist/key_value_store.h"
 
 #include <atomic>
 #include <chrono>
@@ -15,19 +16,6 @@
 #include <thread>
 
 namespace fvlm::dist {
-
-// Keys and values that all ranks share. Throws std::exception where it cannot be reached. One thread at a time.
-class KeyValueStore {
- public:
-  KeyValueStore() = default;
-  virtual ~KeyValueStore() = default;
-  KeyValueStore(const KeyValueStore&) = delete;
-  KeyValueStore& operator=(const KeyValueStore&) = delete;
-  virtual void set(const std::string& key, const std::string& value) = 0;
-  virtual std::optional<std::string> get(const std::string& key) = 0; // does not wait for it
-  // What the key has afterwards: a value that was there before stays.
-  virtual std::string set_once(const std::string& key, const std::string& value) = 0;
-};
 
 class RankWatch {
  public:
@@ -48,6 +36,8 @@ class RankWatch {
 
   // What the main thread does from here on: "forward and backward" of a step of a stage. [main thread]
   void enter(const char* phase, const std::string& stage, int64_t step);
+  // What another thread does beside it; empty: nothing. [any thread]
+  void enter_beside(const std::string& what);
   void count_collectives(int64_t more = 1) { collectives_ += more; }
   // Between these two the main thread waits for a device, which waits for other ranks.
   void wait_for_device(bool waits);
@@ -60,6 +50,8 @@ class RankWatch {
   void report(const std::string& why);
   // What to throw where a collective operation failed, as `what` says. Names the rank that is to blame. [main thread]
   Error explain(const std::string& what);
+  // Why a rank failed or was lost, once the thread has heard of it. [any thread]
+  std::optional<std::string> failure();
 
  private:
   struct Heartbeat {
@@ -80,7 +72,8 @@ class RankWatch {
   std::atomic<int64_t> collectives_ = 0;
   std::mutex lock_; // guards what follows
   std::condition_variable changed_;
-  std::string phase_ = "start";
+  std::string phase_ = "start", beside_;
+  std::optional<std::string> failure_;
   int64_t heartbeats_ = 0;
   std::optional<std::chrono::steady_clock::time_point> waits_since_, leaves_since_; // of the main thread
   bool ends_ = false;

@@ -130,6 +130,7 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
   ranks->count_ = launch.ranks;
   ranks->on_this_machine_ = launch.local_ranks;
   ranks->context_ = context;
+  ranks->timeout_ = timeout;
   auto connection = std::make_unique<Connection>();
   try {
     connection->store = connect(launch, timeout);
@@ -199,8 +200,32 @@ std::string Ranks::from_first(const std::string& text) const {
   return shared;
 }
 
+std::vector<std::string> Ranks::gather(const std::string& own) const {
+  if (!connection_) return {own};
+  std::vector<double> sizes(static_cast<size_t>(count_));
+  sizes[static_cast<size_t>(rank_)] = static_cast<double>(own.size());
+  sum(sizes);
+  std::vector<Slice> slices;
+  int64_t bytes = 0;
+  for (const double size : sizes) {
+    slices.push_back({bytes, static_cast<int64_t>(size)});
+    bytes = slices.back().end();
+  }
+  std::string all(static_cast<size_t>(bytes), '\0');
+  all.replace(static_cast<size_t>(slices[static_cast<size_t>(rank_)].begin), own.size(), own);
+  if (bytes > 0) connection_->hosts->all_gather(at::from_blob(all.data(), {bytes}, at::kByte), slices)->wait();
+  std::vector<std::string> texts;
+  for (const Slice& slice : slices)
+    texts.push_back(all.substr(static_cast<size_t>(slice.begin), static_cast<size_t>(slice.length)));
+  return texts;
+}
+
 void Ranks::enter(const char* phase, const std::string& stage, int64_t step) const {
   if (connection_) connection_->watch->enter(phase, stage, step);
+}
+
+void Ranks::enter_beside(const std::string& what) const {
+  if (connection_) connection_->watch->enter_beside(what);
 }
 
 void Ranks::wait_for_device(bool waits) const {
@@ -209,6 +234,14 @@ void Ranks::wait_for_device(bool waits) const {
 
 void Ranks::report_failure(const std::string& why) const {
   if (connection_) connection_->watch->report(why);
+}
+
+std::optional<std::string> Ranks::failure() const {
+  return connection_ ? connection_->watch->failure() : std::nullopt;
+}
+
+std::unique_ptr<KeyValueStore> Ranks::store(const std::string& name) const {
+  return std::make_unique<C10dStore>(below(connection_->store->clone(), name));
 }
 
 } // namespace fvlm::dist

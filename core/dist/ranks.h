@@ -1,14 +1,17 @@
 // The ranks of a run: processes that train one model together. Alone, where nobody started several.
 #pragma once
 #include "dist/group.h"
+#include "dist/key_value_store.h"
 #include "dist/rendezvous.h"
 
 #include <c10/core/Device.h>
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace fvlm::dist {
 
@@ -43,21 +46,32 @@ class Ranks {
   Group* context_group() const { return context_group_; }
 
   // Of the host's numbers and texts. Alone, they do nothing.
-  void sum(std::span<double> numbers) const;             // in place
-  std::string from_first(const std::string& text) const; // rank 0's
+  void sum(std::span<double> numbers) const;                     // in place
+  std::string from_first(const std::string& text) const;         // rank 0's
+  std::vector<std::string> gather(const std::string& own) const; // every rank's, any bytes
 
   // What this rank does now, which the others say of it if it is lost.
   void enter(const char* phase, const std::string& stage = {}, int64_t step = 0) const;
+  // The same of a thread beside the main one; empty: it does nothing more. [any thread]
+  void enter_beside(const std::string& what) const;
   // Around a wait for the device, which may wait for other ranks in turn.
   void wait_for_device(bool waits) const;
   // This rank fails: ends the others, which say so.
   void report_failure(const std::string& why) const;
+  // Why a rank failed or was lost, once this one has heard of it. [any thread]
+  std::optional<std::string> failure() const;
+
+  // For a thread of its own, what the ranks tell each other beside the operations above: the keys below `name` in the
+  // store where they met. Several ranks alone have one.
+  std::unique_ptr<KeyValueStore> store(const std::string& name) const;
+  std::chrono::milliseconds timeout() const { return timeout_; } // see join()
 
  private:
   struct Connection;
   void form_contexts(bool by_nccl, std::chrono::milliseconds timeout);
 
   int64_t rank_ = 0, count_ = 1, on_this_machine_ = 1, context_ = 1;
+  std::chrono::milliseconds timeout_{};
   Group *device_group_ = nullptr, *context_group_ = nullptr;
   std::unique_ptr<Connection> connection_; // null: alone
 };

@@ -72,8 +72,8 @@ double beta_of(const plan::Stage& stage) {
 } // namespace
 
 Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
-                     const feed::MixDataOptions& options)
-    : beta_(beta_of(stage)) {
+                     const feed::MixDataOptions& options, const dist::Ranks* ranks)
+    : beta_(beta_of(stage)), ranks_(ranks && ranks->are_several() ? ranks : nullptr) {
   const PackSize limit{stage.packing.frames.value_or(default_pack.frames),
                        stage.packing.tokens.value_or(default_pack.rows)};
   for (const plan::EvaluationSet& set : stage.evaluation.sets) {
@@ -82,10 +82,11 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
   }
 }
 
-Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) : sets_(std::move(sets)), beta_(beta) {}
+Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta, const dist::Ranks* ranks)
+    : sets_(std::move(sets)), beta_(beta), ranks_(ranks) {}
 
 Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
-                        const EvaluationProgress& progress, size_t decoder) {
+                        const EvaluationProgress& progress, size_t decoder) const {
   const auto& [set, mode] = key;
   if (set->decoders() != model.decoders())
     throw Error(ErrorKind::data,
@@ -98,7 +99,7 @@ Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::O
   const auto report = [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->settings(), mode, done, all});
   };
-  return evaluation::score(*set, model, ops, mode, report, decoder);
+  return evaluation::score(*set, model, ops, mode, report, decoder, ranks_);
 }
 
 std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operations& ops,
@@ -121,7 +122,7 @@ std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operatio
         if (take) take(*set, mode, scores);
       }
       if (all.size() == 1 || set->settings().measure != plan::Measure::answer) continue;
-      const auto joint = joint_answers(*set, model, ops, mode, all);
+      const auto joint = joint_answers(*set, model, ops, mode, all, ranks_);
       if (!joint.empty()) add(result_of(*set, mode, joint));
     }
   return results;

@@ -25,11 +25,13 @@ using ScoreSink = std::function<void(const SampleSet& set, const std::string& mo
 class Evaluator {
  public:
   // Opens the stage's sets, in packs no larger than the stage's. The plan must outlive the Evaluator. Throws Error for
-  // data that is missing or does not fit its measure. No thread runs between evaluations.
+  // data that is missing or does not fit its measure. No thread runs between evaluations. `ranks`, if any, divide the
+  // packs of each set among them, and all come to the same results: every rank evaluates the same model.
   Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
-            const feed::MixDataOptions& options = {});
+            const feed::MixDataOptions& options = {}, const dist::Ranks* ranks = nullptr);
   // `beta` scales rewards, as in DPO.
-  explicit Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta = 0.1);
+  explicit Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta = 0.1,
+                     const dist::Ranks* ranks = nullptr);
 
   const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
 
@@ -48,10 +50,11 @@ class Evaluator {
 
  private:
   using SetAndMode = std::pair<const SampleSet*, std::string>;
-  static Scores score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
-                      const EvaluationProgress& progress, size_t decoder = 0);
+  Scores score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
+               const EvaluationProgress& progress, size_t decoder = 0) const;
   std::vector<std::unique_ptr<SampleSet>> sets_;
   double beta_ = 0.1;
+  const dist::Ranks* ranks_ = nullptr; // null: alone
   std::map<SetAndMode, Reference> references_;
 };
 

@@ -34,25 +34,16 @@ std::vector<model::Sample> with_candidates(const SampleSet& set, const HostPack&
   return samples;
 }
 
-} // namespace
-
-std::vector<JointAnswer> joint_answers(const SampleSet& set, const model::Model& model, ops::Operations& ops,
-                                       const std::string& mode, const std::vector<Scores>& scores) {
-  const c10::InferenceMode without_gradients;
-  std::map<int64_t, JointAnswer> by_position;
-  for (const Scores& of_decoder : scores)
-    for (const SampleScore& sample : of_decoder.samples) {
-      JointAnswer& joint = by_position[sample.position];
-      joint.answers.push_back(sample.generated->answer);
-      if (of_decoder.decoder == 0) joint.expected = sample.generated->expected;
-    }
-  const auto loader = set.loader();
+// Chooses an answer for each sample of a rank's packs. False: there are samples that are no questions about a context.
+bool choose(std::map<int64_t, JointAnswer>& by_position, const SampleSet& set, const model::Model& model,
+            ops::Operations& ops, const std::string& mode, const dist::Ranks* ranks) {
+  const auto loader = ranks ? set.loader_of(ranks->rank(), ranks->count()) : set.loader();
   while (const auto loaded = loader->next()) {
     const auto& samples = loaded->pack.samples;
     if (samples.empty()) continue;
     const bool questions = std::all_of(samples.begin(), samples.end(),
                                        [](const PackedSample& packed) { return packed.sample->has_short_answer; });
-    if (!questions) return {};
+    if (!questions) return false;
     std::vector<const JointAnswer*> candidates;
     for (const PackedSample& packed : samples) candidates.push_back(&by_position.at(packed.position));
     std::vector<double> sums; // of each sample's candidates
@@ -71,8 +62,33 @@ std::vector<JointAnswer> joint_answers(const SampleSet& set, const model::Model&
       by_position.at(samples[i].position).chosen = static_cast<size_t>(best - first);
     }
   }
+  return true;
+}
+
+} // namespace
+
+std::vector<JointAnswer> joint_answers(const SampleSet& set, const model::Model& model, ops::Operations& ops,
+                                       const std::string& mode, const std::vector<Scores>& scores,
+                                       const dist::Ranks* ranks) {
+  const c10::InferenceMode without_gradients;
+  std::map<int64_t, JointAnswer> by_position;
+  for (const Scores& of_decoder : scores)
+    for (const SampleScore& sample : of_decoder.samples) {
+      JointAnswer& joint = by_position[sample.position];
+      joint.answers.push_back(sample.generated->answer);
+      if (of_decoder.decoder == 0) joint.expected = sample.generated->expected;
+    }
+  const bool chosen =
+      ops::retry_with_next_plugin(ops, [&] { return choose(by_position, set, model, ops, mode, ranks); });
+  std::vector<double> numbers{chosen ? 0.0 : 1.0}; // of this rank; what the others chose is still 0
+  for (const auto& [position, answer] : by_position) numbers.push_back(static_cast<double>(answer.chosen));
+  if (ranks) ranks->sum(numbers);
+  if (numbers[0] > 0) return {};
   std::vector<JointAnswer> joint;
-  for (auto& [position, answer] : by_position) joint.push_back(std::move(answer));
+  for (auto& [position, answer] : by_position) {
+    answer.chosen = static_cast<size_t>(numbers[joint.size() + 1]);
+    joint.push_back(std::move(answer));
+  }
   return joint;
 }
 

@@ -15,8 +15,10 @@ struct JointAnswer {
 };
 
 // In the order of the samples, which the decoders' `scores` hold with what each of them generated. Empty for a set with
-// samples that are no questions about a context.
+// samples that are no questions about a context. With several ranks each reads a share of the packs, and all have the
+// answers of all; every rank calls it.
 std::vector<JointAnswer> joint_answers(const SampleSet& set, const model::Model& model, ops::Operations& ops,
-                                       const std::string& mode, const std::vector<Scores>& scores);
+                                       const std::string& mode, const std::vector<Scores>& scores,
+                                       const dist::Ranks* ranks = nullptr);
 
 } // namespace fvlm::evaluation

@@ -116,13 +116,26 @@ void SampleSet::check(const MeasuredSample& measured, const Sample& sample) cons
 std::unique_ptr<DataLoader> SampleSet::loader(int64_t limit) const {
   BatchPlan plan = batches_;
   if (limit > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, limit) : limit;
+  return open(plan, 0);
+}
+
+std::unique_ptr<DataLoader> SampleSet::loader_of(int64_t rank, int64_t ranks) const {
+  BatchPlan plan = batches_;
+  plan.ranks = ranks;
+  plan.every_rank_has_a_pack = false;
+  return open(plan, rank);
+}
+
+std::unique_ptr<DataLoader> SampleSet::open(const BatchPlan& plan, int64_t rank) const {
   // Samples that cannot be used are skipped; they were reported when the set was opened.
   Cursor start = Composer::start(plan, order_);
   for (const SkippedSample& skipped : skipped_) {
     start.done.resize(static_cast<size_t>(skipped.position) + 1);
     start.done.back() = true;
   }
-  return std::make_unique<DataLoader>(*source_.samples, order_, plan, pack_, source_.loader, std::move(start));
+  DataLoaderOptions options = source_.loader;
+  options.rank = rank;
+  return std::make_unique<DataLoader>(*source_.samples, order_, plan, pack_, options, std::move(start));
 }
 
 const std::string& SampleSet::source_of(const PackedSample& packed) const {

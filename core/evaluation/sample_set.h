@@ -56,12 +56,15 @@ class SampleSet {
 
   // Loads all samples, or those among the first `limit` positions.
   std::unique_ptr<DataLoader> loader(int64_t limit = 0) const;
+  // Loads the packs of one of several ranks, which together are those of loader().
+  std::unique_ptr<DataLoader> loader_of(int64_t rank, int64_t ranks) const;
   // The name of the sample's own source, else that of its shards.
   const std::string& source_of(const PackedSample& packed) const;
 
  private:
   void measure_all(PackSize& largest, PackSize& all);
   void check(const MeasuredSample& measured, const Sample& sample) const;
+  std::unique_ptr<DataLoader> open(const BatchPlan& plan, int64_t rank) const;
 
   plan::EvaluationSet settings_;
   OpenedSource source_;

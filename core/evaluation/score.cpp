@@ -1,5 +1,6 @@
 #include "evaluation/score.h"
 
+#include "evaluation/scored_part.h"
 #include "feed/model_samples.h"
 #include "model/attention_entropy.h"
 #include "model/objectives.h"
@@ -67,39 +68,6 @@ std::vector<int64_t> first_ranks(const model::Model& model, ops::Operations& ops
   const at::Tensor ranks = logits.gt(own).sum(1).cpu();
   return {ranks.const_data_ptr<int64_t>(), ranks.const_data_ptr<int64_t>() + ranks.numel()};
 }
-
-// What a sample takes, where an encoder reads bytes.
-class Sizes {
- public:
-  void add(const HostPack& pack) {
-    for (const PackedSample& packed : pack.samples) {
-      const Sample& sample = *packed.sample;
-      ++samples_;
-      const auto prompt = PromptAndAnswer(sample.texts.front()).prompt;
-      tokens_ += static_cast<double>(
-          std::count_if(prompt.begin(), prompt.end(), [](TokenId id) { return id != visual_placeholder; }));
-      rows_ += static_cast<double>(sample.visual_rows());
-      bytes_ += static_cast<double>(sample.bytes.size());
-    }
-  }
-
-  std::vector<std::pair<std::string, double>> means(const model::Model& model, const std::string& mode) const {
-    const model::ModelConfig& config = model.config();
-    if (!config.connector->reads_bytes() || samples_ == 0) return {};
-    const auto samples = static_cast<double>(samples_);
-    std::vector<std::pair<std::string, double>> all{{"prompt_tokens", tokens_ / samples}, {"latents", rows_ / samples}};
-    if (bytes_ == 0) return all; // the decoder reads the source
-    all.emplace_back("source_bytes", bytes_ / samples);
-    if (const auto sent =
-            config.connector->wire_bytes({mode, config.vision.hidden_size, static_cast<int64_t>(model.decoders())}))
-      all.emplace_back("wire_bytes", static_cast<double>(*sent));
-    return all;
-  }
-
- private:
-  int64_t samples_ = 0;
-  double tokens_ = 0, rows_ = 0, bytes_ = 0;
-};
 
 std::vector<bool> answer_of(const SampleText& text) {
   return {text.answer_mask.begin(), text.answer_mask.end()};
@@ -187,36 +155,45 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
   return answerer.answers(questions, tokens);
 }
 
-Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
-             const ScoreProgress& progress, size_t decoder) {
-  const c10::InferenceMode without_gradients;
+static ScoredPart score_part(const SampleSet& set, const model::Model& model, ops::Operations& ops,
+                             const std::string& mode, const ScoreProgress& progress, size_t decoder,
+                             const dist::Ranks* ranks) {
   const ops::ModelThreads threads(model.parameters().element_count());
   const auto outputs =
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
-  Scores scores;
-  scores.decoder = decoder;
-  double entropy = 0;
-  int64_t frames = 0;
+  ScoredPart part;
   const bool generates = set.settings().measure == plan::Measure::answer;
   const Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops);
-  Sizes sizes;
-  const auto loader = set.loader();
-  while (const auto loaded = loader->next()) {
+  part.loader = ranks ? set.loader_of(ranks->rank(), ranks->count()) : set.loader();
+  while (const auto loaded = part.loader->next()) {
     ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs, decoder);
     const HostPack own = loaded->pack.for_decoder(decoder);
-    if (generates) sizes.add(own);
+    if (generates) part.sizes.add(own);
     if (generates) add_answers(set, decoder, own, answerer, scored_pack);
-    scores.samples.insert(scores.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
+    part.samples.insert(part.samples.end(), scored_pack.scores.begin(), scored_pack.scores.end());
     if (scored_pack.attention.defined()) {
-      entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();
-      frames += scored_pack.attention.size(0);
+      part.entropy += model::attention_entropies(scored_pack.attention).sum().item<double>();
+      part.frames += scored_pack.attention.size(0);
     }
-    if (progress) progress(std::ssize(scores.samples), set.samples());
+    const int64_t done = std::ssize(part.samples) * (ranks ? ranks->count() : 1); // the others are about as far
+    if (progress) progress(std::min(done, set.samples()), set.samples());
   }
+  return part;
+}
+
+Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
+             const ScoreProgress& progress, size_t decoder, const dist::Ranks* ranks) {
+  const c10::InferenceMode without_gradients;
+  ScoredPart part =
+      ops::retry_with_next_plugin(ops, [&] { return score_part(set, model, ops, mode, progress, decoder, ranks); });
+  if (ranks) part.merge(*ranks);
+  Scores scores;
+  scores.decoder = decoder;
+  scores.samples = std::move(part.samples);
   std::sort(scores.samples.begin(), scores.samples.end(),
             [](const SampleScore& a, const SampleScore& b) { return a.position < b.position; });
-  scores.sizes = sizes.means(model, mode);
-  if (frames > 0) scores.attention_entropy = entropy / static_cast<double>(frames);
+  scores.sizes = part.sizes.means(model, mode);
+  if (part.frames > 0) scores.attention_entropy = part.entropy / static_cast<double>(part.frames);
   return scores;
 }
 

@@ -1,5 +1,6 @@
 // Scores of a set's samples: a model's loss on each of their texts.
 #pragma once
+#include "dist/ranks.h"
 #include "evaluation/answerer.h"
 #include "evaluation/answers.h"
 #include "evaluation/sample_set.h"
@@ -68,9 +69,10 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
                                           const Answerer& answerer, int64_t tokens);
 
 // Scores every sample, pack by pack, without gradients. The result does not depend on how many samples share a pack.
-// The model and its arenas do not change.
+// The model and its arenas do not change. Where a plugin refuses a call, the set begins anew with the next one. With
+// several ranks each scores a share of the packs, and all of them have the scores of all; every rank calls it.
 using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
 Scores score(const SampleSet& set, const model::Model& model, ops::Operations& ops, const std::string& mode,
-             const ScoreProgress& progress = {}, size_t decoder = 0);
+             const ScoreProgress& progress = {}, size_t decoder = 0, const dist::Ranks* ranks = nullptr);
 
 } // namespace fvlm::evaluation

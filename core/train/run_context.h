@@ -56,6 +56,8 @@ struct Faults {
   std::function<void(const std::string& stage, int64_t step, model::Parameters& parameters)> before_step;
   std::function<void(const std::string& stage, const HostPack& pack)>
       before_reference; // or a cached teacher reads the pack
+  std::function<void(const std::string&stage, int64_t step)> before_evaluation, before_checkpoint;
+  std::function<void(int64_t step)> before_part; // of a checkpoint that several ranks write. [writer thread]
 };
 
 } // namespace fvlm::train

@@ -70,7 +70,9 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   state_.run_id = context.run_id;
   if (!state_.stage_done) checkpoints_.check_room();
   if (!stage.evaluation.sets.empty())
-    evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
+    evaluator_ = std::make_unique<evaluation::Evaluator>(
+        context.plan, stage, context.registry, feed::MixDataOptions{.ranks_here = context.ranks.on_this_machine()},
+        &context.ranks);
   flops_.emplace(context.plan, stage, *model_.model, *model_.optimization, model_.frozen.models);
   gradients_ = std::make_unique<ThreadReplicas>(
       context.plan, stage, *model_.model, *operations_, context.registry,
@@ -394,8 +396,8 @@ void Trainer::evaluate() {
     context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, state.set.name, state.mode,
                                    grouped(state.done), grouped(state.all)));
   };
-  const auto results = ops::retry_with_next_plugin(
-      *operations_, [&] { return evaluator_->evaluate(*model_.model, *operations_, progress); });
+  if (faults_.before_evaluation) faults_.before_evaluation(stage_.name, state_.step);
+  const auto results = evaluator_->evaluate(*model_.model, *operations_, progress);
   for (const evaluation::Result& result : results) {
     context_.metrics.write(result.record(stage_.name, state_.step));
     log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());
@@ -407,6 +409,7 @@ void Trainer::evaluate() {
 void Trainer::save() {
   if (checkpoints_.is_saved()) return;
   context_.ranks.enter("checkpoint", stage_.name, state_.step);
+  if (faults_.before_checkpoint) faults_.before_checkpoint(stage_.name, state_.step);
   if (!evaluated_ && state_.evaluated_at != state_.step) state_.score.reset();
   evaluated_ = false;
   observer_.interval().add_times(times_);

@@ -1,42 +1,17 @@
 // RankWatch over a store in memory: several of them in one process, one for each rank.
 #include "dist/rank_watch.h"
+#include "memory_store.h"
 
 #include <gtest/gtest.h>
 
 #include <gmock/gmock.h>
-#include <map>
 
 namespace fvlm::dist {
 namespace {
 
 using namespace std::chrono_literals;
+using test::MemoryStore;
 using testing::HasSubstr;
-
-struct Shared {
-  std::mutex lock;
-  std::map<std::string, std::string> values;
-};
-
-class MemoryStore : public KeyValueStore {
- public:
-  explicit MemoryStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-  void set(const std::string& key, const std::string& value) override {
-    const std::lock_guard hold(shared_->lock);
-    shared_->values[key] = value;
-  }
-  std::optional<std::string> get(const std::string& key) override {
-    const std::lock_guard hold(shared_->lock);
-    const auto found = shared_->values.find(key);
-    return found == shared_->values.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::string set_once(const std::string& key, const std::string& value) override {
-    const std::lock_guard hold(shared_->lock);
-    return shared_->values.try_emplace(key, value).first->second;
-  }
-
- private:
-  std::shared_ptr<Shared> shared_;
-};
 
 class RankWatchTest : public testing::Test {
  protected:
@@ -54,7 +29,7 @@ class RankWatchTest : public testing::Test {
       for (const auto& [key, value] : shared_->values) found += value.find(phase) != std::string::npos;
     }
   }
-  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::shared_ptr<MemoryStore::Shared> shared_ = std::make_shared<MemoryStore::Shared>();
 };
 
 TEST_F(RankWatchTest, TellsWhatARankSaidOfItsFailure) {

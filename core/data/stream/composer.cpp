@@ -27,8 +27,7 @@ Composer::Composer(const BatchPlan& plan, const Order& order, PackFunction pack,
     : plan_(plan), order_(order), take_(std::move(take)), pack_(std::move(pack)), cursor_(std::move(start)) {
   if (plan_.batch.tokens) plan_.capacity.rows = std::min(plan_.capacity.rows, *plan_.batch.tokens);
   if (plan_.batch.frames) plan_.capacity.frames = std::min(plan_.capacity.frames, *plan_.batch.frames);
-  // When a step has a fixed number of samples, every rank gets a pack.
-  if (!by_budget(plan_.batch) && plan_.ranks > 1) {
+  if (!by_budget(plan_.batch) && plan_.ranks > 1 && plan_.every_rank_has_a_pack) {
     const int64_t share = std::max<int64_t>(1, plan_.batch.samples.value_or(1) / plan_.ranks);
     plan_.most_samples = plan_.most_samples > 0 ? std::min(plan_.most_samples, share) : share;
   }

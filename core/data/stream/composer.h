@@ -26,6 +26,7 @@ struct BatchPlan {
   int64_t window = 256;     // how many samples the packer chooses from
   int64_t samples = 0;      // of the stage; 0: until the order is exhausted
   int64_t ranks = 1;
+  bool every_rank_has_a_pack = true; // of each step of a fixed number of samples; otherwise packs are those of one rank
   uint64_t seed = 0;
   std::optional<plan::Documents> documents; // samples are documents, and the packs hold rows of them
   int64_t row_tokens = 0;                   // of each such row; those are what `batch` and `samples` count
