@@ -26,6 +26,11 @@ constexpr const char* state_file = "training_state/state.json";
 constexpr const char* optimizer_file = "training_state/optimizer.safetensors";
 constexpr const char* checksums_file = "training_state/checksums.txt";
 
+// A slice of the optimizer's state. The slices of all ranks in this order are the whole.
+std::string slice_file(int64_t rank, int64_t ranks) {
+  return fmt::format("training_state/optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks);
+}
+
 // The same content in memory of the host's own.
 at::Tensor copied(const at::Tensor& tensor) {
   return tensor.is_cpu() ? tensor.clone() : tensor.cpu();
@@ -59,26 +64,126 @@ std::string rename_aside(const fs::path& folder, const char* why) {
   return aside.filename();
 }
 
-// A line a file, "HASH BYTES PATH", and the hash of these lines.
-std::string checksums_of(const fs::path& folder) {
-  std::string lines;
+WrittenFile written(const fs::path& file) {
+  return {hash_of(file), fs::file_size(file)};
+}
+
+// A line a file, "HASH BYTES PATH", and the hash of these lines. `known`: files that are not read again.
+std::string checksums_of(const fs::path& folder, WrittenFiles known = {}) {
   for (const std::string& file : files_below(folder))
-    lines += fmt::format("{} {} {}\n", hex(hash_of(folder / file)), fs::file_size(folder / file), file);
+    if (!known.contains(file)) known[file] = written(folder / file);
+  std::string lines;
+  for (const auto& [file, found] : known) lines += fmt::format("{} {} {}\n", hex(found.hash), found.bytes, file);
   return lines + hex(xxh64(lines)) + "\n";
+}
+
+// All but the optimizer's state.
+void write_model(ModelDirectoryWriter& writer, const Snapshot& snapshot) {
+  for (const TensorInfo& tensor : writer.order()) {
+    const at::Tensor flat = snapshot.parameters.at(tensor.name).contiguous();
+    writer.append({static_cast<const std::byte*>(flat.data_ptr()), static_cast<size_t>(flat.nbytes())});
+  }
+}
+
+void finish(ModelDirectoryWriter& writer, const Snapshot& snapshot, const WrittenFiles& of_others) {
+  write_file_atomic(writer.folder() / state_file, snapshot.state.text());
+  writer.finish();
+  write_file_atomic(writer.folder() / checksums_file, checksums_of(writer.folder(), of_others));
+  writer.commit();
+}
+
+void write_first_part(const fs::path& folder, const Snapshot& snapshot, CheckpointExchange& exchange,
+                      const std::function<void(int64_t step)>& before_part) {
+  std::optional<ModelDirectoryWriter> writer;
+  try {
+    writer.emplace(folder, snapshot.description, [&](const std::string& name) {
+      return model::dtype_of(snapshot.parameters.at(name).scalar_type());
+    });
+    make_folders(writer->folder() / "training_state");
+  } catch (...) {
+    exchange.announce("");
+    throw;
+  }
+  exchange.announce(fs::absolute(writer->folder()).string());
+  std::exception_ptr failure; // thrown when nobody writes into the folder any more
+  try {
+    if (before_part) before_part(snapshot.state.step);
+    model::write_tensors(writer->folder() / slice_file(0, exchange.ranks()), snapshot.optimizer);
+    write_model(*writer, snapshot);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const WrittenFiles parts = exchange.wait_for_parts();
+  if (failure) std::rethrow_exception(failure);
+  finish(*writer, snapshot, parts);
+}
+
+void write_other_part(const Snapshot& snapshot, CheckpointExchange& exchange,
+                      const std::function<void(int64_t step)>& before_part) {
+  const fs::path folder = exchange.folder();
+  if (folder.empty()) return;
+  const std::string file = slice_file(exchange.rank(), exchange.ranks());
+  WrittenFile part;
+  try {
+    if (before_part) before_part(snapshot.state.step);
+    model::write_tensors(folder / file, snapshot.optimizer);
+    part = written(folder / file);
+  } catch (const Error& error) {
+    return exchange.report_failure(error.text());
+  } catch (const std::exception& error) { // the standard library's own, of files
+    return exchange.report_failure(error.what());
+  }
+  exchange.report(file, part);
+}
+
+// The files of the optimizer's state in a checkpoint: one, or a slice for each rank that wrote it.
+std::vector<Safetensors> state_files(const fs::path& checkpoint) {
+  if (fs::exists(checkpoint / optimizer_file)) return {Safetensors::open(checkpoint / optimizer_file)};
+  std::vector<Safetensors> files;
+  std::error_code absent;
+  const std::string first = fs::path(slice_file(0, 1)).filename().string().substr(0, 16); // "optimizer-00001-"
+  for (const auto& entry : fs::directory_iterator(checkpoint / "training_state", absent)) {
+    const std::string name = entry.path().filename();
+    const size_t of = name.find("-of-");
+    if (!name.starts_with(first) || of == std::string::npos) continue;
+    const int64_t ranks = std::atoll(name.c_str() + of + 4);
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      files.push_back(Safetensors::open(checkpoint / slice_file(rank, ranks)));
+    break;
+  }
+  if (files.empty())
+    throw Error(ErrorKind::data, "the checkpoint has no state of an optimizer")
+        .at((checkpoint / optimizer_file).string());
+  return files;
+}
+
+// Copies the part of a state that is this rank's slice.
+void load_slice(const std::vector<Safetensors>& files, const std::string& name, const dist::Slice& own,
+                const at::Tensor& into) {
+  int64_t begin = 0; // of the file's slice
+  for (const Safetensors& file : files) {
+    const TensorView& saved = file.at(name);
+    const int64_t end = begin + saved.shape[0], from = std::max(begin, own.begin), to = std::min(end, own.end());
+    if (from < to)
+      at::Tensor(into)
+          .narrow(0, from - own.begin, to - from)
+          .copy_(model::tensor_over(saved).narrow(0, from - begin, to - from));
+    begin = end;
+  }
 }
 
 } // namespace
 
 Snapshot snapshot(const ModelDescription& description, const model::Model& model, const Optimization& optimization,
-                  const RunState& state) {
+                  const RunState& state, bool is_first) {
   Snapshot shot{description, {}, {}, state};
   shot.description.stage = state.stage;
   shot.description.step = state.step;
   shot.description.plan_hash = state.plan_hash;
+  for (const auto& [name, share] : optimization.share_of_state()) shot.optimizer[name] = copied(share);
+  if (!is_first) return shot;
   for (const ops::Parameter& parameter : model.parameters().all())
     if (!parameter.in_base) shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
-  optimization.gather_state(
-      [&](const std::string& name, const at::Tensor& all) { shot.optimizer[name] = copied(all); });
   return shot;
 }
 
@@ -86,16 +191,19 @@ void write_checkpoint(const fs::path& folder, const Snapshot& snapshot) {
   ModelDirectoryWriter writer(folder, snapshot.description, [&](const std::string& name) {
     return model::dtype_of(snapshot.parameters.at(name).scalar_type());
   });
-  for (const TensorInfo& tensor : writer.order()) {
-    const at::Tensor flat = snapshot.parameters.at(tensor.name).contiguous();
-    writer.append({static_cast<const std::byte*>(flat.data_ptr()), static_cast<size_t>(flat.nbytes())});
-  }
+  write_model(writer, snapshot);
   make_folders(writer.folder() / "training_state");
   model::write_tensors(writer.folder() / optimizer_file, snapshot.optimizer);
-  write_file_atomic(writer.folder() / state_file, snapshot.state.text());
-  writer.finish();
-  write_file_atomic(writer.folder() / checksums_file, checksums_of(writer.folder()));
-  writer.commit();
+  finish(writer, snapshot, {});
+}
+
+void write_checkpoint(const fs::path& folder, const Snapshot& snapshot, CheckpointExchange& exchange,
+                      const std::function<void(int64_t step)>& before_part) {
+  exchange.begin();
+  if (exchange.is_first())
+    write_first_part(folder, snapshot, exchange, before_part);
+  else
+    write_other_part(snapshot, exchange, before_part);
 }
 
 void verify_checkpoint(const fs::path& folder) {
@@ -135,16 +243,17 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
   model::load_weights(ModelDirectory::open(checkpoint), model,
                       [](const ops::Parameter& parameter) { return !parameter.in_base; });
   optimization.adopt_values();
-  const auto file = Safetensors::open(checkpoint / optimizer_file);
+  const auto files = state_files(checkpoint);
   for (auto& [name, tensor] : optimization.state()) {
-    const TensorView& saved = file.at(name);
-    if (saved.shape != std::vector<int64_t>{optimization.elements()})
+    int64_t elements = 0;
+    for (const Safetensors& file : files)
+      if (const auto& shape = file.at(name).shape; shape.size() == 1) elements += shape[0];
+    if (elements != optimization.elements())
       throw Error(ErrorKind::data, fmt::format("{} has {} numbers, and this stage's optimizer {}", shown(name),
-                                               saved.elements(), optimization.elements()))
+                                               elements, optimization.elements()))
           .at(checkpoint.string())
           .advise("resume with the plan that the run was begun with");
-    const dist::Slice& own = optimization.own_slice();
-    at::Tensor(tensor).copy_(model::tensor_over(saved).narrow(0, own.begin, own.length));
+    load_slice(files, name, optimization.own_slice(), tensor);
   }
   optimization.resume_at(read_state(checkpoint).optimizer_steps);
 }

@@ -1,8 +1,10 @@
 // Checkpoints: a model directory with a training_state/ beside its parts. Written beside, flushed, renamed; every byte
-// is under a checksum.
+// is under a checksum. Several ranks write one together: the first the model, and each a slice of the optimizer's
+// state.
 #pragma once
 #include "model/model.h"
 #include "model/weights/model_directory.h"
+#include "train/checkpoint_exchange.h"
 #include "train/optimization.h"
 #include "train/state.h"
 
@@ -14,18 +16,23 @@
 
 namespace fvlm::train {
 
-// All that a checkpoint holds, in memory of its own: the run goes on while it is written.
+// What this rank writes of a checkpoint, in memory of its own: the run goes on while it is written.
 struct Snapshot {
   ModelDescription description;
-  std::map<std::string, at::Tensor> parameters; // by name in the model directory
-  std::map<std::string, at::Tensor> optimizer;  // Optimization::state()
+  std::map<std::string, at::Tensor> parameters; // by name in the model directory; of the first rank alone
+  std::map<std::string, at::Tensor> optimizer;  // Optimization::share_of_state()
   RunState state;
 };
 Snapshot snapshot(const ModelDescription& description, const model::Model& model, const Optimization& optimization,
-                  const RunState& state);
+                  const RunState& state, bool is_first = true);
 
-// Throws Error(data) when the disk does not take it; nothing is left behind then.
+// Throws Error(output) when the disk does not take it; nothing is left behind then.
 void write_checkpoint(const std::filesystem::path& folder, const Snapshot& snapshot);
+// The same by several ranks, of which this is one. The folder appears when all have written their parts, by the first
+// one's hand; where one could not, the first rank says so, and nothing is left behind. Throws LostRank besides.
+// `before_part`: see Faults.
+void write_checkpoint(const std::filesystem::path& folder, const Snapshot& snapshot, CheckpointExchange& exchange,
+                      const std::function<void(int64_t step)>& before_part = {});
 
 // Reads every byte. Throws Error(data) that names each file that is damaged, missing or does not belong there.
 void verify_checkpoint(const std::filesystem::path& folder);

@@ -10,8 +10,12 @@ namespace fvlm::train {
 
 namespace fs = std::filesystem;
 
-CheckpointWriter::CheckpointWriter(const plan::Checkpoint& plan)
-    : plan_(plan), thread_(start_thread([this] { work(); })) {}
+CheckpointWriter::CheckpointWriter(const plan::Checkpoint& plan, const dist::Ranks* ranks,
+                                   std::function<void(int64_t step)> before_part)
+    : plan_(plan), ranks_(ranks && ranks->are_several() ? ranks : nullptr), before_part_(std::move(before_part)) {
+  if (ranks_) exchange_.emplace(*ranks_);
+  thread_ = start_thread([this] { work(); });
+}
 
 CheckpointWriter::~CheckpointWriter() {
   {
@@ -22,9 +26,14 @@ CheckpointWriter::~CheckpointWriter() {
   thread_.join();
 }
 
+void CheckpointWriter::wait_until_free(std::unique_lock<std::mutex>& hold) {
+  changed_.wait(hold, [&] { return !busy_; });
+  if (lost_) throw *lost_;
+}
+
 void CheckpointWriter::write(StageFolder folder, Snapshot snapshot) {
   std::unique_lock hold(lock_);
-  changed_.wait(hold, [&] { return !busy_; });
+  wait_until_free(hold);
   job_ = Job{std::move(folder), std::move(snapshot)};
   busy_ = true;
   changed_.notify_all();
@@ -32,7 +41,7 @@ void CheckpointWriter::write(StageFolder folder, Snapshot snapshot) {
 
 bool CheckpointWriter::wait() {
   std::unique_lock hold(lock_);
-  changed_.wait(hold, [&] { return !busy_; });
+  wait_until_free(hold);
   return why_not_.empty();
 }
 
@@ -55,32 +64,55 @@ void CheckpointWriter::work() {
     const Job job = std::move(*job_);
     job_.reset();
     hold.unlock();
-    const std::string problem = try_to_write(job);
+    std::optional<LostRank> lost;
+    std::string problem;
+    const RunState& state = job.snapshot.state;
+    if (ranks_)
+      ranks_->enter_beside(fmt::format("writing the checkpoint of stage {}, step {}", state.stage, state.step));
+    try {
+      problem = try_to_write(job);
+    } catch (const LostRank& error) {
+      lost = error;
+      problem = error.text();
+    }
+    if (ranks_) ranks_->enter_beside("");
     if (!problem.empty()) {
       const auto steps = job.folder.steps();
-      log_warning("the checkpoint {} could not be written: {}\n  {}", job.folder.of(job.snapshot.state.step).string(),
-                  problem,
+      log_warning("the checkpoint {} could not be written: {}\n  {}", job.folder.of(state.step).string(), problem,
                   steps.empty() ? "no checkpoint of the stage is on disk yet"
                                 : fmt::format("the newest on disk is {}", job.folder.of(steps.back()).string()));
     }
     hold.lock();
     why_not_ = problem;
+    lost_ = lost;
     if (problem.empty()) last_good_ = job.folder.of(job.snapshot.state.step);
     busy_ = false;
     changed_.notify_all();
   }
 }
 
+void CheckpointWriter::write(const Job& job) {
+  const fs::path folder = job.folder.of(job.snapshot.state.step);
+  if (!exchange_) {
+    StageFolder::make_room(folder);
+    return write_checkpoint(folder, job.snapshot);
+  }
+  if (exchange_->is_first()) StageFolder::make_room(folder);
+  write_checkpoint(folder, job.snapshot, *exchange_, before_part_);
+}
+
 std::string CheckpointWriter::try_to_write(const Job& job) {
   const fs::path folder = job.folder.of(job.snapshot.state.step);
   try {
-    StageFolder::make_room(folder);
-    write_checkpoint(folder, job.snapshot);
+    write(job);
+  } catch (const LostRank&) {
+    throw;
   } catch (const Error& error) {
     return error.text();
   } catch (const std::exception& error) { // the standard library's own, of folders
     return error.what();
   }
+  if (exchange_ && !exchange_->is_first()) return "";                          // the first one goes on
   if (folder != last_good_) log_info("checkpoint saved: {}", folder.string()); // else: again, as its stage's last
   job.folder.prune(plan_.keep_last, plan_.keep_best);
   job.folder.link();

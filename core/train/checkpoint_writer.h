@@ -1,5 +1,6 @@
 // Writes checkpoints off the training path, one at a time. A disk that is full or failing ends no run between two
-// checkpoints of a stage: a warning says what was not written, and the next one is a new try.
+// checkpoints of a stage: a warning says what was not written, and the next one is a new try. With several ranks each
+// has a writer, and these write together.
 #pragma once
 #include "train/checkpoint.h"
 
@@ -13,12 +14,15 @@ namespace fvlm::train {
 
 class CheckpointWriter {
  public:
-  explicit CheckpointWriter(const plan::Checkpoint& plan);
+  // `before_part`: see Faults. The ranks, if any, outlive it.
+  explicit CheckpointWriter(const plan::Checkpoint& plan, const dist::Ranks* ranks = nullptr,
+                            std::function<void(int64_t step)> before_part = {});
   ~CheckpointWriter(); // when all is written
 
-  // Waits where the one before is not written yet.
+  // Waits where the one before is not written yet. Throws LostRank where its ranks did not all write.
   void write(StageFolder folder, Snapshot snapshot);
-  // Until all is written; whether the last one was. why_not(): the reason where it was not.
+  // Until all is written; whether the last one was, which the first of several ranks knows. why_not(): the reason where
+  // it was not. Throws LostRank.
   bool wait();
   std::string why_not() const;
   // The newest that is on disk; empty: none of this process.
@@ -30,14 +34,20 @@ class CheckpointWriter {
     Snapshot snapshot;
   };
   void work();
+  void write(const Job& job);               // alone, or this rank's part
   std::string try_to_write(const Job& job); // what went wrong; empty: nothing
+  void wait_until_free(std::unique_lock<std::mutex>& hold);
 
   const plan::Checkpoint& plan_;
+  const dist::Ranks* ranks_;
+  std::optional<CheckpointExchange> exchange_; // of the thread; none: alone
+  const std::function<void(int64_t step)> before_part_;
   mutable std::mutex lock_;
   std::condition_variable changed_;
   std::optional<Job> job_;
   bool busy_ = false, stops_ = false;
   std::string why_not_;
+  std::optional<LostRank> lost_;
   std::filesystem::path last_good_;
   std::thread thread_;
 };

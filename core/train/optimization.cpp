@@ -320,8 +320,10 @@ std::map<std::string, at::Tensor> Optimization::state() const {
   return state;
 }
 
-void Optimization::gather_state(const std::function<void(const std::string& name, const at::Tensor& all)>& take) const {
-  for (const auto& [name, own] : state()) take(name, arenas_.gathered(own));
+std::map<std::string, at::Tensor> Optimization::share_of_state() const {
+  auto share = state();
+  for (auto& [name, values] : share) values = arenas_.share(values);
+  return share;
 }
 
 void Optimization::adopt_values() {

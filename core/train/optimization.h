@@ -57,8 +57,8 @@ class Optimization {
   std::map<std::string, at::Tensor> state() const;
   int64_t elements() const { return parameters_.trained().numel(); }
   const dist::Slice& own_slice() const { return arenas_.own(); }
-  // The same of all ranks, one by one. Every rank calls it.
-  void gather_state(const std::function<void(const std::string& name, const at::Tensor& all)>& take) const;
+  // What this rank writes of it: with several ranks a slice, which together, in the order of the ranks, are the whole.
+  std::map<std::string, at::Tensor> share_of_state() const;
   // That were applied. Waits for the device.
   int64_t steps() const { return step_.item<int64_t>() - 1; }
   void resume_at(int64_t steps) { step_.fill_(steps + 1); }

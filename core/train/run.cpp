@@ -55,7 +55,7 @@ class Run {
                       request_.folder, report::Position{place.state.metrics_bytes, place.state.events_bytes})
                 : std::make_unique<report::MetricsLog>();
     report::ProgressLine line(leads() ? STDERR_FILENO : -1);
-    CheckpointWriter writer(plan_.checkpoint);
+    CheckpointWriter writer(plan_.checkpoint, &ranks_, request_.faults.before_part);
     const auto description = described(place);
     ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
     replicas.parts = std::stoll(ranks_.from_first(std::to_string(replicas.parts)));

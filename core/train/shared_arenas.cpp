@@ -52,12 +52,9 @@ void SharedArenas::gather(const at::Tensor& parameters) const {
   if (sharded_) group_->all_gather(parameters, slices_)->wait();
 }
 
-at::Tensor SharedArenas::gathered(const at::Tensor& own) const {
-  if (!sharded_) return own;
-  at::Tensor all = at::zeros({elements_}, own.options());
-  this->own(all).copy_(own);
-  group_->all_gather(all, slices_)->wait();
-  return all;
+at::Tensor SharedArenas::share(const at::Tensor& own) const {
+  if (sharded_ || !group_) return own;
+  return own.narrow(0, slices_[rank_].begin, slices_[rank_].length);
 }
 
 } // namespace fvlm::train

@@ -46,8 +46,8 @@ class SharedArenas {
   at::Tensor norm(const at::Tensor& gradients) const;
   // The parameters that other ranks updated.
   void gather(const at::Tensor& parameters) const;
-  // All of an arena of which this rank has own(). Every rank calls it.
-  at::Tensor gathered(const at::Tensor& own) const;
+  // Of what this rank has of an arena, which is own(), its slice among the ranks: a view.
+  at::Tensor share(const at::Tensor& own) const;
 
  private:
   dist::Group* group_ = nullptr; // null: alone

@@ -33,24 +33,23 @@ void StageCheckpoints::save() {
 }
 
 void StageCheckpoints::write() {
-  if (!context_.ranks.is_first()) { // its slices go to the first, which writes all
-    model_.optimization->gather_state([](const std::string&, const at::Tensor&) {});
-    return;
-  }
+  const bool leads = context_.ranks.is_first();
   const auto position = context_.metrics.flush();
-  state_.metrics_bytes = position.metrics;
-  state_.events_bytes = position.events;
+  if (leads) {
+    state_.metrics_bytes = position.metrics;
+    state_.events_bytes = position.events;
+  }
   model_.with_original_weights(QuantizedWeights::Which::all, [&] {
-    context_.writer.write(folder_, snapshot(context_.description, *model_.model, *model_.optimization, state_));
+    context_.writer.write(folder_, snapshot(context_.description, *model_.model, *model_.optimization, state_, leads));
   });
 }
 
-// All ranks write again, since the first one has the slices of the others in its checkpoint.
+// All ranks write again, since each has a part of the checkpoint.
 void StageCheckpoints::wait_until_saved() {
   using namespace std::chrono;
   const auto until = steady_clock::now() + context_.write_patience;
   milliseconds pause(1000);
-  const auto is_written = [&] { return !context_.ranks.is_first() || context_.writer.wait(); };
+  const auto is_written = [&] { return context_.writer.wait(); };
   while (!context_.ranks.from_first(is_written() ? "" : "again").empty()) {
     if (context_.ranks.is_first()) pause_before_writing(until, pause);
     pause = std::min(2 * pause, milliseconds(30000));
