@@ -4,6 +4,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
 #include "cli/torch_library.h"
 #include "device/probe.h"
 #include "plugin/registry.h"
@@ -94,6 +95,28 @@ std::vector<Finding> findings() {
   return all;
 }
 
+// As one of several processes that a launcher started, which the module tells for sure.
+bool may_be_a_rank() {
+  return std::getenv("WORLD_SIZE") || std::getenv("SLURM_STEP_NUM_TASKS");
+}
+
+// Before anything else: it decides which GPU this process sees.
+RankReport rank_report() {
+  try {
+    return tensor_module().rank_report();
+  } catch (const Error& error) {
+    RankReport report;
+    report.problem = error.what();
+    report.advice = error.advice();
+    return report;
+  }
+}
+
+Finding of_ranks(const RankReport& report) {
+  if (report.problem.empty()) return {"ranks", State::good, report.text, join(report.lines, "\n                ")};
+  return {"ranks", State::none, report.problem, report.advice};
+}
+
 std::string mark_of(State state) {
   switch (state) {
   case State::good:
@@ -111,16 +134,21 @@ std::string mark_of(State state) {
 int run_doctor(Arguments arguments) {
   Options options(
       "doctor [--json]",
-      "Show which devices and libraries the engine can use. Exit code 0: it can train; 6: LibTorch is missing.",
+      "Show which devices and libraries the engine can use. Exit code 0: it can train; 6: LibTorch is missing.\n"
+      "Started by torchrun or srun, also compare the ranks; 2: they cannot train together.",
       "doctor");
   options.flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  const auto all = findings();
+  const RankReport ranks = may_be_a_rank() ? rank_report() : RankReport();
+  auto all = findings();
   const bool can_train = std::all_of(all.begin(), all.end(), [](const Finding& finding) {
     return finding.subject != "LibTorch" || finding.state == State::good;
   });
-  const int code = can_train ? 0 : static_cast<int>(ErrorKind::device);
+  int code = can_train ? 0 : static_cast<int>(ErrorKind::device);
+  if (ranks.ranks > 1 || !ranks.problem.empty()) all.push_back(of_ranks(ranks));
+  if (can_train && !ranks.problem.empty()) code = static_cast<int>(ErrorKind::usage);
+  if (ranks.rank > 0) return code; // the first one says the same
   if (parsed->flag("json")) {
     auto document = nlohmann::ordered_json::object();
     for (const auto& finding : all)

@@ -46,7 +46,8 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
                         with_torch_errors_translated<bench_subject>,
                         with_torch_errors_translated<explore_data>,
                         with_torch_errors_translated<train_stages>,
-                        with_torch_errors_translated<manage_adapters>};
+                        with_torch_errors_translated<manage_adapters>,
+                        with_torch_errors_translated<report_of_ranks>};
   }();
   return &module;
 }

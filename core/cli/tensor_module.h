@@ -2,6 +2,7 @@
 // loading LibTorch takes longer than running `plan`.
 #pragma once
 #include "budget/stage_budget.h"
+#include "cli/rank_report.h"
 #include "cli/verb.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
@@ -31,6 +32,7 @@ struct TensorModule {
   int (*data)(Arguments);
   int (*train)(Arguments);
   int (*lora)(Arguments);
+  RankReport (*rank_report)(); // report_of_ranks
 };
 
 // Implemented in the module. The names differ from the program's run_...(), because exported symbols of the program

@@ -20,6 +20,7 @@ Library load() {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
     if (!function) problem = symbol;
   };
+  find(library.get_version, "ncclGetVersion");
   find(library.get_unique_id, "ncclGetUniqueId");
   find(library.init_rank, "ncclCommInitRank");
   find(library.abort, "ncclCommAbort");
@@ -49,6 +50,12 @@ void Library::check(int result, const char* what) const {
 const Library& library() {
   static const Library loaded = load();
   return loaded;
+}
+
+std::string version() {
+  int number = 0;
+  library().check(library().get_version(&number), "asking for its version");
+  return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
 } // namespace fvlm::dist::nccl

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace fvlm::dist::nccl {
 
@@ -16,6 +17,7 @@ enum class Type : int { uint8 = 1, int64 = 4, float16 = 6, float32 = 7, float64 
 enum class Operation : int { sum = 0, max = 2 };
 
 struct Library {
+  int (*get_version)(int* version); // 22703: 2.27.3
   int (*get_unique_id)(UniqueId* id);
   int (*init_rank)(Communicator* communicator, int ranks, UniqueId id, int rank);
   int (*abort)(Communicator communicator);
@@ -40,5 +42,6 @@ struct Library {
 
 // Throws Error(device) where it cannot be loaded.
 const Library& library();
+std::string version(); // "2.27.3"
 
 } // namespace fvlm::dist::nccl
