@@ -1,6 +1,8 @@
 // rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW ZERO: trains as one of the ranks that the environment tells of.
-// Rank RANK fails in its third step: at WHERE (setup, data, pack or step), HOW (throw, hang, stop, kill or exit). With
-// WHERE "memory", a pass of that rank has HOW more bytes for its tensors.
+// Rank RANK fails once, when a launcher starts it first: at WHERE (setup; data, pack, step, checkpoint or writing, of its
+// third step; evaluation, the first one), HOW (throw, hang, stop, kill, exit; drop-store and drop-ranks lose the
+// connections to the store, and to the other ranks). With WHERE "memory", a pass of that rank has HOW more bytes for its
+// tensors.
 #include "base/error.h"
 #include "dist/ranks.h"
 #include "ops/reference.h"
@@ -10,8 +12,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <arpa/inet.h>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
 
@@ -19,7 +24,27 @@ using namespace fvlm;
 
 namespace {
 
+uint16_t port_of(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return 0;
+}
+
+// As where a network goes down: connections to the store, or all others over TCP.
+void drop_connections(bool of_store) {
+  const auto store = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_storage peer{}, own{};
+    socklen_t size = sizeof peer, own_size = sizeof own;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || port_of(peer) == 0) continue;
+    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
+    if ((port_of(peer) == store || port_of(own) == store) == of_store) shutdown(fd, SHUT_RDWR);
+  }
+}
+
 void fail(const std::string& how) {
+  if (how.starts_with("drop-")) return drop_connections(how == "drop-store");
   if (how == "throw") throw Error(ErrorKind::internal, "as the test wants it");
   if (how == "exit") _exit(9);
   if (how == "kill") raise(SIGKILL);
@@ -40,7 +65,7 @@ int run(const std::vector<std::string>& words) {
   if (!launch) throw Error(ErrorKind::usage, "the probe is one of several ranks");
   const auto ranks = dist::Ranks::join(*launch, at::kCPU, std::chrono::milliseconds(std::stoll(words[3])));
   const std::string &where = words[5], how = words[6];
-  const bool fails = std::stoll(words[4]) == launch->rank;
+  const bool fails = std::stoll(words[4]) == launch->rank && launch->attempt == 0;
   train::TrainRequest request;
   request.folder = words[2];
   request.ranks = ranks.get();
@@ -64,6 +89,15 @@ int run(const std::vector<std::string>& words) {
     };
     request.faults.before_step = [&](const std::string&, int64_t step, model::Parameters&) {
       if (where == "step" && step == 2) fail(how);
+    };
+    request.faults.before_checkpoint = [&](const std::string&, int64_t step) {
+      if (where == "checkpoint" && step == 3) fail(how);
+    };
+    request.faults.before_part = [&, failed = false](int64_t step) mutable {
+      if (where == "writing" && step == 3 && !std::exchange(failed, true)) fail(how);
+    };
+    request.faults.before_evaluation = [&](const std::string&, int64_t) {
+      if (where == "evaluation") fail(how);
     };
   }
   if (fails && where == "setup") fail(how);
