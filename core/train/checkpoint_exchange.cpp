@@ -17,9 +17,10 @@ constexpr const char *written_mark = "written", *failed_mark = "failed";
 
 LostRank no_answer(const std::exception& error) {
   const std::string text = error.what();
-  return LostRank(fmt::format("the store of the rendezvous does not answer: the launcher or rank 0, which serves it, has "
-                              "ended, or the connection to it broke ({})",
-                              text.substr(0, text.find('\n'))));
+  return LostRank(
+      fmt::format("the store of the rendezvous does not answer: the launcher or rank 0, which serves it, has "
+                  "ended, or the connection to it broke ({})",
+                  text.substr(0, text.find('\n'))));
 }
 
 } // namespace
@@ -49,8 +50,8 @@ std::string CheckpointExchange::wait_for(const std::string& key, const std::stri
       if (const auto found = store_->get(key)) return *found;
       if (const auto failure = failure_()) throw LostRank(*failure);
       if (Clock::now() > until)
-        throw LostRank(fmt::format("{} within {}", what,
-                                   human_duration(std::chrono::duration<double>(timeout_).count())));
+        throw LostRank(
+            fmt::format("{} within {}", what, human_duration(std::chrono::duration<double>(timeout_).count())));
       std::this_thread::sleep_for(20ms);
     }
   } catch (const LostRank&) {

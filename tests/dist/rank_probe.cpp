@@ -1,8 +1,8 @@
 // rank_probe RECIPE DATA RUN TIMEOUT RANK WHERE HOW ZERO: trains as one of the ranks that the environment tells of.
-// Rank RANK fails once, when a launcher starts it first: at WHERE (setup; data, pack, step, checkpoint or writing, of its
-// third step; evaluation, the first one), HOW (throw, hang, stop, kill, exit; drop-store and drop-ranks lose the
-// connections to the store, and to the other ranks). With WHERE "memory", a pass of that rank has HOW more bytes for its
-// tensors.
+// Rank RANK fails once, when a launcher starts it first: at WHERE (setup; data, pack, step, checkpoint or writing, of
+// its third step; evaluation, the first one), HOW (throw, hang, stop, kill, exit; drop-store and drop-ranks lose the
+// connections to the store, and to the other ranks). With WHERE "memory", a pass of that rank has HOW more bytes for
+// its tensors.
 #include "base/error.h"
 #include "dist/ranks.h"
 #include "ops/reference.h"

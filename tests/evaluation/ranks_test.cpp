@@ -84,9 +84,9 @@ TEST(EvaluationByRanks, EveryRankHasTheResultOfOneProcessToTheBit) {
     auto set = wanted(measure, {"coarse_fine", "coarse_only"});
     set.entropy = true;
     set.max_new_tokens = 6;
-    const std::shared_ptr<SyntheticQuestions> questions =
-        measure == Measure::answer ? std::make_shared<Prompts>(Measure::loss)
-                                   : std::make_shared<SyntheticQuestions>(measure);
+    const std::shared_ptr<SyntheticQuestions> questions = measure == Measure::answer
+                                                              ? std::make_shared<Prompts>(Measure::loss)
+                                                              : std::make_shared<SyntheticQuestions>(measure);
     const bool pairs = measure == Measure::preference;
     const Evaluated alone = evaluated(questions, set, nullptr, pairs);
     ASSERT_FALSE(alone.results.at(0).values.empty());

@@ -8,6 +8,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+
 #include <gmock/gmock.h>
 
 namespace fvlm::train {
@@ -25,7 +26,8 @@ class CheckpointsOfRanks : public SmallRun {
       registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
       const plan::Stage& stage = recipe.plan.stages[0];
       optimization.emplace(recipe.plan, stage, registry, model->parameters(),
-                           groups_of(recipe.plan.model, stage, model->parameters()), ranks ? Sharing::among(*ranks, zero ? 1 : 0, false) : Sharing());
+                           groups_of(recipe.plan.model, stage, model->parameters()),
+                           ranks ? Sharing::among(*ranks, zero ? 1 : 0, false) : Sharing());
       state.stage = stage.name;
       state.plan_hash = recipe.hash;
       state.step = 7;
@@ -48,9 +50,7 @@ class CheckpointsOfRanks : public SmallRun {
       for (const auto& [name, values] : optimization->state())
         EXPECT_TRUE(at::equal(values, expected.at(name))) << where << ": " << name;
     }
-    Snapshot shot(bool is_first = true) const {
-      return snapshot(description, *model, *optimization, state, is_first);
-    }
+    Snapshot shot(bool is_first = true) const { return snapshot(description, *model, *optimization, state, is_first); }
 
     recipe::Resolved recipe;
     ModelDescription description;

@@ -1,7 +1,6 @@
 // What is refused of ranks that do not fit together.
-#include "train/rank_view.h"
-
 #include "base/error.h"
+#include "train/rank_view.h"
 
 #include <gmock/gmock.h>
 
