@@ -25,7 +25,7 @@ except ImportError:
 
 ENGINE, SHAPES, PROBE = sys.argv[1:4]
 os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it: the number of replicas in a process follows it
-TORCHRUN = Path(sys.executable).parent / "torchrun"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 STAGES = ("align", "instruct", "prefer")
 CHANGES = {  # of tests/train/small.lua: budgets of tokens, Muon, a control function, and steps that differ less by rounding
     'name = "small"': 'name = "ranks"',
@@ -65,7 +65,7 @@ def start(command, ranks, per_rank=lambda rank: [], environment=lambda rank: {})
 
 
 class Runs:
-    stages = STAGES
+    device, stages = "cpu", STAGES
     samples = "captions=160,text=40,questions=160,pairs=80,heldout/questions=50,heldout/pairs=30"
 
     def __init__(self, folder, text):
@@ -76,7 +76,7 @@ class Runs:
 
     def command(self, run, *options):
         return [ENGINE, "train", self.recipe, "--arg", f"data={self.data}", "--run-dir", self.folder / run, "--device",
-                "cpu", *options]
+                self.device, *options]
 
     def train(self, run, ranks, *options):
         processes = start(self.command(run, *options), ranks) if ranks > 1 else [
@@ -315,7 +315,7 @@ def resumes_after_a_dropped_connection(runs):
     """A rank's connection to the store, or to the other ranks, is cut in a step: torchrun starts all of them anew."""
     def torchrun(run, failing, how):
         probe = [PROBE, runs.recipe, runs.data, runs.folder / run, 20000, failing, "step", how, 0]
-        done = subprocess.run([str(word) for word in [TORCHRUN, "--standalone", "--max-restarts", "1", "--monitor-interval", "0.05",
+        done = subprocess.run([str(word) for word in [*TORCHRUN, "--standalone", "--max-restarts", "1", "--monitor-interval", "0.05",
                                                       "--nproc-per-node", "2", "--no-python", *probe]],
                               capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
@@ -363,15 +363,12 @@ def survives_kills(runs, whole="ranks-2", options=()):
         run = f"killed-{again}"
         again += 1
         torchrun = subprocess.Popen(
-            [str(word) for word in [TORCHRUN, "--standalone", "--max-restarts", "1000", "--monitor-interval", "0.05",
+            [str(word) for word in [*TORCHRUN, "--standalone", "--max-restarts", "1000", "--monitor-interval", "0.05",
                                     "--nproc-per-node", "2", "--no-python", *runs.command(run, *options)]],
             text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while torchrun.poll() is None and done < kills:
             time.sleep(instants.uniform(0.1, 3))
-            ranks = [int(pid) for pid in subprocess.run(["pgrep", "-P", str(torchrun.pid)], capture_output=True,
-                                                        text=True).stdout.split()]
-            ranks = [pid for pid in ranks if is_engine(pid)]
-            if ranks:
+            if ranks := ranks_of(torchrun):
                 os.kill(instants.choice(ranks), signal.SIGKILL)
                 done += 1
         said = torchrun.communicate(timeout=300)[1]
@@ -381,11 +378,17 @@ def survives_kills(runs, whole="ranks-2", options=()):
     print(f"{done} kills in {again} runs: the same bits and lines")
 
 
-def is_engine(pid):
-    try:
-        return Path(f"/proc/{pid}/exe").resolve() == Path(ENGINE).resolve()
-    except OSError:
-        return False
+def ranks_of(torchrun):
+    """The processes that it started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == torchrun.pid and (process / "exe").resolve() == Path(ENGINE).resolve():
+                found.append(int(process.name))
+        except OSError:
+            pass  # it ended
+    return sorted(found)
 
 
 TESTS = (equals_one_process, evaluation_equals_one_process, a_checkpoint_is_of_all_ranks, zero_changes_no_bit, accumulates_unequal_packs,
