@@ -96,6 +96,7 @@ class AbsentGroup : public dist::Group {
   dist::PendingPointer broadcast(const at::Tensor&, int64_t) override { return done(); }
   dist::PendingPointer reduce_scatter(const at::Tensor&, std::span<const dist::Slice>) override { return done(); }
   dist::PendingPointer all_gather(const at::Tensor&, std::span<const dist::Slice>) override { return done(); }
+  dist::PendingPointer send_receive(const at::Tensor&, int64_t, const at::Tensor&, int64_t) override { return done(); }
 
  private:
   struct Done : dist::Pending {
