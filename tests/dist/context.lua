@@ -3,7 +3,7 @@
 local fvlm = require "fvlm"
 local data = fvlm.arg("data", "")
 local function stage(name, described)
-  described.optimizer = fvlm.adamw { lr = 1e-3, weight_decay = 0.01 }
+  described.optimizer = fvlm.adamw { lr = 1e-3, eps = 1e-5, weight_decay = 0.01 } -- less of rounding than 1e-8
   described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
   described.batch = 8
   return fvlm.stage(name, described)
