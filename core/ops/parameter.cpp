@@ -110,8 +110,10 @@ bool Weight::begin_side_stream_write(std::span<const Weight> weights) {
 bool Weight::begin_gradients(std::span<const Weight> weights) {
   for (const Weight& each : weights)
     if (each.requires_grad() && each.is_part() && !each.has_gradient()) {
-      each.parts_.front()->gradient.zero_();
-      each.parts_.front()->has_gradient = true;
+      Parameter& whole = *each.parts_.front();
+      if (whole.buffer) whole.buffer->allocate();
+      whole.gradient.zero_();
+      whole.has_gradient = true;
     }
   const bool accumulate = std::any_of(weights.begin(), weights.end(),
                                       [](const Weight& each) { return each.requires_grad() && each.has_gradient(); });

@@ -111,8 +111,10 @@ void require_equal(const std::vector<RankView>& views) {
 }
 
 void require_equal_views(const dist::Ranks& ranks, const recipe::Resolved& resolved, const Registry& registry,
-                         at::Device device) {
-  if (ranks.are_several()) require_equal(rank_views(ranks, registry, device, resolved.hash));
+                         at::Device device, int64_t zero) {
+  if (!ranks.are_several()) return;
+  const std::string how = zero > 0 ? fmt::format(", with --zero {}", zero) : ""; // ranks reduce by it, in one order
+  require_equal(rank_views(ranks, registry, device, resolved.hash + how));
 }
 
 } // namespace fvlm::train

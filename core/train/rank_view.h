@@ -27,6 +27,6 @@ void require_equal(const std::vector<RankView>& views);
 
 // Both of these, where there are several ranks.
 void require_equal_views(const dist::Ranks& ranks, const recipe::Resolved& resolved, const Registry& registry,
-                         at::Device device);
+                         at::Device device, int64_t zero);
 
 } // namespace fvlm::train

@@ -47,7 +47,7 @@ class Run {
   TrainReport train() {
     const auto started = std::chrono::steady_clock::now();
     const auto stages = wanted_stages();
-    require_equal_views(ranks_, resolved_, registry_, request_.device);
+    require_equal_views(ranks_, resolved_, registry_, request_.device, request_.zero);
     if (ranks_.context_count() > 1) require_context_parallel(plan_, stages);
     const Place place = open(stages);
     const auto metrics =

@@ -105,12 +105,12 @@ class AbsentGroup : public dist::Group {
   static dist::PendingPointer done() { return std::make_unique<Done>(); }
 };
 
+} // namespace
+
 Sharing first_of(int64_t ranks) {
   static AbsentGroup group;
   return ranks > 1 ? Sharing{&group, 0, ranks, 2, true} : Sharing();
 }
-
-} // namespace
 
 // A step on packs of one size.
 class StepMemory::Step {

@@ -10,6 +10,9 @@
 
 namespace fvlm::train {
 
+// The first of so many ranks with ZeRO-2, of which the others are not there: for sizes alone. Of one: alone.
+Sharing first_of(int64_t ranks);
+
 class StepMemory {
  public:
   // Of a run on `device`, which need not be there. On a CPU the registry's plugins are asked for what they need; on a

@@ -335,6 +335,9 @@ def refuses_different_ranks(runs):
         assert ranks[rank].returncode == 2, said[rank]
         assert re.search(r"rank 1 \(.*\) is not set up as rank 0 \(.*\) is:\n  rank 1 has the plan's hash: ", said[rank]), said[rank]
     assert not (runs.folder / "mixed").exists(), "a step was taken"
+    ranks = start(runs.command("mixed"), 2, lambda rank: ["--zero", "2"] if rank == 1 else [])
+    said = [process.communicate(timeout=60)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2] and "with --zero 2" in said[1], said
 
 
 def doctor_compares_the_ranks(runs):

@@ -23,7 +23,8 @@ class Budget : public SmallRun {
  protected:
   enum class Kernels { reference, plugins };
 
-  StepSizes step(const plan::Plan& plan, const std::string& name, const PackSize& size, Kernels kernels) {
+  StepSizes step(const plan::Plan& plan, const std::string& name, const PackSize& size, Kernels kernels,
+                 int64_t ranks = 1) {
     const plan::Stage& stage =
         *std::find_if(plan.stages.begin(), plan.stages.end(), [&](const plan::Stage& one) { return one.name == name; });
     RegistryOptions options;
@@ -33,7 +34,7 @@ class Budget : public SmallRun {
     }
     Registry registry(options);
     registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
-    return measure_step(plan, stage, size, registry);
+    return measure_step(plan, stage, size, registry, ranks);
   }
 
   using Change = std::function<void(plan::Plan&, plan::Stage&)>;
@@ -70,6 +71,18 @@ plan::Recompute every(int64_t nth) {
 
 TEST_F(Budget, NextTokenMatchesMeasured) {
   expect_true("align");
+}
+
+TEST_F(Budget, ShardedGradientsMatchMeasured) {
+  const plan::Plan plan = resolved(larger()).plan;
+  for (const char* stage : {"align", "instruct", "prefer"}) {
+    const StepSizes one = step(plan, stage, {4, 64}, Kernels::reference),
+                    eighth = step(plan, stage, {4, 64}, Kernels::reference, 8);
+    fmt::print("{}: {} bytes measured, {} of one of 8 ranks, {} estimated\n", stage, one.measured, eighth.measured,
+               eighth.estimated);
+    EXPECT_NEAR(eighth.ratio(), 1, 0.05) << eighth.estimated << " estimated, " << eighth.measured << " measured";
+    EXPECT_LT(eighth.measured, one.measured);
+  }
 }
 
 TEST_F(Budget, TextAloneMatchesMeasured) {

@@ -29,14 +29,15 @@ struct StepSizes {
 };
 
 // On a full pack. Two steps are taken and the second is measured, when all workspaces have their size.
+// `ranks`: of the first of so many with ZeRO-2.
 inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, const PackSize& size,
-                              Registry& registry) {
+                              Registry& registry, int64_t ranks = 1) {
   const c10::InferenceMode without_autograd;
   const auto description = describe(plan);
   TensorMemory memory;
   const auto operations = make_operations(plan, registry, at::kCPU);
   const MakeModel begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
-  auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
+  auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin, first_of(ranks));
   const int64_t image = plan.model.image_size;
   const int64_t rows = visual_rows(plan.model).per_frame;
   const SyntheticPack pack =
@@ -63,14 +64,16 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
   PartTimes times;
   for (int i = 0; i < 2; ++i) {
     memory.reset_peak();
+    GradientReduction* reduction = made.optimization->reduction();
+    if (reduction) reduction->begin_step(1);
     computer.begin_step();
-    computer.forward_backward(pack.host, counts, 1, times);
+    computer.forward_backward(pack.host, counts, 1, times, false, reduction);
     if (quantized) quantized->pass_gradients();
     made.optimization->step(made.optimization->base_rates(), 1, 1, computer.sums());
     EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm()));
   }
   const int64_t measured = memory.peak();
-  StepMemory estimate(plan, stage, description, registry, budget::Device::cpu);
+  StepMemory estimate(plan, stage, description, registry, budget::Device::cpu, ranks);
   return {estimate.of(size, 0, stage.activation_checkpointing).peak, measured};
 }
 
