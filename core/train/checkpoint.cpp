@@ -199,7 +199,7 @@ void write_checkpoint(const fs::path& folder, const Snapshot& snapshot) {
 
 void write_checkpoint(const fs::path& folder, const Snapshot& snapshot, CheckpointExchange& exchange,
                       const std::function<void(int64_t step)>& before_part) {
-  exchange.begin();
+  exchange.begin(fmt::format("stage {}, step {}", snapshot.state.stage, snapshot.state.step));
   if (exchange.is_first())
     write_first_part(folder, snapshot, exchange, before_part);
   else

@@ -39,6 +39,11 @@ CheckpointExchange::CheckpointExchange(const dist::Ranks& ranks)
     : CheckpointExchange(ranks.store("checkpoints"), ranks.rank(), ranks.count(), ranks.timeout(),
                          [&ranks] { return ranks.failure(); }) {}
 
+void CheckpointExchange::begin(std::string name) {
+  ++number_;
+  name_ = std::move(name);
+}
+
 std::string CheckpointExchange::key(const std::string& name) const {
   return fmt::format("{}/{}", number_, name);
 }
@@ -50,8 +55,8 @@ std::string CheckpointExchange::wait_for(const std::string& key, const std::stri
       if (const auto found = store_->get(key)) return *found;
       if (const auto failure = failure_()) throw LostRank(*failure);
       if (Clock::now() > until)
-        throw LostRank(
-            fmt::format("{} within {}", what, human_duration(std::chrono::duration<double>(timeout_).count())));
+        throw LostRank(fmt::format("{} of {} within {}", what, name_,
+                                   human_duration(std::chrono::duration<double>(timeout_).count())));
       std::this_thread::sleep_for(20ms);
     }
   } catch (const LostRank&) {
@@ -74,7 +79,7 @@ void CheckpointExchange::announce(const std::string& folder) {
 }
 
 std::string CheckpointExchange::folder() {
-  return wait_for(key("folder"), "rank 0 has not begun the checkpoint that all ranks write");
+  return wait_for(key("folder"), "rank 0 has not begun the checkpoint");
 }
 
 void CheckpointExchange::report(const std::string& file, const WrittenFile& written) {

@@ -34,7 +34,8 @@ class CheckpointExchange {
   int64_t ranks() const { return ranks_; }
   bool is_first() const { return rank_ == 0; }
 
-  void begin() { ++number_; } // the next checkpoint
+  // The next checkpoint, as messages name it: "stage align, step 3".
+  void begin(std::string name);
   // The first rank has made the folder that the parts belong into; empty: it could not.
   void announce(const std::string& folder);
   // Waits for that. [other ranks]
@@ -53,6 +54,7 @@ class CheckpointExchange {
 
   std::unique_ptr<dist::KeyValueStore> store_;
   int64_t rank_, ranks_, number_ = 0;
+  std::string name_; // of that checkpoint
   std::chrono::milliseconds timeout_;
   std::function<std::optional<std::string>()> failure_;
 };

@@ -264,7 +264,7 @@ def names_the_failed_rank(runs):
               ("setup", "hang", 1, "start")]
     waited_later = [("evaluation", "hang", 1, "evaluation, stage instruct, step 4"),
                     ("checkpoint", "hang", 1, "checkpoint, stage align, step 3"),
-                    ("writing", "hang", 1, "has not written its part of the checkpoint"),
+                    ("writing", "hang", 1, "has not written its part of the checkpoint of stage align, step 3"),
                     ("writing", "stop", 1, "stage align, step")]
     noticed = [("setup", "exit", 1, "start"), ("data", "throw", 1, "loading data, stage align, step 2"),
                ("pack", "throw", 0, "forward and backward, stage align, step 2"),  # rank 0 serves the store

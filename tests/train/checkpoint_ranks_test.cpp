@@ -160,7 +160,7 @@ class Exchange : public testing::Test {
   CheckpointExchange of(int64_t rank, std::chrono::milliseconds timeout = 60s) {
     CheckpointExchange exchange(std::make_unique<test::MemoryStore>(shared_), rank, 3, timeout,
                                 [this] { return failure_; });
-    exchange.begin();
+    exchange.begin("stage align, step 3");
     return exchange;
   }
   template <class Wait>
@@ -192,9 +192,11 @@ TEST_F(Exchange, WaitsForTheFolderAndAllParts) {
 
 TEST_F(Exchange, NamesWhoeverIsLostOrTakesTooLong) {
   CheckpointExchange first = of(0, 50ms), second = of(1, 50ms);
-  EXPECT_THAT(lost([&] { second.folder(); }), HasSubstr("rank 0 has not begun the checkpoint"));
+  EXPECT_THAT(lost([&] { second.folder(); }),
+              HasSubstr("rank 0 has not begun the checkpoint of stage align, step 3 within"));
   second.report("training_state/b", {11, 5});
-  EXPECT_THAT(lost([&] { first.wait_for_parts(); }), HasSubstr("rank 2 has not written its part of the checkpoint"));
+  EXPECT_THAT(lost([&] { first.wait_for_parts(); }),
+              HasSubstr("rank 2 has not written its part of the checkpoint of stage align, step 3 within"));
   failure_ = "rank 2 gives no sign of life";
   CheckpointExchange patient = of(0);
   EXPECT_THAT(lost([&] { patient.wait_for_parts(); }), HasSubstr("rank 2 gives no sign of life"));
