@@ -79,12 +79,12 @@ std::vector<fs::path> template_files(const fs::path& templates, const std::strin
 } // namespace
 
 int run_plugin_new(Arguments arguments) {
-  Options options("plugin new KIND NAME [--lang c|cpp|cuda] [--dir D]",
+  Options options("plugin new KIND NAME [--lang c|cpp|cuda|rust|zig] [--dir D]",
                   "Create a plugin from a template: it builds, works and passes `plugin check`.",
                   "plugin new attention attention-mine --lang cpp");
   options.positional("KIND", "attention, kernels, loss, optimizer, packer, quantizer or video")
       .positional("NAME", "the plugin's name in recipes; by convention KIND-SOMETHING")
-      .value("lang", "LANG", "c (the default), cpp or cuda")
+      .value("lang", "c|cpp|cuda|rust|zig", "the language; default c. rust and zig: of the kind kernels")
       .value("dir", "D", "the folder to create; default: NAME in the current folder");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
@@ -96,7 +96,8 @@ int run_plugin_new(Arguments arguments) {
   check_name(name);
   if (!fs::exists(templates / kind / lang))
     throw Error(ErrorKind::usage, fmt::format("there is no template of a {} plugin in {}", kind, lang))
-        .advise(fmt::format("a {} runs on the host only: use --lang {}", kind, join_or(folders_of(templates / kind))));
+        .advise(fmt::format("{}use --lang {}", lang == "cuda" ? fmt::format("a {} runs on the host only: ", kind) : "",
+                            join_or(folders_of(templates / kind))));
 
   const fs::path folder = parsed->value_or("dir", name);
   if (fs::exists(fs::symlink_status(folder)))

@@ -53,6 +53,13 @@ void expect_it_keeps_its_promises(const fs::path& folder, const std::string& nam
   EXPECT_EQ(plugin->table("fvlm.nothing/1"), nullptr);
 }
 
+// Zig, as a program or as PyPI's ziglang; empty: none.
+std::string zig() {
+  for (const std::string& command : {std::string("zig"), std::string(FVLM_PYTHON) + " -m ziglang"})
+    if (run(command + " version").status == 0) return command;
+  return "";
+}
+
 struct Built {
   const char* lang;
   std::string tools; // arguments of make
@@ -68,14 +75,16 @@ class TemplateTest : public PluginBuilder, public testing::WithParamInterface<Bu
 
 TEST_P(TemplateTest, BuildsUnchangedAndExportsItsEntryPointOnly) {
   const Built& built = GetParam();
-  if (!has_tool(built.needs)) GTEST_SKIP() << built.needs << " is not installed";
+  const std::string needs = built.needs;
+  if (needs == "zig" ? zig().empty() : !has_tool(needs)) GTEST_SKIP() << needs << " is not installed";
+  const std::string tools = built.tools + (needs == "zig" ? " ZIG='" + zig() + "'" : "");
   for (const std::string& kind : kinds) {
     const std::string lang = built.lang, name = kind + "-" + built.label;
     if (!fs::exists(build / "share/fvlm/template" / kind / lang)) continue;
     SCOPED_TRACE(name);
     const fs::path made = folder / name;
     ASSERT_EQ(plugin_new({kind, name, "--lang", lang, "--dir", made.string()}), 0);
-    const Result make = run("make " + built.tools, made);
+    const Result make = run("make " + tools, made);
     ASSERT_EQ(make.status, 0) << make.output;
     EXPECT_EQ(make.output.find("warning:"), std::string::npos) << make.output;
     EXPECT_EQ(exported(made / (name + ".so")), std::set<std::string>{FVLM_PLUGIN_ENTRY});
@@ -93,7 +102,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Built{"cuda",
                           "NVCCFLAGS='-O1 -Werror all-warnings -Xcompiler -Wall,-Wextra' "
                           "ARCHITECTURES=-gencode=arch=compute_90a,code=sm_90a",
-                          "/usr/local/cuda/bin/nvcc", "nvcc"}),
+                          "/usr/local/cuda/bin/nvcc", "nvcc"},
+                    Built{"rust", "RUSTFLAGS='-C opt-level=1 -D warnings'", "rustc", "rustc"},
+                    Built{"zig", "ZIGFLAGS='-O ReleaseSafe'", "zig", "zig"}),
     [](const auto& tried) { return tried.param.label; });
 
 // As the README of a template says: make, then plugin check.
@@ -101,9 +112,11 @@ class TemplateCheck : public PluginBuilder, public testing::WithParamInterface<s
 
 TEST_P(TemplateCheck, PassesPluginCheckUnchanged) {
   const auto& [kind, lang] = GetParam();
+  if (lang == "rust" && !has_tool("rustc")) GTEST_SKIP() << "rustc is not installed";
+  if (lang == "zig" && zig().empty()) GTEST_SKIP() << "zig is not installed";
   const std::string name = kind + "-mine";
   ASSERT_EQ(plugin_new({kind, name, "--lang", lang, "--dir", (folder / name).string()}), 0);
-  const Result make = run("make", folder / name);
+  const Result make = run(lang == "zig" ? "make ZIG='" + zig() + "'" : "make", folder / name);
   ASSERT_EQ(make.status, 0) << make.output;
   const Result check = run("NO_COLOR=1 '" + (build / "bin/fvlm-engine").string() + "' plugin check .", folder / name);
   EXPECT_EQ(check.status, 0) << check.output;
@@ -112,6 +125,10 @@ TEST_P(TemplateCheck, PassesPluginCheckUnchanged) {
 
 INSTANTIATE_TEST_SUITE_P(Templates, TemplateCheck,
                          testing::Combine(testing::ValuesIn(kinds), testing::Values("c", "cpp")),
+                         [](const auto& tried) { return std::get<0>(tried.param) + "_" + std::get<1>(tried.param); });
+
+INSTANTIATE_TEST_SUITE_P(OtherLanguages, TemplateCheck,
+                         testing::Combine(testing::Values("kernels"), testing::Values("rust", "zig")),
                          [](const auto& tried) { return std::get<0>(tried.param) + "_" + std::get<1>(tried.param); });
 
 using CheckOnly = PluginBuilder;
@@ -206,7 +223,9 @@ TEST_F(PluginNew, SuggestsKindsAndLanguagesAndExplainsTheMissingCudaPacker) {
   EXPECT_NE(
       refusal({"tokenizer", "x", "--dir", dir}).find("attention, kernels, loss, optimizer, packer, quantizer or video"),
       std::string::npos);
-  EXPECT_NE(refusal({"loss", "x", "--lang", "rust", "--dir", dir}).find("c, cpp or cuda"), std::string::npos);
+  EXPECT_NE(refusal({"loss", "x", "--lang", "go", "--dir", dir}).find("c, cpp, cuda, rust or zig"), std::string::npos);
+  const std::string no_template = refusal({"loss", "x", "--lang", "rust", "--dir", dir});
+  EXPECT_NE(no_template.find("use --lang c, cpp or cuda"), std::string::npos) << no_template;
   const std::string text = refusal({"packer", "x", "--lang", "cuda", "--dir", dir});
   EXPECT_NE(text.find("runs on the host only"), std::string::npos) << text;
   EXPECT_NE(text.find("--lang c or cpp"), std::string::npos) << text;
