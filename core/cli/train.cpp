@@ -53,7 +53,7 @@ void print(const train::TrainReport& report, const fs::path& folder, bool resume
 
 // --find-batch starts no run, so options about one are rejected.
 void refuse_beside_find_batch(const ParsedOptions& parsed) {
-  for (const char* option : {"run-dir", "from", "resume", "max-steps"})
+  for (const char* option : {"run-dir", "from", "resume", "max-steps", "profile"})
     if (parsed.value(option))
       throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
   for (const char* option : {"allow-plan-change", "dry-run"})
@@ -109,8 +109,8 @@ Options train_options() {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero [1|2]]\n"
-      "      [--context-parallel N] [--rank-timeout SECONDS] [--page [ADDRESS:]PORT] [--set PATH=VALUE]\n"
-      "      [--arg NAME=VALUE] [--json]",
+      "      [--context-parallel N] [--rank-timeout SECONDS] [--profile STEPS] [--page [ADDRESS:]PORT]\n"
+      "      [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
       "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
       "torchrun or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a\n"
       "closed terminal saves a checkpoint and exits with 75; a second Ctrl-C exits at once.",
@@ -137,6 +137,9 @@ Options train_options() {
              "of several ranks: N that follow each other share the rows of each pack, for long texts (ring attention)")
       .value("page", "[ADDRESS:]PORT",
              "serve a page that follows the run and can stop it; beyond this machine with FVLM_PAGE_PASSWORD")
+      .value("profile", "STEPS",
+             "write trace.json into the run folder, in Chrome's format: what host and GPU did in these steps of this\n"
+             "                         call, 10-14, or in the first N")
       .value("rank-timeout", "SECONDS",
              "of several ranks: take one for lost that keeps the others waiting; default 600")
       .flag("json", "print one JSON document on standard output");
@@ -170,6 +173,7 @@ int train_stages(Arguments arguments) {
   if (parsed->value("max-steps") && request.max_steps < 0)
     throw Error(ErrorKind::usage, "--max-steps: expected 0 or more");
   request.allow_plan_change = parsed->flag("allow-plan-change");
+  if (const auto steps = parsed->value("profile")) request.profile = train::step_range(*steps);
   if (const std::string zero = parsed->value_or("zero", "0"); zero == "0" || zero == "1" || zero == "2")
     request.zero = zero[0] - '0';
   else

@@ -76,6 +76,8 @@ class Run {
                        request_.max_steps,
                        request_.write_patience,
                        opened_.record.id};
+    std::optional<StepTrace> trace;
+    if (request_.profile && leads()) context.trace = &trace.emplace(*request_.profile, request_.folder / "trace.json");
     const StopSignals signals;
     TrainReport report;
     for (size_t i = 0; i < place.stage; ++i) context.samples_before += stages[i]->samples;
@@ -118,6 +120,7 @@ class Run {
       write_report();
     }
     metrics->flush();
+    if (trace) trace->report();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     return report;
   }

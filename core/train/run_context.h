@@ -11,6 +11,7 @@
 #include "report/metrics_log.h"
 #include "report/progress_line.h"
 #include "train/checkpoint_writer.h"
+#include "train/step_trace.h"
 
 #include <c10/core/Device.h>
 
@@ -39,6 +40,7 @@ struct RunContext {
   int64_t steps_left = 0; // that this process may take; negative: any number
   std::chrono::milliseconds write_patience = std::chrono::minutes(10); // of the last checkpoint of a stage
   std::string run_id;
+  StepTrace* trace = nullptr;              // null: none is recorded
   int64_t samples_before = 0, samples = 0; // planned: of the stages before this one, of all that are to run
 
   // Into the metrics and, as a warning, into the log.

@@ -89,8 +89,9 @@ void ThreadReplicas::forward_backward(const HostPack& host, const StepCounts& co
       computers_[i]->forward_backward(parts[i], counts, scale, own_times, measure_attention && i == 0);
   };
   for (size_t thread = 1; thread < threads; ++thread)
-    threads_[thread - 1]->start([&work, thread] {
-      PartTimes discarded;
+    threads_[thread - 1]->start([&work, &times, thread] {
+      PartTimes discarded; // but for its spans
+      discarded.set_spans(times.spans());
       work(thread, discarded);
     });
   std::exception_ptr first_error;

@@ -128,31 +128,39 @@ StageEnd Trainer::run() {
 StageEnd Trainer::train() {
   open_loader(state_.cursor);
   begin_together();
-  bool ends_here = false;
-  while (!ends_here) {
-    if (stop_requested() || context_.steps_left == 0) return stop();
-    auto loaded = next_pack();
-    if (!loaded) break;
-    const bool is_computed = forward_backward(*loaded);
-    if (is_computed && !loaded->last) continue;
-    const StepTotals totals = total(*loaded, is_computed);
-    if (totals.begins_anew()) {
-      loaded.reset();
-      open_loader(state_.cursor);
-      continue;
-    }
-    if (totals.used.samples == 0 && context_.ranks.are_several()) { // one process skips such a step in its loader
-      assembly_.reset();
-      continue;
-    }
-    PendingStep step = optimizer_step(*loaded, totals);
+  std::optional<StageEnd> end;
+  while (!end)
+    if (context_.trace && context_.trace->is_due())
+      context_.trace->record(times_, [&] { return !(end = advance()); });
+    else
+      end = advance();
+  return *end;
+}
+
+std::optional<StageEnd> Trainer::advance() {
+  if (stop_requested() || context_.steps_left == 0) return stop();
+  auto loaded = next_pack();
+  if (!loaded) return finish(false);
+  const bool is_computed = forward_backward(*loaded);
+  if (is_computed && !loaded->last) return {};
+  const StepTotals totals = total(*loaded, is_computed);
+  if (totals.begins_anew()) {
     loaded.reset();
-    if (context_.steps_left > 0) --context_.steps_left;
-    observe(); // the previous step, while the device computes this one
-    pending_ = std::move(step);
-    if (must_observe_now()) ends_here = !observe();
+    open_loader(state_.cursor);
+    return {};
   }
-  return finish(ends_here);
+  if (totals.used.samples == 0 && context_.ranks.are_several()) { // one process skips such a step in its loader
+    assembly_.reset();
+    return {};
+  }
+  PendingStep step = optimizer_step(*loaded, totals);
+  loaded.reset();
+  if (context_.steps_left > 0) --context_.steps_left;
+  observe(); // the previous step, while the device computes this one
+  pending_ = std::move(step);
+  const bool ends_here = must_observe_now() && !observe();
+  if (context_.trace) context_.trace->end_step(stage_.name);
+  return ends_here ? std::optional(finish(true)) : std::nullopt;
 }
 
 StageEnd Trainer::stop() {
@@ -403,7 +411,7 @@ void Trainer::evaluate() {
     log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }
-  times_.skip_elapsed(); // each result has its own seconds
+  times_.skip_elapsed("evaluation"); // each result has its own seconds
 }
 
 void Trainer::save() {

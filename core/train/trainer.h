@@ -42,6 +42,7 @@ class Trainer {
 
   // The loop and its parts.
   StageEnd train();
+  std::optional<StageEnd> advance(); // by a pack; nothing: the stage goes on
   StageEnd stop();
   StageEnd finish(bool ended_early);
   void open_loader(const Cursor& from);
