@@ -2,8 +2,6 @@
 #include "data/media/decoders.h"
 #include "data/media/exif.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <webp/decode.h>
 
@@ -47,10 +45,6 @@ Decoded decode_webp(std::span<const std::byte> bytes, const DecodeOptions& optio
   if (options.only_size) return decoded;
   if (features.has_animation)
     throw Error(ErrorKind::data, "an animated WebP, which is not read").advise("convert it to a GIF or an mp4");
-  // Its tightest code takes a bit for a macroblock of 256 pixels.
-  if (static_cast<uint64_t>(features.width) * static_cast<uint64_t>(features.height) / 65536 > bytes.size())
-    throw Error(ErrorKind::data, fmt::format("a broken WebP: {} bytes for {} x {} pixels", bytes.size(), features.width,
-                                             features.height));
   const bool has_alpha = options.white_background && features.has_alpha;
   const int stride = features.width * (has_alpha ? 4 : 3);
   std::vector<uint8_t>& pixels = decoded.image.rgb;

@@ -138,6 +138,7 @@ Chunk read_chunk(ThriftReader& thrift, uint64_t file_size) {
     });
   });
   const int64_t begin = dictionary > 0 ? std::min(dictionary, pages) : pages;
+  if (chunk.values == 0) return {};
   if (begin < 4 || size < 0 || static_cast<uint64_t>(begin) > file_size ||
       static_cast<uint64_t>(size) > file_size - static_cast<uint64_t>(begin))
     not_whole("a column lies outside of the file");
@@ -200,6 +201,7 @@ Metadata read_metadata(const RetryingFile& file) {
     else
       thrift.skip(type);
   });
+  if (thrift.position() != footer.size()) not_whole("its footer is damaged");
   metadata.columns = Schema(std::move(elements)).columns();
   for (const RowGroup& group : metadata.groups)
     if (group.chunks.size() != metadata.columns.size()) not_whole("a row group has another number of columns");

@@ -122,6 +122,8 @@ void ColumnPages::list() {
     const PageHeader header = header_at(at, at);
     if (header.kind == PageHeader::Kind::dictionary) dictionary_header_ = header;
     if (header.kind != PageHeader::Kind::data && header.kind != PageHeader::Kind::data_v2) continue;
+    constexpr uint64_t max_values = uint64_t{1} << 26; // runs of one value take no bytes to speak of
+    if (header.values > max_values) damaged_page("it has too many values");
     if (header.values > static_cast<uint64_t>(chunk_.values - values))
       damaged_page("it has more values than its column");
     values += static_cast<int64_t>(header.values);

@@ -24,9 +24,10 @@ struct NumberedFrame {
 std::optional<int64_t> frame_number(const std::string& name) {
   int64_t number = 0;
   auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  bool good = error == std::errc{} && number >= 0 && name[0] != '-' && end < name.data() + name.size() && *end == '.' &&
-              is_image(std::string(end + 1, name.data() + name.size()));
-  return good ? std::optional(number) : std::nullopt;
+  if (error != std::errc{} || number < 0 || name[0] == '-' || end == name.data() + name.size() || *end != '.')
+    return std::nullopt;
+  const std::string ending(end + 1, name.data() + name.size());
+  return is_image(ending) || ending == "gif" ? std::optional(number) : std::nullopt;
 }
 
 // The first number that a steady step from the first two on would have, and which is not there.

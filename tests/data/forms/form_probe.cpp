@@ -32,7 +32,7 @@ int main(int, char** argv) {
         encode_bytes(json);
         fmt::print("{}\n", json.dump());
       } catch (const Error& error) {
-        fmt::print("broken: {}\n", error.text());
+        fmt::print("broken: {}; {}\n", error.what(), error.advice());
       }
     return 0;
   } catch (const Error& error) {

@@ -126,6 +126,7 @@ void time_one(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() >= 6 && words[0] == "decode") return decode_all(words), 0;
+  if (words.size() >= 6 && words[0] == "animate") return animate(words), 0;
   if (words.size() >= 4 && words[0] == "process") {
     try {
       return process_all(words), 0;

@@ -144,7 +144,7 @@ TEST(Rules, SomethingTrains) {
 TEST(Rules, SourceNamesShardsOfOneKind) {
   EXPECT_THAT(of_stage({mix({table(12, "", {key("weight", 12, 1)})})}),
               ElementsAre("r.lua:12: stages.align.data.sources[1]: no shards: the source is empty\n"
-                          "  name tar files: { \"clips/{0000..0999}.tar\" } or { text = \"chat/*.tar\" }"));
+                          "  name files: { \"clips/{0000..0999}.tar\" } or { text = \"chat/*.tar\" }"));
   EXPECT_THAT(
       of_stage({mix({table(12, "", {key("text", 12, "t.tar")}, {value(12, "a.tar")})})}),
       ElementsAre(
