@@ -94,8 +94,8 @@ void StepTrace::record(PartTimes& times, const std::function<bool()>& advance) {
   };
   for (device::Activity& activity : activities) {
     const Span span{std::move(activity.name), on_host(activity.begin), on_host(activity.end), ""};
-    auto row = std::find_if(device_.begin(), device_.end(),
-                            [&](const auto& spans) { return spans.back().end <= span.begin; });
+    auto row =
+        std::find_if(device_.begin(), device_.end(), [&](const auto& spans) { return spans.back().end <= span.begin; });
     if (row == device_.end()) row = device_.emplace(row);
     row->push_back(span);
   }
@@ -155,7 +155,9 @@ void StepTrace::write() const {
   text += R"({"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "host"}},)";
   text += "\n";
   for (size_t i = 0; i < host_.size(); ++i) row(1, i, i == 0 ? "training" : fmt::format("replica {}", i), host_[i]);
-  if (!device_.empty()) text += R"({"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "GPU"}},)" "\n";
+  if (!device_.empty())
+    text += R"({"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "GPU"}},)"
+            "\n";
   for (size_t i = 0; i < device_.size(); ++i) row(2, i, fmt::format("kernels and copies {}", i + 1), device_[i]);
   text.erase(text.rfind(','), 1);
   write_file_atomic(file_, text + "]}\n");

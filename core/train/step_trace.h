@@ -1,5 +1,5 @@
-// A trace of some training steps in Chrome's format (chrome://tracing, ui.perfetto.dev): what the host's threads did, by the
-// parts of PartTimes, and on a GPU every kernel and copy.
+// A trace of some training steps in Chrome's format (chrome://tracing, ui.perfetto.dev): what the host's threads did,
+// by the parts of PartTimes, and on a GPU every kernel and copy.
 #pragma once
 #include "base/part_times.h"
 #include "device/runtime.h"

@@ -73,7 +73,8 @@ TEST(MediaFile, RefusesOtherFilesByPath) {
   write_bytes(folder / "words", "no media");
   std::filesystem::create_directory(folder / "empty");
   EXPECT_THAT(refused(folder / "half.png", {.image_size = 4}), HasSubstr("half.png"));
-  EXPECT_THAT(refused(folder / "words"), testing::AllOf(HasSubstr("words"), HasSubstr("needs a plugin that decodes videos")));
+  EXPECT_THAT(refused(folder / "words"),
+              testing::AllOf(HasSubstr("words"), HasSubstr("needs a plugin that decodes videos")));
   EXPECT_THAT(refused(folder / "empty"), testing::AllOf(HasSubstr("empty"), HasSubstr("no image in this folder")));
   EXPECT_THAT(refused(folder / "nowhere"), HasSubstr("nowhere"));
 }
