@@ -110,8 +110,13 @@ void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const Skin
     launch.split = packed.cols >= 4096 ? 2 : 1;
     return launch.run<8, 4, 32, 1, 2, 4>();
   }
-  if (packed.bits == 4) return wide ? launch.run<4, 1, 128, 2, 1, 6>() : launch.run<4, 1, 16, 1, 4, 6>();
+  const bool is_small = packed.rows * packed.cols < least_codes * 2;
+  if (packed.bits == 4) {
+    if (wide) return launch.run<4, 1, 128, 2, 1, 6>();
+    return is_small ? launch.run<4, 1, 32, 1, 4, 4>() : launch.run<4, 1, 16, 1, 4, 10>();
+  }
   if (wide) return launch.run<8, 1, 64, 1, 2, 4>();
+  if (is_small) return launch.run<8, 1, 32, 1, 2, 8>();
   launch.split = packed.cols >= 4096 ? 2 : 1;
   launch.run<8, 1, 16, 1, 4, 6>();
 }
