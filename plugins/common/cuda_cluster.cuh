@@ -61,6 +61,15 @@ struct Cluster {
     return *reinterpret_cast<const float4*>(local);
 #endif
   }
+  __device__ static float load_float(const float* local, [[maybe_unused]] int rank) {
+#if __CUDA_ARCH__ >= 900
+    float value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote_address(local, rank)));
+    return value;
+#else
+    return *local;
+#endif
+  }
   // Stores to that address.
   __device__ static void store(float* local, [[maybe_unused]] int rank, float value) {
 #if __CUDA_ARCH__ >= 900

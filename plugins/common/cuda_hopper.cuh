@@ -106,6 +106,14 @@ __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column,
       "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(shared_address(&barrier))
       : "memory");
 }
+// The same for a matrix of four dimensions.
+__device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, int plane, int volume,
+                                Barrier& barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+               "%5}], [%6];" ::"r"(shared_address(to)),
+               "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(volume), "r"(shared_address(&barrier))
+               : "memory");
+}
 // Multicast: the box is written to the same address in each block of the cluster whose bit is set in `blocks`, and each
 // block's own barrier counts the bytes.
 __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier,

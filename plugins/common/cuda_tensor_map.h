@@ -24,13 +24,13 @@ inline bool tma_compatible(const void* data, std::int64_t row_stride) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_stride > 0 && row_stride % 8 == 0;
 }
 
-// A matrix of two or three dimensions, innermost dimension first. `strides` holds the byte strides of the outer
+// A matrix of two to four dimensions, innermost dimension first. `strides` holds the byte strides of the outer
 // dimensions.
 struct TensorMapShape {
   CUtensorMapDataType type;
   int dimensions;
-  cuuint64_t sizes[3], strides[2];
-  cuuint32_t box[3];
+  cuuint64_t sizes[4], strides[3];
+  cuuint32_t box[4];
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 
   CUtensorMap encode(void* data) const {
@@ -42,7 +42,7 @@ struct TensorMapShape {
           "cuTensorMapEncodeTiled");
       return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
     }();
-    const cuuint32_t element_strides[] = {1, 1, 1};
+    const cuuint32_t element_strides[] = {1, 1, 1, 1};
     CUtensorMap map;
     const CUresult result = encode_tiled(&map, type, static_cast<cuuint32_t>(dimensions), data, sizes, strides, box,
                                          element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,

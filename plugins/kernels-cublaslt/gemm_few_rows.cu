@@ -1,6 +1,6 @@
 // gemm_few_rows.cu: matrix products of up to 32 rows in 16 bits. Such a product is limited by the time to read the
-// weight once. A block computes 16 or 32 columns of y for all rows; its warps share the inner dimension, read weight
-// and x straight into fragments of mma.sync, and add up in shared memory.
+// weight once. A block computes 16 or 32 columns of y, for all rows or 16 of them; its warps share the inner dimension,
+// read weight and x straight into fragments of mma.sync, and add up in shared memory.
 //
 // A thread reads 16 bytes, eight numbers of a row, where mma.sync wants four pairs that lie apart. A sum does not
 // depend on the order of its terms, so weight and x simply agree on another one.
@@ -67,6 +67,7 @@ struct Block {
   const Problem& p;
   const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
   const int group = lane / 4, in_chunk = lane % 4 * pack, first_column = static_cast<int>(blockIdx.x) * outputs;
+  const int first_row = static_cast<int>(blockIdx.y) * rows;
   const T* rows_of_weight[column_tiles][2];
   uint4 weight[in_flight][column_tiles][2], x[x_in_flight][row_tiles], scale[x_in_flight];
   float products[row_tiles][column_tiles][4] = {}, squares[row_tiles] = {};
@@ -101,7 +102,7 @@ struct Block {
     const int k = begin_of(number) + in_chunk;
 #pragma unroll
     for (int tile = 0; tile < row_tiles; ++tile) {
-      const int row = tile * tile_rows + group;
+      const int row = first_row + tile * tile_rows + group;
       x[i][tile] = k < p.inner && row < p.rows
                        ? *reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + row * p.x_stride + k)
                        : uint4{};
@@ -160,7 +161,7 @@ struct Block {
     return {index / outputs, index % outputs};
   }
   __device__ bool exists(const Place& at) const {
-    return at.row < p.rows && first_column + at.column < p.width;
+    return at.row < rows && first_row + at.row < p.rows && first_column + at.column < p.width;
   }
 
   // A row's product with a column of the block, of which `column` is the number in the weight.
@@ -182,11 +183,11 @@ template <class T, int row_tiles, int column_tiles, bool normed, bool swiglu>
 __global__ void __launch_bounds__(threads, 2) few_rows_kernel(const __grid_constant__ Problem p) {
   using Own = Block<T, row_tiles, column_tiles, normed, swiglu>;
   __shared__ typename Own::Sums sums;
-  start_next_kernel();
   Own own(p);
 #pragma unroll
   for (int i = 0; i < Own::in_flight; ++i) own.load_weight_of(i, i);
   wait_for_previous_kernel();
+  start_next_kernel();
 #pragma unroll
   for (int i = 0; i < Own::x_in_flight; ++i) own.load_x_of(i, i);
 
@@ -194,8 +195,8 @@ __global__ void __launch_bounds__(threads, 2) few_rows_kernel(const __grid_const
 #pragma unroll
   for (int i = 0; i < Own::own_outputs; ++i)
     if (const auto at = own.place(i); p.residual && own.exists(at))
-      residual[i] = static_cast<float>(
-          static_cast<const T*>(p.residual)[at.row * p.residual_stride + own.first_column + at.column]);
+      residual[i] = static_cast<float>(static_cast<const T*>(
+          p.residual)[(own.first_row + at.row) * p.residual_stride + own.first_column + at.column]);
   for (int number = 0; own.begin_of(number) < p.inner; number += Own::in_flight)
 #pragma unroll
     for (int i = 0; i < Own::in_flight; ++i) {
@@ -217,7 +218,7 @@ __global__ void __launch_bounds__(threads, 2) few_rows_kernel(const __grid_const
       value *= sigmoid<T>(value) * own.total(sums, at.row, at.column + tile_columns, column + p.width);
     else
       value += residual[i];
-    static_cast<T*>(p.y)[at.row * p.y_stride + column] = T(value);
+    static_cast<T*>(p.y)[(own.first_row + at.row) * p.y_stride + column] = T(value);
   }
 }
 
@@ -225,7 +226,9 @@ template <class T, int row_tiles, int column_tiles, bool normed, bool swiglu>
 void launch(const Device& device, const Problem& p, bool starts_early) {
   constexpr int outputs = swiglu ? tile_columns : column_tiles * tile_columns;
   cudaLaunchConfig_t config{};
-  config.gridDim = {static_cast<unsigned>((p.width + outputs - 1) / outputs), 1, 1};
+  constexpr int rows = row_tiles * tile_rows;
+  config.gridDim = {static_cast<unsigned>((p.width + outputs - 1) / outputs),
+                    static_cast<unsigned>((p.rows + rows - 1) / rows), 1};
   config.blockDim = {threads, 1, 1};
   config.stream = device.stream;
   cudaLaunchAttribute early = may_start_early();
@@ -250,10 +253,11 @@ void launch(const Device& device, const Problem& p, bool swiglu, bool starts_ear
 
 } // namespace
 
-bool few_rows_supports(const SkinnyGemmShape& shape) {
+bool few_rows_supports(const SkinnyGemmShape& shape, bool is_hopper) {
   return sdk::is_one_of<BFloat16, Half>(shape.dtype) && !shape.weight_transposed && shape.inner % pack == 0 &&
          (shape.rows <= most_skinny_rows ||
-          (shape.rows <= most_rows && shape.inner * shape.width <= most_numbers_of_weight));
+          (shape.rows <= most_rows && shape.inner * shape.width <= most_numbers_of_weight) ||
+          (is_hopper && streamed_few_rows_supports(shape)));
 }
 
 bool few_rows_aligned(const FewRowsGemm& o) {
@@ -264,7 +268,7 @@ bool few_rows_aligned(const FewRowsGemm& o) {
 }
 
 bool few_rows_are_skinny(const SkinnyGemmShape& shape) {
-  return few_rows_supports(shape) && shape.rows <= most_skinny_rows;
+  return few_rows_supports(shape, false) && shape.rows <= most_skinny_rows;
 }
 
 bool few_rows_takes(const SkinnyGemmShape& shape, const SkinnyGemm& o) {
@@ -274,6 +278,7 @@ bool few_rows_takes(const SkinnyGemmShape& shape, const SkinnyGemm& o) {
 
 void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& o) {
   if (shape.rows == 0) return;
+  if (streamed_few_rows_takes(device, shape, o)) return streamed_few_rows_gemm(device, shape, o);
   const Problem p{o.x.data,
                   o.weight.data,
                   o.bias,
@@ -291,7 +296,10 @@ void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const Few
   sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     if (p.rows <= tile_rows) return launch<T, 1>(device, p, o.swiglu, o.starts_early);
-    if (p.rows <= 2 * tile_rows) return launch<T, 2>(device, p, o.swiglu, o.starts_early);
+    // Blocks that share the rows read the weight again, from the L2.
+    const int sixteens = (p.rows + 2 * tile_rows - 1) / (2 * tile_rows),
+              blocks = (p.width + tile_columns - 1) / tile_columns * sixteens;
+    if (sixteens == 1 || blocks <= 2 * device.multiprocessors) return launch<T, 2>(device, p, o.swiglu, o.starts_early);
     launch<T, 4>(device, p, o.swiglu, o.starts_early);
   });
 }

@@ -55,7 +55,7 @@ class KernelsCublasLt : public Kernels {
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
       return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.inner), static_cast<long long>(query.width));
-    if (is_extended(query)) return fits_extended(query);
+    if (is_extended(query)) return fits_extended(query, has_fused_gemms(query.device));
     return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
   }
 
@@ -178,7 +178,7 @@ class KernelsCublasLt : public Kernels {
     return plan_of(call, query);
   }
 
-  bool streams_weight(const Query& query) const { return is_hopper_ && is_decoding_product(query); }
+  bool streams_weight(const Query& query) const { return is_hopper_ && is_decoding_product(query, true); }
 
   bool may_be_custom(const Query& query) const {
     return is_hopper_ && has_backward(query) &&

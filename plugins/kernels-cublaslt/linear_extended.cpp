@@ -7,7 +7,7 @@ namespace fvlm::plugins {
 
 using namespace fvlm::sdk;
 
-Support fits_extended(const fvlm_kernels_query& query) {
+Support fits_extended(const fvlm_kernels_query& query, bool is_hopper) {
   constexpr std::uint32_t alone = FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL;
   if ((query.options & ~alone) || ((query.options & FVLM_WITH_SWIGLU) && has_residual(query)))
     return refuse("a norm or SwiGLU together with options %#x is not supported", query.options);
@@ -15,10 +15,10 @@ Support fits_extended(const fvlm_kernels_query& query) {
     return refuse("a norm or SwiGLU in %s is not supported: expected bfloat16", name_of(query.dtype));
   SkinnyGemmShape shape = skinny_forward_shape(query);
   if (query.options & FVLM_WITH_SWIGLU) shape.width *= 2;
-  if (!few_rows_supports(shape) || shape.width > INT32_MAX)
+  if (!few_rows_supports(shape, is_hopper) || shape.width > INT32_MAX)
     return refuse(
         "a norm or SwiGLU with %lld rows of %lld and %lld columns is not supported: expected at most 8 rows, or "
-        "32 where the weight is small, of a multiple of 8",
+        "32 where the weight is small or the device has TMA, of a multiple of 8",
         static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(shape.width));
   return accept(200, "one kernel for few rows");
 }
@@ -43,9 +43,9 @@ FewRowsGemm extended_product(const fvlm_kernels_query& query, const fvlm_linear_
   return o;
 }
 
-bool is_decoding_product(const fvlm_kernels_query& query) {
+bool is_decoding_product(const fvlm_kernels_query& query, bool is_hopper) {
   constexpr std::uint32_t simple = FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL;
-  return !(query.options & ~simple) && few_rows_supports(skinny_forward_shape(query));
+  return !(query.options & ~simple) && few_rows_supports(skinny_forward_shape(query), is_hopper);
 }
 
 } // namespace fvlm::plugins

@@ -7,12 +7,12 @@
 namespace fvlm::plugins {
 
 // Of a query with FVLM_WITH_NORM or FVLM_WITH_SWIGLU.
-sdk::Support fits_extended(const fvlm_kernels_query& query);
+sdk::Support fits_extended(const fvlm_kernels_query& query, bool is_hopper);
 // Its product, with checked operands.
 FewRowsGemm extended_product(const fvlm_kernels_query& query, const fvlm_linear_forward& arguments);
 
 // Whether a forward without these options belongs to a step of generation. Its kernel is not measured against others,
 // since most of its advantage is that it starts while the one before it is running.
-bool is_decoding_product(const fvlm_kernels_query& query);
+bool is_decoding_product(const fvlm_kernels_query& query, bool is_hopper);
 
 } // namespace fvlm::plugins

@@ -64,4 +64,9 @@ bool mma_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear&
 void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear,
                 int multiprocessors);
 
+// In bfloat16 on Hopper, for large weights and at most 32 tokens. The weight is read before the previous kernel has
+// ended, so no kernel that writes it may be the one before.
+bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
+void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
+
 } // namespace fvlm::plugins

@@ -3,6 +3,7 @@
 // workspace and multiply with cuBLASLt.
 #include "common/cublaslt.h"
 #include "common/cuda_device.h"
+#include "common/cuda_tensor_map.h"
 #include "launches.h"
 
 #include <climits>
@@ -49,7 +50,8 @@ class CudaQuantizer : public sdk::Quantizer {
   static constexpr int bits = width;
   static constexpr std::uint32_t features = FVLM_QUANTIZED_RESIDUAL | FVLM_QUANTIZED_NORM | FVLM_QUANTIZED_SWIGLU;
 
-  explicit CudaQuantizer(const fvlm_instance_config& config) : multiprocessors_(multiprocessor_count(config.device)) {}
+  explicit CudaQuantizer(const fvlm_instance_config& config)
+      : multiprocessors_(multiprocessor_count(config.device)), is_hopper_(is_hopper(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = sdk::check_device(query.device, 8, 0); no.score == 0) return no;
@@ -123,6 +125,8 @@ class CudaQuantizer : public sdk::Quantizer {
     const PackedWeight packed = packed_of(query, arguments.packed);
     const SkinnyLinear linear = operands(query, arguments);
     if (linear.tokens == 0 || query.rows == 0) return;
+    if (is_hopper_ && streamed_takes(query.dtype, packed, linear, multiprocessors_))
+      return linear_streamed(sdk::stream_of(call), packed, linear, multiprocessors_);
     if (mma_takes(query.dtype, packed, linear))
       return linear_mma(sdk::stream_of(call), query.dtype, packed, linear, multiprocessors_);
     if (options_of(query)) throw Failure(FVLM_ERROR_UNSUPPORTED, "operands must be aligned to 16 bytes");
@@ -258,6 +262,7 @@ class CudaQuantizer : public sdk::Quantizer {
   }
 
   int multiprocessors_;
+  bool is_hopper_;
   CublasLt library_;
 };
 

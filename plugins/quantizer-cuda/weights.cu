@@ -127,6 +127,8 @@ __global__ void bias_kernel(const Element* bias, Element* y, std::int64_t stride
   }
 }
 
+__global__ void barrier_kernel() {}
+
 unsigned blocks_of(const PackedWeight& packed) {
   return static_cast<unsigned>(packed.rows * packed.groups);
 }
@@ -146,6 +148,8 @@ void quantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed,
     quantize_kernel<bits>
         <<<blocks_of(packed), threads, 0, stream>>>(packed, data_of<const Element>(weight), weight.stride, importance);
   });
+  // A product (linear_streamed.cu) reads its weight before the kernel ahead of it has ended, which this one is.
+  barrier_kernel<<<1, 1, 0, stream>>>();
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
 

@@ -43,6 +43,9 @@ Outcome rope_frequencies(Context& context) {
 
 // As steps of generation have them: few rows, no backward. On a device also replayed from a graph.
 Outcome of_few_rows(Context& context, std::vector<KernelCase> all) {
+  // Large weights are for devices, which stream them.
+  if (context.device.is_cpu())
+    std::erase_if(all, [](const KernelCase& one) { return one.width * one.inner > (1 << 20); });
   for (KernelCase& one : all) one.backward = false;
   const Outcome outcome = supported<FVLM_OP_LINEAR>(context, all);
   if (outcome.state != State::ok || context.device.is_cpu()) return outcome;
@@ -59,6 +62,10 @@ Outcome linear_norm(Context& context) {
                                {.rows = 32, .width = 5000, .inner = 96, .bias = false, .norm = true},
                                {.rows = 3, .inner = 1536, .norm = true, .epsilon = 0.5f},
                                {.rows = 3, .norm = true, .magnitude = 100},
+                               {.rows = 3, .width = 8200, .inner = 1024, .norm = true},
+                               {.rows = 1, .width = 9000, .inner = 960, .residual = true, .norm = true},
+                               {.rows = 32, .width = 4300, .inner = 1024, .bias = false, .norm = true},
+                               {.rows = 20, .width = 1030, .inner = 4160, .residual = true, .norm = true},
                                {.rows = 0, .norm = true}});
 }
 
@@ -68,6 +75,8 @@ Outcome linear_swiglu(Context& context) {
                                {.rows = 16, .width = 200, .inner = 576, .norm = true, .swiglu = true},
                                {.rows = 17, .width = 33, .inner = 8, .norm = true, .swiglu = true},
                                {.rows = 32, .width = 2600, .inner = 96, .bias = false, .norm = true, .swiglu = true},
+                               {.rows = 2, .width = 4110, .inner = 1024, .norm = true, .swiglu = true},
+                               {.rows = 30, .width = 2600, .inner = 832, .norm = true, .swiglu = true},
                                {.rows = 0, .swiglu = true}});
 }
 

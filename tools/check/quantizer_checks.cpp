@@ -310,6 +310,13 @@ Outcome linear_options(Context& context) {
         all.push_back(
             {.dtype = dtype, .rows = rows, .cols = cols, .tokens = tokens, .bias = rows != 96, .options = options});
   }
+  // Weights that a device streams.
+  if (!context.device.is_cpu())
+    for (const uint32_t options : {residual, norm | swiglu, residual | norm})
+      for (const auto [rows, cols, tokens] :
+           {std::array<int64_t, 3>{12802, 512, 2}, {1030, 4096, 3}, {8450, 512, 20}, {1030, 4096, 32}})
+        if (!(options & ~features))
+          all.push_back({.dtype = at::kBFloat16, .rows = rows, .cols = cols, .tokens = tokens, .options = options});
   return expect_correct(context, quantizer_cases(all));
 }
 Outcome no_tokens(Context& context) {

@@ -1,0 +1,224 @@
+// cuda_streamed_operands.cuh: what a block of cuda_streamed_product.cuh reads besides the weight: x, the norm's weight,
+// scales of groups, and what is added to the outputs.
+#pragma once
+
+#include "common/cuda_dependent_launch.cuh"
+#include "common/cuda_streamed_layout.cuh"
+
+namespace fvlm::plugins::streamed {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
+
+// Numbers of x that a lane multiplies in a step, of one row of each tile: for each of the two 16 byte pieces of a line.
+template <class L>
+struct Factors {
+  std::uint32_t pairs[L::row_tiles][2][L::words];
+
+  // Words of x in a step's 32 bytes times `words` of a row lie at these bytes.
+  __device__ static int offset(int piece) { return (piece * 16 + static_cast<int>(threadIdx.x) % 4 * 4) * L::words; }
+  __device__ void load(const char* x, int step) {
+    const int group = static_cast<int>(threadIdx.x) % warp_size / 4;
+#pragma unroll
+    for (int tile = 0; tile < L::row_tiles; ++tile)
+#pragma unroll
+      for (int piece = 0; piece < 2; ++piece) {
+        const int at = step * 32 * L::words + offset(piece), line = at / box_row_bytes,
+                  in_line = at % box_row_bytes ^ group << 4;
+        load_words(x + (line * L::rows + tile * tile_rows + group) * box_row_bytes + in_line, pairs[tile][piece]);
+      }
+  }
+  // The same of a row of x that is resident, from the step's first number on, in the order of the weight.
+  __device__ void load_resident(const char* row, bool has_row) {
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece)
+      if (has_row)
+        load_words(row + offset(piece), pairs[0][piece]);
+      else
+#pragma unroll
+        for (int i = 0; i < L::words; ++i) pairs[0][piece][i] = 0;
+  }
+  // Adds the squares, and multiplies with the norm's weight from the step's first number on.
+  __device__ void norm(const char* weight, float (&squares)[L::row_tiles]) {
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+      std::uint32_t scale[L::words];
+      load_words(weight + offset(piece), scale);
+#pragma unroll
+      for (int tile = 0; tile < L::row_tiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < L::words; ++i) {
+          std::uint32_t& pair = pairs[tile][piece][i];
+          const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
+          squares[tile] = fmaf(low, low, fmaf(high, high, squares[tile]));
+          pair = sdk::bit_cast<std::uint32_t>(
+              __hmul2(sdk::bit_cast<__nv_bfloat162>(pair), sdk::bit_cast<__nv_bfloat162>(scale[i])));
+        }
+    }
+  }
+};
+
+// Starts to copy a number to shared memory, or sets it to 0. Ends with wait_for_copies().
+__device__ inline void copy_float(float* to, const float* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(exists ? 4 : 0)
+               : "memory");
+}
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Parameters that are no lines: the norm's weight and the scales of groups, for the block's part.
+template <class L>
+struct SmallOperands {
+  char* x;
+  int x_row_bytes;
+  const char* norm_weight;
+  const float* scales;
+  int column_stride = 0;
+
+  __device__ SmallOperands(char* memory, const Problem& p, const Part<L>& part) {
+    const int count = part.inner_count(p), thread = static_cast<int>(threadIdx.x);
+    x = memory;
+    x_row_bytes = part.count() * L::chunk * 2 + L::x_pad;
+    if constexpr (L::resident) memory += p.rows * x_row_bytes;
+    norm_weight = memory;
+    if constexpr (L::normed && !L::resident) {
+      const auto* from =
+          reinterpret_cast<const uint4*>(static_cast<const BFloat16*>(p.norm_weight) + part.inner_begin());
+      for (int i = thread; i < count / 8; i += threads) reinterpret_cast<uint4*>(memory)[i] = __ldg(from + i);
+      // Behind the end x is 0, but what is not a number would remain one.
+      const int all = part.count() * L::chunk;
+      for (int i = count / 8 + thread; i < all / 8; i += threads) reinterpret_cast<uint4*>(memory)[i] = uint4{};
+      memory += all * 2;
+    }
+    scales = reinterpret_cast<const float*>(memory);
+    if constexpr (L::Weight::has_groups) {
+      const int first = part.inner_begin() >> p.group_shift,
+                groups = (count + (1 << p.group_shift) - 1) >> p.group_shift;
+      const int all = (part.count() * L::chunk) >> p.group_shift;
+      column_stride = all | 1; // odd, so that no two threads of a load share a bank
+      for (int column = thread / warp_size; thread < consumers && column < L::columns; column += warps) {
+        const int in_part = column % part.outputs, row = part.first + in_part + (column < part.outputs ? 0 : p.width);
+        const bool exists = part.first + in_part < p.width;
+        const float* from = p.scales + static_cast<std::int64_t>(exists ? row : 0) * p.groups + first;
+        float* to = reinterpret_cast<float*>(memory) + column * column_stride;
+        for (int group = thread % warp_size; group < all; group += warp_size)
+          copy_float(to + group, group < groups ? from + group : from, exists && group < groups);
+      }
+    }
+  }
+};
+
+// Brings the block's columns of x into shared memory, times the norm's weight, in the order of the weight's numbers.
+template <class L>
+class ResidentX {
+ public:
+  __device__ ResidentX(Shared<L>& shared, const Problem& problem, const Part<L>& part,
+                       const SmallOperands<L>& parameters)
+      : s(shared), p(problem), small(parameters), packs(part.inner_count(p) / 8),
+        all_packs(part.count() * L::chunk / 8), begin(part.inner_begin()) {
+    while (1 << row_shift < min(p.rows, slots)) ++row_shift;
+  }
+
+  // Waits for the kernel before this one.
+  __device__ void load() {
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (L::normed) load_norm_weights(thread); // while that kernel runs
+    wait_for_previous_kernel();
+    for (first_row = 0; first_row < p.rows; first_row += 1 << row_shift) {
+#pragma unroll
+      for (float& each : squares) each = 0;
+      for (int first = thread; first < all_packs; first += (slots >> row_shift) * consumers) {
+        if (L::normed && (first != thread || first_row > 0)) load_norm_weights(first);
+        load_packs(first);
+      }
+      if constexpr (L::normed) store_squares(thread);
+    }
+    wait_for_copies();
+    sync_consumers();
+  }
+
+ private:
+  // Of 16 bytes each: as many rows as there are, of one column or, where there are fewer rows, of several.
+  static constexpr int slots = 4;
+  __device__ int row_of(int slot) const {
+    return first_row + (slot & ((1 << row_shift) - 1));
+  }
+  __device__ int pack_of(int first, int slot) const {
+    return first + (slot >> row_shift) * consumers;
+  }
+  __device__ const uint4* rows_of_x() const {
+    return reinterpret_cast<const uint4*>(static_cast<const BFloat16*>(p.resident_x) + begin);
+  }
+
+  __device__ void load_packs(int first) {
+    uint4 x[slots];
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot) {
+      const int pack = pack_of(first, slot);
+      x[slot] = row_of(slot) < p.rows && pack < packs ? rows_of_x()[row_of(slot) * (p.x_stride / 8) + pack] : uint4{};
+    }
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot)
+      if (row_of(slot) < p.rows && pack_of(first, slot) < all_packs) store(x[slot], first, slot);
+  }
+  __device__ void load_norm_weights(int first) {
+    const auto* from = reinterpret_cast<const uint4*>(static_cast<const BFloat16*>(p.norm_weight) + begin);
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot)
+      norm_weights[slot] = pack_of(first, slot) < packs ? __ldg(from + pack_of(first, slot)) : uint4{};
+  }
+  __device__ void store(const uint4& x, int first, int slot) {
+    std::uint32_t pairs[4] = {x.x, x.y, x.z, x.w}, ordered[4];
+    if constexpr (L::normed) {
+      const uint4& own = norm_weights[slot];
+      const std::uint32_t weights[4] = {own.x, own.y, own.z, own.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = __uint_as_float(pairs[i] << 16), high = __uint_as_float(pairs[i] & 0xffff0000u);
+        squares[slot] = fmaf(low, low, fmaf(high, high, squares[slot]));
+        pairs[i] = sdk::bit_cast<std::uint32_t>(
+            __hmul2(sdk::bit_cast<__nv_bfloat162>(pairs[i]), sdk::bit_cast<__nv_bfloat162>(weights[i])));
+      }
+    }
+    L::Weight::order(pairs, ordered);
+    *reinterpret_cast<uint4*>(small.x + row_of(slot) * small.x_row_bytes +
+                              pack_of(first, slot) * 16) = {ordered[0], ordered[1], ordered[2], ordered[3]};
+  }
+  __device__ void store_squares(int thread) {
+    for (int row = first_row; row < min(p.rows, first_row + (1 << row_shift)); ++row) {
+      float square = 0;
+#pragma unroll
+      for (int slot = 0; slot < slots; ++slot) square += row_of(slot) == row ? squares[slot] : 0;
+      square = warp_sum(square);
+      if (thread % warp_size == 0) s.squares[thread / warp_size][row] = square;
+    }
+  }
+
+  Shared<L>& s;
+  const Problem& p;
+  const SmallOperands<L>& small;
+  int packs, all_packs, begin, first_row = 0, row_shift = 0;
+  uint4 norm_weights[L::normed ? slots : 1];
+  float squares[slots];
+};
+
+// What an output gets besides its product, by the thread that writes it: of its first outputs, read ahead.
+template <class L>
+struct Extras {
+  static constexpr int count = L::rows * L::columns / consumers > 0 ? L::rows* L::columns / consumers : 1;
+  float residual[count] = {};
+
+  __device__ void load(const Problem& p, const Part<L>& part) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int index = (i * part.split + part.rank) * consumers + static_cast<int>(threadIdx.x),
+                row = index / part.outputs, column = part.first + index % part.outputs;
+      if (p.residual && row < p.rows && column < p.width)
+        residual[i] = static_cast<float>(static_cast<const BFloat16*>(p.residual)[row * p.residual_stride + column]);
+    }
+  }
+};
+
+#endif
+
+} // namespace fvlm::plugins::streamed

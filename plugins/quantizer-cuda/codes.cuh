@@ -1,0 +1,66 @@
+// codes.cuh: codes of packed weights as pairs of numbers in 16 bits, operands of mma.sync.
+#pragma once
+
+#include "elements.cuh"
+
+namespace fvlm::plugins {
+
+// Takes the offset from a pair of numbers whose low bits of the fraction are integers, which leaves the integers.
+__device__ inline std::uint32_t subtract(std::uint32_t pair, std::uint32_t offset, __nv_bfloat16) {
+  const __nv_bfloat162 off =
+      __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&pair), *reinterpret_cast<const __nv_bfloat162*>(&offset));
+  return *reinterpret_cast<const std::uint32_t*>(&off);
+}
+__device__ inline std::uint32_t subtract(std::uint32_t pair, std::uint32_t offset, __half) {
+  const __half2 off = __hsub2(*reinterpret_cast<const __half2*>(&pair), *reinterpret_cast<const __half2*>(&offset));
+  return *reinterpret_cast<const std::uint32_t*>(&off);
+}
+
+// What a scheme's 16 bytes of a lane are: `columns` of them in words, and how a word becomes pairs of numbers.
+template <int bits>
+struct Codes;
+
+template <>
+struct Codes<4> {
+  static constexpr int columns = 32, columns_of_word = 8;
+  // The pairs (0, 4), (1, 5), (2, 6) and (3, 7) of the word's columns.
+  template <class Element>
+  static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[4]) {
+    constexpr bool is_bfloat16 = std::is_same_v<Element, __nv_bfloat16>;
+    constexpr std::uint32_t base = is_bfloat16 ? 0x43004300u : 0x64006400u, // 128 and 1024, whose steps are 1
+        offset = is_bfloat16 ? 0x43084308u : 0x64086408u;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = subtract(((word >> (4 * i)) & 0x000f000fu) | base, offset, Element{});
+  }
+  // The same pairs of eight elements of x.
+  static __device__ void order(const std::uint32_t (&x)[4], std::uint32_t (&pairs)[4]) {
+    pairs[0] = __byte_perm(x[0], x[2], 0x5410);
+    pairs[1] = __byte_perm(x[0], x[2], 0x7632);
+    pairs[2] = __byte_perm(x[1], x[3], 0x5410);
+    pairs[3] = __byte_perm(x[1], x[3], 0x7632);
+  }
+};
+
+template <>
+struct Codes<8> {
+  static constexpr int columns = 16, columns_of_word = 4;
+  // The pairs (0, 1) and (2, 3).
+  template <class Element>
+  static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[2]) {
+    word ^= 0x80808080u; // codes with 128 added
+    if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) { // bfloat16 has steps of 1 up to 256 only: by way of float32
+        const float a = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
+                    b = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.0f;
+        const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+        pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
+      }
+    } else {
+      pairs[0] = subtract(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u, Element{});
+      pairs[1] = subtract(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u, Element{});
+    }
+  }
+};
+
+} // namespace fvlm::plugins

@@ -1,0 +1,124 @@
+// linear_streamed.cu: products of few tokens in bfloat16 with a quantized weight, streamed through shared memory by TMA
+// (common/cuda_streamed_product.cuh). For Hopper, and weights whose rows are whole lines of 128 bytes.
+#include "codes.cuh"
+#include "common/cuda_streamed_product.cuh"
+
+namespace fvlm::plugins {
+namespace {
+
+template <int bits>
+struct CodesWeight {
+  static constexpr int words = 16 / bits, products = words;
+  static constexpr bool has_scales = true, has_groups = bits == 4;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  __device__ static void left(const hopper::Matrix8x8x4& codes, std::uint32_t (&pairs)[products][4]) {
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+      std::uint32_t low[words], high[words];
+      Codes<bits>::template widen<__nv_bfloat16>(codes.at[2 * piece], low);
+      Codes<bits>::template widen<__nv_bfloat16>(codes.at[2 * piece + 1], high);
+#pragma unroll
+      for (int i = 0; i < words / 2; ++i) {
+        auto& to = pairs[piece * words / 2 + i];
+        to[0] = low[2 * i], to[1] = high[2 * i], to[2] = low[2 * i + 1], to[3] = high[2 * i + 1];
+      }
+    }
+  }
+  __device__ static void order(const std::uint32_t (&x)[4], std::uint32_t (&ordered)[4]) {
+    if constexpr (bits == 4) {
+      Codes<4>::order(x, ordered);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) ordered[i] = x[i];
+    }
+  }
+  template <bool is_ordered>
+  __device__ static void right(const std::uint32_t (&x)[2][words], std::uint32_t (&pairs)[products][2]) {
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+      std::uint32_t ordered[words];
+#pragma unroll
+      for (int i = 0; i < words; ++i) ordered[i] = x[piece][i];
+      if constexpr (bits == 4 && !is_ordered) Codes<4>::order(x[piece], ordered);
+#pragma unroll
+      for (int i = 0; i < words / 2; ++i)
+        pairs[piece * words / 2 + i][0] = ordered[2 * i], pairs[piece * words / 2 + i][1] = ordered[2 * i + 1];
+    }
+  }
+#endif
+};
+
+constexpr std::int64_t most_tokens = 32;
+// Smaller weights are read faster by threads (linear_mma.cu), whose first loads are back sooner.
+constexpr std::int64_t least_codes = 4 << 20;
+// Up to so many tokens, and numbers of x, x is brought to shared memory as a whole.
+constexpr std::int64_t most_resident_tokens = 4, most_resident_tokens_of_wide = 8, most_resident_numbers = 20'000;
+constexpr std::int64_t most_cols = 16 << 10; // whose norm's weight and scales are in shared memory
+
+struct Launch {
+  cudaStream_t stream;
+  streamed::Operands operands;
+  streamed::Problem problem;
+  int split;
+
+  template <int bits, int row_tiles, int columns, int column_warps, int lines, int stages>
+  void run() const {
+    using streamed::Layout;
+    using Weight = CodesWeight<bits>;
+    if (problem.norm_weight)
+      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, true>>(stream, operands, problem,
+                                                                                              split, true);
+    else
+      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, false>>(stream, operands,
+                                                                                               problem, split, true);
+  }
+};
+
+// Whether a block of many output features leaves enough blocks.
+bool is_wide(const PackedWeight& shape, int multiprocessors) {
+  return shape.rows >= 96 * static_cast<std::int64_t>(multiprocessors);
+}
+
+} // namespace
+
+bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors) {
+  const std::int64_t line = packed.bits == 8 ? 128 : 256;
+  if (dtype != sdk::bfloat16 || !mma_takes(dtype, packed, linear) || packed.cols % line != 0 ||
+      packed.cols > most_cols || packed.rows * packed.cols < least_codes || linear.tokens > most_tokens)
+    return false;
+  if (packed.bits == 4 && packed.group != 128 && packed.group != 64) return false;
+  if (linear.tokens <= streamed::tile_rows)
+    return linear.tokens * packed.cols <= most_resident_numbers &&
+           linear.tokens <= (is_wide(packed, multiprocessors) ? most_resident_tokens_of_wide : most_resident_tokens);
+  return packed.bits == 8 || packed.rows >= 46 * static_cast<std::int64_t>(multiprocessors);
+}
+
+// The layouts were chosen by measurement (bench/LOG.md, 2026-11-26).
+void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors) {
+  Launch launch{stream, {linear.x.data, linear.x.stride, packed.codes, packed.row_bytes}, {}, 1};
+  streamed::Problem& p = launch.problem;
+  p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
+  p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
+  p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);
+  p.group_shift = packed.group == 128 ? 7 : 6; // of int4
+  p.rows = static_cast<int>(linear.tokens), p.inner = static_cast<int>(packed.cols);
+  p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
+  p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
+  const bool wide = is_wide(packed, multiprocessors);
+  if (linear.tokens > streamed::tile_rows) {
+    if (packed.bits == 4) return launch.run<4, 4, 64, 2, 1, 4>();
+    launch.split = packed.cols >= 4096 ? 2 : 1;
+    return launch.run<8, 4, 32, 1, 2, 4>();
+  }
+  const bool is_small = packed.rows * packed.cols < least_codes * 2;
+  if (packed.bits == 4) {
+    if (wide) return launch.run<4, 1, 128, 2, 1, 6>();
+    return is_small ? launch.run<4, 1, 32, 1, 4, 4>() : launch.run<4, 1, 16, 1, 4, 10>();
+  }
+  if (wide) return launch.run<8, 1, 64, 1, 2, 4>();
+  if (is_small) return launch.run<8, 1, 32, 1, 2, 8>();
+  launch.split = packed.cols >= 4096 ? 2 : 1;
+  launch.run<8, 1, 16, 1, 4, 6>();
+}
+
+} // namespace fvlm::plugins
