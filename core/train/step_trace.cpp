@@ -34,6 +34,27 @@ bool is_of_forward_backward(const std::string& name) {
   return !others.contains(name);
 }
 
+bool is_step(const auto& span) {
+  return !span.arguments.empty();
+}
+
+// What of a thread's spans follows each other in forward and backward passes: the first and the last of each pass. What
+// is measured in the middle of one belongs to it. The pieces of a backward pass come before it, but end before its end.
+template <class Span>
+std::vector<std::pair<const Span*, const Span*>> forward_backward(const std::vector<Span>& spans) {
+  std::vector<std::pair<const Span*, const Span*>> found;
+  const auto is_part = [&](size_t i) {
+    return i < spans.size() && !is_step(spans[i]) && is_of_forward_backward(spans[i].name);
+  };
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (!is_part(i)) continue;
+    const size_t first = i;
+    while (is_part(i + 1) || (i + 1 < spans.size() && spans[i + 1].name == "metrics" && is_part(i + 2))) ++i;
+    found.emplace_back(&spans[first], &spans[i]);
+  }
+  return found;
+}
+
 } // namespace
 
 StepRange step_range(const std::string& text) {
@@ -125,6 +146,7 @@ void StepTrace::write() const {
   const auto microseconds = [&](Clock::time_point time) {
     return std::chrono::duration<double, std::micro>(time - origin_).count();
   };
+  enum { host = 1, gpu = 2 };
   const auto row = [&](int process, size_t thread, const std::string& name, const std::vector<Span>& spans) {
     text += fmt::format(R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "args": {{"name": "{}"}}}},)"
                         "\n",
@@ -135,30 +157,21 @@ void StepTrace::write() const {
                           thread, microseconds(span.begin), microseconds(end) - microseconds(span.begin));
       text += (span.arguments.empty() ? "" : ", \"args\": " + span.arguments) + "},\n";
     };
-    for (const Span& span : spans) event(span.name, span, span.end);
-    // What follows each other of forward and backward is one span around them.
-    const bool is_host = process == 1;
-    for (size_t i = 0; is_host && i < spans.size();) {
-      const auto is_step = [&](const Span& span) { return !span.arguments.empty(); };
-      if (is_step(spans[i]) || !is_of_forward_backward(spans[i].name)) {
-        ++i;
-        continue;
-      }
-      size_t last = i;
-      while (last + 1 < spans.size() && !is_step(spans[last + 1]) && is_of_forward_backward(spans[last + 1].name))
-        ++last;
-      // The pieces of a backward pass come before it, but end before its end.
-      event("forward-backward", spans[i], spans[last].end);
-      i = last + 1;
-    }
+    // Of two spans with the same times the first one is the outer one.
+    for (const Span& span : spans)
+      if (is_step(span)) event(span.name, span, span.end);
+    if (process == host)
+      for (const auto& [first, last] : forward_backward(spans)) event("forward-backward", *first, last->end);
+    for (const Span& span : spans)
+      if (!is_step(span)) event(span.name, span, span.end);
   };
   text += R"({"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "host"}},)";
   text += "\n";
-  for (size_t i = 0; i < host_.size(); ++i) row(1, i, i == 0 ? "training" : fmt::format("replica {}", i), host_[i]);
+  for (size_t i = 0; i < host_.size(); ++i) row(host, i, i == 0 ? "training" : fmt::format("replica {}", i), host_[i]);
   if (!device_.empty())
     text += R"({"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "GPU"}},)"
             "\n";
-  for (size_t i = 0; i < device_.size(); ++i) row(2, i, fmt::format("kernels and copies {}", i + 1), device_[i]);
+  for (size_t i = 0; i < device_.size(); ++i) row(gpu, i, fmt::format("kernels and copies {}", i + 1), device_[i]);
   text.erase(text.rfind(','), 1);
   write_file_atomic(file_, text + "]}\n");
 }

@@ -69,6 +69,8 @@ def check(file, first, last):
     whole = [span for span in spans if span[0] == "forward-backward"]
     inside = {span[0] for span, parent in zip(spans, parents) if parent in whole}
     assert {"decoder", "head", "backward"} <= inside, inside
+    outside = {span[0] for span, parent in zip(spans, parents) if parent in steps}
+    assert outside <= {"data", "pack", "forward-backward", "optimizer", "metrics", "checkpoint", "evaluation"}, outside
     backward = [span for span in spans if span[0] == "backward"]
     pieces = {span[0] for span, parent in zip(spans, parents) if parent in backward}
     assert "decoder backward" in pieces and "vision backward" in pieces, pieces
