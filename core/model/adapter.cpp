@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
 
 namespace fvlm::model {
 
@@ -24,6 +25,17 @@ bool is_in_base(const Adapters& adapters, const std::string& name) {
   const size_t dot = name.find('.');
   const auto found = adapters.find(name.substr(0, dot));
   return found != adapters.end() && !is_of_adapter(name) && !found->second.saves(name.substr(dot + 1));
+}
+
+int64_t joined_rank(const Adapters& adapters, const std::string& name) {
+  constexpr std::string_view suffix = ".weight";
+  const size_t dot = name.find('.');
+  const auto found = adapters.find(name.substr(0, dot));
+  if (found == adapters.end() || !name.ends_with(suffix)) return 0;
+  const PartAdapter& adapter = found->second;
+  const std::string module = name.substr(dot + 1, name.size() - dot - 1 - suffix.size());
+  const bool has = std::find(adapter.modules.begin(), adapter.modules.end(), module) != adapter.modules.end();
+  return has && !adapter.dora && adapter.dropout == 0 ? adapter.rank : 0;
 }
 
 bool has_dropout(const Adapters& adapters) {

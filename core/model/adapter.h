@@ -20,6 +20,10 @@ std::vector<ParameterBlock> with_adapters(std::vector<ParameterBlock> blocks, co
 bool is_of_adapter(const std::string& name);
 bool is_in_base(const Adapters& adapters, const std::string& name);
 
+// The rank of a weight's adapter that can be computed in one product with it; 0: none, or it has dropout or a
+// magnitude.
+int64_t joined_rank(const Adapters& adapters, const std::string& name);
+
 bool has_dropout(const Adapters& adapters);
 
 // Tells the parameters what with_adapters() added. `dropout_seed`: int64, a scalar.

@@ -16,6 +16,7 @@ ArenaOptions with_frozen_base(ArenaOptions options, const Adapters& adapters) {
   options.trains = [&adapters, trains = options.trains](const ParameterSpec& spec) {
     return trains(spec) && !is_in_base(adapters, spec.name);
   };
+  options.rank_of = [&adapters](const ParameterSpec& spec) { return joined_rank(adapters, spec.name); };
   return options;
 }
 

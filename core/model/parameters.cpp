@@ -24,6 +24,22 @@ const PackedScheme* scheme_of(const ParameterBlock& block, const ArenaOptions& o
   return scheme;
 }
 
+// Rows and columns behind the matrix of a block, for its adapters.
+int64_t room_of(const ParameterBlock& block, const ArenaOptions& options) {
+  if (!options.rank_of || block.front().shape.size() != 2) return 0;
+  int64_t ranks = 0;
+  for (const ParameterSpec& spec : block) ranks += options.rank_of(spec);
+  constexpr int64_t multiple = 8; // so that rows of 16-bit numbers are a multiple of 16 bytes
+  return (ranks + multiple - 1) / multiple * multiple;
+}
+
+// Of a block with this room, as one matrix.
+ParameterSpec joined_spec(const ParameterBlock& block, int64_t room) {
+  int64_t rows = room;
+  for (const ParameterSpec& spec : block) rows += spec.shape[0];
+  return {{}, {rows, block.front().shape[1] + room}};
+}
+
 } // namespace
 
 // There is a buffer for what trains, so that it lies together, and one for what does not.
@@ -32,6 +48,7 @@ struct Parameters::Place {
   bool trains;
   const PackedScheme* scheme; // of a quantized block, which is in neither
   bool shared = false;        // and so is one that another model has
+  int64_t room = 0;           // of a frozen block below adapters
 };
 
 Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOptions& options) {
@@ -48,8 +65,9 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
     }
     const bool trains = std::any_of(block.begin(), block.end(), options.trains);
     int64_t& end = trains ? trained : fixed;
-    places.push_back({end, trains, nullptr});
-    end += padded_elements(block);
+    const int64_t room = trains ? 0 : room_of(block, options);
+    places.push_back({end, trains, nullptr, false, room});
+    end += padded_elements(room > 0 ? ParameterBlock{joined_spec(block, room)} : block);
   }
   const auto on = at::TensorOptions().device(options.device);
   const Parameters* other = options.shares_values_with;
@@ -61,9 +79,13 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
 
   auto bucket = buckets_.rbegin(); // of the block
   for (size_t index = 0; index < blocks.size(); ++index) {
-    auto [begin, trains, scheme, shared] = places[index];
+    auto [begin, trains, scheme, shared, room] = places[index];
     if (scheme) {
       add_packed(blocks[index], *scheme, options);
+      continue;
+    }
+    if (room > 0) {
+      add_joined(blocks[index], room, begin, !other);
       continue;
     }
     at::Tensor gradients;
@@ -86,6 +108,26 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       first += size;
       by_name_[spec.name] = &parameter;
     }
+  }
+}
+
+// The one model that has the memory writes its adapters beside the weights: others may compute at the same time.
+void Parameters::add_joined(const ParameterBlock& block, int64_t room, int64_t begin, bool is_own) {
+  const ParameterSpec whole = joined_spec(block, room);
+  const at::Tensor joined = fixed_.narrow(0, begin, whole.elements()).view(whole.shape);
+  const int64_t columns = whole.shape[1] - room;
+  if (is_own) {
+    joined.narrow(1, columns, room).zero_();
+    joined.narrow(0, whole.shape[0] - room, room).zero_();
+  }
+  int64_t row = 0;
+  for (const ParameterSpec& spec : block) {
+    ops::Parameter& parameter = all_.emplace_back();
+    parameter.name = spec.name;
+    parameter.value = joined.narrow(0, row, spec.shape[0]).narrow(1, 0, columns);
+    if (is_own) parameter.joined = joined;
+    row += spec.shape[0];
+    by_name_[spec.name] = &parameter;
   }
 }
 

@@ -27,6 +27,9 @@ struct ArenaOptions {
   // Gradients have no arena: those of a bucket have memory from the first write to a matrix of it until they have been
   // reduced. Vectors, of which a backward pass may write some early, lie elsewhere until then.
   bool buffers_gradients = false;
+  // The rank of the adapter of a frozen weight, for which its block gets room (ops::Parameter::joined). Empty: 0 for
+  // all.
+  std::function<int64_t(const ParameterSpec&)> rank_of = {};
   const Parameters* shares_values_with = nullptr; // same model and options: shares its values, has its own gradients
   const Parameters* shares_base_with = nullptr;   // same model: shares the values of its frozen weights below adapters
 };
@@ -81,6 +84,7 @@ class Parameters {
   void buffer_gradients(const std::vector<ParameterBlock>& blocks, const std::vector<Place>& places,
                         const at::TensorOptions& options);
   at::Tensor gradients_of(const ParameterBlock& block, int64_t begin, GradientBucket& bucket);
+  void add_joined(const ParameterBlock& block, int64_t room, int64_t begin, bool is_own);
   void add_packed(const ParameterBlock& block, const PackedScheme& scheme, const ArenaOptions& options);
 
   at::Tensor trained_, fixed_, gradients_;

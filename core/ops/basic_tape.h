@@ -76,6 +76,7 @@ class BasicTape {
     marks_ = marks;
     marking_ = this;
   }
+  bool has_marks() const { return marks_ != nullptr; }
   // For the first pass of a checkpointed block of that tape.
   void share_marks(const BasicTape& tape) {
     marks_ = tape.marks_;

@@ -81,7 +81,7 @@ at::Tensor SwiGlu::forward(const at::Tensor& gate, const at::Tensor& up, const a
 }
 
 SwiGlu::Gradients SwiGlu::backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& d_y,
-                                   const Gradients& into) const {
+                                   const Gradients& into, const at::Tensor& y) const {
   Gradients gradients{like(gate, into.gate), like(up, into.up)};
   BoundArguments<fvlm_swiglu_backward> arguments;
   arguments.gate = arguments.bind(gate);
@@ -89,6 +89,7 @@ SwiGlu::Gradients SwiGlu::backward(const at::Tensor& gate, const at::Tensor& up,
   arguments.d_y = arguments.bind(d_y);
   arguments.d_gate = arguments.bind(gradients.gate);
   arguments.d_up = arguments.bind(gradients.up);
+  arguments.y = arguments.bind(y);
   run("swiglu backward", backend().table().swiglu_backward, arguments, backward_workspace);
   return gradients;
 }
@@ -193,6 +194,18 @@ Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tenso
   arguments.d_bias = arguments.bind(gradients.bias);
   run("linear weight gradient", backend().table().linear_weight_gradient, arguments, backward_workspace);
   return gradients;
+}
+
+void Linear::both_gradients(const at::Tensor& d_y, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& d_weight, const at::Tensor& d_x, bool accumulate) const {
+  BoundArguments<fvlm_linear_weight_gradient> arguments;
+  arguments.accumulate = accumulate;
+  arguments.d_y = arguments.bind(d_y);
+  arguments.x = arguments.bind(x);
+  arguments.d_weight = arguments.bind(d_weight);
+  arguments.weight = arguments.bind(weight);
+  arguments.d_x = arguments.bind(d_x);
+  run("linear both gradients", backend().table().linear_weight_gradient, arguments, backward_workspace);
 }
 
 FoldRowScale::Linears FoldRowScale::forward(const Parameters& parameters) const {

@@ -72,8 +72,9 @@ class SwiGlu : public Kernel {
   struct Gradients {
     at::Tensor gate, up;
   };
-  Gradients backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& d_y,
-                     const Gradients& into = {}) const;
+  // y, with FVLM_WITH_OUTPUT: memory for the forward's output, which may be d_y's.
+  Gradients backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& d_y, const Gradients& into = {},
+                     const at::Tensor& y = {}) const;
 };
 
 class BiasGelu : public Kernel {
@@ -127,6 +128,9 @@ class Linear : public Kernel {
   };
   Gradients weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool requires_bias, const Gradients& into = {},
                             bool accumulate = false) const;
+  // Both at once, with FVLM_BOTH_GRADIENTS.
+  void both_gradients(const at::Tensor& d_y, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& d_weight,
+                      const at::Tensor& d_x, bool accumulate) const;
 };
 
 // LayerScale folded into the linears before it. Each tensor holds those of several linears, in a leading dimension.

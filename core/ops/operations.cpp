@@ -117,6 +117,32 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
   return static_cast<const Op&>(*op);
 }
 
+template <class Op>
+const Op* Operations::extended(const Op& plain, const fvlm_kernels_query& query) {
+  auto& [op, refused] = kernels_[key_of(query)];
+  if (op) return static_cast<const Op*>(op.get());
+  if (!refused.empty()) return nullptr;
+  const auto answer = ask_supports([&](fvlm_support* support) { plain.backend().table().supports(&query, support); });
+  if (answer.score <= 0) {
+    refused.emplace(plain.backend().plugin(), answer.reason);
+    return nullptr;
+  }
+  const auto made = std::make_shared<const Op>(plain.backend(), query);
+  op = made;
+  return made.get();
+}
+
+template <class Op>
+const Op* Operations::with_options(const Op& plain, uint32_t options) {
+  fvlm_kernels_query query = plain.query();
+  query.options |= options;
+  return extended(plain, query);
+}
+
+template const Linear* Operations::extended<Linear>(const Linear&, const fvlm_kernels_query&);
+template const Linear* Operations::with_options<Linear>(const Linear&, uint32_t);
+template const SwiGlu* Operations::with_options<SwiGlu>(const SwiGlu&, uint32_t);
+
 template const Linear& Operations::kernel<Linear>(fvlm_kernels_query);
 template const BiasGelu& Operations::kernel<BiasGelu>(fvlm_kernels_query);
 template const Norm& Operations::kernel<Norm>(fvlm_kernels_query);

@@ -105,6 +105,9 @@ class Operations {
   // linear(x) + residual, where there is a residual.
   Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                Compensation* compensation = nullptr);
+  // Memory for the input of this weight's linear, in which one product computes the adapters' part, too (JoinedWeight);
+  // undefined: any memory will do.
+  static at::Tensor input_memory(const Weight& weight, int64_t rows);
   // linear(rmsnorm(x)); `gated`: silu(gate) * up of that, where the layer's rows are those of gate, then those of up.
   // In a pass without a tape it is one call where the linear's plugin takes all of it.
   Value linear_of_norm(Tape& tape, const Value& x, const Weight& norm_weight, double epsilon, const Layer& layer,
@@ -235,6 +238,12 @@ class Operations {
                              const std::map<std::string, std::string>& refused);
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
+  // The operation for `query`, which is that of `plain` with options besides, where the plugin that computes it without
+  // them takes them; else null.
+  template <class Op>
+  const Op* extended(const Op& plain, const fvlm_kernels_query& query);
+  template <class Op>
+  const Op* with_options(const Op& plain, uint32_t options);
   const Attention& attention_for(fvlm_attention_query query);
   fvlm_attention_query attention_query(const Heads& q, const Heads& k, const Segments& of_q, const Segments& of_kv,
                                        const AttentionShape& shape) const;
@@ -245,8 +254,6 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   static KernelKey key_of(const fvlm_kernels_query& query);
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
-  // The linear of a layer with these options besides, where the plugin that computes it without them takes them; else
-  // null.
   const Linear* extended_linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, double epsilon);
   fvlm_paged_attention_query paged_query(int64_t rows, int64_t heads_q, const PagedKeys& keys,
                                          const AttentionShape& shape) const;
@@ -258,7 +265,11 @@ class Operations {
   Value quantized_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
   struct AdaptedWeight;
   struct AdaptedPass;
+  struct JoinedPass;
   Value adapted_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  Value joined_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  // Columns of `low` and of its gradient for each adapter; the gradients of B, and those of the columns.
+  void joined_low_gradient(const JoinedPass& pass, const at::Tensor& d_y, const at::Tensor& d_low);
   at::Tensor adapted_linear_gradient(const AdaptedPass& pass, const at::Tensor& of_output, const at::Tensor& x,
                                      bool requires_input);
   at::Tensor frozen_linear(const at::Tensor& x, const Layer& layer, const at::Tensor& residual, bool records);

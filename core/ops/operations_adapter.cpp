@@ -1,13 +1,17 @@
-// Linears whose frozen weight has low-rank adapters: two skinny products beside the frozen one, added in place.
+// Linears whose frozen weight has low-rank adapters: in one product with it where they lie in one matrix
+// (JoinedWeight), else by two skinny products beside it, added in place.
 #include "ops/adapter.h"
 #include "ops/operations.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <memory>
 
@@ -91,7 +95,8 @@ at::Tensor Operations::frozen_linear(const at::Tensor& x, const Layer& layer, co
 at::Tensor Operations::frozen_input_gradient(const at::Tensor& d_y, const Weight& weight) {
   if (weight.is_quantized())
     return quantizer_for(weight, d_y.size(0)).linear_gradient(weight.packed(), d_y.contiguous());
-  auto query = kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD, d_y.size(0), weight.value().size(0));
+  const uint32_t options = FVLM_WITH_BACKWARD | option_if(FVLM_STRIDED_WEIGHT, weight.is_strided());
+  auto query = kernels_query(FVLM_OP_LINEAR, options, d_y.size(0), weight.value().size(0));
   query.inner = weight.value().size(1);
   query.gradient_dtype = abi_dtype(options_.gradient_dtype);
   return kernel<Linear>(query).input_gradient(d_y.contiguous(), weight.value());
@@ -141,7 +146,148 @@ struct Operations::AdaptedPass {
   }
 };
 
+// A frozen weight W [rows, columns] and its adapters in one matrix, whose last `room` rows and columns are the
+// adapters': the sum of their ranks, rounded up to eight. Each B is in the rows of its own part, 0 elsewhere.
+//   W  s B
+//   A  0
+// So [x, x A^T] times the first rows gives y, and [d_y, s d_y B] times the first columns gives d_x: one product, in
+// which the adapters cost room / columns more, where products of their own would read and write y and d_x once more.
+struct JoinedWeight {
+  at::Tensor all;
+  int64_t rows, columns, room;
+
+  JoinedWeight(const at::Tensor& joined, const Weight& weight)
+      : all(joined), rows(weight.value().size(0)), columns(weight.value().size(1)), room(joined.size(1) - columns) {}
+  at::Tensor w_and_b() const { return all.narrow(0, 0, rows); }
+  at::Tensor w_and_a() const { return all.narrow(1, 0, columns); }
+  at::Tensor a() const { return w_and_a().narrow(0, rows, room); }
+  at::Tensor b() const { return w_and_b().narrow(1, columns, room); }
+};
+
+namespace {
+
+// Rows of `width` columns with `room` free columns behind each.
+at::Tensor with_room(int64_t rows, int64_t width, int64_t room, const at::TensorOptions& options) {
+  return at::empty({rows, width + room}, options).narrow(1, 0, width);
+}
+
+// Whether the rows are of with_room(). Nothing else makes rows of a tensor that is `room` columns wider.
+bool has_room(const at::Tensor& rows, int64_t room) {
+  const int64_t width = rows.size(1) + room;
+  return rows.stride(0) == width && rows.stride(1) == 1 && rows.storage_offset() == 0 &&
+         static_cast<int64_t>(rows.storage().nbytes()) == rows.size(0) * width * rows.element_size();
+}
+
+at::Tensor with_columns_behind(const at::Tensor& rows, int64_t room) {
+  return rows.as_strided({rows.size(0), rows.size(1) + room}, {rows.stride(0), 1});
+}
+
+} // namespace
+
+at::Tensor Operations::input_memory(const Weight& weight, int64_t rows) {
+  const at::Tensor joined = weight.joined();
+  if (!joined.defined() || rows == 0) return {};
+  const JoinedWeight of(joined, weight);
+  return with_room(rows, of.columns, of.room, joined.options());
+}
+
+// What the backward pass of a joined linear reads.
+struct Operations::JoinedPass {
+  std::shared_ptr<const AdaptedWeight> adapted;
+  JoinedWeight joined;
+  at::Tensor low; // s x A^T
+};
+
+Value Operations::joined_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
+  JoinedPass pass{std::make_shared<const AdaptedWeight>(layer.weight), {layer.weight.joined(), layer.weight}, {}};
+  const AdaptedWeight& adapted = *pass.adapted;
+  const JoinedWeight& joined = pass.joined;
+  const bool records = tape.records(x, adapted, residual);
+  for (const auto& part : adapted.parts) (void)tape.records(adapted.a, part.b, layer.bias);
+  const int64_t rows = x.data.size(0), ranks = adapted.a.value().size(0);
+  const at::Tensor wide_x = with_columns_behind(x.data, joined.room),
+                   low = wide_x.narrow(1, joined.columns, joined.room);
+  const Layer of_a{adapted.a, {}};
+  const Linear& op_a = linear_for(x.data, of_a, option_if(FVLM_WITH_BACKWARD, records), gradient_type(of_a));
+  op_a.forward(x.data, adapted.a.value(), {}, {low.narrow(1, 0, ranks), {}, {}});
+  low.narrow(1, ranks, joined.room - ranks).zero_();
+  for (const auto& part : adapted.parts) {
+    at::Tensor b = joined.b().narrow(0, part.row, part.rows).narrow(1, part.rank_begin, part.rank);
+    at::mul_out(b, part.b.value(), at::scalar_tensor(part.adapter->scale, at::kDouble));
+  }
+  auto query =
+      kernels_query(FVLM_OP_LINEAR,
+                    option_if(FVLM_WITH_BIAS, layer.bias.defined()) | option_if(FVLM_WITH_RESIDUAL, residual.defined()),
+                    rows, joined.rows);
+  query.inner = joined.columns + joined.room;
+  const at::Tensor y = records ? with_room(rows, joined.rows, joined.room, x.data.options()) : at::Tensor();
+  Value out(kernel<Linear>(query).forward(wide_x, joined.w_and_b(), layer.bias.value(), {y, {}, {}}, residual.data).y,
+            records);
+  if (!records) return out;
+  pass.low = low.narrow(1, 0, ranks) * adapted.first().scale;
+  out.gradient->set_destination([rows, width = joined.rows, room = joined.room,
+                                 options = x.data.options()] { return with_room(rows, width, room, options); },
+                                true);
+  join_side_stream_after_backward(tape);
+  // A's gradient would be later than its mark.
+  const bool waits_for_data = x.gradient && x.gradient->offers_data() && !tape.has_marks();
+  tape.push([this, pass = std::move(pass), &op_a, waits_for_data, bias = layer.bias,
+             input = adapted.a.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient,
+             residual = residual.gradient, gradient = out.gradient] {
+    const auto& [adapted, joined, low] = pass;
+    at::Tensor d_y = gradient->take();
+    if (!d_y.defined()) return;
+    if (bias.requires_grad()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
+    if (residual) residual->add(d_y);
+    if (!has_room(d_y, joined.room)) d_y = with_room(d_y.size(0), joined.rows, joined.room, d_y.options()).copy_(d_y);
+    const at::Tensor wide_d_y = with_columns_behind(d_y, joined.room),
+                     d_low = wide_d_y.narrow(1, joined.rows, joined.room), of_a = d_low.narrow(1, 0, low.size(1));
+    joined_low_gradient(pass, d_y, d_low);
+    if (adapted->a.requires_grad()) {
+      const auto work = [this, &op_a, of_a, a = adapted->a](const at::Tensor& x) {
+        weight_gradient(op_a, of_a, x, a, {});
+      };
+      if (waits_for_data)
+        in->when_computed_again(work);
+      else
+        work(input.get());
+    }
+    if (!in) return;
+    joined.a().narrow(0, 0, low.size(1)).copy_(adapted->a.value());
+    auto query =
+        kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT, d_y.size(0), joined.rows + joined.room);
+    query.inner = joined.columns;
+    in->add(kernel<Linear>(query).input_gradient(wide_d_y, joined.w_and_a()));
+  });
+  return out;
+}
+
+void Operations::joined_low_gradient(const JoinedPass& pass, const at::Tensor& d_y, const at::Tensor& d_low) {
+  const auto& [adapted, joined, low] = pass;
+  d_low.narrow(1, low.size(1), joined.room - low.size(1)).zero_();
+  for (const auto& part : adapted->parts) {
+    const auto columns = [&part](const at::Tensor& of) { return of.narrow(1, part.rank_begin, part.rank); };
+    const at::Tensor own = d_y.narrow(1, part.row, part.rows), own_low = columns(low), into = columns(d_low),
+                     b = columns(joined.b()).narrow(0, part.row, part.rows);
+    auto query = kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT, d_y.size(0), part.rows);
+    query.inner = part.rank;
+    if (part.b.requires_grad()) query.gradient_dtype = abi_dtype(part.b.gradient().scalar_type());
+    const Linear& op = kernel<Linear>(query);
+    const Linear* const both = part.b.requires_grad() ? with_options(op, FVLM_BOTH_GRADIENTS) : nullptr;
+    if (both) {
+      const bool accumulate = Weight::begin_write(part.b);
+      both->both_gradients(own, own_low, b, part.b.gradient(), into, accumulate);
+      continue;
+    }
+    op.input_gradient(own, b, {}, into);
+    if (part.b.requires_grad()) weight_gradient(op, own, own_low, part.b, {});
+  }
+}
+
 Value Operations::adapted_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
+  if (const at::Tensor joined = layer.weight.joined();
+      joined.defined() && x.data.size(0) > 0 && has_room(x.data, joined.size(1) - layer.weight.value().size(1)))
+    return joined_linear(tape, x, layer, residual);
   AdaptedPass pass{.adapted = std::make_shared<const AdaptedWeight>(layer.weight), .weight = layer.weight};
   const AdaptedWeight& adapted = *pass.adapted;
   const bool records = tape.records(x, adapted, residual);

@@ -151,11 +151,17 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& int
   Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1), into), records);
   if (!records) return y;
   tape.set_recompute(y, [&op, half, both = gate_up.data] { return op.forward(half(both, 0), half(both, 1)); });
-  tape.push([&op, half, gate_up, out = y.gradient] {
-    const at::Tensor d_y = out->take();
+  const SwiGlu* const op_with_output = y.recompute ? with_options(op, FVLM_WITH_OUTPUT) : nullptr;
+  if (op_with_output) y.gradient->offer_data();
+  tape.push([&op, op_with_output, half, gate_up, out = y.gradient] {
+    const auto data_work = out->take_data_work();
+    const at::Tensor d_y = data_work.empty() ? out->take() : out->take_exclusive();
     if (!d_y.defined()) return;
-    at::Tensor d = gate_up.gradient->allocate_like(gate_up.data);
-    op.backward(half(gate_up.data, 0), half(gate_up.data, 1), d_y, {half(d, 0), half(d, 1)});
+    at::Tensor d = gate_up.gradient->allocate_over(gate_up.data);
+    const SwiGlu& backward = data_work.empty() ? op : *op_with_output;
+    const at::Tensor again = data_work.empty() ? at::Tensor() : d_y;
+    backward.backward(half(gate_up.data, 0), half(gate_up.data, 1), d_y, {half(d, 0), half(d, 1)}, again);
+    for (const Gradient::DataWork& work : data_work) work(again);
     gate_up.gradient->add(std::move(d));
   });
   return y;
@@ -220,6 +226,7 @@ Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head
   rotate(x.data, false);
   if (!tape.records(x)) return x;
   Value y(x.data, true);
+  y.gradient->set_destination_of(*x.gradient);
   tape.push([rotate, in = x.gradient, out = y.gradient] {
     if (out->empty()) return;
     at::Tensor d = out->take_exclusive();

@@ -55,17 +55,7 @@ const Linear* Operations::extended_linear_for(const at::Tensor& x, const Layer& 
   query.options |= options;
   query.epsilon = static_cast<float>(epsilon);
   if (options & FVLM_WITH_SWIGLU) query.width /= 2;
-  auto& [op, refused] = kernels_[key_of(query)];
-  if (op) return static_cast<const Linear*>(op.get());
-  if (!refused.empty()) return nullptr;
-  const auto answer = ask_supports([&](fvlm_support* support) { plain.backend().table().supports(&query, support); });
-  if (answer.score <= 0) {
-    refused.emplace(plain.backend().plugin(), answer.reason);
-    return nullptr;
-  }
-  const auto made = std::make_shared<const Linear>(plain.backend(), query);
-  op = made;
-  return made.get();
+  return extended(plain, query);
 }
 
 Value Operations::linear_of_norm(Tape& tape, const Value& x, const Weight& norm_weight, double epsilon,
@@ -95,8 +85,9 @@ at::ScalarType Operations::gradient_type(const Layer& layer) const {
 
 const Linear& Operations::linear_for(const at::Tensor& x, const Layer& layer, uint32_t options,
                                      at::ScalarType gradient_type) {
-  auto query = kernels_query(FVLM_OP_LINEAR, options | option_if(FVLM_WITH_BIAS, layer.bias.defined()), x.size(0),
-                             layer.weight.value().size(0));
+  options |= option_if(FVLM_WITH_BIAS, layer.bias.defined()) |
+             option_if(FVLM_STRIDED_WEIGHT, !layer.weight.is_quantized() && layer.weight.is_strided());
+  auto query = kernels_query(FVLM_OP_LINEAR, options, x.size(0), layer.weight.value().size(0));
   query.inner = layer.weight.value().size(1);
   query.gradient_dtype = abi_dtype(gradient_type);
   return kernel<Linear>(query);

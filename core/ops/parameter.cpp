@@ -4,7 +4,6 @@
 #include "device/runtime.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/strides.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,16 +18,16 @@ at::Tensor concatenated_view(const std::vector<Parameter*>& parts, const TensorO
   const at::Tensor& first = tensor_of(*parts.front());
   if (parts.size() == 1) return first;
   auto shape = first.sizes().vec();
-  int64_t offset = first.storage_offset() + first.numel();
+  int64_t offset = first.storage_offset() + first.size(0) * first.stride(0);
   for (size_t index = 1; index < parts.size(); ++index) {
     const at::Tensor& next = tensor_of(*parts[index]);
     if (!next.is_alias_of(first) || next.storage_offset() != offset)
       throw Error(ErrorKind::internal, "parameters that are used as one weight are not adjacent in memory")
           .at(parts[index]->name);
-    offset += next.numel();
+    offset += next.size(0) * first.stride(0);
     shape[0] += next.size(0);
   }
-  return first.as_strided(shape, c10::contiguous_strides(shape), first.storage_offset());
+  return first.as_strided(shape, first.strides(), first.storage_offset());
 }
 
 } // namespace
@@ -93,6 +92,13 @@ bool Weight::has_gradient() const {
 
 bool Weight::is_adapted() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->adapter != nullptr; });
+}
+
+at::Tensor Weight::joined() const {
+  const at::Tensor& whole = parts_.front()->joined;
+  const bool lies_in_it = whole.defined() && whole.data_ptr() == value_.data_ptr() &&
+                          value_.size(0) + (whole.size(1) - value_.size(1)) == whole.size(0);
+  return lies_in_it ? whole : at::Tensor();
 }
 
 bool Weight::begin_write(std::span<const Weight> weights) {

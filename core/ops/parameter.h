@@ -22,7 +22,10 @@ struct Parameter {
   std::vector<at::Tensor> packed;
   std::string scheme;                     // empty: `value` holds the numbers
   std::shared_ptr<const Adapter> adapter; // what is added to products with this frozen matrix; null: nothing
-  bool in_base = false;                   // a frozen weight below adapters, which checkpoints leave out
+  // The matrix in which a frozen weight and its neighbours lie, with room for their adapters: see JoinedWeight. `value`
+  // is then a view with strided rows. Undefined: none, or one that another model writes its adapters to.
+  at::Tensor joined;
+  bool in_base = false;             // a frozen weight below adapters, which checkpoints leave out
   bool has_gradient = false;        // a gradient was written in this step, so that the next write has to accumulate
   bool on_side_stream = false;      // that write was enqueued on the side stream
   GradientBuffer* buffer = nullptr; // that `gradient` is a view of, where its memory is not there all the time
@@ -54,6 +57,8 @@ class Weight {
   bool is_quantized() const { return !packed_.empty(); }
   bool is_adapted() const; // in any part
   bool is_plain() const { return !is_quantized() && !is_adapted(); }
+  at::Tensor joined() const; // of all parts that lie in it; else undefined
+  bool is_strided() const { return value_.dim() == 2 && value_.size(0) > 1 && value_.stride(0) != value_.size(1); }
   const std::vector<at::Tensor>& packed() const { return packed_; } // of a quantized weight, whose value() is a shape
   const std::string& scheme() const { return parts_.front()->scheme; }
   // The parameters that it is made of, in the order of its rows.

@@ -19,6 +19,12 @@ bool is_sole_owner(const at::Tensor& tensor) {
 
 } // namespace
 
+at::Tensor Gradient::allocate_over(const at::Tensor& data) {
+  if ((destination_ && !destination_is_new_) || !is_sole_owner(data)) return allocate_like(data);
+  destination_ = {};
+  return data;
+}
+
 void Gradient::add_with_bias_gradient(at::Tensor gradient) {
   add(std::move(gradient));
   has_bias_gradient_ = true;
@@ -33,7 +39,7 @@ void Gradient::announce(const Columns& columns) {
 std::pair<at::Tensor, bool> Gradient::destination(const Columns& columns, at::IntArrayRef shape,
                                                   const at::TensorOptions& options) {
   if (!sum_.defined()) {
-    sum_ = at::empty(shape, options);
+    sum_ = destination_ ? std::exchange(destination_, {})() : at::empty(shape, options);
     std::copy_if(announced_.begin(), announced_.end(), std::back_inserter(unwritten_),
                  [&](const Columns& other) { return !columns.overlaps(other); });
     unwritten_.push_back(columns);

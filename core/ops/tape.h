@@ -21,7 +21,17 @@ class Gradient {
   at::Tensor allocate_like(const at::Tensor& like) {
     return destination_ ? std::exchange(destination_, {})() : at::empty_like(like);
   }
-  void set_destination(std::function<at::Tensor()> memory) { destination_ = std::move(memory); }
+  // The same for an operation that may overwrite the value's own data, where nothing else refers to that.
+  at::Tensor allocate_over(const at::Tensor& data);
+  // new_memory: memory() allocates, so that nothing else refers to what it returns.
+  void set_destination(std::function<at::Tensor()> memory, bool new_memory = false) {
+    destination_ = std::move(memory);
+    destination_is_new_ = new_memory;
+  }
+  // Of a value that an operation changed in place: its gradient becomes this one's in place, too.
+  void set_destination_of(Gradient& before) {
+    if (before.destination_is_new_) set_destination(std::exchange(before.destination_, {}), true);
+  }
   // The accumulated gradient for in-place addition to a part of it; zeros of this shape where nothing was added yet.
   at::Tensor& accumulator(at::IntArrayRef shape, const at::TensorOptions& options);
   // Moves the accumulated gradient out. Undefined where nothing was added.
@@ -72,6 +82,14 @@ class Gradient {
   void defer_queries(DeferredQueries queries) { deferred_queries_ = std::move(queries); }
   DeferredQueries take_deferred_queries() { return std::exchange(deferred_queries_, {}); }
 
+  // Work that reads the value's data, for data that was not kept: the step behind this gradient may compute it again
+  // with the gradient, and offers in the forward pass to do the work then.
+  using DataWork = std::function<void(const at::Tensor& data)>;
+  void offer_data() { offers_data_ = true; }
+  bool offers_data() const { return offers_data_; }
+  void when_computed_again(DataWork work) { data_work_.push_back(std::move(work)); }
+  std::vector<DataWork> take_data_work() { return std::exchange(data_work_, {}); }
+
  private:
   void zero_unwritten() {
     if (!unwritten_.empty()) zero(std::exchange(unwritten_, {}));
@@ -81,9 +99,10 @@ class Gradient {
   at::Tensor sum_;
   std::vector<Columns> announced_, unwritten_; // unwritten_: columns of sum_ without content
   std::shared_ptr<const Weight> requested_bias_;
-  bool has_bias_gradient_ = false, accepts_deferred_queries_ = false;
+  bool has_bias_gradient_ = false, accepts_deferred_queries_ = false, offers_data_ = false, destination_is_new_ = false;
   DeferredQueries deferred_queries_;
   std::function<at::Tensor()> destination_;
+  std::vector<DataWork> data_work_;
 };
 
 using Value = BasicValue<at::Tensor, Gradient>;

@@ -105,8 +105,8 @@ struct FieldsOf<fvlm_swiglu_forward> {
 template <>
 struct FieldsOf<fvlm_swiglu_backward> {
   using A = fvlm_swiglu_backward;
-  static constexpr auto fields = std::tuple{field("gate", &A::gate), field("up", &A::up), field("d_y", &A::d_y),
-                                            field("d_gate", &A::d_gate), field("d_up", &A::d_up)};
+  static constexpr auto fields = std::tuple{field("gate", &A::gate),     field("up", &A::up),     field("d_y", &A::d_y),
+                                            field("d_gate", &A::d_gate), field("d_up", &A::d_up), field("y", &A::y)};
 };
 template <>
 struct FieldsOf<fvlm_bias_gelu_forward> {
@@ -155,8 +155,9 @@ struct FieldsOf<fvlm_linear_input_gradient> {
 template <>
 struct FieldsOf<fvlm_linear_weight_gradient> {
   using A = fvlm_linear_weight_gradient;
-  static constexpr auto fields = std::tuple{field("d_y", &A::d_y), field("x", &A::x), field("d_weight", &A::d_weight),
-                                            field("d_bias", &A::d_bias)};
+  static constexpr auto fields =
+      std::tuple{field("d_y", &A::d_y),       field("x", &A::x),           field("d_weight", &A::d_weight),
+                 field("d_bias", &A::d_bias), field("weight", &A::weight), field("d_x", &A::d_x)};
 };
 template <>
 struct FieldsOf<fvlm_scaled_rows_forward> {

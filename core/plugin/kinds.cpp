@@ -248,7 +248,7 @@ std::vector<TableOperation> kernels() {
           {.name = "swiglu",
            .slots = {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)},
            .op = FVLM_OP_SWIGLU,
-           .options = 0,
+           .options = FVLM_WITH_OUTPUT,
            .sizes = "ROWSxWIDTH",
            .rows_forward = 3,
            .rows_backward = 5},
@@ -272,7 +272,8 @@ std::vector<TableOperation> kernels() {
            .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
-           .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU,
+           .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
+                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -440,7 +441,10 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_PER_HEAD, "heads apart"},
                                                           {FVLM_WITH_BACKWARD, "backward"},
                                                           {FVLM_WITH_NORM, "norm"},
-                                                          {FVLM_WITH_SWIGLU, "swiglu"}};
+                                                          {FVLM_WITH_SWIGLU, "swiglu"},
+                                                          {FVLM_STRIDED_WEIGHT, "strided weight"},
+                                                          {FVLM_BOTH_GRADIENTS, "both gradients at once"},
+                                                          {FVLM_WITH_OUTPUT, "output"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

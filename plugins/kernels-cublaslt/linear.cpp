@@ -21,13 +21,12 @@ namespace {
 
 using namespace fvlm::sdk;
 using std::int64_t;
+using Plan = LinearPlan;
 
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                                        gelu_forms;
-
-using Plan = LinearPlan;
+                                        FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | gelu_forms;
 
 class KernelsCublasLt : public Kernels {
  public:
@@ -55,6 +54,7 @@ class KernelsCublasLt : public Kernels {
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
       return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.inner), static_cast<long long>(query.width));
+    if (Support no = fits_both_gradients(query); no.score == 0) return no;
     if (is_extended(query)) return fits_extended(query, has_fused_gemms(query.device));
     return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
   }
@@ -90,9 +90,8 @@ class KernelsCublasLt : public Kernels {
   void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& a) const {
     require(fits(query));
     if (is_extended(query)) return few_rows_gemm(on(call), skinny_forward_shape(query), extended_product(query, a));
-    const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x");
-    const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
-    const Matrix y = matrix_of(a.y, query.dtype, query.rows, query.width, "y");
+    const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x"), weight = weight_of(query, a.weight),
+                 y = matrix_of(a.y, query.dtype, query.rows, query.width, "y");
     const bool gelu = query.options & FVLM_WITH_GELU;
     Matrix sum = y;
     if (gelu && a.pre_activation)
@@ -120,10 +119,10 @@ class KernelsCublasLt : public Kernels {
 
   void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& a) const {
     require(fits(query));
-    const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y");
-    const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
-    const Matrix d_x = matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x");
-    Matrix pre_activation{nullptr, 0};
+    const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y"),
+                 weight = weight_of(query, a.weight),
+                 d_x = matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x");
+    Matrix pre_activation{};
     if (a.pre_activation)
       pre_activation = matrix_of(a.pre_activation, query.dtype, query.rows, query.inner, "pre_activation");
     void* d_bias = a.d_x_sums ? vector_of(a.d_x_sums, query.gradient_dtype, query.inner, "d_x_sums") : nullptr;
@@ -145,17 +144,22 @@ class KernelsCublasLt : public Kernels {
     const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x");
     const Matrix d_weight = parameter_of(a.d_weight, query.gradient_dtype, query.width, query.inner, "d_weight");
     void* d_bias = a.d_bias ? vector_of(a.d_bias, query.gradient_dtype, query.width, "d_bias") : nullptr;
-    const bool accumulate = a.accumulate != 0;
     if (query.rows == 0) {
-      if (accumulate) return;
-      clear(call, d_weight.data, query.width * query.inner * bytes(query.gradient_dtype));
-      if (d_bias) clear(call, d_bias, query.width * bytes(query.gradient_dtype));
+      const int64_t column = a.accumulate ? 0 : query.width * bytes(query.gradient_dtype);
+      clear(call, d_weight.data, query.inner * column);
+      if (d_bias) clear(call, d_bias, column);
       return;
     }
     const Plan& plan = backward_plan_of(call, query);
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
-    weight_gradient(call, query, plan, {rows_of(d_y), rows_of(x), d_weight.data, d_bias, accumulate}, scratch);
+    if (gives_both_gradients(query)) {
+      const NarrowGradients both = both_gradients_of(query, a);
+      if (narrow_gradients_take(both))
+        return narrow_gradients(on(call), narrow_gradients_shape(query), both, scratch.products.data());
+      input_gradient(call, query, plan, {d_y, matrix_of(both.weight), {}, matrix_of(both.d_x)}, {}, scratch);
+    }
+    weight_gradient(call, query, plan, {rows_of(d_y), rows_of(x), d_weight.data, d_bias, a.accumulate != 0}, scratch);
   }
 
  private:
@@ -168,16 +172,12 @@ class KernelsCublasLt : public Kernels {
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
     for (const bool wanted_key : {deterministic, !deterministic})
       if (const auto found = plans_.find(plan_key_of(query, wanted_key)); found != plans_.end()) return found->second;
-    throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for %lld rows of %lld -> %lld",
-                  static_cast<long long>(query.rows), static_cast<long long>(query.inner),
-                  static_cast<long long>(query.width));
+    throw not_prepared(query);
   }
   const Plan& backward_plan_of(const fvlm_call& call, const Query& query) const {
-    if (!has_backward(query))
-      throw Failure(FVLM_ERROR_ARGUMENT, "backward called for a query without FVLM_WITH_BACKWARD");
+    require_backward(query);
     return plan_of(call, query);
   }
-
   bool streams_weight(const Query& query) const { return is_hopper_ && is_decoding_product(query, true); }
 
   bool may_be_custom(const Query& query) const {
@@ -246,8 +246,8 @@ class KernelsCublasLt : public Kernels {
     const bool gelu = o.x.data != nullptr;
     SkinnyGemm skinny{rows_of(o.d_y), rows_of(o.weight), rows_of(o.d_x)};
     skinny.gelu_input = rows_of(o.x), skinny.sums = sums;
-    const bool exact = is_exact(query);
-    if (plan.input_is_skinny && (!gelu || exact) && skinny_gemm_takes(on(call), skinny_input_shape(query), skinny))
+    if (plan.input_is_skinny && (!gelu || is_exact(query)) &&
+        skinny_gemm_takes(on(call), skinny_input_shape(query), skinny))
       return skinny_gemm(on(call), skinny_input_shape(query), skinny);
     const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
     const MatmulOperands with_gelu{o.d_y, o.weight, o.d_x, nullptr, false, {}, o.x};
@@ -479,7 +479,7 @@ class KernelsCublasLt : public Kernels {
       const int64_t sums = may_sum ? column_sum_parts(multiprocessors_, fused_input_shape(query)) * query.inner : 0;
       scratch.products = workspace.take<char>(
           std::max({cublas_bytes(query), may_be_custom(query) ? weight_gradient_workspace(multiprocessors_) : 0,
-                    sums * static_cast<int64_t>(sizeof(float))}));
+                    both_gradients_workspace(query, multiprocessors_), sums * static_cast<int64_t>(sizeof(float))}));
     }
     int64_t summed_columns = has_bias(query) ? query.width : 0; // columns that one call sums
     if (query.options & FVLM_WITH_COLUMN_SUMS) summed_columns = std::max(summed_columns, query.inner);

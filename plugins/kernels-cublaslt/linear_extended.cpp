@@ -48,4 +48,27 @@ bool is_decoding_product(const fvlm_kernels_query& query, bool is_hopper) {
   return !(query.options & ~simple) && few_rows_supports(skinny_forward_shape(query), is_hopper);
 }
 
+Support fits_both_gradients(const fvlm_kernels_query& query) {
+  constexpr std::uint32_t excluded = FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | FVLM_WITH_GELU;
+  if (gives_both_gradients(query) && ((query.options & excluded) || !has_backward(query) || is_extended(query) ||
+                                      !narrow_gradients_support(narrow_gradients_shape(query))))
+    return refuse("both gradients of a linear from %lld to %lld features at once are not supported",
+                  static_cast<long long>(query.inner), static_cast<long long>(query.width));
+  return accept(200, "no such option, or one pass");
+}
+
+NarrowGradients both_gradients_of(const fvlm_kernels_query& query, const fvlm_linear_weight_gradient& a) {
+  if (a.struct_size < sizeof a) throw Failure(FVLM_ERROR_ARGUMENT, "weight and d_x are missing");
+  return {rows_of(matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y")),
+          rows_of(weight_of(query, a.weight)),
+          rows_of(matrix_of(a.x, query.dtype, query.rows, query.inner, "x")),
+          rows_of(matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x")),
+          a.d_weight->data,
+          a.accumulate != 0};
+}
+
+int64_t both_gradients_workspace(const fvlm_kernels_query& query, int multiprocessors) {
+  return gives_both_gradients(query) ? narrow_gradients_workspace(multiprocessors, narrow_gradients_shape(query)) : 0;
+}
+
 } // namespace fvlm::plugins

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm_few_rows.h"
+#include "narrow_gradients.h"
 
 namespace fvlm::plugins {
 
@@ -14,5 +15,10 @@ FewRowsGemm extended_product(const fvlm_kernels_query& query, const fvlm_linear_
 // Whether a forward without these options belongs to a step of generation. Its kernel is not measured against others,
 // since most of its advantage is that it starts while the one before it is running.
 bool is_decoding_product(const fvlm_kernels_query& query, bool is_hopper);
+
+// What linear_weight_gradient() reads and writes where the query has FVLM_BOTH_GRADIENTS.
+sdk::Support fits_both_gradients(const fvlm_kernels_query& query); // or has not
+NarrowGradients both_gradients_of(const fvlm_kernels_query& query, const fvlm_linear_weight_gradient& arguments);
+std::int64_t both_gradients_workspace(const fvlm_kernels_query& query, int multiprocessors);
 
 } // namespace fvlm::plugins

@@ -32,6 +32,12 @@ inline Matrix parameter_of(const fvlm_tensor* tensor, fvlm_dtype dtype, std::int
   return matrix;
 }
 
+// The weight of a linear.
+inline Matrix weight_of(const fvlm_kernels_query& query, const fvlm_tensor* weight) {
+  const auto of = query.options & FVLM_STRIDED_WEIGHT ? matrix_of : parameter_of;
+  return of(weight, query.dtype, query.width, query.inner, "weight");
+}
+
 inline void* vector_of(const fvlm_tensor* tensor, fvlm_dtype dtype, std::int64_t size, const char* name) {
   if (!tensor) throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
   if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != size)
@@ -43,6 +49,9 @@ inline void* vector_of(const fvlm_tensor* tensor, fvlm_dtype dtype, std::int64_t
 
 inline Rows rows_of(const Matrix& matrix) {
   return {matrix.data, matrix.row_stride};
+}
+inline Matrix matrix_of(const Rows& rows) {
+  return {rows.data, rows.stride};
 }
 
 // Records whether all operands can be accessed 16 bytes at a time.

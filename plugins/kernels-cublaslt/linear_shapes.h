@@ -5,6 +5,7 @@
 #include "gemm_skinny.h"
 #include "gemm_weight_gradient.h"
 #include "matmul.h"
+#include "narrow_gradients.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -25,6 +26,9 @@ inline bool has_residual(const fvlm_kernels_query& query) {
 inline bool keeps_compensation(const fvlm_kernels_query& query) {
   return query.options & FVLM_COMPENSATED;
 }
+inline bool gives_both_gradients(const fvlm_kernels_query& query) {
+  return query.options & FVLM_BOTH_GRADIENTS;
+}
 // With what only the kernel for few rows does along with a product.
 inline bool is_extended(const fvlm_kernels_query& query) {
   return query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU);
@@ -36,6 +40,16 @@ inline bool has_plan(const fvlm_kernels_query& query) {
 
 inline bool is_exact(const fvlm_kernels_query& query) {
   return !(query.options & gelu_forms);
+}
+
+inline sdk::Failure not_prepared(const fvlm_kernels_query& query) {
+  return {FVLM_ERROR_ARGUMENT, "prepare() was not called for %lld rows of %lld -> %lld",
+          static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width)};
+}
+
+inline void require_backward(const fvlm_kernels_query& query) {
+  if (!has_backward(query))
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "backward called for a query without FVLM_WITH_BACKWARD");
 }
 
 inline MatmulShape forward_shape(const fvlm_kernels_query& q, int64_t rows, bool bias) {
@@ -70,6 +84,9 @@ inline FusedGemmShape fused_input_shape(const fvlm_kernels_query& q) {
 }
 inline WeightGradientShape weight_gradient_shape(const fvlm_kernels_query& q) {
   return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width};
+}
+inline NarrowGradientsShape narrow_gradients_shape(const fvlm_kernels_query& q) {
+  return {q.dtype, q.gradient_dtype, q.rows, q.width, q.inner};
 }
 
 // Room for 16 partial sums of the largest result that cuBLASLt may want to split.

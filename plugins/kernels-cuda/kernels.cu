@@ -18,7 +18,7 @@ constexpr int64_t widest_access = 16; // bytes
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES |
-                                        FVLM_PER_HEAD;
+                                        FVLM_PER_HEAD | FVLM_WITH_OUTPUT;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -170,6 +170,8 @@ class KernelsCuda : public Kernels {
     if (query.options & ~(known_options | form)) return refuse("options %#x are not supported", query.options);
     if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
       return refuse("frequencies are rope's; options %#x are not supported", query.options);
+    if ((query.options & FVLM_WITH_OUTPUT) && query.op != FVLM_OP_SWIGLU)
+      return refuse("an output of backward is swiglu's; options %#x are not supported", query.options);
     if (query.rows < 0 || query.width < 0 || query.width > GradientSums::max_width)
       return refuse("%lld rows of width %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));
@@ -295,6 +297,7 @@ class KernelsCuda : public Kernels {
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_gate = operands.rows(a.d_gate, "d_gate");
     p.d_up = operands.rows(a.d_up, "d_up");
+    if (query.options & FVLM_WITH_OUTPUT) p.y = operands.rows(a.y, "y");
     plugins::swiglu_backward(on(call), operands.shape(), p);
   }
 

@@ -39,7 +39,8 @@ struct SwigluForward : ColumnOperation<Type, pack> {
   }
 };
 
-template <class Type, int pack>
+// gives_y: also writes the output of the forward.
+template <class Type, int pack, bool gives_y>
 struct SwigluBackward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
@@ -63,6 +64,12 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
     loaded.gate.widen(gate);
     loaded.up.widen(up);
     loaded.d_y.widen(d_y);
+    if constexpr (gives_y) {
+      float y[pack];
+#pragma unroll
+      for (int i = 0; i < pack; ++i) y[i] = up[i] * (gate[i] * sigmoid<Type>(gate[i]));
+      write(at<Type>(p.y, row, first), y);
+    }
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
       const float open = sigmoid<Type>(gate[i]), silu = gate[i] * open;
@@ -73,6 +80,11 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
     write(at<Type>(p.d_up, row, first), up);
   }
 };
+
+template <class Type, int pack>
+using SwigluBackwardAlone = SwigluBackward<Type, pack, false>;
+template <class Type, int pack>
+using SwigluBackwardWithOutput = SwigluBackward<Type, pack, true>;
 
 template <class Type, int pack, class Form>
 struct GeluForward : ColumnOperation<Type, pack> {
@@ -226,7 +238,8 @@ void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swig
   launch_columns<SwigluForward>(device, shape, swiglu);
 }
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu) {
-  launch_columns<SwigluBackward>(device, shape, swiglu);
+  swiglu.y.data ? launch_columns<SwigluBackwardWithOutput>(device, shape, swiglu)
+                : launch_columns<SwigluBackwardAlone>(device, shape, swiglu);
 }
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
   gelu.form.exact ? launch_columns<ExactGeluForward>(device, shape, gelu)

@@ -49,7 +49,7 @@ TEST(Anatomy, PartsAddUpToTheWhole) {
   TrainingSetting setting;
   setting.precision = plan::Precision::fp32;
   setting.speed.graphs = false;
-  const Job job = job_of(configuration_named("tiny:2"), setting, 2, 9, "", models, at::kCPU);
+  const Job job = job_of(configuration_named("tiny:2"), setting, 2, 9, "", models, registry, at::kCPU);
   Training training(job.plan, registry, at::kCPU, job.model, job.capacity, job.samples());
   const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
 

@@ -76,10 +76,16 @@ class Profile(Bench):
                 self.assertAlmostEqual(alone[same] / row[same], 1, delta=1e-6, msg=same)
 
     def test_adapters_train_a_part_of_the_numbers(self):
-        plain, lora = self.rows("--configurations", "tiny:2,tiny:2:lora")
+        plain, lora, light, qlora = self.rows("--configurations", "tiny:2,tiny:2:lora,tiny:2:lora:light,tiny:2:qlora")
         self.assertAlmostEqual(plain["first_loss"], lora["first_loss"], delta=1e-6)  # B is zeros
-        self.assertLess(lora["last_loss"], lora["first_loss"])
-        self.assertLess(lora["flops"], 0.8 * plain["flops"])  # no gradients of frozen weights
+        self.assertAlmostEqual(plain["first_loss"], qlora["first_loss"], delta=0.5)  # of int4
+        self.assertNotEqual(lora["first_loss"], qlora["first_loss"])
+        for same in ("first_loss", "last_loss", "gradient_norm"):
+            self.assertAlmostEqual(light[same] / lora[same], 1, delta=1e-6, msg=same)
+        self.assertLess(light["peak_bytes"], lora["peak_bytes"])
+        for row in (lora, qlora):
+            self.assertLess(row["last_loss"], row["first_loss"])
+            self.assertLess(row["flops"], 0.8 * plain["flops"])  # no gradients of frozen weights
 
     def test_work_that_is_saved_changes_nothing_but_rounding(self):
         saved, = self.rows("--configurations", "tiny:2")
@@ -106,7 +112,7 @@ class Profile(Bench):
             import transformers  # noqa: F401
         except ImportError as error:
             self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
-        for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
+        for name in ("tiny:2", "tiny:2:lora", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
             row, = self.rows("--configurations", name, "--peer", "eager")
             self.assertAlmostEqual(row["peer"]["first_loss"] / row["first_loss"], 1, delta=1e-5, msg=name)
 

@@ -186,7 +186,7 @@ FIELD(fvlm_swiglu_forward, gate, 8, const fvlm_tensor*);
 FIELD(fvlm_swiglu_forward, up, 16, const fvlm_tensor*);
 FIELD(fvlm_swiglu_forward, y, 24, fvlm_tensor*);
 
-SIZE(fvlm_swiglu_backward, 48);
+SIZE(fvlm_swiglu_backward, 56);
 FIELD(fvlm_swiglu_backward, struct_size, 0, uint32_t);
 FIELD(fvlm_swiglu_backward, gate, 8, const fvlm_tensor*);
 FIELD(fvlm_swiglu_backward, up, 16, const fvlm_tensor*);
@@ -246,7 +246,7 @@ FIELD(fvlm_linear_input_gradient, d_x, 32, fvlm_tensor*);
 FIELD(fvlm_linear_input_gradient, accumulate, 40, int32_t);
 FIELD(fvlm_linear_input_gradient, d_x_sums, 48, fvlm_tensor*);
 
-SIZE(fvlm_linear_weight_gradient, 40);
+SIZE(fvlm_linear_weight_gradient, 56);
 FIELD(fvlm_linear_weight_gradient, struct_size, 0, uint32_t);
 FIELD(fvlm_linear_weight_gradient, accumulate, 4, int32_t);
 FIELD(fvlm_linear_weight_gradient, d_y, 8, const fvlm_tensor*);

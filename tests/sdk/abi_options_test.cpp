@@ -14,3 +14,9 @@ static_assert(FVLM_WITH_SWIGLU == 2048, "the value of FVLM_WITH_SWIGLU changed")
 static_assert(offsetof(fvlm_linear_forward, norm_weight) == 72, "the place of norm_weight changed");
 static_assert(FVLM_ATTENTION_APPENDS == 1, "the value of FVLM_ATTENTION_APPENDS changed");
 static_assert(FVLM_ATTENTION_PARTIAL == 2, "the value of FVLM_ATTENTION_PARTIAL changed");
+static_assert(FVLM_STRIDED_WEIGHT == 4096, "the value of FVLM_STRIDED_WEIGHT changed");
+static_assert(FVLM_BOTH_GRADIENTS == 8192, "the value of FVLM_BOTH_GRADIENTS changed");
+static_assert(FVLM_WITH_OUTPUT == 16384, "the value of FVLM_WITH_OUTPUT changed");
+static_assert(offsetof(fvlm_swiglu_backward, y) == 48, "the place of y changed");
+static_assert(offsetof(fvlm_linear_weight_gradient, weight) == 40, "the place of weight changed");
+static_assert(offsetof(fvlm_linear_weight_gradient, d_x) == 48, "the place of d_x changed");

@@ -12,24 +12,28 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 namespace fvlm::bench {
 
 Configuration configuration_named(const std::string& name) {
   const auto parts = split(name, ':');
   Configuration configuration{name, parts.front()};
-  const std::string how = parts.size() == 3 ? parts[2] : "";
-  configuration.recompute.vision.light = how == "light" || how == "light-vision";
-  configuration.recompute.decoder.light = how == "light";
-  configuration.caches_teacher = how == "cached-teacher";
-  configuration.lora = how == "lora";
-  configuration.recompute.vision.every = configuration.recompute.decoder.every = how == "checkpointing" ? 1 : 0;
-  const std::string number = parts.size() > 1 ? parts[1] : "";
   const auto& variants = configuration_variants;
-  const bool knows = parts.size() < 3 || std::find(std::begin(variants), std::end(variants), how) != std::end(variants);
+  const std::set<std::string> how(parts.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(parts.size(), 2)),
+                                  parts.end());
+  configuration.recompute.decoder.light = how.contains("light");
+  configuration.recompute.vision.light = how.contains("light") || how.contains("light-vision");
+  configuration.recompute.vision.every = configuration.recompute.decoder.every = how.contains("checkpointing") ? 1 : 0;
+  configuration.caches_teacher = how.contains("cached-teacher");
+  configuration.quantized = how.contains("qlora");
+  configuration.lora = how.contains("lora") || configuration.quantized;
+  const std::string number = parts.size() > 1 ? parts[1] : "";
+  const bool knows = std::all_of(how.begin(), how.end(), [&](const std::string& each) {
+    return std::find(std::begin(variants), std::end(variants), each) != std::end(variants);
+  });
   const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
-  if (parts.size() > 3 || !knows || end.ec != std::errc() || end.ptr != number.data() + number.size() ||
-      configuration.samples < 1)
+  if (!knows || end.ec != std::errc() || end.ptr != number.data() + number.size() || configuration.samples < 1)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
         .advise(fmt::format("SHAPE:SAMPLES, and :{} behind it, as in 135m:8", fmt::join(variants, ", :")));
   (void)shape_named(configuration.shape);
@@ -50,16 +54,17 @@ void tell_answers_apart(train::SyntheticPack& pack) {
 } // namespace
 
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, SyntheticModels& models, at::Device device) {
+           const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device) {
   const Shape& shape = shape_named(configuration.shape);
   Job job;
   job.name = configuration.name;
   job.reference = reference;
+  job.is_quantized = configuration.quantized;
   job.plan = synthetic_plan(setting, shape.frame, shape.frames > 0 ? shape.frames : frames, text);
-  job.model = models.of(shape);
+  job.model = configuration.quantized ? models.quantized(shape, registry) : models.of(shape);
   job.plan.model.vision = (job.model / "vision").string();
   job.plan.model.connector = shape.connector_config();
-  if (configuration.lora) job.plan.model.adapters = {plan::Lora{.rank = 16, .targets = {"all"}}};
+  if (configuration.lora) job.plan.model.adapters = {plan::Lora{.rank = lora_rank, .targets = {"all"}}};
   plan::Stage& stage = job.plan.stages.front();
   if (!shape.freeze.empty()) stage.freeze = shape.freeze;
   if (configuration.lora) stage.freeze = {"connector", "vision"};

@@ -9,18 +9,20 @@
 
 namespace fvlm::bench {
 
-// "SHAPE:SAMPLES", and ":checkpointing", ":light" or, in the vision tower alone, ":light-vision" where activations are
-// recomputed, ":cached-teacher" where the teacher's rows are computed once, or ":lora" where every linear of the
-// decoder has an adapter of rank 16 and all else is frozen: "135m:8", "1.7b:8:checkpointing".
+// "SHAPE:SAMPLES", and any of ":checkpointing", ":light" or, in the vision tower alone, ":light-vision" where
+// activations are recomputed, ":cached-teacher" where the teacher's rows are computed once, ":lora" where every linear
+// of the decoder has an adapter of rank 16 and all else is frozen, or ":qlora" where these linears are in int4 besides:
+// "135m:8", "1.7b:8:checkpointing", "1.7b:8:lora:light".
 struct Configuration {
   std::string name, shape;
   int64_t samples = 0;
   plan::ActivationCheckpointing recompute = {};
-  bool caches_teacher = false, lora = false;
+  bool caches_teacher = false, lora = false, quantized = false;
 };
 
-inline constexpr std::string_view configuration_variants[] = {"checkpointing", "light", "light-vision",
-                                                              "cached-teacher", "lora"};
+inline constexpr std::string_view configuration_variants[] = {"checkpointing",  "light", "light-vision",
+                                                              "cached-teacher", "lora",  "qlora"};
+inline constexpr int64_t lora_rank = 16;                    // of ":lora", whose alpha is twice as much
 Configuration configuration_named(const std::string& name); // throws Error(usage)
 
 struct Job {
@@ -29,12 +31,13 @@ struct Job {
   std::filesystem::path model, batch; // the batch file is written if a peer has to read it
   train::SyntheticPack pack;
   PackSize capacity;
+  bool is_quantized = false;
   int64_t samples() const { return std::ssize(pack.samples); }
 };
 
 // Frames are in the memory that a loader would use for the device. `frames` and `text` are sizes of each sample.
 // `reference` is "remembered" (cached) or "live" for preference pairs; empty: samples are no pairs.
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, SyntheticModels& models, at::Device device);
+           const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device);
 
 } // namespace fvlm::bench

@@ -293,7 +293,7 @@ class OpBench {
   std::vector<OpQuery> queries_of_step(const Configuration& configuration) {
     TrainingSetting setting = request_;
     setting.speed.graphs = false;
-    const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_, device_);
+    const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_, registry_, device_);
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
     train::GradientComputer& gradient_computer = training.gradient_computer();
     PartTimes untimed;

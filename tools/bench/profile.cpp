@@ -66,13 +66,14 @@ class Profile {
       row.problem = "out of memory";
     }
     peak.give_back();
-    // The peer computes its reference in each step.
-    if (!request_.peer.empty() && row.problem.empty() && row.reference != "remembered") compare(job, row);
+    // The peer computes its reference in each step, and reads no quantized model.
+    if (!request_.peer.empty() && row.problem.empty() && row.reference != "remembered" && !job.is_quantized)
+      compare(job, row);
     return row;
   }
 
   Job job(const Configuration& configuration, const std::string& reference) {
-    return job_of(configuration, request_, request_.frames, request_.text, reference, models_, device_);
+    return job_of(configuration, request_, request_.frames, request_.text, reference, models_, registry_, device_);
   }
 
  private:
@@ -172,7 +173,9 @@ class Profile {
     std::vector<std::string> arguments{"--model",  job.model.string(), "--batch", job.batch.string(),
                                        "--device", request_.device,    "--rate",  fmt::format("{}", request_.rate)};
     if (checkpointing) arguments.emplace_back("--checkpointing");
-    if (const auto& freeze = job.plan.stages.front().freeze; !freeze.empty())
+    if (job.plan.model.adapters)
+      arguments.insert(arguments.end(), {"--lora", fmt::format("{}", lora_rank)});
+    else if (const auto& freeze = job.plan.stages.front().freeze; !freeze.empty())
       arguments.insert(arguments.end(), {"--freeze", join(freeze, ",")});
     if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
     Peer peer(request_.peer, arguments);

@@ -2,6 +2,7 @@
 
 #include "model/loading.h"
 #include "objective/next_token/settings.h"
+#include "quantize/quantize_model.h"
 #include "train/initial_model.h"
 #include "train/step_flops.h"
 
@@ -41,6 +42,16 @@ plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, in
 const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
   auto& folder = folders_[shape.name];
   if (folder.empty()) make_model(shape, folder = scratch_.path() / shape.name);
+  return folder;
+}
+
+const std::filesystem::path& SyntheticModels::quantized(const Shape& shape, Registry& registry) {
+  auto& folder = folders_[std::string(shape.name) + " int4"];
+  if (!folder.empty()) return folder;
+  folder = scratch_.path() / (std::string(shape.name) + "-int4");
+  const quantize::QuantizeRequest request{of(shape),    folder, {"int4", {"connector.*", "vision.*"}},
+                                          std::nullopt, {},     {}};
+  quantize::quantize_model(request, registry, [](uint64_t, uint64_t) {});
   return folder;
 }
 

@@ -35,6 +35,8 @@ plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, in
 class SyntheticModels {
  public:
   const std::filesystem::path& of(const Shape& shape);
+  // The same with the decoder's linears in int4.
+  const std::filesystem::path& quantized(const Shape& shape, Registry& registry);
 
  private:
   ScratchFolder scratch_;

@@ -72,6 +72,9 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {frequencies, FVLM_WITH_FREQUENCIES},
                                     {norm, FVLM_WITH_NORM},
                                     {swiglu, FVLM_WITH_SWIGLU},
+                                    {strided_weight, FVLM_STRIDED_WEIGHT},
+                                    {both_gradients, FVLM_BOTH_GRADIENTS},
+                                    {output, FVLM_WITH_OUTPUT},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;

@@ -24,6 +24,9 @@ struct KernelCase {
   uint32_t gelu_form = 0;           // bias_gelu, linear: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
   bool norm = false;                // linear: of the normalized x
   bool swiglu = false;              // linear: y = silu(gate) * up
+  bool strided_weight = false;      // linear: the weight's rows may be strided
+  bool both_gradients = false;      // linear: d_x is given along with d_weight
+  bool output = false;              // swiglu: backward gives y again
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;

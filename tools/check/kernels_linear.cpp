@@ -85,6 +85,7 @@ Expectation expect(const KernelCase& c) {
   if (c.column_sums) all.push_back({"d_x_sums", exact.sums, naive.sums, c.gradient_dtype});
   if (c.frozen) return all;
   all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype});
+  if (c.both_gradients) all.push_back({"d_x with d_weight", exact.d_x, naive.d_x, c.dtype});
   if (c.bias) all.push_back({"d_bias", exact.d_bias, naive.d_bias, c.gradient_dtype});
   return all;
 }
@@ -94,7 +95,8 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   const Numbers n = numbers_of(c);
   Workbench bench(context, variation);
   if (!bench.begin(table, c.query(context.device))) return bench.finish();
-  Operand &x = bench.input("x", n.x), &weight = bench.input("weight", n.weight, Rows::contiguous);
+  Operand &x = bench.input("x", n.x),
+          &weight = bench.input("weight", n.weight, c.strided_weight ? Rows::free : Rows::contiguous);
   Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
   Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
   Operand& y = residual && variation.alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
@@ -120,9 +122,11 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;
-  bench.call("weight gradient", bench.required().backward_workspace, present({d_weight, d_bias}),
+  Operand* again = c.both_gradients ? &bench.output("d_x with d_weight", n.x.sizes(), c.dtype) : nullptr;
+  bench.call("weight gradient", bench.required().backward_workspace, present({d_weight, d_bias, again}),
              table.linear_weight_gradient,
-             fvlm_linear_weight_gradient{0, c.accumulate, d_y.abi(), x.abi(), abi_of(d_weight), abi_of(d_bias)});
+             fvlm_linear_weight_gradient{0, c.accumulate, d_y.abi(), x.abi(), abi_of(d_weight), abi_of(d_bias),
+                                         again ? weight.abi() : nullptr, abi_of(again)});
   return bench.finish();
 }
 

@@ -80,6 +80,41 @@ Outcome linear_swiglu(Context& context) {
                                {.rows = 0, .swiglu = true}});
 }
 
+// Weights whose rows do not follow each other, and both gradients of a linear of few input features.
+Outcome linear_strided_weight(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.bias = false},
+                              {.rows = 300, .width = 96, .inner = 200, .residual = true},
+                              {.rows = 9, .width = 33, .inner = 5, .bias = false, .accumulate = true},
+                              {.rows = 1, .width = 64, .inner = 48, .backward = false},
+                              {.rows = 0}};
+  for (KernelCase& one : all) one.strided_weight = true;
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
+Outcome linear_both_gradients(Context& context) {
+  std::vector<KernelCase> all{{.rows = 300, .width = 96, .inner = 16},
+                              {.rows = 130, .width = 200, .inner = 8, .accumulate = true},
+                              {.rows = 1000, .width = 1000, .inner = 64},
+                              {.rows = 4097, .width = 576, .inner = 24, .accumulate = true},
+                              {.rows = 33, .width = 20, .inner = 5},
+                              {.rows = 1, .width = 64, .inner = 32},
+                              {.rows = 0, .inner = 16}};
+  for (KernelCase& one : all) one.bias = false, one.both_gradients = one.strided_weight = true;
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
+Outcome swiglu_output(Context& context) {
+  const std::vector<KernelCase> all{{.output = true},
+                                    {.rows = 33, .width = 20, .output = true},
+                                    {.rows = 300, .width = 1536, .output = true},
+                                    {.rows = 0, .output = true}};
+  Variation alias;
+  alias.alias = 1;
+  const Outcome outcome = supported<FVLM_OP_SWIGLU>(context, all);
+  return outcome.state == State::ok ? supported<FVLM_OP_SWIGLU>(context, all, alias) : outcome;
+}
+
 template <uint32_t form>
 Outcome bias_gelu_form(Context& context) {
   return supported<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
@@ -120,7 +155,13 @@ std::vector<Check> kernel_option_checks() {
       {"linear_norm", "of the normalized x, few rows, where supports() says so", linear_norm,
        "linear_float*,linear_bfloat16,linear_residual"},
       {"linear_swiglu", "y = silu(gate) * up, few rows, where supports() says so", linear_swiglu,
-       "linear_float*,linear_bfloat16"}};
+       "linear_float*,linear_bfloat16"},
+      {"linear_strided_weight", "weights whose rows are strided, where supports() says so", linear_strided_weight,
+       "linear_float*,linear_bfloat16,linear_residual,linear_accumulates"},
+      {"linear_both_gradients", "d_x along with d_weight, where supports() says so", linear_both_gradients,
+       "linear_float*,linear_bfloat16,linear_strided_weight"},
+      {"swiglu_output", "y along with the gradients, where supports() says so", swiglu_output,
+       "swiglu_float*,swiglu_bfloat16"}};
 }
 
 } // namespace fvlm::check

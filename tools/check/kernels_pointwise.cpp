@@ -84,6 +84,7 @@ Expectation expect(const KernelCase& c) {
   if (c.backward) {
     all.push_back({"d_gate", exact[1], naive[1], c.dtype});
     all.push_back({"d_up", exact[2], naive[2], c.dtype});
+    if (c.output) all.push_back({"y again", exact[0], naive[0], c.dtype});
   }
   return all;
 }
@@ -101,8 +102,11 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand& d_gate = variation.alias ? bench.alias("d_gate", gate) : bench.output("d_gate", n.gate.sizes(), c.dtype);
   Operand& d_up = variation.alias ? bench.alias("d_up", up) : bench.output("d_up", n.gate.sizes(), c.dtype);
-  bench.call("backward", bench.required().backward_workspace, {&d_gate, &d_up}, table.swiglu_backward,
-             fvlm_swiglu_backward{0, gate.abi(), up.abi(), d_y.abi(), d_gate.abi(), d_up.abi()});
+  Operand* again = !c.output         ? nullptr
+                   : variation.alias ? &bench.alias("y again", d_y)
+                                     : &bench.output("y again", n.gate.sizes(), c.dtype);
+  bench.call("backward", bench.required().backward_workspace, present({&d_gate, &d_up, again}), table.swiglu_backward,
+             fvlm_swiglu_backward{0, gate.abi(), up.abi(), d_y.abi(), d_gate.abi(), d_up.abi(), abi_of(again)});
   return bench.finish();
 }
 

@@ -20,7 +20,20 @@ using at::Tensor;
 
 constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                    FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
-                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU;
+                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
+                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT;
+// Which operation has options that belong to one alone, and which other options these exclude.
+struct OwnOption {
+  uint32_t option;
+  int op;
+  uint32_t excludes;
+};
+constexpr OwnOption own_options[] = {
+    {FVLM_WITH_FREQUENCIES, FVLM_OP_ROPE, 0},
+    {FVLM_WITH_OUTPUT, FVLM_OP_SWIGLU, 0},
+    {FVLM_STRIDED_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_NORM | FVLM_WITH_SWIGLU},
+    {FVLM_BOTH_GRADIENTS, FVLM_OP_LINEAR,
+     FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL}};
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -97,8 +110,9 @@ sdk::Support Kernels::supports(const Query& query) {
       (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
   if (query.options & ~known_options) return sdk::refuse("options %#x not supported", query.options);
-  if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
-    return sdk::refuse("frequencies are rope's; options %#x not supported", query.options);
+  for (const OwnOption& own : own_options)
+    if ((query.options & own.option) && (query.op != own.op || (query.options & own.excludes)))
+      return sdk::refuse("options %#x not supported", query.options);
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
   if ((query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) &&
@@ -188,6 +202,7 @@ void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_
   const Tensor d_gate = (silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y);
   store(torch_tensor(arguments.d_up), d_y * silu);
   store(torch_tensor(arguments.d_gate), d_gate);
+  if (arguments.y) store(torch_tensor(arguments.y), silu * up);
 }
 
 void Kernels::bias_gelu_forward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_forward& arguments) {
@@ -295,6 +310,7 @@ void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_
   const Tensor d_y = torch_tensor(arguments.d_y), x = torch_tensor(arguments.x);
   store_product(torch_tensor(arguments.d_weight), d_y.t(), x, arguments.accumulate);
   if (arguments.d_bias) store_column_sums(arguments.d_bias, d_y, arguments.accumulate);
+  if (arguments.d_x) store_product(torch_tensor(arguments.d_x), d_y, torch_tensor(arguments.weight));
 }
 
 void Kernels::scaled_rows_forward(const fvlm_call&, const Query&, const fvlm_scaled_rows_forward& arguments) {

@@ -6,8 +6,9 @@
  *
  * Strides: the last dimension of every tensor is contiguous. Tensors of [rows, ...] may be strided: the row stride may
  * be larger than the width (views of a shared buffer) and may differ from tensor to tensor. Parameters (weight, bias,
- * scale), their gradients, d_x_sums, positions and saved tensors are contiguous; scaled_rows has a rule of its own. An
- * output may alias an input only where its comment says so, and then has the same strides.
+ * scale), their gradients, d_x_sums, positions and saved tensors are contiguous, but for FVLM_STRIDED_WEIGHT;
+ * scaled_rows has a rule of its own. An output may alias an input only where its comment says so, and then has the same
+ * strides.
  *
  * Gradients of parameters have the query's gradient_dtype. They are overwritten, or added to where `accumulate` is 1; a
  * gradient that is NULL is not required (its parameter is frozen). Statistics and sums are kept in float32, or in
@@ -53,6 +54,10 @@ enum {
   FVLM_WITH_NORM = 1u << 10,    /* linear, forward alone: x is normalized first, as rmsnorm does */
   FVLM_WITH_SWIGLU = 1u << 11,  /* linear, forward alone, without gelu and residual: the weight is [2 width, inner], the
                                    rows of the gate before those of up, and y = silu(gate) * up; so the bias */
+  FVLM_STRIDED_WEIGHT = 1u << 12, /* linear: the rows of the weight may be strided, as those of x */
+  FVLM_BOTH_GRADIENTS = 1u << 13, /* linear, with backward, without bias, residual and gelu: linear_weight_gradient also
+                                     gives d_x, for which d_y is read once */
+  FVLM_WITH_OUTPUT = 1u << 14,    /* swiglu: backward also gives y, which was not kept */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -124,6 +129,7 @@ typedef struct fvlm_swiglu_backward {
   uint32_t struct_size;
   const fvlm_tensor *gate, *up, *d_y;
   fvlm_tensor *d_gate, *d_up; /* may alias gate and up */
+  fvlm_tensor* y;             /* of the forward; may alias d_y; NULL without FVLM_WITH_OUTPUT */
 } fvlm_swiglu_backward;
 
 /* y = gelu(x + bias), the exact gelu (with erf), or the one that an option names */
@@ -187,12 +193,15 @@ typedef struct fvlm_linear_input_gradient {
                             make pre_activation; NULL: not required, or without FVLM_WITH_COLUMN_SUMS */
 } fvlm_linear_input_gradient;
 
-/* d_weight (+)= d_y^T x, d_bias (+)= column sums of d_y */
+/* d_weight (+)= d_y^T x, d_bias (+)= column sums of d_y. With FVLM_BOTH_GRADIENTS also d_x = d_y weight: for a linear
+ * of few input features, such as the second one of a low-rank adapter, whose gradients cost what reading d_y costs. */
 typedef struct fvlm_linear_weight_gradient {
   uint32_t struct_size;
   int32_t accumulate;
   const fvlm_tensor *d_y, *x;
   fvlm_tensor *d_weight, *d_bias; /* d_bias NULL: not required */
+  const fvlm_tensor* weight;      /* [width, inner]; NULL without FVLM_BOTH_GRADIENTS */
+  fvlm_tensor* d_x;               /* [rows, inner]; NULL without FVLM_BOTH_GRADIENTS */
 } fvlm_linear_weight_gradient;
 
 /* fold_row_scale: folds a scale per output row (LayerScale) into the linear before it: scaled_weight = diag(scale)

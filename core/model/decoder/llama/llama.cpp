@@ -91,10 +91,17 @@ Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& l
   return heads;
 }
 
+// Where the input of a weight's linear should be computed, see SharedGradientPass::input() and
+// Operations::input_memory().
+static at::Tensor input_of(const ops::Weight& weight, int64_t rows, const ops::SharedGradientPass& pass) {
+  const at::Tensor shared = pass.input(weight, rows);
+  return shared.defined() ? shared : Operations::input_memory(weight, rows);
+}
+
 Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x,
                  const ops::SharedGradientPass& pass) const {
   const Value up = ops.linear(tape, x, layer.up.weight, layer.up.bias, pass);
-  const Value inner = config_.gated_mlp ? ops.swiglu(tape, up, pass.input(layer.down.weight, x.data.size(0)))
+  const Value inner = config_.gated_mlp ? ops.swiglu(tape, up, input_of(layer.down.weight, x.data.size(0), pass))
                                         : ops::relu_squared(tape, up);
   return ops.linear(tape, inner, layer.down.weight, layer.down.bias, pass);
 }
@@ -102,7 +109,7 @@ Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x
 template <class Attend>
 void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                       const ops::SharedGradientPass& pass) const {
-  const auto input = [&](const ops::Weight& weight) { return pass.input(weight, stream.branch.data.size(0)); };
+  const auto input = [&](const ops::Weight& weight) { return input_of(weight, stream.branch.data.size(0), pass); };
   const Value before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
   const Value qkv = ops.linear(tape, before, layer.qkv.weight, layer.qkv.bias, pass);
   const Value attended = attend(heads_of(tape, ops, layer, qkv), input(layer.out.weight));
