@@ -39,5 +39,6 @@ return fvlm.recipe {
     data = mix { { data .. "/questions/*.tar" } },
     objective = { fvlm.next_token { on = "answer" }, fvlm.next_token { on = "all", pass = "coarse", weight = 0.5 } },
     packing = { frames = 16, tokens = 512, segments = 8 }, activation_checkpointing = "all", samples = 48,
+    evaluation = { every = 4, fvlm.evaluation "questions" { data = mix { { data .. "/heldout/questions/*.tar" } }, measure = "choice" } },
   }),
 }

@@ -14,7 +14,7 @@ PROBE = sys.argv[3]
 
 class ContextRuns(Runs):
     stages = ("isolated", "joined", "align", "instruct")
-    samples = "captions=160,text=40,questions=160,pairs=40,documents=60"
+    samples = "captions=160,text=40,questions=160,documents=60,heldout/questions=12"
 
     def __init__(self, folder):
         super().__init__(folder, (Path(__file__).parent / "context.lua").read_text())
@@ -41,7 +41,9 @@ def equals_one_process(runs):
         print(f"{ranks} ranks, {context} to a sequence: weights and moments within {most:.2g} of one process")
     runs.train("zero", 4, "--context-parallel", 2, "--zero")
     runs.expect_same_bits("ranks-4-2", "zero")
-    print("4 ranks, 2 to a sequence: the same bits with --zero")
+    runs.train("zero-2", 4, "--context-parallel", 2, "--zero", 2)
+    most = runs.expect_near("one", "zero-2")
+    print(f"4 ranks, 2 to a sequence: the same bits with --zero; with --zero 2 within {most:.2g}")
 
 
 def resumes(runs):
