@@ -109,3 +109,38 @@ TEST_F(DataCheckVerb, HalfBrokenSetIsReportedByEveryVerb) {
     EXPECT_THAT(ran.err, HasSubstr("samples are broken")) << verb;
   }
 }
+
+// The same samples as JSON lines with paths, and as the tars that `data convert` makes of them.
+TEST_F(DataCheckVerb, JsonLinesAreReadAsTheyLieAndConvert) {
+  fs::create_directories(folder / "lines/images");
+  std::string lines;
+  for (int i = 0; i < 30; ++i) {
+    if (i != 7) write_bytes(folder / fmt::format("lines/images/{}.png", i), write_png(plain_image(8, 8, 1, 2, 3)));
+    lines += fmt::format(R"({{"image": "{0}.png", "caption": "number {0}"}})", i) + "\n";
+  }
+  write_bytes(folder / "lines/a.jsonl", lines);
+  const std::string source = "--stage align --set stages.align.data.sources[1].shards=";
+  const Ran lost = run("data check", source + (folder / "lines/a.jsonl").string());
+  EXPECT_EQ(lost.code, 4);
+  EXPECT_THAT(lost.out, HasSubstr("line 1")) << "its images are elsewhere";
+  const std::string root = " --set stages.align.data.sources[1].root=" + (folder / "lines/images").string();
+  const Ran found = run("data check", source + (folder / "lines/a.jsonl").string() + root);
+  EXPECT_EQ(found.code, 4) << found.err;
+  EXPECT_THAT(found.out, HasSubstr("line 8"));
+  EXPECT_THAT(found.out, HasSubstr("1 skipped"));
+
+  const std::string convert =
+      fmt::format("{} data convert {} --root {} --json --out {}", FVLM_ENGINE, (folder / "lines/a.jsonl").string(),
+                  (folder / "lines/images").string(), (folder / "tars/a-").string());
+  const Ran converted = shell(convert + "%03d.tar");
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_EQ(nlohmann::json::parse(converted.out)["samples"], 30);
+  EXPECT_EQ(nlohmann::json::parse(converted.out)["broken"], 1);
+  EXPECT_THAT(converted.err, HasSubstr("line 8"));
+  const Ran tars = run("data check", source + (folder / "tars/a-*.tar").string());
+  EXPECT_THAT(tars.out, HasSubstr("7.png: No such file")) << "the reason is kept";
+  EXPECT_THAT(tars.out, HasSubstr("1 skipped"));
+  const Ran unnumbered = shell(convert + ".tar");
+  EXPECT_EQ(unnumbered.code, 2);
+  EXPECT_THAT(unnumbered.err, HasSubstr("%06d"));
+}
