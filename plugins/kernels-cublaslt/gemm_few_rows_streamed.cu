@@ -8,7 +8,7 @@ namespace {
 
 constexpr int most_rows = 32;
 // Smaller weights are read faster by threads, whose first loads are back sooner.
-constexpr std::int64_t least_numbers_of_weight = 8 << 20, least_numbers_with_many_rows = 4 << 20;
+constexpr std::int64_t least_numbers_of_weight = 4 << 20;
 // Up to so many rows, and numbers of x, x is brought to shared memory as a whole.
 constexpr int most_resident_rows = 4, most_resident_numbers = 20'000;
 // A head is as fast by cuBLASLt.
@@ -42,13 +42,10 @@ std::int64_t columns_of_weight(const SkinnyGemmShape& shape, bool swiglu) {
 
 bool streamed_few_rows_supports(const SkinnyGemmShape& shape) {
   if (shape.dtype != sdk::bfloat16 || shape.weight_transposed || shape.inner % 64 != 0 || shape.inner > most_inner ||
-      shape.rows > most_rows)
+      shape.rows > most_rows || shape.inner * shape.width < least_numbers_of_weight)
     return false;
-  const std::int64_t numbers = shape.inner * shape.width;
-  if (shape.rows > streamed::tile_rows)
-    return numbers >= least_numbers_with_many_rows && shape.width <= most_columns_of_many_rows;
-  return numbers >= least_numbers_of_weight && shape.rows <= most_resident_rows &&
-         shape.rows * shape.inner <= most_resident_numbers;
+  if (shape.rows > streamed::tile_rows) return shape.width <= most_columns_of_many_rows;
+  return shape.rows <= most_resident_rows && shape.rows * shape.inner <= most_resident_numbers;
 }
 
 bool streamed_few_rows_takes(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& o) {
@@ -66,10 +63,9 @@ void streamed_few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, 
   p.width = static_cast<int>(shape.width);
   p.epsilon = o.epsilon, p.is_gated = o.swiglu;
   // Chosen by measurement (bench/LOG.md, 2026-11-26).
-  const std::int64_t columns = columns_of_weight(shape, o.swiglu);
-  if (shape.rows <= streamed::tile_rows)
-    return columns >= 64 * device.multiprocessors ? launch.run<1, 32, 4, 4>() : launch.run<1, 16, 4, 6>();
-  if (columns >= 32 * device.multiprocessors) return launch.run<4, 32, 2, 5>();
+  const bool is_wide = columns_of_weight(shape, o.swiglu) >= 32 * device.multiprocessors;
+  if (shape.rows <= streamed::tile_rows) return is_wide ? launch.run<1, 32, 4, 4>() : launch.run<1, 16, 4, 6>();
+  if (is_wide) return launch.run<4, 32, 2, 5>();
   launch.split = shape.inner >= 4096 ? 2 : 1;
   launch.run<4, 16, 4, 4>();
 }
