@@ -108,7 +108,7 @@ class BasicTape {
   // operation asks before it pushes the step, with all weights whose gradients that step writes.
   bool records(bool requires_grad) const { return records() && requires_grad; }
   template <class... Inputs>
-  requires(!(std::is_same_v<Inputs, bool> || ...)) bool records(const Inputs&... inputs) {
+  requires(sizeof...(Inputs) > 0 && !(std::is_same_v<Inputs, bool> || ...)) bool records(const Inputs&... inputs) {
     const bool answer = records((requires_grad(inputs) || ...));
     if (answer && marks_) (mark(inputs), ...);
     return answer;
