@@ -54,15 +54,15 @@ class Profile(Bench):
                 self.assertAlmostEqual(plain[rounded] / other[rounded], 1, delta=1e-6, msg=rounded)
             self.assertLess(other["peak_bytes"], plain["peak_bytes"])
 
-    def test_ranks_take_the_steps_of_one_with_as_many_samples_each(self):
+    def test_ranks_take_the_steps_of_one_process(self):
         names = ("profile", "--frames", "2", "--text", "9", "--warmup", "1", "--repeat", "2", "--configurations", "tiny:2",
                  "--precision", "fp32", "--json", "--device", "cpu")
         alone, = self.rows("--configurations", "tiny:2")
-        for zero in ([], ["--zero"]):
+        for options, samples, labels in (([], 4, 32), (["--zero"], 4, 32), (["--context-parallel", "2"], 2, 16)):
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
-            ranks = [subprocess.Popen([engine, "bench", *names, *zero], text=True, stdout=subprocess.PIPE,
+            ranks = [subprocess.Popen([engine, "bench", *names, *options], text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE,
                                       env=dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
                                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for rank in range(2)]
@@ -70,7 +70,7 @@ class Profile(Bench):
             self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
             self.assertEqual(said[1][0], "")
             row, = json.loads(said[0][0])["rows"]
-            self.assertEqual((row["samples"], row["labels"]), (4, 32))
+            self.assertEqual((row["samples"], row["labels"]), (samples, labels))
             self.assertGreater(row["share_of_alone"], 0)
             for same in ("first_loss", "last_loss", "gradient_norm"):  # all have the same samples
                 self.assertAlmostEqual(alone[same] / row[same], 1, delta=1e-6, msg=same)

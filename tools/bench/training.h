@@ -68,12 +68,12 @@ class Training {
 
   double flops(std::span<const std::shared_ptr<const Sample>> samples) const;
   void optimize(bool captured = true); // clipping and optimizer step on the current gradients
-  // Of the last step. They synchronize with the device.
+  // Of the last optimize(), over all ranks. They synchronize with the device.
   double loss() const;
   double gradient_norm() const { return stage_.optimization->gradient_norm(); }
   // The same without synchronization.
   train::AsyncReadback numbers() const {
-    return train::AsyncReadback({gradient_computer_->sums(), stage_.optimization->norm()});
+    return train::AsyncReadback({stage_.optimization->sums(), stage_.optimization->norm()});
   }
   double loss(const train::AsyncReadback& numbers) const;
 
