@@ -234,10 +234,12 @@ class MixedLoad {
       if (co_await client.connect()) {
         boost::system::error_code ignored;
         client.stream().socket().set_option(asio::socket_base::receive_buffer_size(4096), ignored);
-        client.stream().expires_never();
+        client.stream().expires_after(std::chrono::seconds(60));
         co_await asio::async_write(client.stream(), asio::buffer(request), outcome);
         std::array<char, 256> piece;
         for (int reads = 0; reads < 40 && goes_on(); ++reads) {
+          // The system may forget a connection that the server has closed while nothing more fitted in, and say nothing.
+          client.stream().expires_after(std::chrono::seconds(60));
           const auto [error, bytes] = co_await client.stream().async_read_some(asio::buffer(piece), outcome);
           if (error) break;
           co_await pause(0.3);
