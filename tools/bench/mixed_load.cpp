@@ -238,7 +238,8 @@ class MixedLoad {
         co_await asio::async_write(client.stream(), asio::buffer(request), outcome);
         std::array<char, 256> piece;
         for (int reads = 0; reads < 40 && goes_on(); ++reads) {
-          // The system may forget a connection that the server has closed while nothing more fitted in, and say nothing.
+          // The system may forget a connection that the server has closed while nothing more fitted in, and say
+          // nothing.
           client.stream().expires_after(std::chrono::seconds(60));
           const auto [error, bytes] = co_await client.stream().async_read_some(asio::buffer(piece), outcome);
           if (error) break;
