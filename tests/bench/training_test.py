@@ -72,8 +72,9 @@ class Profile(Bench):
             row, = json.loads(said[0][0])["rows"]
             self.assertEqual((row["samples"], row["labels"]), (samples, labels))
             self.assertGreater(row["share_of_alone"], 0)
-            for same in ("first_loss", "last_loss", "gradient_norm"):  # all have the same samples
-                self.assertAlmostEqual(alone[same] / row[same], 1, delta=1e-6, msg=same)
+            # All have the same samples. The norm's squares are summed in float32, over all gradients or over slices.
+            for same, delta in (("first_loss", 1e-6), ("last_loss", 1e-6), ("gradient_norm", 2e-4)):
+                self.assertAlmostEqual(alone[same] / row[same], 1, delta=delta, msg=same)
 
     def test_adapters_train_a_part_of_the_numbers(self):
         plain, lora, light, qlora = self.rows("--configurations", "tiny:2,tiny:2:lora,tiny:2:lora:light,tiny:2:qlora")
