@@ -200,9 +200,10 @@ void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_
   const Tensor sigmoid = at::sigmoid(gate);
   const Tensor silu = gate * sigmoid;
   const Tensor d_gate = (silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y);
-  store(torch_tensor(arguments.d_up), d_y * silu);
+  const Tensor d_up = d_y * silu, y = arguments.y ? silu * up : Tensor(); // before what they may alias is written
+  store(torch_tensor(arguments.d_up), d_up);
   store(torch_tensor(arguments.d_gate), d_gate);
-  if (arguments.y) store(torch_tensor(arguments.y), silu * up);
+  if (arguments.y) store(torch_tensor(arguments.y), y);
 }
 
 void Kernels::bias_gelu_forward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_forward& arguments) {
