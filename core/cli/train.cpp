@@ -137,9 +137,9 @@ Options train_options() {
              "of several ranks: N that follow each other share the rows of each pack, for long texts (ring attention)")
       .value("page", "[ADDRESS:]PORT",
              "serve a page that follows the run and can stop it; beyond this machine with FVLM_PAGE_PASSWORD")
-      .value("profile", "STEPS",
-             "write trace.json into the run folder, in Chrome's format: what host and GPU did in these steps of this\n"
-             "                         call, 10-14, or in the first N")
+      .value(
+          "profile", "STEPS",
+          "write trace.json, in Chrome's format, of what host and GPU did in steps 10-14 of this call, or its first N")
       .value("rank-timeout", "SECONDS",
              "of several ranks: take one for lost that keeps the others waiting; default 600")
       .flag("json", "print one JSON document on standard output");
