@@ -92,4 +92,10 @@ nlohmann::json read_json_object(const std::filesystem::path& path, uint64_t max_
   return parsed;
 }
 
+void wrong_type(const std::string& name, const Json& value, std::string_view expected) {
+  const char* type = value.type_name();
+  throw Error(ErrorKind::data, fmt::format("{} is {} {}, and {} was expected", name,
+                                           *type == 'a' || *type == 'o' ? "an" : "a", type, expected));
+}
+
 } // namespace fvlm

@@ -14,4 +14,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& where);
 // Reads a file of at most `max_bytes` that contains a JSON object.
 nlohmann::json read_json_object(const std::filesystem::path& path, uint64_t max_bytes);
 
+// Throws Error(data): "NAME is a number, and a text was expected".
+[[noreturn]] void wrong_type(const std::string& name, const nlohmann::json& value, std::string_view expected);
+
 } // namespace fvlm

@@ -52,7 +52,7 @@ std::string ScoredPart::text() const {
   return bytes;
 }
 
-void ScoredPart::add(const std::string& text) {
+int64_t ScoredPart::add(const std::string& text) {
   const Json all = Json::from_cbor(text);
   entropy += all["entropy"].get<double>();
   frames += all["frames"].get<int64_t>();
@@ -65,16 +65,14 @@ void ScoredPart::add(const std::string& text) {
     for (const Json& text : one[4]) sample.texts.push_back({text[0], text[1], text[2], text[3]});
     if (one.size() > 5) sample.generated = {one[5].get<std::string>(), one[6].get<Answers>()};
   }
+  return all["failed_decodes"];
 }
 
 void ScoredPart::merge(const dist::Ranks& ranks) {
   const std::vector<std::string> texts = ranks.gather(text());
   ScoredPart all; // in the order of ranks, so that sums are the same on each
   int64_t failed = 0;
-  for (const std::string& text : texts) {
-    all.add(text);
-    failed += Json::from_cbor(text)["failed_decodes"].get<int64_t>();
-  }
+  for (const std::string& text : texts) failed += all.add(text);
   Cursor end = loader->cursor();
   end.broken += failed - loader->failed_decodes();
   loader->check(end);

@@ -30,7 +30,7 @@ struct ScoredPart {
 
  private:
   std::string text() const;
-  void add(const std::string& text); // of another rank
+  int64_t add(const std::string& text); // of another rank; returns how many it failed to decode
 };
 
 } // namespace fvlm::evaluation

@@ -8,6 +8,7 @@
 // shared memory. A second kernel adds what blocks have of the same d_x and d_weight, in order, so that results are
 // deterministic.
 #include "common/cuda_mma.cuh"
+#include "common/cuda_packs.cuh"
 #include "narrow_gradients.h"
 
 #include <algorithm>
@@ -46,26 +47,23 @@ struct Shared {
   float d_x[2][warps][group_rows][inner];
 };
 
-__device__ inline uint32_t address_of(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
 // 16 bytes from memory to shared memory; zeros where `exists` is false.
 __device__ inline void copy_async(void* to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(to)), "l"(from), "r"(exists ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(exists ? 16 : 0)
                : "memory");
 }
 
 __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address_of(row))
+               : "r"(shared_address(row))
                : "memory");
 }
 __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address_of(row))
+               : "r"(shared_address(row))
                : "memory");
 }
 

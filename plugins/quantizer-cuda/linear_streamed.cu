@@ -11,7 +11,7 @@ template <int bits>
 struct CodesWeight {
   static constexpr int words = 16 / bits, products = words;
   static constexpr bool has_scales = true, has_groups = bits == 4;
-  static_assert(has_scales && products * bits == 16); // a use of them in the code for other generations
+  static_assert(has_scales && products * bits == 16); // nvcc warns of constants that only sm_90a uses
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   __device__ static void left(const hopper::Matrix8x8x4& codes, std::uint32_t (&pairs)[products][4]) {
 #pragma unroll

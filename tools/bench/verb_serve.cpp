@@ -133,6 +133,7 @@ std::string in_milliseconds(const bench::ServingReport::Quantiles& seconds) {
 }
 
 void print_times(const bench::ServingReport& report) {
+  if (!report.offline) return;
   TextTable table({"load", "steps", "that read", "waits", "encodes", "reads", "its device", "decodes", "its device",
                    "server cpu", "prompts cpu", "model cpu", "delivery cpu"});
   const auto add = [&](const std::string& load, const bench::ServingTimes& times, int64_t tokens) {
@@ -153,7 +154,6 @@ void print_times(const bench::ServingReport& report) {
     if (report.share_of_offline(row))
       add("  offline", report.offline->times.at(row.clients), report.offline->tokens.at(row.clients));
   }
-  if (!report.offline) return;
   fmt::print("\nwhere the time goes: us a token of the model's thread, then processor time of threads\n{}",
              table.text());
 }

@@ -1,10 +1,10 @@
 #include "data/samples/named_media.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "data/media/endings.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <cstring>
 #include <filesystem>

@@ -1,9 +1,9 @@
 #include "data/samples/parts.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace fvlm {
 
@@ -11,12 +11,6 @@ using Json = nlohmann::json;
 
 void broken(std::string what) {
   throw Error(ErrorKind::data, std::move(what));
-}
-
-void wrong_type(const std::string& name, const Json& value, std::string_view expected) {
-  const char* type = value.type_name();
-  broken(
-      fmt::format("{} is {} {}, and {} was expected", name, *type == 'a' || *type == 'o' ? "an" : "a", type, expected));
 }
 
 const std::string& text_in(const Json& value, const std::string& name) {

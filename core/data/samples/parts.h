@@ -38,7 +38,6 @@ class Parts {
 };
 
 [[noreturn]] void broken(std::string what);
-[[noreturn]] void wrong_type(const std::string& name, const nlohmann::json& value, std::string_view expected);
 
 // Returns the string, or throws an Error that says which type `name` has instead.
 const std::string& text_in(const nlohmann::json& value, const std::string& name);

@@ -1,12 +1,12 @@
 #include "data/samples/sample_content.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "data/samples/supporting_sentences.h"
 #include "data/visual_marks.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,12 +1,12 @@
 #include "data/samples/supporting_sentences.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "data/samples/parts.h"
 #include "data/samples/question.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <set>

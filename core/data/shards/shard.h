@@ -46,8 +46,7 @@ class Shard {
   bool names_media() const { return form_->names_media; }
   // Where a file is that the JSON of a sample names.
   std::filesystem::path media_path(const std::string& name) const;
-  // The JSON of a sample, if it has one. Throws Error(data) where it is no object or longer than `max_bytes`.
-  // [any thread]
+  // The JSON of a sample, if it has one. Throws Error(data) where it is no object or too long. [any thread]
   std::optional<nlohmann::json> json(const ShardSample& sample) const;
 
   // Throws ReadError when the disk fails, Error(data) where the member is a file that is not there. The shard must

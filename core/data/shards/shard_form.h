@@ -35,7 +35,7 @@ struct ShardForm {
 
 // By the file's name, without .gz and .zst.
 const ShardForm& form_of(const std::filesystem::path& path);
-// Of the list that list_folder() writes.
+// Of the list that file_of_folder() writes.
 const ShardForm& folder_form();
 
 // The file that says which samples a folder has: its metadata.jsonl, as Hugging Face's imagefolder has it, else `list`,

@@ -94,9 +94,7 @@ std::optional<nlohmann::json> Shard::json(const ShardSample& sample) const {
     const auto bytes = read(*found);
     object = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name);
   }
-  if (!object.is_object())
-    throw Error(ErrorKind::data, fmt::format("{} is an {}, and an object was expected",
-                                             names_media() ? "its JSON" : "KEY.json", object.type_name()));
+  if (!object.is_object()) wrong_type(names_media() ? "its JSON" : "KEY.json", object, "an object");
   return object;
 }
 

@@ -1,5 +1,6 @@
 // MVBench: json/TASK.json, a list of {"video", "question", "candidates", "answer"}; some with "start" and "end", the
 // seconds that are meant. The answer is the text of a candidate, the task the file's name.
+#include "base/json.h"
 #include "evaluation/forms/form.h"
 
 namespace fvlm::evaluation {
