@@ -59,6 +59,12 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string lower_case(std::string text) {
+  for (char& letter : text)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  return text;
+}
+
 std::string trimmed(std::string_view text) {
   constexpr const char* space = " \t\r\n";
   const size_t begin = text.find_first_not_of(space);

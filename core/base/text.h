@@ -20,6 +20,8 @@ std::string join_or(std::span<const std::string> words);
 std::string join(std::span<const std::string> words, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 
+std::string lower_case(std::string text); // letters of ASCII alone
+
 // Without leading and trailing spaces, tabs and newlines.
 std::string trimmed(std::string_view text);
 

@@ -11,12 +11,6 @@
 namespace fvlm {
 namespace {
 
-std::string lower_case(std::string text) {
-  for (char& letter : text)
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  return text;
-}
-
 // The name of a Host header, without its port.
 std::string name_of(const std::string& host) {
   if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);

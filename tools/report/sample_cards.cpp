@@ -12,10 +12,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace fvlm::report {
 namespace {
@@ -45,8 +45,7 @@ Picture picture_of(const std::filesystem::path& file) {
 std::string plain(std::string_view text) {
   std::string out = trimmed(text);
   while (out.ends_with('.')) out = trimmed(std::string_view(out).substr(0, out.size() - 1));
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
+  return lower_case(std::move(out));
 }
 
 const Option* chosen_of(const ShownSample& sample) {

@@ -1,8 +1,9 @@
 #include "data/media/endings.h"
 
+#include "base/text.h"
+
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string_view>
 
 namespace fvlm {
@@ -18,11 +19,6 @@ bool is_one_of(const std::array<std::string_view, count>& endings, const std::st
 }
 
 } // namespace
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 bool is_image(const std::string& ending) {
   return is_one_of(images, ending);

@@ -4,8 +4,6 @@
 
 namespace fvlm {
 
-std::string lower_case(std::string text); // of ASCII
-
 bool is_image(const std::string& ending); // one that is decoded to a picture: jpg, jpeg, png, webp
 bool is_video(const std::string& ending); // gif, and what a plugin reads
 // Whether a sample has a use for a member of this name, such as "000.jpg", "mp4" or "npy", or says why it has none.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "data/media/endings.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "data/shards/grouping.h"
 #include "data/shards/shard_form.h"
 #include "data/shards/shard_index.h"
@@ -31,8 +32,7 @@ const ShardForm& folder_form() {
 }
 
 const ShardForm& form_of(const std::filesystem::path& path) {
-  std::string name = path.filename().string();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string name = lower_case(path.filename().string());
   for (const std::string_view packed : {".gz", ".zst"})
     if (name.ends_with(packed)) name.resize(name.size() - packed.size());
   const auto found = std::find_if(forms().begin(), forms().end(), [&](const ShardForm& form) {
