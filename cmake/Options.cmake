@@ -10,7 +10,7 @@ add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC>)
 
 # AUTO follows the machine: CUDA parts build where nvcc is found.
 set(FVLM_CUDA AUTO CACHE STRING "Build CUDA plugins: AUTO, ON or OFF")
-set(FVLM_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures, a CMake list")
+set(FVLM_CUDA_ARCHITECTURES AUTO CACHE STRING "CUDA architectures: AUTO, those of this machine's GPUs; ALL, what scripts/package builds; or a CMake list")
 option(FVLM_UNITY "Compile several files of a target as one: a clean build takes less, a changed file more" ON)
 set(FVLM_SANITIZE "" CACHE STRING "Sanitizers for all our code, e.g. address,undefined")
 set(FVLM_SANITIZE_ROOMS "" CACHE STRING "Rooms of core that FVLM_SANITIZE instruments, e.g. base;serve; empty: all our code")
@@ -20,7 +20,8 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 if(NOT FVLM_CUDA STREQUAL "OFF")
-  set(CMAKE_CUDA_ARCHITECTURES "${FVLM_CUDA_ARCHITECTURES}")
+  include(cmake/CudaArchitectures.cmake)
+  fvlm_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${FVLM_CUDA_ARCHITECTURES}")
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)

@@ -36,6 +36,9 @@ function(fvlm_plugin)
     set_target_properties(${target} PROPERTIES CUDA_RUNTIME_LIBRARY Static)
     set(warnings -Xcompiler=-Wall,-Wextra -Werror=all-warnings)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${warnings}>")
+    if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
+      target_compile_definitions(${target} PRIVATE FVLM_HAS_SM_90A)
+    endif()
     set(architectures ${CMAKE_CUDA_ARCHITECTURES})
     list(FILTER architectures INCLUDE REGEX "^[0-9]+(a|-real|a-real)$")
     if(architectures STREQUAL CMAKE_CUDA_ARCHITECTURES) # no PTX that others could translate
@@ -65,6 +68,11 @@ function(fvlm_plugin)
   if(NOT FVLM_SANITIZE) # once is enough, where nothing of it is instrumented
     add_test(NAME plugin_check.${ARG_NAME} COMMAND ${test})
     set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+    if(ARG_SOURCES MATCHES "[.]cu(;|$)") # with the kernels of devices that are no Hopper
+      add_test(NAME plugin_check_portable.${ARG_NAME} COMMAND ${test})
+      set_tests_properties(plugin_check_portable.${ARG_NAME} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
+        ENVIRONMENT FVLM_PORTABLE_KERNELS=1)
+    endif()
   endif()
 endfunction()
 

@@ -122,9 +122,10 @@ function(fvlm_test)
 endfunction()
 
 # fvlm_python_test(NAME oracle SCRIPT oracle_test.py TIMEOUT 300 ARGUMENTS ...)   a Python program as one CTest test; its
-# exit code 77 says that what it needs is not there. GPU: without FVLM_TEST_GPU it is skipped.
+# exit code 77 says that what it needs is not there. GPU: without FVLM_TEST_GPU it is skipped. PORTABLE: once more, with
+# the kernels of devices that are no Hopper.
 function(fvlm_python_test)
-  cmake_parse_arguments(ARG "GPU" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "GPU;PORTABLE" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
   set(test ${FVLM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGUMENTS})
   if(ARG_GPU)
     fvlm_gpu_command(test ${test})
@@ -132,4 +133,10 @@ function(fvlm_python_test)
   add_test(NAME ${ARG_NAME} COMMAND ${test})
   list(APPEND ARG_ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_PORTABLE)
+    add_test(NAME ${ARG_NAME}_portable COMMAND ${test})
+    list(APPEND ARG_ENVIRONMENT FVLM_PORTABLE_KERNELS=1)
+    set_tests_properties(${ARG_NAME}_portable PROPERTIES TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+      ENVIRONMENT "${ARG_ENVIRONMENT}")
+  endif()
 endfunction()

@@ -80,6 +80,9 @@ the folder of caches; default ~/.cache/fvlm\-engine
 \fBFVLM_THREADS\fR
 threads of plugins on a CPU
 .TP
+\fBFVLM_PORTABLE_KERNELS\fR
+1: on a Hopper, the kernels of other GPUs, to test and time them
+.TP
 \fBCUDA_VISIBLE_DEVICES\fR
 which GPU is the first one, which \fB\-\-device cuda\fR uses
 .TP

@@ -19,7 +19,7 @@ using std::int64_t;
 class AttentionCudnn : public Attention {
  public:
   static Support supports(const Query& query) {
-    if (Support no = check_device(query.device, 9, 0); no.score == 0) return no;
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     const bool decodes = query.max_seqlen_q == 1;
     if (!is_one_of<float, BFloat16, Half>(query.dtype) || (query.dtype == float32 && !decodes))
       return refuse("dtype %s is not supported%s", sdk::name_of(query.dtype),
@@ -40,6 +40,7 @@ class AttentionCudnn : public Attention {
     if (query.queries_alone) return refuse("dq_only (queries_alone) is supported for one query per segment only");
     if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
       return refuse("head_dim %d is not supported: expected a multiple of 8, at most 128", query.head_dim);
+    if (Support no = supports_ragged_segments(query.device); no.score == 0) return no;
     if (max_row_multiple * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *
             query.head_dim >
         INT32_MAX)

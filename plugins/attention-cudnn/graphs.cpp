@@ -151,6 +151,14 @@ bool GraphShape::operator<(const GraphShape& other) const {
   return false;
 }
 
+Support supports_ragged_segments(fvlm_device device) {
+  constexpr std::size_t first_elsewhere = 91801; // 9.18.1
+  const bool anyway = check_device(device, 9, 0).score > 0 && check_device(device, 11, 0).score == 0;
+  if (anyway || cudnnGetVersion() >= first_elsewhere) return accept(1, "cuDNN %zu", cudnnGetVersion());
+  return refuse("cuDNN %zu has ragged segments on sm_90 and sm_100 alone, and from 91801 (9.18.1) on elsewhere",
+                cudnnGetVersion());
+}
+
 Cudnn::Cudnn() {
   check(cudnnCreate(&handle_), "cudnnCreate");
 }

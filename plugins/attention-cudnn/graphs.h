@@ -1,6 +1,6 @@
 // graphs.h: cuDNN attention graphs, whose execution plans are built once per shape and strides.
 #pragma once
-#include <fvlm/fvlm.hpp>
+#include <fvlm/cuda.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -44,6 +44,9 @@ struct GraphShape {
 
   bool operator<(const GraphShape& other) const;
 };
+
+// Whether the loaded cuDNN takes ragged segments on the device. All do on sm_90 and sm_100.
+sdk::Support supports_ragged_segments(fvlm_device device);
 
 // Owns a cuDNN handle. Used by one thread at a time.
 class Cudnn {

@@ -2,6 +2,8 @@
 // unused rows and returns; if not, it recomputes attention slowly, one warp per row and head. Launched early
 // (programmatic dependent launch), the check costs little: 0.03 ms less for 12 layers of 64 frames on an H100
 // (bench/LOG.md, 2026-11-22).
+#include "common/cuda_dependent_launch.cuh"
+#include "common/cuda_device.h"
 #include "common/cuda_packs.cuh"
 #include "uniform_lengths.h"
 #include "zero_rows.cuh"
@@ -45,9 +47,7 @@ __device__ int full_segments(const UniformProblem& p, const UniformSide& side) {
 // Returns true if cuDNN's result is valid, and then zeros the unused rows. The kernel is launched while cuDNN's kernels
 // still run (programmatic dependent launch), and waits for them here.
 __device__ bool lengths_are_uniform(const UniformProblem& p, int zero_count) {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+  wait_for_previous_kernel();
   const UniformSide q = uniform_side(p, Side::query), kv = uniform_side(p, Side::key);
   const int full = full_segments(p, q);
   if (full < 0 || full != full_segments(p, kv)) return false;
@@ -198,24 +198,14 @@ __global__ void __launch_bounds__(threads) verify_backward_kernel(UniformProblem
   });
 }
 
-// Code for older architectures that is translated for this device does not wait for the previous kernel, so it must be
-// launched normally.
-bool supports_programmatic_launch(void (*kernel)(UniformProblem)) {
-  cudaFuncAttributes code{};
-  check_cuda(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
-  return code.ptxVersion >= 90;
-}
-
 void launch_programmatic(const fvlm_call& call, void (*kernel)(UniformProblem), const UniformProblem& problem) {
-  cudaLaunchAttribute programmatic{};
-  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute programmatic = may_start_early();
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
   config.stream = stream_of(call);
   config.attrs = &programmatic;
-  config.numAttrs = supports_programmatic_launch(kernel) ? 1 : 0;
+  config.numAttrs = is_compiled_for_clusters(kernel) ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
 }
 

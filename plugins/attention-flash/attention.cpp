@@ -1,7 +1,6 @@
 // attention.cpp: the plugin's entry points: which calls it supports, and which of its kernels run them.
 #include "common/cuda_device.h"
 #include "common/cuda_rotary.cuh"
-#include "common/cuda_tensor_map.h"
 #include "paged_attention.h"
 #include "problem.h"
 
@@ -48,9 +47,6 @@ class AttentionFlash : public Attention {
                     static_cast<long long>(query.segments));
     if (fits_persistent_kernels(query))
       return accept(250, "one launch, persistent kernels with a segment's keys in shared memory");
-    if (const int limit = max_shared_memory(query.device); query.needs_backward && limit < backward_memory())
-      return refuse("the backward needs %d bytes of shared memory per block, the device has %d", backward_memory(),
-                    limit);
     const bool is_short = query.max_seqlen_q > 1 && query.max_seqlen_kv <= max_fast_keys && query.causal;
     return accept(is_short ? 250 : 150, is_short ? "one launch, for short segments" : "one launch");
   }
@@ -88,7 +84,7 @@ class AttentionFlash : public Attention {
     if (is_hopper(query.device) &&
         resident_backward_supported(problem, multiprocessors_, query.max_seqlen_q, query.max_seqlen_kv))
       return resident_backward(call, multiprocessors_, query.dtype, problem, query.max_seqlen_q);
-    attention_backward(call, multiprocessors_, query.dtype, problem);
+    attention_backward(call, {multiprocessors_, shared_memory_per_block(query.device)}, query.dtype, problem);
   }
 
   static Support supports_paged(const PagedQuery& query) {
@@ -154,12 +150,6 @@ class AttentionFlash : public Attention {
     const auto is_long_enough = [limit](int rows) { return rows > max_persistent_rows / 2 && rows <= limit; };
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
            is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
-  }
-  // The largest shared memory per block, in bytes.
-  static int max_shared_memory(fvlm_device device) {
-    int limit = 0;
-    check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.id), "shared memory");
-    return limit;
   }
   // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small. The output
   // of a partial call is not the one that its backward gets.

@@ -3,9 +3,9 @@
 //
 // One launch has two kinds of blocks of 8 warps. A key block owns 64 keys (four warps of 16, in two groups that
 // alternate between preparing and multiplying stages) and iterates over the queries that see them, three cp.async
-// stages deep: d_k and d_v stay in registers. A query block owns 128 flat rows of queries, iterates over the keys they
-// see, and keeps d_q in registers. Both recompute probabilities from logsumexp, so nothing is added across blocks and
-// results are deterministic.
+// stages deep, or two where a block has too little shared memory: d_k and d_v stay in registers. A query block owns 128
+// flat rows of queries, iterates over the keys they see, and keeps d_q in registers. Both recompute probabilities from
+// logsumexp, so nothing is added across blocks and results are deterministic.
 //
 // Chosen where no specialized kernel applies. Measured on an H100 (bf16, 9:3 heads, causal, rotation inside;
 // bench/LOG.md, 2026-11-22, a version before this one): 32 x 256 tokens 73.9 us a layer, 4 x 2,048 381 us, where cuDNN
@@ -19,8 +19,15 @@ namespace {
 
 constexpr int step_rows = 32; // rows of the other operand that a warp processes per step
 constexpr int keys_in_block = 64, key_warps = keys_in_block / rows_of_warp, key_groups = warps / key_warps;
-constexpr int stage_rows = key_groups * step_rows, stages = 3;
-constexpr int key_chunk = 256; // keys that a query block holds at once
+constexpr int stage_rows = key_groups * step_rows;
+
+// How much of a segment is in shared memory at once: stages of queries of a key block, and keys of a query block.
+struct Roomy {
+  static constexpr int stages = 3, key_chunk = 256;
+};
+struct Compact {
+  static constexpr int stages = 2, key_chunk = 128;
+};
 
 // What the backward needs per query row: logsumexp, and delta = d_out . out.
 struct alignas(8) Statistic {
@@ -28,10 +35,11 @@ struct alignas(8) Statistic {
 };
 
 // The pipeline of flat query rows that a key block iterates over, stage_rows at a time: q, d_out and the row
-// statistics. While one stage is computed, the next two are in flight. Each thread copies a quarter of a row.
-template <class T>
+// statistics. While one stage is computed, the next ones are in flight. Each thread copies a quarter of a row.
+template <class T, class Size>
 class Stages {
  public:
+  static constexpr int stages = Size::stages, ahead = stages - 1;
   static constexpr int tile_bytes = stage_rows * row_bytes, compensation_bytes = stage_rows * head_dim;
   static constexpr int bytes =
       stages * (3 * tile_bytes + compensation_bytes + stage_rows * static_cast<int>(sizeof(Statistic) + 4));
@@ -66,10 +74,10 @@ class Stages {
     }
     cp_async_commit();
   }
-  // Rotates a stage's queries and completes its statistics. Waits for the warp's copies, except those of the following
-  // stage.
+  // Rotates a stage's queries and completes its statistics. Waits for the warp's copies, except those of the stages
+  // behind it.
   __device__ void complete(int stage) {
-    cp_async_wait<1>();
+    cp_async_wait<ahead - 1>();
     __syncwarp();
     if (first(stage) >= rows_.count) return;
     if (p_.positions_q) rotate_in_place<T>(q(stage), copy_row(), copy_quarter(), steps_, positions(stage)[copy_row()]);
@@ -118,7 +126,7 @@ class Stages {
 };
 
 // Four warps share a tile of keys, 16 each; two such groups share the stages of queries.
-template <class T>
+template <class T, class Size>
 __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* memory, const std::uint64_t* steps) {
   const BlockTile block_tile = find_block_tile<keys_in_block>(p, true, slot);
   if (block_tile.padding) {
@@ -142,12 +150,12 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
             first_query_of_all = first_query_seeing(own.first + rows_of_warp - 1);
 
   Keys<T, keys_in_block> keys(p, block_tile, head_kv, memory, steps);
-  Stages<T> stage(p, queried, memory + keys.bytes, steps);
+  Stages<T, Size> stage(p, queried, memory + keys.bytes, steps);
   const int count = stage.count();
   keys.template fetch<keys_in_block>(first_key, first_key + keys_in_block);
-  stage.fetch(0);
-  stage.fetch(1);
-  cp_async_wait<1>();
+#pragma unroll
+  for (int s = 0; s < stage.ahead; ++s) stage.fetch(s);
+  cp_async_wait<stage.ahead - 1>();
   __syncwarp();
   keys.rotate(first_key, first_key + keys_in_block);
 
@@ -190,7 +198,7 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
   };
 #pragma unroll 1
   for (int s = -1; s < count; ++s) { // the first iteration only prepares stage 0
-    if (s >= 0) stage.fetch(s + 2);
+    if (s >= 0) stage.fetch(s + stage.ahead);
       // One group prepares the next stage while the other multiplies.
 #pragma unroll 1
     for (int phase = 0; phase < 2; ++phase)
@@ -226,7 +234,7 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
   store_rows<T>(own, of_k ? p.d_k : p.d_v, of_k ? k : v, d_k, {factor, factor});
 }
 
-template <class T>
+template <class T, class Size>
 __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* memory, const std::uint64_t* steps) {
   const BlockTile block_tile = find_block_tile<queries>(p, false, slot);
   const WarpQueries own(p, block_tile, head_kv);
@@ -234,7 +242,7 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
     return zero_rows<T, queries>(p.d_q, p.head_group, own.rows.head, block_tile.tile, block_tile.begin_q, p.tokens_q);
   if (block_tile.tile * queries >= own.rows.count) return;
 
-  Keys<T, key_chunk> keys(p, block_tile, head_kv, memory, steps);
+  Keys<T, Size::key_chunk> keys(p, block_tile, head_kv, memory, steps);
   const Tile mine = Tile{memory + keys.bytes}.rows_from(warp_index() * 2 * rows_of_warp);
   const Tile mine_d = mine.rows_from(rows_of_warp);
   std::int32_t* const positions =
@@ -244,7 +252,7 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
   copy_rows<T>(own.rows, p.d_out, mine_d);
   copy_positions(own.rows, p.positions_q, positions);
   cp_async_commit();
-  keys.template fetch<step_rows>(0, min(key_chunk, end));
+  keys.template fetch<step_rows>(0, min(Size::key_chunk, end));
   cp_async_commit();
   const ThreadRows rows(own);
   float row_lse[2], delta[2];
@@ -294,38 +302,41 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
   store_rows<T>(own.rows, p.d_q, mine, d_q, {p.scale, p.scale});
 }
 
-template <class T>
-constexpr int shared_bytes = std::max(Keys<T, keys_in_block>::bytes + Stages<T>::bytes,
-                                      Keys<T, key_chunk>::bytes + queries * (2 * row_bytes + 4));
+template <class T, class Size>
+constexpr int shared_bytes = std::max(Keys<T, keys_in_block>::bytes + Stages<T, Size>::bytes,
+                                      Keys<T, Size::key_chunk>::bytes + queries * (2 * row_bytes + 4));
 
 // Key blocks come first, as they take longest. The key heads of a slot are consecutive blocks. `resident`: blocks per
 // multiprocessor that the register budget allows.
-template <class T, int resident>
+template <class T, class Size, int resident>
 __global__ void __launch_bounds__(threads, resident) backward_kernel(const __grid_constant__ Problem p, int key_slots) {
   extern __shared__ __align__(128) char memory[];
   __shared__ std::uint64_t steps[frequencies];
   if (thread_index() < frequencies) steps[thread_index()] = p.steps[thread_index()];
   const int slot = static_cast<int>(blockIdx.x) / p.heads_kv, head_kv = static_cast<int>(blockIdx.x) % p.heads_kv;
   if (slot < key_slots)
-    keys_backward<T>(p, slot, head_kv, memory, steps);
+    keys_backward<T, Size>(p, slot, head_kv, memory, steps);
   else
-    queries_backward<T>(p, slot - key_slots, head_kv, memory, steps);
+    queries_backward<T, Size>(p, slot - key_slots, head_kv, memory, steps);
 }
 
 } // namespace
 
-int backward_memory() {
-  return shared_bytes<BFloat16> + static_cast<int>(sizeof(BlockTile) + frequencies * sizeof(std::uint64_t));
-}
-
-void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& p) {
+void attention_backward(const fvlm_call& call, const BackwardDevice& device, fvlm_dtype dtype, const Problem& p) {
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     const int key_slots = tile_slots(p.tokens_kv, 1, keys_in_block, p.segments);
     const int slots = key_slots + tile_slots(p.tokens_q, p.head_group.heads, queries, p.segments);
     // Few blocks run faster with more registers each, many with two per multiprocessor.
-    const bool few = int64_t{slots} * p.heads_kv <= 3 * multiprocessors;
-    enqueue(call, few ? backward_kernel<T, 1> : backward_kernel<T, 2>, slots, shared_bytes<T>, p, key_slots);
+    const bool few = int64_t{slots} * p.heads_kv <= 3 * device.multiprocessors;
+    const auto enqueue_sized = [&](auto size) {
+      using Size = decltype(size);
+      enqueue(call, few ? backward_kernel<T, Size, 1> : backward_kernel<T, Size, 2>, slots, shared_bytes<T, Size>, p,
+              key_slots);
+    };
+    constexpr int own =
+        static_cast<int>(sizeof(BlockTile) + frequencies * sizeof(std::uint64_t)); // declared in the kernel
+    shared_bytes<T, Roomy> + own <= device.shared_memory ? enqueue_sized(Roomy{}) : enqueue_sized(Compact{});
   });
 }
 

@@ -52,8 +52,10 @@ struct Problem {
 };
 
 void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
-void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
-int backward_memory(); // bytes of shared memory per block, more than some devices have
+struct BackwardDevice {
+  int multiprocessors, shared_memory; // of a block, in bytes
+};
+void attention_backward(const fvlm_call& call, const BackwardDevice& device, fvlm_dtype dtype, const Problem& problem);
 
 // single_tile_attention.cu: a warp computes a whole segment of one head.
 constexpr int max_single_tile_rows = 16;

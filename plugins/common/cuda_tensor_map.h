@@ -9,16 +9,6 @@
 
 namespace fvlm::plugins {
 
-// Whether the kernels for sm_90a were compiled and the device can run them.
-inline bool is_hopper(fvlm_device device) {
-#ifdef FVLM_HAS_SM_90A
-  return sdk::check_device(device, 9, 0).score > 0 && sdk::check_device(device, 9, 1).score == 0;
-#else
-  (void)device;
-  return false;
-#endif
-}
-
 // TMA needs a base address and a row stride that are multiples of 16 bytes. `row_stride` counts elements of 16 bits.
 inline bool tma_compatible(const void* data, std::int64_t row_stride) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_stride > 0 && row_stride % 8 == 0;

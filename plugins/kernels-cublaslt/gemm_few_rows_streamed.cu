@@ -1,7 +1,6 @@
 // gemm_few_rows_streamed.cu: products of few rows (gemm_few_rows.h) with large weights in bfloat16, streamed through
 // shared memory by TMA (common/cuda_streamed_product.cuh). For Hopper.
 #include "common/cuda_streamed_product.cuh"
-#include "common/stream_weights.h"
 #include "gemm_few_rows.h"
 
 namespace fvlm::plugins {
@@ -42,8 +41,8 @@ std::int64_t columns_of_weight(const SkinnyGemmShape& shape, bool swiglu) {
 } // namespace
 
 bool streamed_few_rows_supports(const SkinnyGemmShape& shape) {
-  if (!streams_weights() || shape.dtype != sdk::bfloat16 || shape.weight_transposed || shape.inner % 64 != 0 ||
-      shape.inner > most_inner || shape.rows > most_rows || shape.inner * shape.width < least_numbers_of_weight)
+  if (shape.dtype != sdk::bfloat16 || shape.weight_transposed || shape.inner % 64 != 0 || shape.inner > most_inner ||
+      shape.rows > most_rows || shape.inner * shape.width < least_numbers_of_weight)
     return false;
   if (shape.rows > streamed::tile_rows) return shape.width <= most_columns_of_many_rows;
   return shape.rows <= most_resident_rows && shape.rows * shape.inner <= most_resident_numbers;

@@ -9,6 +9,7 @@
 // Measured for 1536 from 384 with GELU, bf16, on an H200 before power limits the clock (bench/LOG.md, 2026-11-23):
 // 132,096 rows 301 us forward and 340 us backward, 16,512 rows 41.8 and 48.7 us. The plain linear: 1152 from 384 of
 // 132,096 rows 160 us, where cuBLASLt takes about 206 us.
+#include "common/cuda_device.h"
 #include "common/cuda_tensor_map.h"
 #include "gemm_gelu.h"
 #include "gemm_pipeline.cuh"

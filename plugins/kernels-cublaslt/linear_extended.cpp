@@ -1,5 +1,6 @@
 #include "linear_extended.h"
 
+#include "common/cuda_device.h"
 #include "linear_operands.h"
 #include "linear_shapes.h"
 
@@ -18,7 +19,7 @@ Support fits_extended(const fvlm_kernels_query& query, bool is_hopper) {
   if (!few_rows_supports(shape, is_hopper) || shape.width > INT32_MAX)
     return refuse(
         "a norm or SwiGLU with %lld rows of %lld and %lld columns is not supported: expected at most 8 rows, or "
-        "32 where the weight is small or streamed (FVLM_STREAM_WEIGHTS), of a multiple of 8",
+        "32 where the weight is small or streamed, of a multiple of 8",
         static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(shape.width));
   return accept(200, "one kernel for few rows");
 }
@@ -50,9 +51,10 @@ bool is_decoding_product(const fvlm_kernels_query& query, bool is_hopper) {
 
 Support fits_both_gradients(const fvlm_kernels_query& query) {
   constexpr std::uint32_t excluded = FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | FVLM_WITH_GELU;
-  if (gives_both_gradients(query) && ((query.options & excluded) || !has_backward(query) || is_extended(query) ||
-                                      !narrow_gradients_support(narrow_gradients_shape(query))))
-    return refuse("both gradients of a linear from %lld to %lld features at once are not supported",
+  if (gives_both_gradients(query) &&
+      ((query.options & excluded) || !has_backward(query) || is_extended(query) ||
+       !narrow_gradients_support(narrow_gradients_shape(query), shared_memory_per_block(query.device))))
+    return refuse("both gradients of a linear from %lld to %lld features at once are not supported here",
                   static_cast<long long>(query.inner), static_cast<long long>(query.width));
   return accept(200, "no such option, or one pass");
 }

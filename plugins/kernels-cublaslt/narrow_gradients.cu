@@ -1,6 +1,6 @@
 // narrow_gradients.cu: d_x = d_y weight and d_weight (+)= d_y^T x for at most 32 input features, as the second linear
 // of a low-rank adapter has them. Both products together cost little more than reading d_y, which this kernel does
-// once. For 16-bit operands, from compute capability 8.0.
+// once. For 16-bit operands, where a block may take more than 180 KB of shared memory (compute capability 9.0, 10.0).
 //
 // A block takes 1,024 columns of d_y and a part of its rows, a warp 128 of these columns, whose weight and whose share
 // of d_weight stay in its registers. Each warp loads 16 rows at a time by cp.async, four stages deep, and multiplies
@@ -258,7 +258,6 @@ template <class T, int inner>
 void launch(const Device& device, const Problem& p) {
   const auto kernel = narrow_gradients_kernel<T, inner>;
   constexpr int bytes = sizeof(Shared<inner>);
-  static_assert(bytes <= 227 << 10);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
   kernel<<<static_cast<unsigned>(p.strips * p.parts), threads, bytes, device.stream>>>(p);
   check_cuda(cudaGetLastError(), "launch");
@@ -266,9 +265,10 @@ void launch(const Device& device, const Problem& p) {
 
 } // namespace
 
-bool narrow_gradients_support(const NarrowGradientsShape& shape) {
+bool narrow_gradients_support(const NarrowGradientsShape& shape, int shared_memory) {
+  const std::size_t needed = inner_of(shape) == 16 ? sizeof(Shared<16>) : sizeof(Shared<max_inner>);
   return is_one_of<BFloat16, Half>(shape.dtype) && shape.inner <= max_inner && shape.inner % pack == 0 &&
-         shape.width % pack == 0;
+         shape.width % pack == 0 && needed <= static_cast<std::size_t>(shared_memory);
 }
 
 bool narrow_gradients_take(const NarrowGradients& o) {

@@ -19,7 +19,8 @@ struct NarrowGradients {
   bool accumulate;
 };
 
-bool narrow_gradients_support(const NarrowGradientsShape& shape);
+// shared_memory: what a block may take, in bytes.
+bool narrow_gradients_support(const NarrowGradientsShape& shape, int shared_memory);
 // Whether all rows can be accessed 16 bytes at a time.
 bool narrow_gradients_take(const NarrowGradients& operands);
 std::int64_t narrow_gradients_workspace(int multiprocessors, const NarrowGradientsShape& shape); // bytes

@@ -10,6 +10,7 @@
 // 16,448 x 384 22.1 us, of 131,584 x 384 114.9 us; rmsnorm with residual of 8,704 x 576 22.6 us, of 16,384 x 2,048 96.7
 // us.
 #include "common/cuda_columns.cuh"
+#include "common/cuda_device.h"
 #include "norms.cuh"
 
 namespace fvlm::plugins {
@@ -308,10 +309,7 @@ void launch_in_registers(const Device& device, const Shape& shape, const NormBac
 bool norms_use_clusters(fvlm_device device) {
   int has = 0;
   sdk::check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device.id), "cudaDevAttrClusterLaunch");
-  cudaFuncAttributes code{};
-  sdk::check_cuda(cudaFuncGetAttributes(&code, rows_in_registers<BFloat16, warp_size, 2, 1>), "cudaFuncGetAttributes");
-  // code for older architectures, translated for this device, treats each block as a cluster
-  return has != 0 && code.ptxVersion >= 90;
+  return has != 0 && is_compiled_for_clusters(rows_in_registers<BFloat16, warp_size, 2, 1>);
 }
 
 std::int64_t max_norm_parts(std::int64_t rows, const Device& device) {

@@ -4,6 +4,8 @@
 // of columns within a product is free as long as x has the same: lane 4 r + t of a warp has columns of output features
 // r and r + 8, and the same columns of token r.
 #include "codes.cuh"
+#include "common/cuda_dependent_launch.cuh"
+#include "common/cuda_device.h"
 #include "common/cuda_mma.cuh"
 #include "elements.cuh"
 
@@ -273,26 +275,16 @@ __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_consta
   finish<bits, Element, tiles, norm>(p, shared, all_squares, first_row, first_token);
 }
 
-// Code for older architectures that is translated for this device does not wait for the previous kernel, so it must be
-// launched normally.
-bool may_start_early(void (*kernel)(Problem)) {
-  cudaFuncAttributes code{};
-  sdk::check_cuda(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
-  return code.ptxVersion >= 90;
-}
-
 template <int bits, class Element, int tiles, bool contiguous, bool norm>
 void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
   const auto kernel = mma_kernel<bits, Element, tiles, contiguous, norm>;
-  static const bool early = may_start_early(kernel);
+  static const bool early = is_compiled_for_clusters(kernel);
   const auto blocks = static_cast<unsigned>((problem.packed.rows + rows_of_block - 1) / rows_of_block);
   constexpr int width = LaneColumns<bits, contiguous>::width, tokens_of_block = tiles * tokens_of_tile;
   const auto parts = static_cast<int>((problem.packed.cols + width - 1) / width);
   const int parts_of_warp = static_cast<int>(blocks) < 2 * multiprocessors ? 2 : in_flight_of(tiles),
             warps = std::min(max_warps, (parts + parts_of_warp - 1) / parts_of_warp);
-  cudaLaunchAttribute programmatic{};
-  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute programmatic = may_start_early();
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks, static_cast<unsigned>((problem.tokens + tokens_of_block - 1) / tokens_of_block));
   config.blockDim = static_cast<unsigned>(32 * warps);

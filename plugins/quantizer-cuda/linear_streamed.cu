@@ -2,7 +2,6 @@
 // (common/cuda_streamed_product.cuh). For Hopper, and weights whose rows are whole lines of 128 bytes.
 #include "codes.cuh"
 #include "common/cuda_streamed_product.cuh"
-#include "common/stream_weights.h"
 
 namespace fvlm::plugins {
 namespace {
@@ -85,7 +84,7 @@ bool is_wide(const PackedWeight& shape, int multiprocessors) {
 
 bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors) {
   const std::int64_t line = packed.bits == 8 ? 128 : 256;
-  if (!streams_weights() || dtype != sdk::bfloat16 || !mma_takes(dtype, packed, linear) || packed.cols % line != 0 ||
+  if (dtype != sdk::bfloat16 || !mma_takes(dtype, packed, linear) || packed.cols % line != 0 ||
       packed.cols > most_cols || packed.rows * packed.cols < least_codes || linear.tokens > most_tokens)
     return false;
   if (packed.bits == 4 && packed.group != 128 && packed.group != 64) return false;
