@@ -12,6 +12,17 @@ namespace {
 
 constexpr size_t max_buffers = 2; // of buckets that are being reduced
 
+// Vectors lie apart from their bucket's buffer, and are copied into it by the current stream. The side stream writes
+// biases with the weights that they belong to.
+void wait_for_vectors(const model::GradientBucket& bucket) {
+  const auto is_written_aside = [](const ops::Parameter* parameter) {
+    return parameter->on_side_stream && parameter->value.dim() < 2;
+  };
+  if (bucket.vectors.empty() || std::none_of(bucket.parameters.begin(), bucket.parameters.end(), is_written_aside))
+    return;
+  if (device::Runtime* gpu = device::runtime()) gpu->join_side_stream();
+}
+
 } // namespace
 
 GradientReduction::GradientReduction(model::Parameters& parameters, Calls calls)
@@ -99,6 +110,7 @@ void GradientReduction::reduce(const model::GradientBucket& bucket) {
     parameter->has_gradient = true;
   }
   if (bucket.buffer) bucket.buffer->allocate();
+  wait_for_vectors(bucket);
   for (const auto& [vector, place] : bucket.vectors) at::Tensor(place).copy_(vector);
   pending_.emplace_back(&bucket, calls_.reduce(bucket));
   if (buffers_) wait_until_left(max_buffers);

@@ -117,7 +117,7 @@ def shares_sequences(runs):
         return
     class ContextRuns(GpuRuns):
         stages = ("isolated", "joined", "align", "instruct")
-        samples = "captions=160,text=40,questions=160,pairs=40,documents=60"
+        samples = "captions=160,text=40,questions=160,pairs=40,documents=60,heldout/questions=50"
 
     folder = runs.folder / "context"
     folder.mkdir()

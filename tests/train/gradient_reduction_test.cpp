@@ -178,6 +178,39 @@ TEST_F(BufferedReduction, AddsUpToTheGradientsOfAnArena) {
   ops::expect_close(sum, tiny.model.parameters().gradients(), 1e-12, "gradients");
 }
 
+// A side stream that gets behind: its work runs when another stream waits for it.
+struct SlowSideStream : FakeRuntime {
+  void run_on_side_stream(std::function<void()> work, int64_t) override { late.push_back(std::move(work)); }
+  void join_side_stream() noexcept override {
+    for (const auto& work : std::exchange(late, {})) work();
+  }
+  std::vector<std::function<void()>> late;
+};
+
+TEST_F(BufferedReduction, WaitsForTheSideStreamBeforeItCopiesBiases) {
+  Tiny tiny;
+  model::Model model(model::tiny_config(), options(true));
+  copy_values(tiny.model.parameters(), model.parameters());
+  at::Tensor sum = at::zeros({model.parameters().trained().numel()}, at::kDouble);
+  pass(tiny, tiny.model, 7, nullptr);
+  SlowSideStream gpu;
+  GradientReduction::Calls calls;
+  calls.reduce = [&](const model::GradientBucket&) {
+    gpu.join_side_stream(); // which the communication stream does
+    return std::make_unique<RecordedReduction::Done>();
+  };
+  calls.on_reduced = [&](const model::GradientBucket& bucket) {
+    sum.narrow(0, bucket.begin, bucket.length).add_(bucket.buffer->values());
+  };
+  GradientReduction reduction(model.parameters(), calls);
+  reduction.begin_step(1);
+  reduction.begin_pass();
+  pass(tiny, model, 7, &reduction);
+  reduction.end_pass();
+  tiny.model.parameters().zero_missing_gradients();
+  ops::expect_close(sum, tiny.model.parameters().gradients(), 1e-12, "gradients");
+}
+
 TEST_F(BufferedReduction, ReleasesTheBuffersOfAFailedPass) {
   struct Full {};
   Tiny tiny;
