@@ -537,11 +537,12 @@ function fvlm.converging(table) end
 ---@field tokens? integer Maximum number of tokens, visual and text together.
 ---@field frames? integer Maximum number of frames.
 
----The fixed capacity of one pack, which is the micro-batch: it affects speed and memory, not results. It does not
----adapt to free memory; `train --find-batch` finds the largest that fits.
+---The fixed capacity of one pack, which is the micro-batch: it affects speed and memory, not results. With tokens =
+---"memory" it is as large as memory allows when training starts; `train --find-batch` measures packs of several
+---sizes.
 ---@class fvlm.Packing
 ---@field frames? integer|"auto" Frame slots of a pack; "auto": in proportion to its tokens, as in the first 256 samples, and no fewer than the largest sample needs. Default: `"auto"`.
----@field tokens? integer|"auto" Token slots of a pack, visual and text together; "auto": 8,192, or more if the largest sample needs it. Default: `"auto"`.
+---@field tokens? integer|"auto"|"memory" Token slots of a pack, visual and text together; "auto": 8,192, or more if the largest sample needs it; "memory": as many as the device's memory holds, with frames in proportion, and no more than a step needs. That is estimated once, from what is free when a run starts, or from `train --memory-mib`; a resumed run keeps it. `batch` is what it was: a step is divided into fewer packs. Default: `"auto"`.
 ---@field segments? integer|"auto" Maximum number of samples in a pack, the micro-batch size; "auto": as many as fit. Default: `"auto"`.
 ---@field window? integer Number of upcoming samples that the packer may choose from; 1: in order. In samples. Default: `256`.
 

@@ -135,6 +135,11 @@ nlohmann::ordered_json budgets_json(const std::vector<StageGroups>& groups, cons
     stage["sum_without_recompute"] = budget.without_recompute;
     stage["sum_with_all_recomputed"] = budget.with_all;
     stage["host"] = {{"packs_under_way", budget.packs_in_flight}, {"checkpoint_in_writing", budget.checkpoint}};
+    if (budget.chosen)
+      stage["packing"] = {{"tokens", budget.chosen->rows},
+                          {"frames", budget.chosen->frames},
+                          {"estimated_bytes", budget.chosen->estimated},
+                          {"memory_bytes", budget.chosen->limit.bytes}};
     stage["assumptions"] = budget.assumptions;
     document.push_back(std::move(stage));
   }

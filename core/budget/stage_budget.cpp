@@ -1,5 +1,6 @@
 #include "budget/stage_budget.h"
 
+#include "base/text.h"
 #include "model/size_class.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@ namespace fvlm::budget {
 
 PackCapacity capacity_of(const plan::Stage& stage, int64_t rows_per_frame, std::vector<std::string>& assumptions) {
   const auto largest = stage.largest_sample(rows_per_frame);
-  PackCapacity capacity{0, stage.packing.tokens.value_or(std::max(largest.tokens, usual_rows))};
+  PackCapacity capacity{0, stage.packing.tokens.count.value_or(std::max(largest.tokens, usual_rows))};
   if (largest.frames == 0) return capacity;
   capacity.frames = stage.packing.frames.value_or(capacity.rows / largest.tokens * largest.frames);
   if (!stage.packing.frames)
@@ -41,6 +42,22 @@ PackShape largest_pack(const plan::Stage& stage, int64_t rows_per_frame, std::ve
   pack.sequences = stage.texts_per_sample() * stage.packing.segments.value_or(rows / 16 + 1);
   pack.labels = model::size_class(rows - pack.visual_rows, most.rows);
   return pack;
+}
+
+std::string chosen_text(const ChosenPack& chosen) {
+  std::string size = fmt::format("packs of {} tokens", grouped(chosen.rows));
+  if (chosen.frames > 0) size += fmt::format(" and {} frames", grouped(chosen.frames));
+  const std::string estimated = human_bytes(static_cast<uint64_t>(chosen.estimated));
+  switch (chosen.bound) {
+  case ChosenPack::Bound::memory:
+    break;
+  case ChosenPack::Bound::step:
+    return fmt::format("{}, which hold a whole step; estimated {}, the limit is {}", size, estimated,
+                       chosen.limit.said);
+  case ChosenPack::Bound::largest:
+    return fmt::format("{}, the most there may be; estimated {}, the limit is {}", size, estimated, chosen.limit.said);
+  }
+  return fmt::format("{}, the largest that fit; estimated {}, the limit is {}", size, estimated, chosen.limit.said);
 }
 
 int64_t packs_in_flight(const plan::Plan& plan, int64_t frames) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,24 @@ struct Need {
 int64_t packs_in_flight(const plan::Plan& plan, int64_t frames);
 int64_t checkpoint_copy(const Need& need);
 
+// Memory that tensors may take, and what that is, for people: "10.9 GiB, 90 % of what is free". No bytes: not known.
+struct MemoryLimit {
+  int64_t bytes = 0;
+  std::string said;
+  bool by_user = false;
+};
+
+// The pack of a stage with packing.tokens = "memory".
+struct ChosenPack {
+  int64_t frames = 0, rows = 0;
+  int64_t estimated = 0; // peak of a step on it
+  MemoryLimit limit;
+  enum class Bound { memory, step, largest } bound = Bound::memory; // why it is not larger
+};
+
+// "packs of 12,288 tokens and 768 frames, ...": what was chosen and why.
+std::string chosen_text(const ChosenPack& chosen);
+
 struct StageBudget {
   std::string stage;
   PackShape pack;
@@ -70,6 +89,7 @@ struct StageBudget {
   // Of one of several ranks: the step's peak with ZeRO-2 (0 where the stage cannot have it), and bytes of the gradients
   // that are reduced when the backward pass is over.
   int64_t sharded_gradients_peak = 0, last_bucket = 0;
+  std::optional<ChosenPack> chosen;
   std::vector<std::string> assumptions;
 };
 

@@ -115,14 +115,13 @@ Json json_of(const FoundBatch& found) {
 
 } // namespace
 
-int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory_mib,
+int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory,
                    bool json) {
-  if (memory_mib < 0) throw Error(ErrorKind::usage, "--memory-mib: expected 1 or more");
   StatusLine line(STDERR_FILENO);
   set_log_level(LogLevel::warning); // each attempt would log its choice of kernels
   train::FindBatchRequest search;
   search.device = request.device;
-  search.memory = memory_mib << 20;
+  search.memory = memory;
   search.progress = [&](const std::string& doing) { line.show(doing); };
   Json document = Json::array();
   bool all_fit = true;

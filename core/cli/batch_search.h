@@ -6,8 +6,9 @@
 
 namespace fvlm::cli {
 
-// With `memory_mib` 0 the limit is the free memory. Returns exit code 0 where every stage has a pack that fits, else 1.
-int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory_mib,
+// With `memory` (bytes) 0 the limit is the free memory. Returns exit code 0 where every stage has a pack that fits,
+// else 1.
+int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory,
                    bool json);
 
 } // namespace fvlm::cli

@@ -4,7 +4,9 @@
 #include "ops/reference.h"
 #include "ops/torch_threads.h"
 #include "train/memory.h"
+#include "train/memory_packing.h"
 #include "train/step_memory.h"
+#include "train/thread_replicas.h"
 
 #include <c10/util/Exception.h>
 
@@ -26,6 +28,16 @@ auto with_torch_errors_translated(Parameters... parameters) -> decltype(function
   }
 }
 
+std::optional<budget::ChosenPack> choose_pack(const plan::Plan& plan, const plan::Stage& stage, const DataSizes& data,
+                                              const ModelDescription& description, Registry& registry,
+                                              budget::Device device, int64_t ranks, int64_t requested) {
+  const budget::MemoryLimit limit = train::memory_limit(device, requested);
+  if (limit.bytes == 0) return {};
+  const at::Device where = device == budget::Device::cpu ? at::kCPU : at::kCUDA;
+  return train::choose_pack(plan, stage, data, description, registry,
+                            {device, limit, ranks, 0, train::choose_replicas(description, where).parts});
+}
+
 } // namespace
 } // namespace fvlm::cli
 
@@ -36,6 +48,7 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
     return TensorModule{FVLM_VERSION,
                         fvlm::ops::reference_entry,
                         with_torch_errors_translated<fvlm::train::stage_budget>,
+                        with_torch_errors_translated<choose_pack>,
                         with_torch_errors_translated<check_plugin>,
                         with_torch_errors_translated<trace_model>,
                         with_torch_errors_translated<generate_answers>,

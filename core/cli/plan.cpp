@@ -8,6 +8,7 @@
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "data/media/video.h"
 #include "data/stream/data_sizes.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/print.h"
@@ -40,6 +41,11 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
   return differences.empty() ? 0 : 1;
 }
 
+struct BudgetRequest {
+  budget::Device device;
+  int64_t ranks, memory; // bytes of it; 0: what is free
+};
+
 budget::Device device_named(const std::optional<std::string>& name) {
   if (!name) return std::filesystem::exists("/dev/nvidiactl") ? budget::Device::cuda : budget::Device::cpu;
   check_device_name(*name);
@@ -65,17 +71,40 @@ std::string groups_or_reason(const plan::Plan& plan) {
   }
 }
 
+// With the pack that training would choose, where it fills the memory.
+budget::StageBudget budget_of(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                              Registry& registry, const BudgetRequest& request) {
+  const bool fills = stage.packing.tokens.fill_memory;
+  const auto video =
+      fills && stage.data.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt;
+  DataSizes data = measure_data_sizes(plan, stage, video ? &*video : nullptr, visual_rows(plan.model));
+  std::optional<budget::ChosenPack> chosen;
+  if (fills)
+    chosen = tensor_module().choose_pack(plan, stage, data, description, registry, request.device, request.ranks,
+                                         request.memory);
+  if (chosen) {
+    data.stage.packing.tokens = {chosen->rows};
+    if (chosen->frames > 0) data.stage.packing.frames = chosen->frames;
+  }
+  auto budget = tensor_module().stage_budget(plan, data.stage, description, registry, request.device, request.ranks);
+  budget.chosen = chosen;
+  std::vector<std::string> said{data.said};
+  if (fills)
+    said.push_back("packing.tokens = \"memory\": " +
+                   (chosen ? budget::chosen_text(*chosen)
+                           : "there is no GPU here whose memory would decide, so these are packs of \"auto\"; "
+                             "--memory-mib N says how much it has"));
+  budget.assumptions.insert(budget.assumptions.begin(), said.begin(), said.end());
+  return budget;
+}
+
 // Loads LibTorch. Throws Error(data) where the model's folders do not exist.
-void print_budget(const plan::Plan& plan, budget::Device device, int64_t ranks, Registry& registry, bool json) {
+void print_budget(const plan::Plan& plan, const BudgetRequest& request, Registry& registry, bool json) {
+  const int64_t ranks = request.ranks;
   const ModelDescription description = budget::describe(plan);
   const auto groups = groups_of(plan, description);
   std::vector<budget::StageBudget> stages;
-  for (const plan::Stage& stage : plan.stages) {
-    const DataSizes data = measure_data_sizes(plan, stage, nullptr, visual_rows(plan.model));
-    stages.push_back(tensor_module().stage_budget(plan, data.stage, description, registry, device, ranks));
-    auto& assumptions = stages.back().assumptions;
-    assumptions.insert(assumptions.begin(), data.said);
-  }
+  for (const plan::Stage& stage : plan.stages) stages.push_back(budget_of(plan, stage, description, registry, request));
   std::vector<budget::RankBudget> of_ranks;
   for (const budget::StageBudget& stage : stages) of_ranks.push_back(budget::rank_budget(plan, stage, ranks));
   if (json) {
@@ -84,7 +113,7 @@ void print_budget(const plan::Plan& plan, budget::Device device, int64_t ranks, 
       document[i]["rank"] = budget::rank_json(of_ranks[i], ranks);
     fmt::print("{}", dump(document));
   } else {
-    fmt::print("{}\n{}", budget::groups_text(groups), budget::budgets_text(stages, device));
+    fmt::print("{}\n{}", budget::groups_text(groups), budget::budgets_text(stages, request.device));
     if (ranks > 1) fmt::print("\n{}", budget::ranks_text(of_ranks, ranks));
   }
 }
@@ -93,7 +122,8 @@ void print_budget(const plan::Plan& plan, budget::Device device, int64_t ranks, 
 
 int run_plan(Arguments arguments) {
   Options options(
-      "plan RECIPE [--all | --budget [--ranks N] | --diff OTHER] [--device cpu|cuda] [--set PATH=VALUE]\n"
+      "plan RECIPE [--all | --budget [--ranks N] [--memory-mib N] | --diff OTHER] [--device cpu|cuda] [--set "
+      "PATH=VALUE]\n"
       "      [--arg NAME=VALUE] [--json]",
       "Print the plan that a recipe resolves to: what its author set, a summary of each stage, and the parameters\n"
       "that each trains. With --budget, estimate the memory that each needs.\n"
@@ -105,6 +135,10 @@ int run_plan(Arguments arguments) {
       .flag("all", "print every value, defaults included, and where each was written")
       .flag("budget", "print only the tables of parameters and memory")
       .value("ranks", "N", "with --budget, also what each of so many ranks needs and sends in a step")
+      .value(
+          "memory-mib", "N",
+          "with --budget, memory for tensors, which stages fill whose packing.tokens is \"memory\"; default: what is "
+          "free here")
       .value("device", "cpu|cuda", "the device to estimate memory for; default: cuda where there is one, else cpu")
       .flag("json", "print one JSON document on standard output: a plan file, or with --budget the tables");
   auto parsed = options.parse(arguments);
@@ -120,10 +154,13 @@ int run_plan(Arguments arguments) {
   require_positions(resolved);
   const budget::Device device = device_named(parsed->value("device"));
   const int64_t ranks = parsed->integer_or("ranks", 1);
+  if (parsed->value("memory-mib") && !parsed->flag("budget"))
+    throw Error(ErrorKind::usage, "--memory-mib: expected beside --budget");
   if (ranks < 1 || (parsed->value("ranks") && !parsed->flag("budget")))
     throw Error(ErrorKind::usage, "--ranks: expected a number of at least 1, beside --budget");
   if (parsed->flag("budget"))
-    print_budget(resolved.plan, device, ranks, *open_registry(*parsed), parsed->flag("json"));
+    print_budget(resolved.plan, {device, ranks, requested_memory(*parsed, resolved.plan, false)},
+                 *open_registry(*parsed), parsed->flag("json"));
   else if (parsed->flag("json"))
     fmt::print("{}", dump(recipe::plan_document(resolved)));
   else if (parsed->flag("all"))

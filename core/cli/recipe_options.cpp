@@ -89,6 +89,22 @@ nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok
   return document;
 }
 
+int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bool always) {
+  if (!parsed.value("memory-mib")) return 0;
+  constexpr int64_t most = int64_t{1} << 30;
+  const int64_t mebibytes = parsed.integer_or("memory-mib", 0);
+  if (mebibytes < 1 || mebibytes > most)
+    throw Error(ErrorKind::usage,
+                fmt::format("--memory-mib: expected a number from 1 to {}, got {}", grouped(most), mebibytes));
+  const bool fills = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                 [](const plan::Stage& stage) { return stage.packing.tokens.fill_memory; });
+  if (!always && !fills)
+    throw Error(ErrorKind::usage,
+                "--memory-mib: no stage of this recipe has packing.tokens = \"memory\", which it limits")
+        .advise("--set stages.NAME.packing.tokens=memory, or leave the option out");
+  return mebibytes << 20;
+}
+
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
   std::vector<std::string> names;
   for (const plan::Stage& stage : plan.stages) {

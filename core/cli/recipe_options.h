@@ -18,6 +18,10 @@ void require_positions(const recipe::Resolved& resolved);
 // The JSON document of a verb that validates a recipe: "ok", the hash of the plan, and its stages.
 nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok);
 
+// Bytes of --memory-mib; 0: not given. Throws Error(usage) for less than a mebibyte, and, unless `always` has a use for
+// it, where no stage of the plan has packing.tokens = "memory".
+int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bool always);
+
 // Throws Error(usage) where the recipe has no stage of that name.
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);
 

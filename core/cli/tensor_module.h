@@ -4,11 +4,13 @@
 #include "budget/stage_budget.h"
 #include "cli/rank_report.h"
 #include "cli/verb.h"
+#include "data/stream/data_sizes.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
 
 #include <fvlm/abi.h>
 
+#include <optional>
 #include <string>
 
 namespace fvlm::cli {
@@ -16,12 +18,19 @@ namespace fvlm::cli {
 using StageBudgetFunction = budget::StageBudget(const plan::Plan&, const plan::Stage&, const ModelDescription&,
                                                 Registry&, budget::Device, int64_t ranks);
 
+// train::choose_pack, for `requested` bytes of the device's memory, or with 0 for what is free. Nothing: there is no
+// such device here.
+using ChoosePackFunction = std::optional<budget::ChosenPack>(const plan::Plan&, const plan::Stage&, const DataSizes&,
+                                                             const ModelDescription&, Registry&, budget::Device,
+                                                             int64_t ranks, int64_t requested);
+
 // The functions that the module offers the program. `version` is compared: both must come from the same build.
 struct TensorModule {
   const char* version;
   const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
   StageBudgetFunction* stage_budget;                      // train::stage_budget
-  int (*plugin_check)(Arguments);                         // the verbs
+  ChoosePackFunction* choose_pack;
+  int (*plugin_check)(Arguments); // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);
   int (*chat)(Arguments);

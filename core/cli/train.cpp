@@ -108,7 +108,7 @@ fs::path named_checkpoint(const std::string& resume) {
 Options train_options() {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
-      "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--zero [1|2]]\n"
+      "      [--allow-plan-change] [--dry-run | --find-batch] [--memory-mib N] [--device cpu|cuda] [--zero [1|2]]\n"
       "      [--context-parallel N] [--rank-timeout SECONDS] [--profile STEPS] [--page [ADDRESS:]PORT]\n"
       "      [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
       "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
@@ -127,7 +127,10 @@ Options train_options() {
       .flag("allow-plan-change", "resume a run that was started with another plan")
       .flag("dry-run", "open everything a run needs, print the stages, and train nothing")
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
-      .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
+      .value("memory-mib", "N",
+             "memory for tensors: the limit of --find-batch, and of the stages whose packing.tokens is \"memory\"; "
+             "default: "
+             "what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
       .optional_value(
           "zero", "1|2",
@@ -181,10 +184,10 @@ int train_stages(Arguments arguments) {
   const std::string device = parsed->value_or("device", default_device());
   initialize_device(device);
   request.device = model::device_named(device);
+  request.memory = requested_memory(*parsed, resolved.plan, parsed->flag("find-batch"));
   if (parsed->flag("find-batch")) {
     refuse_beside_find_batch(*parsed);
-    return search_batches(resolved.plan, request, *open_registry(*parsed), parsed->integer_or("memory-mib", 0),
-                          parsed->flag("json"));
+    return search_batches(resolved.plan, request, *open_registry(*parsed), request.memory, parsed->flag("json"));
   }
   if (parsed->flag("dry-run")) {
     const auto registry = open_registry(*parsed);

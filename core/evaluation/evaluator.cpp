@@ -75,7 +75,7 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
                      const feed::MixDataOptions& options, const dist::Ranks* ranks)
     : beta_(beta_of(stage)), ranks_(ranks && ranks->are_several() ? ranks : nullptr) {
   const PackSize limit{stage.packing.frames.value_or(default_pack.frames),
-                       stage.packing.tokens.value_or(default_pack.rows)};
+                       stage.packing.tokens.count.value_or(default_pack.rows)};
   for (const plan::EvaluationSet& set : stage.evaluation.sets) {
     sets_.push_back(open(plan, set, limit, registry, options));
     warn_of_learnt_shards(plan, stage, set);

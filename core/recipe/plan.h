@@ -246,8 +246,15 @@ struct Batch {
 };
 
 // The fixed capacity of one pack, which is the micro-batch. Absent values are chosen from the data.
+struct PackTokens {
+  std::optional<int64_t> count;
+  bool fill_memory = false; // training chooses the count when it starts: as many as memory holds
+};
+
 struct Packing {
-  std::optional<int64_t> frames, tokens, segments;
+  std::optional<int64_t> frames;
+  PackTokens tokens;
+  std::optional<int64_t> segments;
   int64_t window = 256; // upcoming samples that the packer may choose from
 };
 

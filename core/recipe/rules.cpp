@@ -244,11 +244,11 @@ class Rules {
       reader_.report_at(".packing.frames",
                         fmt::format("a pack of {} frames cannot hold a sample of {}", *packing.frames, most_frames),
                         "raise it, or lower data.max_frames");
-    if (packing.tokens && *packing.tokens < most_tokens)
+    if (packing.tokens.count && *packing.tokens.count < most_tokens)
       reader_.report_at(
           ".packing.tokens",
           fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames{} and {} text tokens{})",
-                      *packing.tokens, most_tokens, stage.texts_per_sample(), most_frames,
+                      *packing.tokens.count, most_tokens, stage.texts_per_sample(), most_frames,
                       rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens,
                       stage.packs_teacher_texts() ? ", and as many of the teacher's" : ""),
           "raise it, or lower data.max_text_tokens or data.max_frames");

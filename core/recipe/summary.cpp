@@ -203,7 +203,9 @@ class Summary {
     line("optimizer", parts);
     schedule(stage, path);
     if (!stage.freeze.empty()) line("freeze", stage.freeze);
-    line("packing", values_.below(path + ".packing"));
+    std::vector<std::string> packing = values_.below(path + ".packing");
+    if (stage.packing.tokens.fill_memory) packing.push_back("chosen when training starts, as memory allows");
+    line("packing", packing);
     line("recompute", values_.below(path + ".activation_checkpointing"));
     if (stage.quantization_aware) line("quantization", {"quantization-aware training"});
     evaluation(stage.evaluation);

@@ -18,6 +18,14 @@ void require_context_parallel(const plan::Plan& plan, const std::vector<const pl
                         term->name(), stage->name))
             .advise("terms that are sums over labels (next_token) can be divided: train such stages alone with "
                     "--stage, and this one without --context-parallel");
+  for (const plan::Stage* stage : stages)
+    if (stage->packing.tokens.fill_memory)
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("--context-parallel: what a rank's share of a pack takes is not estimated, and stage '{}' "
+                      "has packing.tokens = \"memory\"",
+                      stage->name))
+          .advise(fmt::format("give the tokens of a pack: --set stages.{}.packing.tokens=16384", stage->name));
   if (plan.model.decoder_count() > 1)
     throw Error(ErrorKind::usage,
                 "--context-parallel: the ranks share the sequences of one decoder, and the model has several")

@@ -13,6 +13,7 @@
 #include "train/context_parallel.h"
 #include "train/data_rehearsal.h"
 #include "train/initial_model.h"
+#include "train/memory_packing.h"
 #include "train/optimization.h"
 #include "train/rank_view.h"
 #include "train/resume.h"
@@ -81,8 +82,7 @@ class Run {
     const StopSignals signals;
     TrainReport report;
     for (size_t i = 0; i < place.stage; ++i) context.samples_before += stages[i]->samples;
-    std::vector<plan::Stage> to_train;
-    for (size_t i = place.stage; i < stages.size(); ++i) to_train.push_back(with_length(plan_, *stages[i]));
+    const auto to_train = counted(place, stages, description, replicas.parts);
     context.samples = context.samples_before;
     for (const plan::Stage& stage : to_train) context.samples += stage.samples;
     RunState state = place.state;
@@ -179,6 +179,20 @@ class Run {
     ranks_.from_first(place.checkpoint.empty() ? "" : fs::absolute(place.checkpoint).string());
     ranks_.from_first(place.state.text());
     return place;
+  }
+
+  // The stages from `place` on, with the numbers that their data and the memory decide.
+  std::vector<plan::Stage> counted(const Place& place, const std::vector<const plan::Stage*>& stages,
+                                   const ModelDescription& description, int64_t replicas) {
+    const MemoryPacking memory(plan_, description, registry_, ranks_,
+                               {request_.device, request_.memory, request_.zero, replicas});
+    std::vector<plan::Stage> to_train;
+    for (size_t i = place.stage; i < stages.size(); ++i) {
+      const bool has_begun = i == place.stage && !place.checkpoint.empty();
+      to_train.push_back(memory.with_pack(with_length(plan_, *stages[i]), opened_.record.packs,
+                                          has_begun || opened_.differences.empty()));
+    }
+    return to_train;
   }
 
   // The model of the plan, whose base, if it has one, has to be that of the checkpoint.
@@ -355,10 +369,15 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
   ModelDescription description = describe(resolved.plan);
   description.seal_bases();
   require_positions(resolved, description);
+  const dist::Ranks alone;
+  const MemoryPacking memory(resolved.plan, description, registry, alone,
+                             {request.device, request.memory, 0, choose_replicas(description, request.device).parts});
+  auto packs = RunRecord::read(request.folder).packs;
   std::optional<fs::path> first_from = request.from;
   for (const plan::Stage& planned : resolved.plan.stages) {
     if (request.stage && planned.name != *request.stage) continue;
     const plan::Stage stage = with_length(resolved.plan, planned);
+    memory.with_pack(stage, packs, true);
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
     data.check_vocabulary_sizes(resolved.plan.model, description.decoders());
     rehearse_data(resolved.plan, data, registry);

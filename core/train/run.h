@@ -25,6 +25,7 @@ struct TrainRequest {
   std::optional<ThreadReplicas::Size> replicas; // none: as model and machine make it
   const dist::Ranks* ranks = nullptr;           // that train together, of which this process is one; null: alone
   int64_t zero = 0;                             // of Sharing
+  int64_t memory = 0;                           // that packing.tokens = "memory" may fill, bytes; 0: what is free
   std::optional<StepRange> profile;             // steps of this process that trace.json of the run's folder shows
   // Writes a report about the run into its folder, as far as the run has got; called whenever a stage has ended. Where
   // it throws an Error, the run warns and continues.

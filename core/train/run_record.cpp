@@ -46,6 +46,7 @@ std::vector<std::string> RunRecord::changes_since(const std::string& hash) const
 std::string RunRecord::text() const {
   OrderedJson content = {{"format_version", format_version}, {"id", id}, {"plans", OrderedJson::array()}};
   for (const Plan& plan : plans) content["plans"].push_back({{"hash", plan.hash}, {"changes", plan.changes}});
+  for (const auto& [stage, pack] : packs) content["packs"][stage] = {{"tokens", pack.tokens}, {"frames", pack.frames}};
   content["checksum"] = checksum(content);
   return content.dump(1) + "\n";
 }
@@ -62,6 +63,9 @@ RunRecord RunRecord::read(const fs::path& run) {
     if (const int64_t version = content.at("format_version"); version != format_version)
       throw Error(ErrorKind::data, fmt::format("its format is {}, and {} is read here", version, format_version));
     record.id = content.at("id");
+    if (content.contains("packs"))
+      for (const auto& [stage, pack] : content.at("packs").items())
+        record.packs[stage] = {pack.at("tokens"), pack.at("frames")};
     for (const OrderedJson& plan : content.at("plans")) record.plans.push_back({plan.at("hash"), plan.at("changes")});
   } catch (const std::exception& error) {
     log_warning("{} is not used: {}\n  checkpoints are compared with the run's plan instead", file.string(),

@@ -1,7 +1,9 @@
 // run.json: which run a folder holds. The run's id, which its checkpoints carry, and the plans that it was trained
 // under, the newest last. It proves that a checkpoint belongs to the run that is resumed from it.
 #pragma once
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,8 +15,14 @@ struct RunRecord {
     std::string changes; // against the plan before, for people; empty: none that anybody made
     bool operator==(const Plan&) const = default;
   };
+  // Of a stage with packing.tokens = "memory": what was chosen when the run began, and stays for equal bits.
+  struct Pack {
+    int64_t tokens = 0, frames = 0;
+    bool operator==(const Pack&) const = default;
+  };
   std::string id; // empty: not known yet
   std::vector<Plan> plans;
+  std::map<std::string, Pack> packs; // by stage
 
   bool has_plan(const std::string& hash) const;
   // The run is trained under this plan from here on.

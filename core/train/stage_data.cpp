@@ -48,7 +48,7 @@ void StageData::check_vocabulary_sizes(const plan::Model& model, const std::vect
 PackSize StageData::capacity() const {
   const plan::Stage::SampleSize largest = stage_.largest_sample(rows_per_frame_);
   const plan::Packing& packing = stage_.packing;
-  PackSize capacity{packing.frames.value_or(0), packing.tokens.value_or(std::max(largest.tokens, usual_rows))};
+  PackSize capacity{packing.frames.value_or(0), packing.tokens.count.value_or(std::max(largest.tokens, usual_rows))};
   if (packing.frames || largest.frames == 0) return capacity;
   DataStatistics seen;
   seen.capacity = capacity;

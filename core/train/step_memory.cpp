@@ -107,9 +107,9 @@ class AbsentGroup : public dist::Group {
 
 } // namespace
 
-Sharing first_of(int64_t ranks) {
+Sharing first_of(int64_t ranks, int64_t zero) {
   static AbsentGroup group;
-  return ranks > 1 ? Sharing{&group, 0, ranks, 2, true} : Sharing();
+  return ranks > 1 ? Sharing{&group, 0, ranks, zero, true} : Sharing();
 }
 
 // A step on packs of one size.
@@ -166,7 +166,7 @@ class StepMemory::Step {
 };
 
 StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
-                       Registry& registry, budget::Device device, int64_t ranks)
+                       Registry& registry, budget::Device device, const Sharing& sharing)
     : plan_(device == budget::Device::cuda ? with_table_preferred(plan) : plan),
       stage_(device == budget::Device::cuda ? with_known_optimizer(stage) : stage), description_(description),
       device_(device), dry_run_(device_of(device)),
@@ -178,7 +178,7 @@ StepMemory::StepMemory(const plan::Plan& plan, const plan::Stage& stage, const M
     options.scheme_of = scheme_of;
     return std::make_unique<model::Model>(model::config_of(description_), options);
   };
-  model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make, first_of(ranks));
+  model_ = make_stage_model(plan_, stage_, registry_, at::kMeta, make, make, sharing);
 }
 
 StepMemory::~StepMemory() = default;
@@ -261,7 +261,7 @@ budget::StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stag
   }
   if (ranks > 1) {
     try {
-      StepMemory of_first(plan, stage, description, registry, device, ranks);
+      StepMemory of_first(plan, stage, description, registry, device, first_of(ranks));
       budget.sharded_gradients_peak = of_first.of(size, most_samples, stage.activation_checkpointing).peak;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::usage) throw;

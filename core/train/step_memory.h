@@ -10,17 +10,18 @@
 
 namespace fvlm::train {
 
-// The first of so many ranks with ZeRO-2, of which the others are not there: for sizes alone. Of one: alone.
-Sharing first_of(int64_t ranks);
+// The first of so many ranks with ZeRO-2 (or as `zero` says), of which the others are not there: for sizes alone. Of
+// one: alone.
+Sharing first_of(int64_t ranks, int64_t zero = 2);
 
 class StepMemory {
  public:
   // Of a run on `device`, which need not be there. On a CPU the registry's plugins are asked for what they need; on a
   // GPU a table of what the bundled plugins need takes their place. Nothing else may use the device meanwhile. Throws
-  // Error for teachers and groups that make no sense. `ranks`: more than one means the first of so many with ZeRO-2.
-  // [setup]
+  // Error for teachers and groups that make no sense. `sharing`: of
+  // first_of(). [setup]
   StepMemory(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description, Registry& registry,
-             budget::Device device, int64_t ranks = 1);
+             budget::Device device, const Sharing& sharing = {});
   ~StepMemory();
 
   int64_t last_bucket() const; // bytes of the gradients that are complete last

@@ -71,6 +71,47 @@ TEST_F(PlanTables, RefuseUnknownDevices) {
   EXPECT_EQ(run("plan quickstart.lua --device tpu").code, 2);
 }
 
+class PackByMemory : public PlanTables {
+ protected:
+  std::string recipe() const {
+    return quickstart() + " --set stages.align.packing.tokens=memory --set stages.align.packing.frames=auto "
+                          "--set stages.align.packing.segments=auto";
+  }
+};
+
+TEST_F(PackByMemory, IsChosenWhenTrainingStarts) {
+  const Ran ran = run("plan " + recipe());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("tokens memory"));
+  EXPECT_THAT(ran.out, HasSubstr("chosen when training starts, as memory allows"));
+}
+
+TEST_F(PackByMemory, IsInTheBudgetOfALimit) {
+  const auto pack = [&](int64_t limit) {
+    const Ran ran = run(fmt::format("plan --budget --json --memory-mib {} {}", limit, recipe()));
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    const json stage = json::parse(ran.out)[0];
+    EXPECT_EQ(stage["packing"]["memory_bytes"], limit << 20);
+    EXPECT_LE(stage["packing"]["estimated_bytes"], limit << 20);
+    EXPECT_EQ(stage["pack"]["tokens"], stage["packing"]["tokens"]) << "the table is of this pack";
+    return stage["packing"]["tokens"].get<int64_t>();
+  };
+  EXPECT_LT(pack(16), pack(24));
+  const Ran ran = run("plan --budget --memory-mib 16 " + recipe());
+  EXPECT_THAT(ran.out,
+              ContainsRegex("align: packing.tokens = \"memory\": packs of [0-9,]+ tokens and [0-9,]+ frames, the "
+                            "largest that fit; estimated 1[0-9.]+ MiB, the limit is 16.0 MiB as --memory-mib"));
+}
+
+TEST_F(PackByMemory, RefusesALimitThatNothingReads) {
+  const Ran ran = run("plan --budget --memory-mib 16 " + quickstart());
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("no stage of this recipe has packing.tokens = \"memory\""));
+  EXPECT_EQ(run("train --memory-mib 16 " + quickstart()).code, 2);
+  EXPECT_EQ(run("plan --memory-mib 16 " + recipe()).code, 2);
+  EXPECT_EQ(run("plan --budget --memory-mib 0 " + recipe()).code, 2);
+}
+
 class DryRun : public PlanTables {};
 
 TEST_F(DryRun, PrintsALineOrADocument) {

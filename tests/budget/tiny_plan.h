@@ -52,7 +52,7 @@ inline plan::Plan plan() {
   adamw.lr = {{"connector", 1e-3}, {"default", 1e-5}};
   stage.optimizer = adamw;
   stage.packing.frames = 32;
-  stage.packing.tokens = 512;
+  stage.packing.tokens.count = 512;
   return plan;
 }
 

@@ -260,6 +260,32 @@ def resumes_with_other_ranks(runs):
     print(f"4, 2, 1 and 4 ranks: the same samples, weights and moments within {most:.2g} of one process")
 
 
+def fills_the_memory_of_the_least_rank(runs):
+    """With packing.tokens = "memory", all ranks have the pack of the one with the least memory, and a resumed run keeps it."""
+    sets = [word for value in ("packing.tokens=memory", "packing.frames=auto", "packing.segments=auto", "batch.samples=64")
+            for word in ("--set", f"stages.align.{value}")] + ["--stage", "align"]
+
+    def pack(run, mebibytes, *options):
+        command = runs.command(run, *sets, *options)
+        processes = start(command, len(mebibytes), lambda rank: ["--memory-mib", mebibytes[rank]])
+        said = [process.communicate(timeout=120)[0] for process in processes]
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, f"{run}: rank {rank}: {process.returncode}\n{said[rank]}"
+        return json.loads((runs.folder / run / "run.json").read_text())["packs"]["align"], said[0]
+
+    much, _ = pack("memory-much", (64, 64))
+    least, said = pack("memory-least", (64, 5), "--max-steps", 1)
+    assert least["tokens"] < much["tokens"], f"{least} {much}"
+    assert "5.0 MiB as --memory-mib says, the least of 2 ranks" in said, said
+    resumed, said = pack("memory-least", (64, 64))
+    assert resumed == least and "as when the run began" in said, f"{resumed} {least}\n{said}"
+    few, _ = pack("memory-few", (5, 5))
+    assert few == least, f"{few} {least}"
+    for left, right in zip(runs.metrics("memory-least"), runs.metrics("memory-few")):
+        assert left == right, f"{left}\n{right}"
+    print(f"2 ranks: packs of {least['tokens']} tokens where one has 5 MiB, of {much['tokens']} where both have 64")
+
+
 def names_the_failed_rank(runs):
     """Each phase of a step, thrown in, hung, stopped or killed: all others end and name it."""
     waited = [("data", "hang", 1, "loading data, stage align, step 2"), ("step", "stop", 1, "stage align, step"),
@@ -397,8 +423,8 @@ def ranks_of(torchrun):
 
 
 TESTS = (equals_one_process, evaluation_equals_one_process, a_checkpoint_is_of_all_ranks, zero_changes_no_bit, accumulates_unequal_packs,
-         begins_anew_together, resumes_to_the_same_bits, resumes_with_other_ranks, names_the_failed_rank, refuses_different_ranks,
-         doctor_compares_the_ranks, resumes_after_a_dropped_connection, survives_kills)
+         begins_anew_together, resumes_to_the_same_bits, resumes_with_other_ranks, fills_the_memory_of_the_least_rank, names_the_failed_rank,
+         refuses_different_ranks, doctor_compares_the_ranks, resumes_after_a_dropped_connection, survives_kills)
 
 
 def run_tests(tests, make_runs):

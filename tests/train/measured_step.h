@@ -73,7 +73,7 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
     EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm()));
   }
   const int64_t measured = memory.peak();
-  StepMemory estimate(plan, stage, description, registry, budget::Device::cpu, ranks);
+  StepMemory estimate(plan, stage, description, registry, budget::Device::cpu, first_of(ranks));
   return {estimate.of(size, 0, stage.activation_checkpointing).peak, measured};
 }
 

@@ -38,12 +38,12 @@ TEST(StageBudget, adds_up_to_its_sum) {
 TEST(StageBudget, of_a_larger_pack_grows_with_its_activations_alone) {
   plan::Plan large = plan();
   large.stages[0].packing.frames = 64;
-  large.stages[0].packing.tokens = 1024;
+  large.stages[0].packing.tokens.count = 1024;
   const StageBudget one = budget_of(plan()), two = budget_of(large);
   EXPECT_EQ(amount(one, Item::weights), amount(two, Item::weights));
   EXPECT_EQ(amount(one, Item::moments), amount(two, Item::moments));
   large.stages[0].packing.frames = 96;
-  large.stages[0].packing.tokens = 1536;
+  large.stages[0].packing.tokens.count = 1536;
   const StageBudget three = budget_of(large);
   for (const Item item : {Item::vision, Item::decoder})
     EXPECT_EQ(amount(two, item) - amount(one, item), amount(three, item) - amount(two, item));

@@ -40,6 +40,7 @@ plan::Mix with_few_shards(plan::Mix mix, int64_t& looked_at, int64_t& all) {
 
 struct Largest {
   int64_t samples = 0, frames = 0, tokens = 0;
+  int64_t all_frames = 0, all_rows = 0; // of them together
 };
 
 Largest largest_of(const MixSamples& samples) {
@@ -63,6 +64,8 @@ Largest largest_of(const MixSamples& samples) {
       continue;
     }
     ++largest.samples;
+    largest.all_frames += measured.sample->frames;
+    largest.all_rows += measured.sample->rows();
     largest.frames = std::max(largest.frames, measured.sample->frames);
     for (const SampleText& text : measured.sample->texts) largest.tokens = std::max(largest.tokens, text.tokens());
   }
@@ -75,7 +78,7 @@ Largest largest_of(const MixSamples& samples) {
 // allows.
 DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video,
                              const plan::VisualRows& visual_rows) {
-  DataSizes sizes{stage, {}, false};
+  DataSizes sizes{stage, {}};
   plan::Mix& limits = sizes.stage.data;
   const std::string allowed =
       fmt::format("{} frames and {} tokens", grouped(stage.largest_sample(visual_rows.per_frame).frames),
@@ -102,6 +105,7 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
                     grouped(largest.frames), grouped(largest.tokens), grouped(largest.samples), grouped(shards),
                     grouped(all_shards), allowed);
     sizes.seen = true;
+    sizes.frames_per_row = static_cast<double>(largest.all_frames) / static_cast<double>(largest.all_rows);
     return sizes;
   } catch (const Error& error) {
     return keep(fmt::format("since {}", error.where().empty() ? error.what() : error.where() + ": " + error.what()));

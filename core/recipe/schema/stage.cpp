@@ -28,16 +28,21 @@ Ref<Batch> batch() {
 
 Ref<Packing> packing() {
   auto capacity = automatic(integer(at_least(1)));
-  return record<Packing>("Packing", "",
-                         "The fixed capacity of one pack, which is the micro-batch: it affects speed and memory, not "
-                         "results. It does not adapt to free memory; `train --find-batch` finds the largest that fits.")
+  return record<Packing>(
+             "Packing", "",
+             "The fixed capacity of one pack, which is the micro-batch: it affects speed and memory, not "
+             "results. With tokens = \"memory\" it is as large as memory allows when training starts; `train "
+             "--find-batch` measures packs of several sizes.")
       .usage("{ frames = 512, tokens = 8192, segments = 64 }")
       .field("frames", &Packing::frames, capacity,
              "Frame slots of a pack; \"auto\": in proportion to its tokens, as in the first 256 samples, and no fewer "
              "than the largest sample needs.")
       .field(
-          "tokens", &Packing::tokens, capacity,
-          "Token slots of a pack, visual and text together; \"auto\": 8,192, or more if the largest sample needs it.")
+          "tokens", &Packing::tokens, pack_tokens(),
+          "Token slots of a pack, visual and text together; \"auto\": 8,192, or more if the largest sample needs it; "
+          "\"memory\": as many as the device's memory holds, with frames in proportion, and no more than a step needs. "
+          "That is estimated once, from what is free when a run starts, or from `train --memory-mib`; a resumed run "
+          "keeps it. `batch` is what it was: a step is divided into fewer packs.")
       .field("segments", &Packing::segments, capacity,
              "Maximum number of samples in a pack, the micro-batch size; \"auto\": as many as fit.")
       .aliases({"micro_batch", "micro_batch_size"})

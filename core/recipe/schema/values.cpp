@@ -67,6 +67,38 @@ class CurveType : public Type<plan::Curve> {
   Ref<double> number_;
 };
 
+class PackTokensType : public Type<plan::PackTokens> {
+ public:
+  std::string expected() const override { return count_->expected() + R"(, "auto" or "memory")"; }
+  std::string lua_type() const override { return count_->lua_type() + R"(|"auto"|"memory")"; }
+  bool accepts(const Value& value) const override { return word_of(value) || count_->accepts(value); }
+  bool read(Reader& reader, const Value& value, plan::PackTokens& out) const override {
+    out = {};
+    if (const auto word = word_of(value)) {
+      reader.record_origin(value.origin);
+      out.fill_memory = *word == memory;
+      return true;
+    }
+    if (!count_->accepts(value)) {
+      reader.record_origin(value.origin);
+      return reader.report_unexpected(value, expected());
+    }
+    return count_->read(reader, value, out.count.emplace());
+  }
+  Json write(const plan::PackTokens& in, Write what) const override {
+    if (in.count) return count_->write(*in.count, what);
+    return in.fill_memory ? memory : automatic;
+  }
+
+ private:
+  static constexpr const char *automatic = "auto", *memory = "memory";
+  static const std::string* word_of(const Value& value) {
+    const auto* text = std::get_if<std::string>(&value.data);
+    return text && (*text == automatic || *text == memory) ? text : nullptr;
+  }
+  Ref<int64_t> count_ = integer(at_least(1));
+};
+
 class RecomputeType : public Type<plan::Recompute> {
  public:
   std::string expected() const override { return R"("none", "light", "all", { every = 2 } or { layers = { 0, 3 } })"; }
@@ -157,6 +189,10 @@ Ref<plan::Curve> curve(Range range) {
 
 Ref<plan::Recompute> recompute() {
   return make_type<RecomputeType>();
+}
+
+Ref<plan::PackTokens> pack_tokens() {
+  return make_type<PackTokensType>();
 }
 
 Ref<plan::LuaFunction> lua_function(std::string signature) {

@@ -11,6 +11,9 @@ Ref<plan::Curve> curve(Range range);
 // "none", "light", "all", { every = 2 } or { layers = { 0, 3 } }.
 Ref<plan::Recompute> recompute();
 
+// A number of at least 1, "auto" or "memory".
+Ref<plan::PackTokens> pack_tokens();
+
 Ref<plan::LuaFunction> lua_function(std::string signature);
 
 } // namespace fvlm::recipe
