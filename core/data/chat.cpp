@@ -42,7 +42,7 @@ void mention_frames(std::vector<Turn>& turns, std::string_view mark) {
 
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows,
                            const std::optional<std::string>& name)
-    : tokenizer_(tokenizer), has_marks_(visual_rows.in_place) {
+    : tokenizer_(tokenizer), tool_tokens_(ToolTokens::of(tokenizer)), has_marks_(visual_rows.in_place) {
   if (name) {
     own_ = std::make_shared<const OwnTemplate>(tokenizer, *name, has_marks_);
     return;
@@ -52,11 +52,12 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& v
 }
 
 // Answers are encoded apart, so that the mask begins where generation begins.
-ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_view system, bool prompt) const {
+ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_view system, bool prompt,
+                                    const nlohmann::json* tools) const {
   std::vector<Turn> all;
   if (!system.empty()) all.push_back({"system", std::string(system)});
   all.insert(all.end(), turns.begin(), turns.end());
-  const ChatText chat = own_->render(all, prompt);
+  const ChatText chat = own_->render(all, prompt, tools);
   ChatTokens out;
   Tokenizer::Encoder encoder(tokenizer_);
   auto append = [&](size_t begin, size_t end, bool answer) {
@@ -81,7 +82,39 @@ ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_vie
     at = end;
   }
   append_with_marks(at, chat.text.size(), false);
+  unlabel_outputs(turns, out);
   return out;
+}
+
+// The tokens around outputs are those that their turns' parts made: what a turn spells is text.
+void ChatTemplate::unlabel_outputs(std::span<const Turn> turns, ChatTokens& out) const {
+  int64_t expected = 0, found = 0;
+  for (const Turn& turn : turns)
+    expected += std::count_if(turn.parts.begin(), turn.parts.end(),
+                              [](const TurnPart& part) { return part.kind == TurnPart::Kind::output; });
+  if (expected == 0) return;
+  bool inside = false;
+  for (size_t i = 0; i < out.ids.size(); ++i) {
+    if (out.ids[i] == tool_tokens_->output_start) inside = true, ++found;
+    if (inside) out.answer_mask[i] = 0;
+    if (out.ids[i] == tool_tokens_->output_end) inside = false;
+  }
+  if (found != expected)
+    throw Error(ErrorKind::data, fmt::format("the chat template writes {} of {} outputs of tools", found, expected))
+        .advise("make the template write all of an answer's content");
+}
+
+void ChatTemplate::require_form(std::span<const Turn> turns) const {
+  for (const Turn& turn : turns) {
+    if (!turn.parts.empty() && !tool_tokens_)
+      throw Error(ErrorKind::data, fmt::format("an answer has parts of type python or python_output, and the tokenizer "
+                                               "lacks one of {}, {}, {} and {}",
+                                               code_start_token, code_end_token, output_start_token, output_end_token))
+          .advise("use a tokenizer with these special tokens, such as nanochat's, or write the answer as one text");
+    if (!own_ && (turn.role == "tool" || turn.fields))
+      throw Error(ErrorKind::data, "it has calls of tools, and ChatML has no form for them")
+          .advise("set chat_template = \"default\" in the mix to use the template of the decoder's folder");
+  }
 }
 
 void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const {
@@ -101,12 +134,24 @@ void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out) cons
       [&](std::string_view mark) { append_token(id_of(mark), false, out); });
 }
 
+void ChatTemplate::append_parts(const std::vector<TurnPart>& parts, ChatTokens& out) const {
+  for (const TurnPart& part : parts) {
+    const bool is_text = part.kind == TurnPart::Kind::text, is_answer = part.kind != TurnPart::Kind::output;
+    if (!is_text) append_token(is_answer ? tool_tokens_->code_start : tool_tokens_->output_start, is_answer, out);
+    append_text(part.text, is_answer, out);
+    if (!is_text) append_token(is_answer ? tool_tokens_->code_end : tool_tokens_->output_end, is_answer, out);
+  }
+}
+
 void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
   bool answer = turn.role == "assistant";
   append_token(start_, false, out);
   if (answer) { // encoded apart, so that the mask begins where generation begins
     append_text("assistant\n", false, out);
-    append_text(turn.text, true, out);
+    if (turn.parts.empty())
+      append_text(turn.text, true, out);
+    else
+      append_parts(turn.parts, out);
   } else if (has_marks_ && turn.role == "user") {
     append_user_text(turn.role + "\n" + turn.text, out);
   } else {
@@ -116,8 +161,10 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
   append_text("\n", answer, out);
 }
 
-ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system) const {
-  if (own_) return encode_own(turns, system, false);
+ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system,
+                                const nlohmann::json* tools) const {
+  require_form(turns);
+  if (own_) return encode_own(turns, system, false, tools);
   ChatTokens out;
   if (!system.empty()) append_turn({"system", std::string(system)}, out);
   for (const Turn& turn : turns) append_turn(turn, out);
@@ -125,7 +172,7 @@ ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view sy
 }
 
 std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::string_view system) const {
-  if (own_) return encode_own(turns, system, true).ids;
+  if (own_) return encode_own(turns, system, true, nullptr).ids;
   ChatTokens out = encode(turns, system);
   append_token(start_, false, out);
   append_text("assistant\n", false, out);

@@ -2,7 +2,7 @@
 // that the tokenizer's folder brings.
 #pragma once
 #include "data/own_template.h"
-#include "data/tokenizer.h"
+#include "data/tool_tokens.h"
 #include "recipe/visual_rows.h"
 
 #include <cstdint>
@@ -34,7 +34,11 @@ class ChatTemplate {
   explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {},
                         const std::optional<std::string>& name = {});
 
-  ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
+  // Outputs of an answer's parts are no labels. Throws Error(data) for parts that the tokenizer has no tokens for, and
+  // for tools that ChatML or the template has no place for. `tools`: what the assistant may call, which a template in
+  // the tokenizer's folder writes; null: none.
+  ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt,
+                    const nlohmann::json* tools = nullptr) const;
 
   // The same with a generation prompt: it ends where the next answer begins, with "<|im_start|>assistant\n" in ChatML.
   std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
@@ -45,11 +49,16 @@ class ChatTemplate {
   void append_user_text(std::string_view text, ChatTokens& out) const;
   void append_token(TokenId id, bool answer, ChatTokens& out) const;
 
-  ChatTokens encode_own(std::span<const Turn> turns, std::string_view system, bool prompt) const;
+  ChatTokens encode_own(std::span<const Turn> turns, std::string_view system, bool prompt,
+                        const nlohmann::json* tools) const;
+  void append_parts(const std::vector<TurnPart>& parts, ChatTokens& out) const;
+  void unlabel_outputs(std::span<const Turn> turns, ChatTokens& out) const;
+  void require_form(std::span<const Turn> turns) const;
 
   const Tokenizer& tokenizer_;
   std::shared_ptr<const OwnTemplate> own_; // null: ChatML
   TokenId start_ = -1, end_ = -1;          // of ChatML
+  std::optional<ToolTokens> tool_tokens_;
   bool has_marks_;
 };
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/tool_tokens.h"
 #include "data/unicode.h"
 #include "data/visual_marks.h"
 
@@ -101,6 +102,19 @@ std::tm template_date() {
   return date;
 }
 
+// Objects are read without the order of their keys, and templates print them: as OpenAI's schema and transformers'
+// get_json_schema() have them, others alphabetically behind.
+std::vector<std::string> in_usual_order(const Json& object) {
+  constexpr std::array<std::string_view, 10> usual{"id",          "type",       "function",   "name",     "enum",
+                                                   "description", "parameters", "properties", "required", "arguments"};
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  const auto rank = [&](const std::string& key) { return std::find(usual.begin(), usual.end(), key) - usual.begin(); };
+  std::stable_sort(keys.begin(), keys.end(),
+                   [&](const auto& one, const auto& other) { return rank(one) < rank(other); });
+  return keys;
+}
+
 // Takes the marks out of a rendered conversation, and moves its spans to where they are without them.
 ChatText without_marks(jinja::Rendered rendered) {
   ChatText made;
@@ -147,6 +161,7 @@ OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bo
     if (!takes_text_ && !takes_parts_)
       throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
   });
+  writes_tool_calls_ = writes_tool_calls();
   if (has_marks) find_image_token();
 }
 
@@ -244,6 +259,20 @@ bool OwnTemplate::shows_content(bool parts) const {
   }
 }
 
+// A template that knows no tools leaves their calls out, and the answer to learn would be empty. One that refuses the
+// probe may write them in other conversations.
+bool OwnTemplate::writes_tool_calls() const {
+  const char* name = "probe_of_a_chat_template";
+  const Json call = {
+      {"id", "callprobe"}, {"type", "function"}, {"function", {{"name", name}, {"arguments", {{"x", 1}}}}}};
+  const Turn answer{"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})};
+  try {
+    return render_plainly(std::vector<Turn>{{"user", "a probe"}, answer}, false).text.find(name) != std::string::npos;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 std::string OwnTemplate::marked(const std::string& text) const {
   const ValidUtf8 valid(text);
   const std::string_view view = valid.view();
@@ -261,9 +290,41 @@ std::string OwnTemplate::marked(const std::string& text) const {
   return made;
 }
 
+// What the turn itself says is no token, but for those that its parts stand between.
+std::string OwnTemplate::marked_text(const Turn& turn) const {
+  if (turn.parts.empty()) return marked(turn.text);
+  std::string text;
+  for (const TurnPart& part : turn.parts) {
+    if (part.kind == TurnPart::Kind::text)
+      text += marked(part.text);
+    else if (part.kind == TurnPart::Kind::code)
+      text += code_start_token + marked(part.text) + code_end_token;
+    else
+      text += output_start_token + marked(part.text) + output_end_token;
+  }
+  return text;
+}
+
+jinja::Value OwnTemplate::marked_value(const Json& value) const {
+  if (value.is_string()) return marked(value.get_ref<const std::string&>());
+  if (value.is_array()) {
+    std::vector<jinja::Value> items;
+    for (const Json& item : value) items.push_back(marked_value(item));
+    return jinja::make_list(std::move(items));
+  }
+  if (!value.is_object()) return jinja::from_json(nlohmann::ordered_json(value));
+  jinja::Dict made;
+  for (const std::string& key : in_usual_order(value)) made.set(marked(key), marked_value(value[key]));
+  return jinja::make_dict(std::move(made));
+}
+
 jinja::Value OwnTemplate::message(const Turn& turn) const {
   if (turn.images > 0 && !takes_parts_)
     throw Error(ErrorKind::data, "the chat template has no place for images").at(where_);
+  if (turn.fields && turn.fields->contains("tool_calls") && !writes_tool_calls_)
+    throw Error(ErrorKind::data, "an answer calls tools, and the chat template does not write message.tool_calls")
+        .at(where_)
+        .advise("use the template of a model that calls tools, or write the calls into the answers' text");
   jinja::Dict made;
   made.set("role", turn.role);
   if (!image_token_.empty() && turn.role == "user" && has_visual_mark(turn.text)) {
@@ -271,7 +332,9 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
     return jinja::make_dict(std::move(made));
   }
   if (turn.images == 0 && takes_text_) {
-    made.set("content", marked(turn.text));
+    made.set("content", marked_text(turn));
+    if (turn.fields)
+      for (const auto& [key, value] : turn.fields->items()) made.set(key, marked_value(value));
     return jinja::make_dict(std::move(made));
   }
   std::vector<jinja::Value> parts;
@@ -282,38 +345,40 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
   }
   jinja::Dict text;
   text.set("type", "text");
-  text.set("text", marked(turn.text));
+  text.set("text", marked_text(turn));
   parts.push_back(jinja::make_dict(std::move(text)));
   made.set("content", jinja::make_list(std::move(parts)));
+  if (turn.fields)
+    for (const auto& [key, value] : turn.fields->items()) made.set(key, marked_value(value));
   return jinja::make_dict(std::move(made));
 }
 
-ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt) const {
+ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, const Json* tools) const {
   std::vector<jinja::Value> messages;
   for (const Turn& turn : turns) messages.push_back(message(turn));
   jinja::Variables variables = special_tokens_;
   variables.emplace_back("messages", jinja::make_list(std::move(messages)));
   variables.emplace_back("add_generation_prompt", prompt);
-  variables.emplace_back("tools", jinja::Value());
+  variables.emplace_back("tools", tools ? marked_value(*tools) : jinja::Value());
   variables.emplace_back("documents", jinja::Value());
   return without_marks(template_.render(variables, template_date()));
 }
 
-ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt) const {
-  ChatText made = render_plainly(turns, prompt);
-  if (!template_.has_generation()) made.answers = find_answers(turns, made.text);
+ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const Json* tools) const {
+  ChatText made = render_plainly(turns, prompt, tools);
+  if (!template_.has_generation()) made.answers = find_answers(turns, made.text, tools);
   find_marks(turns, made);
   return made;
 }
 
 // An answer is what the conversation up to it has beyond the prompt for it.
-std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const Turn> turns,
-                                                                 const std::string& text) const {
+std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const Turn> turns, const std::string& text,
+                                                                 const Json* tools) const {
   std::vector<std::pair<size_t, size_t>> answers;
   for (size_t i = 0; i < turns.size(); ++i) {
     if (turns[i].role != "assistant") continue;
-    const std::string before = render_plainly(turns.first(i), true).text;
-    const std::string whole = render_plainly(turns.first(i + 1), false).text;
+    const std::string before = render_plainly(turns.first(i), true, tools).text;
+    const std::string whole = render_plainly(turns.first(i + 1), false, tools).text;
     if (!whole.starts_with(before) || !text.starts_with(whole))
       throw Error(ErrorKind::data,
                   fmt::format("the chat template does not show where answer {} of the conversation is: "

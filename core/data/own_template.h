@@ -3,7 +3,10 @@
 #include "data/tokenizer.h"
 #include "jinja/template.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,10 +14,20 @@
 
 namespace fvlm {
 
-struct Turn {
-  std::string role; // "system", "user" or "assistant"
+// Of an answer that uses a tool: text, code between the ToolTokens for it, or what the code printed.
+struct TurnPart {
+  enum class Kind { text, code, output };
+  Kind kind = Kind::text;
   std::string text;
-  int images = 0; // that stand before the text
+};
+
+struct Turn {
+  std::string role; // "system", "user", "assistant", or "tool" for what a tool returned
+  std::string text;
+  int images = 0;              // that stand before the text
+  std::vector<TurnPart> parts; // of an answer that uses a tool: all of the text
+  // Further keys of the message, which the template reads: "tool_calls", "name". They replace what is above.
+  std::shared_ptr<const nlohmann::json> fields;
 };
 
 // A conversation as text.
@@ -38,26 +51,32 @@ class OwnTemplate {
   OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks = false);
 
   // With `prompt`, it ends where the assistant's next answer begins. Throws Error(data) where the template refuses the
-  // conversation, or where it does not show which parts of the text are answers. [any thread]
-  ChatText render(std::span<const Turn> turns, bool prompt) const;
+  // conversation, or where it does not show which parts of the text are answers. `tools`: what the assistant may call;
+  // null: none. [any thread]
+  ChatText render(std::span<const Turn> turns, bool prompt, const nlohmann::json* tools = nullptr) const;
 
  private:
-  ChatText render_plainly(std::span<const Turn> turns, bool prompt) const;
-  std::vector<std::pair<size_t, size_t>> find_answers(std::span<const Turn> turns, const std::string& text) const;
+  ChatText render_plainly(std::span<const Turn> turns, bool prompt, const nlohmann::json* tools = nullptr) const;
+  std::vector<std::pair<size_t, size_t>> find_answers(std::span<const Turn> turns, const std::string& text,
+                                                      const nlohmann::json* tools) const;
   jinja::Value message(const Turn& turn) const;
+  jinja::Value marked_value(const nlohmann::json& value) const;
+  std::string marked_text(const Turn& turn) const;
   jinja::Value content_with_marks(const std::string& text) const;
   void find_image_token();
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
   std::string marked(const std::string& text) const;
   bool shows_content(bool parts) const;
+  bool writes_tool_calls() const;
 
   const Tokenizer& tokenizer_;
   std::string where_;
   jinja::Template template_;
   jinja::Variables special_tokens_;               // bos_token and the like
   bool takes_text_ = false, takes_parts_ = false; // forms of a turn's content: a string, or a list of images and texts
-  std::string image_token_;                       // what the template writes for an image; empty: marks are plain text
-  bool takes_image_parts_ = false;                // otherwise the token itself stands in a turn's text
+  bool writes_tool_calls_ = true;
+  std::string image_token_;        // what the template writes for an image; empty: marks are plain text
+  bool takes_image_parts_ = false; // otherwise the token itself stands in a turn's text
 };
 
 } // namespace fvlm

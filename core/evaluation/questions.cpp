@@ -177,7 +177,7 @@ Sample Questions::measure(const DrawnSample& drawn) const {
   for (Conversation& conversation : parsed.conversations) {
     if (request_.visual_rows.in_place && !located.question.media.empty())
       mention_frames(conversation.turns, image_mark);
-    ChatTokens tokens = chat_.encode(conversation.turns, conversation.system);
+    ChatTokens tokens = chat_.encode(conversation.turns, conversation.system, conversation.tools.get());
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   if (!located.question.media.empty()) {

@@ -12,8 +12,6 @@
 namespace fvlm::infer {
 namespace {
 
-constexpr const char* expression_start = "<|python_start|>";
-
 using Number = std::variant<int64_t, double>;
 
 double as_double(const Number& number) {
@@ -134,36 +132,28 @@ std::optional<std::string> calculate(std::string_view expression) {
 }
 
 std::unique_ptr<const Calculator> Calculator::of(Tokenizer tokenizer) {
-  std::unique_ptr<Calculator> made(new Calculator(std::move(tokenizer)));
-  const std::pair<const char*, TokenId&> tokens[] = {{expression_start, made->expression_start_},
-                                                     {"<|python_end|>", made->expression_end_},
-                                                     {"<|output_start|>", made->value_start_},
-                                                     {"<|output_end|>", made->value_end_}};
-  for (const auto& [name, id] : tokens) {
-    const auto found = made->tokenizer_.special_id(name);
-    if (!found) return nullptr;
-    id = *found;
-  }
-  return made;
+  const auto tokens = ToolTokens::of(tokenizer);
+  if (!tokens) return nullptr;
+  return std::unique_ptr<const Calculator>(new Calculator(std::move(tokenizer), *tokens));
 }
 
 std::unique_ptr<const Calculator> Calculator::of_file(const std::filesystem::path& tokenizer) {
   // Most tokenizers have no such token, and take far longer to parse than to search.
-  if (!std::filesystem::exists(tokenizer) || read_file(tokenizer).find(expression_start) == std::string::npos)
+  if (!std::filesystem::exists(tokenizer) || read_file(tokenizer).find(code_start_token) == std::string::npos)
     return nullptr;
   return of(Tokenizer::from_file(tokenizer));
 }
 
 std::vector<int64_t> Calculator::following(std::span<const int64_t> answer) const {
-  if (answer.empty() || answer.back() != expression_end_) return {};
-  const auto start = std::find(answer.rbegin(), answer.rend(), expression_start_);
+  if (answer.empty() || answer.back() != tokens_.code_end) return {};
+  const auto start = std::find(answer.rbegin(), answer.rend(), tokens_.code_start);
   if (start == answer.rend()) return {};
   const std::vector<TokenId> ids(start.base(), answer.end() - 1);
   const auto value = calculate(tokenizer_.decode(ids));
   if (!value) return {};
-  std::vector<int64_t> tokens{value_start_};
+  std::vector<int64_t> tokens{tokens_.output_start};
   for (const TokenId id : tokenizer_.encode(*value, SpecialTokens::as_text)) tokens.push_back(id);
-  tokens.push_back(value_end_);
+  tokens.push_back(tokens_.output_end);
   return tokens;
 }
 

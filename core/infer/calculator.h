@@ -1,7 +1,7 @@
 // The calculator of nanochat and GhostVis: what a decoder writes between two special tokens is an expression, whose
 // value follows between two others, whatever the model says.
 #pragma once
-#include "data/tokenizer.h"
+#include "data/tool_tokens.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -29,10 +29,10 @@ class Calculator {
   std::vector<int64_t> following(std::span<const int64_t> answer) const;
 
  private:
-  explicit Calculator(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  Calculator(Tokenizer tokenizer, const ToolTokens& tokens) : tokenizer_(std::move(tokenizer)), tokens_(tokens) {}
 
   Tokenizer tokenizer_;
-  TokenId expression_start_ = 0, expression_end_ = 0, value_start_ = 0, value_end_ = 0;
+  ToolTokens tokens_;
 };
 
 } // namespace fvlm::infer

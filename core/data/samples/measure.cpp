@@ -158,7 +158,7 @@ void SampleReader::encode_document(const std::optional<std::string>& document, S
 
 void SampleReader::encode(SampleContent parsed, Sample& sample) const {
   for (const Conversation& talk : parsed.conversations) {
-    ChatTokens tokens = chat_.encode(talk.turns, talk.system);
+    ChatTokens tokens = chat_.encode(talk.turns, talk.system, talk.tools.get());
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   for (SampleText& text : parsed.tokens) {

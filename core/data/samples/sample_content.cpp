@@ -224,8 +224,9 @@ class Reader {
   static std::string role_of(const std::string& role, const std::string& name) {
     if (role == "human" || role == "user") return "user";
     if (role == "gpt" || role == "assistant") return "assistant";
-    if (role == "system") return role;
-    broken(fmt::format("{} has the role '{}', which is none of user, assistant and system", name, role.substr(0, 40)));
+    if (role == "system" || role == "tool") return role;
+    broken(fmt::format("{} has the role '{}', which is none of user, assistant, system and tool", name,
+                       role.substr(0, 40)));
   }
 
   // Of either naming: { role, content } or { from, value }.
@@ -238,12 +239,41 @@ class Reader {
       if (found == value.end()) broken(fmt::format("{} has no '{}'", name, key));
       return *found;
     };
-    const std::string role = role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name);
-    std::string text =
-        content(member(text_key), fmt::format("'{}' of {}", text_key, name), keeps_marks_ && role == "user");
-    if (role == "assistant" && trimmed(text).empty())
+    Turn made{role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name), {}, 0, {}, {}};
+    made.fields = tool_fields(value, made.role, name);
+    const auto written = value.find(text_key);
+    if (made.fields && (written == value.end() || written->is_null())) return made; // a call of a tool alone
+    read_content(member(text_key), fmt::format("'{}' of {}", text_key, name), made);
+    if (made.role == "user") made.text = asked(made.text);
+    const auto is_learnt = [](const TurnPart& part) {
+      return part.kind != TurnPart::Kind::output && !trimmed(part.text).empty();
+    };
+    const bool has_answer =
+        made.parts.empty() ? !trimmed(made.text).empty() : std::any_of(made.parts.begin(), made.parts.end(), is_learnt);
+    if (made.role == "assistant" && !made.fields && !has_answer)
       broken(fmt::format("{} is an empty answer, and there is nothing to learn", name));
-    return {role, role == "user" ? asked(text) : std::move(text)};
+    return made;
+  }
+
+  // Of a message in the form of OpenAI: what chat templates read about tools. Null content stays null.
+  static std::shared_ptr<const Json> tool_fields(const Json& value, const std::string& role, const std::string& name) {
+    const auto present = [&](const char* key) -> const Json* {
+      const auto found = value.find(key);
+      return found == value.end() || found->is_null() || (found->is_array() && found->empty()) ? nullptr : &*found;
+    };
+    Json fields = Json::object();
+    if (const Json* calls = role == "assistant" ? present("tool_calls") : nullptr) {
+      const std::string named = fmt::format("'tool_calls' of {}", name);
+      if (!calls->is_array()) wrong_type(named, *calls, "a list");
+      for (const Json& call : *calls)
+        if (!call.is_object()) wrong_type("a call of " + named, call, "an object");
+      fields["tool_calls"] = *calls;
+      if (!value.contains("content") || value["content"].is_null()) fields["content"] = nullptr;
+    }
+    for (const char* key : {"name", "tool_call_id"})
+      if (const Json* found = role == "tool" ? present(key) : nullptr)
+        fields[key] = text_in(*found, fmt::format("'{}' of {}", key, name));
+    return fields.empty() ? nullptr : std::make_shared<const Json>(std::move(fields));
   }
 
   // Appends turns, of which a system turn may be the first.
@@ -259,7 +289,17 @@ class Reader {
     }
   }
 
-  Conversation begun() const { return {parts_.text("system").value_or(mix_.system), {}}; }
+  Conversation begun() const { return {parts_.text("system").value_or(mix_.system), {}, tools()}; }
+
+  // A list of functions, or its JSON as a text.
+  std::shared_ptr<const Json> tools() const {
+    const Json* found = parts_.find("tools");
+    if (!found) return nullptr;
+    Json list = found->is_string() ? Json::parse(found->get<std::string>(), nullptr, false) : *found;
+    if (list.is_discarded()) broken(fmt::format("{} is a text, and no JSON", parts_.name("tools")));
+    if (!list.is_array()) wrong_type(parts_.name("tools"), list, "a list");
+    return list.empty() ? nullptr : std::make_shared<const Json>(std::move(list));
+  }
 
   void add_answered(Conversation talk, const std::string& name) {
     const auto is_answer = [](const Turn& each) { return each.role == "assistant"; };
@@ -319,24 +359,47 @@ class Reader {
     }
   }
 
-  // A text, or a list of parts: of text, and of images and videos, which lie beside the JSON and may leave a mark.
-  static std::string content(const Json& value, const std::string& name, bool with_marks) {
-    if (!value.is_array()) return text_in(value, name);
-    std::string text;
+  // A text, or a list of parts: of text, of images and videos, which lie beside the JSON and may leave a mark, and in
+  // an answer of code and its outputs.
+  void read_content(const Json& value, const std::string& name, Turn& turn) const {
+    if (!value.is_array()) {
+      turn.text = text_in(value, name);
+      return;
+    }
+    const bool is_answer = turn.role == "assistant", with_marks = keeps_marks_ && turn.role == "user";
+    bool uses_tools = false;
     for (const auto& part : value) {
       if (!part.is_object() || !part.contains("type")) broken(fmt::format("{} has a part without a type", name));
       const std::string& type = text_in(part["type"], "the type of a part of " + name);
-      if (type == "text") {
-        if (!part.contains("text")) broken(fmt::format("{} has a part of type text without 'text'", name));
-        text += text_in(part["text"], "the text of a part of " + name);
+      const bool is_code = type == "python", is_output = type == "python_output";
+      if ((is_code || is_output) && !is_answer)
+        broken(fmt::format("{} has a part of type {}, which only the assistant's turns have", name, type));
+      if (type == "text" || is_code || is_output) {
+        if (!part.contains("text")) broken(fmt::format("{} has a part of type {} without 'text'", name, type));
+        const std::string& text = text_in(part["text"], "the text of a part of " + name);
+        turn.text += text;
+        append_part(is_code     ? TurnPart::Kind::code
+                    : is_output ? TurnPart::Kind::output
+                                : TurnPart::Kind::text,
+                    text, turn.parts);
+        uses_tools = uses_tools || is_code || is_output;
       } else if (type.starts_with("image") || type.starts_with("video")) {
-        if (with_marks) text += type.starts_with("image") ? image_mark : video_mark;
+        if (with_marks) turn.text += type.starts_with("image") ? image_mark : video_mark;
       } else {
-        broken(fmt::format("{} has a part of type '{}', which is none of text, image and video", name,
-                           type.substr(0, 40)));
+        broken(fmt::format("{} has a part of type '{}', which is none of text, image{} video{}", name,
+                           type.substr(0, 40), is_answer ? "," : " and",
+                           is_answer ? ", python and python_output" : ""));
       }
     }
-    return text;
+    if (!uses_tools) turn.parts.clear();
+  }
+
+  // Texts that follow each other are one.
+  static void append_part(TurnPart::Kind kind, const std::string& text, std::vector<TurnPart>& parts) {
+    if (kind == TurnPart::Kind::text && !parts.empty() && parts.back().kind == kind)
+      parts.back().text += text;
+    else
+      parts.push_back({kind, text});
   }
 
   void tokens() {

@@ -16,6 +16,7 @@ namespace fvlm {
 struct Conversation {
   std::string system; // empty for none
   std::vector<Turn> turns;
+  std::shared_ptr<const nlohmann::json> tools = nullptr; // that the assistant may call; null: none
 };
 
 struct SampleContent {

@@ -47,7 +47,7 @@ std::vector<SampleText> SampleReader::teacher_texts(const Parts& parts, const Sa
     if (first == talk.turns.end()) broken("it has no user turn, which the teacher's prompt replaces");
     first->text = prompt;
     first->images = 0;
-    ChatTokens tokens = chat_.encode(talk.turns, talk.system);
+    ChatTokens tokens = chat_.encode(talk.turns, talk.system, talk.tools.get());
     texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   return texts;

@@ -203,7 +203,7 @@ TEST(SampleContent, ErrorsNameSampleAndPart) {
       {R"({"messages":"hello"})", "'messages' is a string, and a list was expected"},
       {R"({"messages":[3]})", "turn 0 of 'messages' is a number"},
       {R"({"messages":[{"role":"user"}]})", "turn 0 of 'messages' has no 'content'"},
-      {R"({"messages":[{"role":"tool","content":"x"}]})", "the role 'tool'"},
+      {R"({"messages":[{"role":"function","content":"x"}]})", "the role 'function'"},
       {R"({"messages":[{"role":"user","content":"x"}]})", "'messages' has no turn of the assistant"},
       {R"({"messages":[{"role":"user","content":"x"},{"role":"system","content":"x"}]})",
        "turn 1 of 'messages' is a system"},

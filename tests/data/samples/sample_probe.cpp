@@ -1,7 +1,7 @@
 // What a loader makes of the samples of a shard, for comparisons with other programs:
-//   sample_probe FOLDER IMAGE_SIZE ROWS_PER_FRAME SHARD OUT
-// FOLDER has a tokenizer, its chat template and an image processor. Prints {"ids", "frames"} of each sample, and writes
-// the float32 values of all frames to OUT.
+//   sample_probe FOLDER IMAGE_SIZE ROWS_PER_FRAME SHARD OUT [chatml]
+// FOLDER has a tokenizer, its chat template and an image processor. Prints {"ids", "mask", "frames"} or {"error"} of
+// each sample, and writes the float32 values of all frames to OUT. Without rows the samples are text.
 #include "base/error.h"
 #include "data/samples/sample_reader.h"
 
@@ -12,27 +12,33 @@
 
 int main(int argc, char** argv) {
   using namespace fvlm;
-  if (argc != 6) return std::cerr << "see the head of sample_probe.cpp\n", 2;
+  if (argc != 6 && argc != 7) return std::cerr << "see the head of sample_probe.cpp\n", 2;
   try {
     const std::filesystem::path folder = argv[1];
     const Tokenizer tokenizer = Tokenizer::from_file(folder / "tokenizer.json");
-    const FramePreparation preparation(std::stoll(argv[2]), read_image_processor(folder));
+    const int64_t size = std::stoll(argv[2]), rows = std::stoll(argv[3]);
+    const FramePreparation preparation =
+        rows > 0 ? FramePreparation(size, read_image_processor(folder)) : FramePreparation(size);
     plan::Mix mix;
     mix.system = "";
-    mix.chat_template = "default";
-    const SampleReader reader(mix, tokenizer, preparation, nullptr, {std::stoll(argv[3]), true});
+    if (argc == 6) mix.chat_template = "default";
+    const SampleReader reader(mix, tokenizer, preparation, nullptr, {rows, rows > 0});
     const auto shard = Shard::open(argv[4], {.index_beside = false});
     std::ofstream out(argv[5], std::ios::binary);
-    for (int64_t i = 0; i < shard->size(); ++i) {
-      const Sample sample = reader.measure(*shard, shard->sample(i), {});
-      if (!sample.dropped.empty()) throw Error(ErrorKind::data, sample.dropped);
-      std::vector<float> frames(
-          static_cast<size_t>(sample.frames * 3 * preparation.image_size() * preparation.image_size()));
-      reader.decode(*shard, sample, frames);
-      out.write(reinterpret_cast<const char*>(frames.data()),
-                static_cast<std::streamsize>(frames.size() * sizeof(float)));
-      std::cout << nlohmann::json{{"ids", sample.texts.at(0).ids}, {"frames", sample.frames}}.dump() << "\n";
-    }
+    for (int64_t i = 0; i < shard->size(); ++i) try {
+        const Sample sample = reader.measure(*shard, shard->sample(i), {});
+        if (!sample.dropped.empty()) throw Error(ErrorKind::data, sample.dropped);
+        std::vector<float> frames(
+            static_cast<size_t>(sample.frames * 3 * preparation.image_size() * preparation.image_size()));
+        if (sample.frames > 0) reader.decode(*shard, sample, frames);
+        out.write(reinterpret_cast<const char*>(frames.data()),
+                  static_cast<std::streamsize>(frames.size() * sizeof(float)));
+        const SampleText& text = sample.texts.at(0);
+        std::cout << nlohmann::json{{"ids", text.ids}, {"mask", text.answer_mask}, {"frames", sample.frames}}.dump()
+                  << "\n";
+      } catch (const Error& error) {
+        std::cout << nlohmann::json{{"error", error.text()}}.dump() << "\n";
+      }
     return 0;
   } catch (const Error& error) {
     std::cerr << error.text() << "\n";
