@@ -54,6 +54,9 @@ std::string chosen_text(const ChosenPack& chosen) {
   case ChosenPack::Bound::step:
     return fmt::format("{}, which hold a whole step; estimated {}, the limit is {}", size, estimated,
                        chosen.limit.said);
+  case ChosenPack::Bound::segments:
+    return fmt::format("{}, which packing.segments fill; estimated {}, the limit is {}", size, estimated,
+                       chosen.limit.said);
   case ChosenPack::Bound::largest:
     return fmt::format("{}, the most there may be; estimated {}, the limit is {}", size, estimated, chosen.limit.said);
   }

@@ -74,7 +74,7 @@ struct ChosenPack {
   int64_t frames = 0, rows = 0;
   int64_t estimated = 0; // peak of a step on it
   MemoryLimit limit;
-  enum class Bound { memory, step, largest } bound = Bound::memory; // why it is not larger
+  enum class Bound { memory, step, segments, largest } bound = Bound::memory; // why it is not larger
 };
 
 // "packs of 12,288 tokens and 768 frames, ...": what was chosen and why.

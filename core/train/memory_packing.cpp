@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace fvlm::train {
 namespace {
@@ -47,13 +46,12 @@ class PackChoice {
              const ModelDescription& description, Registry& registry, const PackRequest& request)
       : plan_(plan), stage_(stage), data_(data), request_(request),
         allowed_(stage.largest_sample(visual_rows(plan.model).per_frame)),
-        seen_(data.stage.largest_sample(visual_rows(plan.model).per_frame)),
+        sample_(stage.data.documents ? allowed_ : data.stage.largest_sample(visual_rows(plan.model).per_frame)),
         memory_(plan, data.stage, description, registry, request.device, first_of(request.ranks, request.zero)) {}
 
   budget::ChosenPack largest() {
-    const int64_t least = rounded_up(allowed_.tokens, step_of_rows);
     const auto [most, bound] = most_needed();
-    budget::ChosenPack chosen = estimated(std::min(least, most));
+    budget::ChosenPack chosen = estimated(rounded_up(allowed_.tokens, step_of_rows));
     if (!fits(chosen)) refuse(chosen);
     int64_t too_large = 0; // 0: none is known
     while (too_large == 0 && chosen.rows < most) try_rows(std::min(2 * chosen.rows, most), chosen, too_large);
@@ -91,23 +89,39 @@ class PackChoice {
   int64_t frames_for(int64_t rows) const {
     if (stage_.packing.frames) return *stage_.packing.frames;
     if (allowed_.frames == 0) return 0;
+    const auto samples = most_samples();
+    if (samples && rows >= *samples * sample_.tokens) return std::max(*samples * sample_.frames, allowed_.frames);
     const int64_t frames = data_.seen
                                ? static_cast<int64_t>(std::ceil(static_cast<double>(rows) * data_.frames_per_row))
                                : rows / allowed_.tokens * allowed_.frames;
     return std::max(rounded_up(frames, step_of_frames), allowed_.frames);
   }
 
-  // A pack is no more than its rank's part of a step.
+  // Of a pack: its rank's part of a step, or as many as the recipe allows.
+  std::optional<int64_t> most_samples() const {
+    const auto of_step = samples_of_step(), segments = stage_.packing.segments;
+    return of_step && segments ? std::min(*of_step, *segments) : of_step ? of_step : segments;
+  }
+  std::optional<int64_t> samples_of_step() const {
+    if (!stage_.batch.samples) return {};
+    return (*stage_.batch.samples + request_.ranks - 1) / request_.ranks;
+  }
+
   std::pair<int64_t, budget::ChosenPack::Bound> most_needed() const {
-    int64_t rows = std::numeric_limits<int64_t>::max();
+    using Bound = budget::ChosenPack::Bound;
+    std::pair<int64_t, Bound> most{most_rows, Bound::largest};
+    const auto limit = [&](int64_t rows, Bound bound) {
+      rows = rounded_up(std::max(rows, allowed_.tokens), step_of_rows);
+      if (rows < most.first) most = {rows, bound};
+    };
     const plan::Batch& batch = stage_.batch;
-    if (batch.tokens) rows = std::min(rows, *batch.tokens);
-    if (batch.samples) rows = std::min(rows, (*batch.samples + request_.ranks - 1) / request_.ranks * seen_.tokens);
+    if (batch.tokens) limit(*batch.tokens, Bound::step);
+    if (const auto samples = most_samples())
+      limit(*samples * sample_.tokens, samples == samples_of_step() ? Bound::step : Bound::segments);
     if (batch.frames && data_.frames_per_row > 0)
-      rows = std::min(rows, static_cast<int64_t>(static_cast<double>(*batch.frames) / data_.frames_per_row));
-    if (stage_.packing.segments) rows = std::min(rows, *stage_.packing.segments * seen_.tokens);
-    if (rows > most_rows) return {std::max(most_rows, allowed_.tokens), budget::ChosenPack::Bound::largest};
-    return {rounded_up(std::max(rows, allowed_.tokens), step_of_rows), budget::ChosenPack::Bound::step};
+      limit(static_cast<int64_t>(static_cast<double>(*batch.frames) / data_.frames_per_row), Bound::step);
+    most.first = std::max(most.first, rounded_up(allowed_.tokens, step_of_rows));
+    return most;
   }
 
   [[noreturn]] void refuse(const budget::ChosenPack& least) const {
@@ -125,7 +139,7 @@ class PackChoice {
   const plan::Stage& stage_;
   const DataSizes& data_;
   const PackRequest& request_;
-  plan::Stage::SampleSize allowed_, seen_; // the largest sample by the recipe, and of the data
+  plan::Stage::SampleSize allowed_, sample_; // the largest sample by the recipe, and of the data; or a row of documents
   StepMemory memory_;
 };
 

@@ -74,7 +74,27 @@ TEST_F(MemoryPackingRun, IsNoLargerThanAStepNeeds) {
   const auto alone = choose(512 * mebibyte).pack, of_two = choose(512 * mebibyte, 2).pack;
   EXPECT_EQ(alone.bound, budget::ChosenPack::Bound::step);
   EXPECT_LE(alone.rows, 64 * (2 + 48) + 64);
+  EXPECT_EQ(alone.frames, 64 * 2) << "all of them may have frames";
   EXPECT_NEAR(static_cast<double>(of_two.rows), static_cast<double>(alone.rows) / 2, 64);
+  const std::string said = output("whole", within(512 * mebibyte, 1));
+  EXPECT_THAT(said, AllOf(HasSubstr("which hold a whole step"), HasSubstr("64 sequences -> 1 pack,")));
+}
+
+TEST_F(MemoryPackingRun, TakesFramesInTheProportionOfTheMix) {
+  const plan::Plan plan = resolved(sets()).plan;
+  const DataSizes data = measure_data_sizes(plan, plan.stages.front(), nullptr, visual_rows(plan.model));
+  const plan::Plan text = resolved({"stages.align.data.text_ratio=0.9"}).plan;
+  const DataSizes more = measure_data_sizes(text, text.stages.front(), nullptr, visual_rows(text.model));
+  EXPECT_LT(more.frames_per_row, data.frames_per_row / 4);
+}
+
+TEST_F(MemoryPackingRun, HoldsNoMoreThanItsSegments) {
+  auto with_segments = sets();
+  with_segments[2] = "stages.align.packing.segments=16";
+  testing::internal::CaptureStderr();
+  run("few", with_segments, within(512 * mebibyte, 1));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("which packing.segments fill"), HasSubstr("64 sequences -> 4 packs,")));
 }
 
 TEST_F(MemoryPackingRun, CountsTheGradientsOfReplicas) {

@@ -40,10 +40,11 @@ plan::Mix with_few_shards(plan::Mix mix, int64_t& looked_at, int64_t& all) {
 
 struct Largest {
   int64_t samples = 0, frames = 0, tokens = 0;
-  int64_t all_frames = 0, all_rows = 0; // of them together
+  double mean_frames = 0, mean_rows = 0; // of the mix
 };
 
-Largest largest_of(const MixSamples& samples) {
+// `shares` of the sources in the mix.
+Largest largest_of(const MixSamples& samples, const std::vector<double>& shares) {
   const auto sizes = samples.sizes();
   std::vector<DrawnSample> drawn;
   for (size_t source = 0; source < sizes.size(); ++source)
@@ -56,6 +57,8 @@ Largest largest_of(const MixSamples& samples) {
   });
   Largest largest;
   int64_t broken = 0;
+  std::vector<int64_t> usable(sizes.size());
+  for (const MeasuredSample& measured : all) usable[measured.drawn.source] += measured.sample != nullptr;
   for (const MeasuredSample& measured : all) {
     if (!measured.sample) {
       broken += measured.skipped.broken;
@@ -64,8 +67,10 @@ Largest largest_of(const MixSamples& samples) {
       continue;
     }
     ++largest.samples;
-    largest.all_frames += measured.sample->frames;
-    largest.all_rows += measured.sample->rows();
+    const size_t source = measured.drawn.source;
+    const double share = shares.at(source) / static_cast<double>(usable[source]);
+    largest.mean_frames += share * static_cast<double>(measured.sample->frames);
+    largest.mean_rows += share * static_cast<double>(measured.sample->rows());
     largest.frames = std::max(largest.frames, measured.sample->frames);
     for (const SampleText& text : measured.sample->texts) largest.tokens = std::max(largest.tokens, text.tokens());
   }
@@ -94,7 +99,7 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
     const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix, visual_rows).tokenizer);
     const MixSamples samples(mix, tokenizer, frame_preparation(plan.model), video, visual_rows,
                              ShardOptions{.index_beside = false});
-    const Largest largest = largest_of(samples);
+    const Largest largest = largest_of(samples, mix.shares(0.5));
     if (largest.samples == 0) return keep("no sample of it can be used");
     limits.max_frames = std::clamp<int64_t>(largest.frames, 1, limits.max_frames);
     limits.replicate_image_frames = std::min(limits.replicate_image_frames, std::max<int64_t>(largest.frames, 1));
@@ -105,7 +110,7 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
                     grouped(largest.frames), grouped(largest.tokens), grouped(largest.samples), grouped(shards),
                     grouped(all_shards), allowed);
     sizes.seen = true;
-    sizes.frames_per_row = static_cast<double>(largest.all_frames) / static_cast<double>(largest.all_rows);
+    if (largest.mean_rows > 0) sizes.frames_per_row = largest.mean_frames / largest.mean_rows;
     return sizes;
   } catch (const Error& error) {
     return keep(fmt::format("since {}", error.where().empty() ? error.what() : error.where() + ": " + error.what()));

@@ -14,7 +14,7 @@ struct DataSizes {
   plan::Stage stage; // with limits lowered to the largest sample found
   std::string said;  // a sentence on what was measured, or why nothing was
   bool seen = false;
-  double frames_per_row = 0; // of all samples looked at
+  double frames_per_row = 0; // of the mix, by the samples looked at
 };
 
 // Measures up to 256 samples of each source from at most four of its shards, whose indices are built if necessary.
