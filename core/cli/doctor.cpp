@@ -19,7 +19,7 @@
 namespace fvlm::cli {
 namespace {
 
-enum class State { good, none, busy };
+enum class State { good, none, busy, slow };
 
 struct Finding {
   std::string subject;
@@ -39,6 +39,11 @@ Finding of_device(const device::CudaDevice& gpu) {
     finding.advice = obstacle->advice;
   }
   return finding;
+}
+
+bool reads_videos(const Manifest& manifest) {
+  return std::any_of(manifest.kinds.begin(), manifest.kinds.end(),
+                     [](const KindName& kind) { return kind.family.starts_with("fvlm.video/"); });
 }
 
 // Plugins that need a GPU; they only load where there is one.
@@ -64,11 +69,79 @@ Finding of_plugins() {
           all_ready ? "" : "`fvlm-engine plugin list` shows each of them"};
 }
 
+// What threads and instructions it lacks makes training slower. `gpus` wait for frames that it decodes.
+Finding of_processor(size_t gpus) {
+  constexpr size_t threads_a_gpu = 4;
+  const auto cpu = device::probe_cpu();
+  Finding finding{"processor", State::good,
+                  fmt::format("{}, {} threads, {}", cpu.name, cpu.threads, join(cpu.features, " ")), ""};
+  const auto has = [&](const char* feature) {
+    return std::find(cpu.features.begin(), cpu.features.end(), feature) != cpu.features.end();
+  };
+  if (!has("avx2") || !has("fma")) {
+    finding.state = State::slow;
+    finding.advice = "without AVX2 and FMA most plugins for the CPU do not run: the reference, which is slower, takes "
+                     "their place";
+  } else if (static_cast<size_t>(cpu.threads) < threads_a_gpu * gpus) {
+    finding.state = State::slow;
+    finding.advice =
+        "so few threads may decode frames slower than a GPU takes them: where `train` prints a data wait, give "
+        "it more processors, or decode the frames once with `fvlm-engine preprocess`";
+  }
+  return finding;
+}
+
+// Plugins for the CPU, but for those that read videos: in place of what is refused, the reference runs.
+Finding of_cpu_plugins(Registry& registry) {
+  std::vector<std::string> ready, refused;
+  for (const FoundPlugin& plugin : registry.found()) {
+    const Manifest& manifest = plugin.manifest;
+    if (!manifest.on_device("cpu") || plugin.origin == Origin::builtin || reads_videos(manifest)) continue;
+    std::string why;
+    if (registry.load(manifest.name, &why))
+      ready.push_back(manifest.name);
+    else
+      refused.push_back(fmt::format("{}: {}", manifest.name, why));
+  }
+  if (ready.empty() && refused.empty())
+    return {"CPU", State::slow, "no plugins: the reference runs instead, slowly",
+            "keep the folder lib/fvlm/plugins beside the program's folder, or set FVLM_PLUGIN_PATH"};
+  if (!ready.empty()) ready = {join(ready, ", ") + ": ready"};
+  ready.insert(ready.end(), refused.begin(), refused.end());
+  return {"CPU", refused.empty() ? State::good : State::slow, join(ready, "; "),
+          refused.empty() ? "" : "what is refused runs as the reference, slower; `fvlm-engine plugin list` shows each"};
+}
+
+Finding of_videos(Registry& registry) {
+  std::vector<std::string> refused;
+  for (const FoundPlugin& plugin : registry.found()) {
+    if (!reads_videos(plugin.manifest)) continue;
+    std::string why;
+    if (registry.load(plugin.manifest.name, &why)) return {"video", State::good, plugin.manifest.name + ": ready", ""};
+    refused.push_back(fmt::format("{}: {}", plugin.manifest.name, why));
+  }
+  return {"video", State::none,
+          refused.empty() ? "no plugin reads mp4 files; images and GIFs are read" : join(refused, "; "),
+          refused.empty()
+              ? "build the engine where FFmpeg's libraries are installed (./scripts/setup), which makes the "
+                "plugin video-ffmpeg"
+              : "`fvlm-engine plugin list` shows each of them"};
+}
+
+void add_plugins_of_cpu(std::vector<Finding>& all) {
+  try {
+    Registry registry(RegistryOptions::from_environment());
+    all.push_back(of_cpu_plugins(registry));
+    all.push_back(of_videos(registry));
+  } catch (const Error& error) {
+    all.push_back({"CPU", State::none, error.what(), error.advice()});
+  }
+}
+
 std::vector<Finding> findings() {
   std::vector<Finding> all;
-  auto cpu = device::probe_cpu();
-  all.push_back({"processor", State::good,
-                 fmt::format("{}, {} threads, {}", cpu.name, cpu.threads, join(cpu.features, " ")), ""});
+  const auto cuda = device::probe_cuda();
+  all.push_back(of_processor(cuda.devices.size()));
   all.push_back({"glibc", State::good, gnu_get_libc_version(), ""});
   try {
     TorchLibrary torch = find_torch();
@@ -78,7 +151,6 @@ std::vector<Finding> findings() {
   } catch (const Error& error) {
     all.push_back({"LibTorch", State::none, error.what(), error.advice()});
   }
-  const auto cuda = device::probe_cuda();
   if (cuda.devices.empty())
     all.push_back({"CUDA", State::none, cuda.problem + "; training runs on the CPU", cuda.advice});
   for (const auto& gpu : cuda.devices) all.push_back(of_device(gpu));
@@ -87,6 +159,7 @@ std::vector<Finding> findings() {
     } catch (const Error& error) {
       all.push_back({"plugins", State::none, error.what(), error.advice()});
     }
+  add_plugins_of_cpu(all);
   try {
     all.push_back({"cache", State::good, cache_folder().string(), ""});
   } catch (const Error& error) {
@@ -123,6 +196,8 @@ std::string mark_of(State state) {
     return styled("ok  ", Style::green);
   case State::busy:
     return styled("busy", Style::yellow);
+  case State::slow:
+    return styled("slow", Style::yellow);
   case State::none:
     break;
   }
@@ -134,8 +209,9 @@ std::string mark_of(State state) {
 int run_doctor(Arguments arguments) {
   Options options(
       "doctor [--json]",
-      "Show which devices and libraries the engine can use. Exit code 0: it can train; 6: LibTorch is missing.\n"
-      "Started by torchrun or srun, also compare the ranks; 2: they cannot train together.",
+      "Show which devices, libraries and plugins the engine can use, and what would be faster. Exit code 0: it can\n"
+      "train; 6: LibTorch is missing. Started by torchrun or srun, also compare the ranks; 2: they cannot train "
+      "together.",
       "doctor");
   options.flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);

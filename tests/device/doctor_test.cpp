@@ -82,6 +82,34 @@ TEST_F(Machine, WithoutADriver) {
   EXPECT_THAT(run.err, Not(HasSubstr("using the CPU"))) << "nobody wonders why";
 }
 
+TEST_F(Machine, SaysWhatRunsAsTheReferenceOnACpu) {
+  const auto all = doctor("none");
+  EXPECT_EQ(all.at("CPU").at("ok"), true) << all;
+  EXPECT_THAT(all.at("CPU").at("text").get<std::string>(), AllOf(HasSubstr("kernels-cpu"), HasSubstr(": ready")));
+  EXPECT_EQ(all.at("CPU").at("advice"), "");
+  write_manifest();
+  const auto file = scratch / "plugins" / "theirs" / "plugin.toml";
+  std::string manifest = read_file(file);
+  write_file_atomic(file, manifest.replace(manifest.find("\"cuda\""), 6, "\"cpu\""));
+  const auto found = doctor("none", fmt::format("FVLM_PLUGIN_PATH='{}'", (scratch / "plugins").string())).at("CPU");
+  EXPECT_EQ(found.at("ok"), false);
+  EXPECT_THAT(found.at("text").get<std::string>(), AllOf(HasSubstr(": ready; theirs: "), HasSubstr("theirs.so")));
+  EXPECT_THAT(found.at("advice").get<std::string>(), HasSubstr("plugin list"));
+}
+
+TEST_F(Machine, SaysThatPluginsAreMissing) {
+  std::filesystem::create_directories(scratch / "alone/bin");
+  std::filesystem::copy_file(FVLM_ENGINE, scratch / "alone/bin/fvlm-engine");
+  const test::Ran run = test::shell(
+      fmt::format("FVLM_CACHE='{0}/cache' '{0}/alone/bin/fvlm-engine' doctor --json", scratch.path().string()));
+  const auto all = nlohmann::json::parse(run.out);
+  EXPECT_EQ(all.at("CPU").at("ok"), false);
+  EXPECT_THAT(all.at("CPU").at("text").get<std::string>(), HasSubstr("no plugins: the reference runs instead"));
+  EXPECT_EQ(all.at("video").at("ok"), false);
+  EXPECT_THAT(all.at("video").at("text").get<std::string>(), HasSubstr("no plugin reads mp4 files"));
+  EXPECT_THAT(all.at("video").at("advice").get<std::string>(), HasSubstr("FFmpeg"));
+}
+
 TEST_F(Machine, WithAnInvalidDriver) {
   expect_refused("CUDA", "it may be the toolkit's stub", "take the toolkit's stubs out", "stub");
   expect_refused("CUDA", "the toolkit's stub", "take the toolkit's stubs out", "driver", "FAKE_INIT=34 FAKE_DRIVER=0");
