@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "budget/stage_budget.h"
-#include "device/probe.h"
 #include "model/weights/visual_rows.h"
 #include "ops/host_memory.h"
 #include "train/initial_model.h"
@@ -71,10 +70,8 @@ class Search {
 
  private:
   static int64_t available(at::Device device) {
-    if (device.is_cpu()) return static_cast<int64_t>(static_cast<double>(available_memory()) * (1 - spared));
-    const auto devices = device::probe_cuda().devices;
-    const auto index = static_cast<size_t>(std::max<int>(device.index(), 0));
-    return index < devices.size() ? static_cast<int64_t>(devices[index].memory_bytes) : 0;
+    const int64_t free = free_memory(!device.is_cpu());
+    return device.is_cpu() ? static_cast<int64_t>(static_cast<double>(free) * (1 - spared)) : free;
   }
 
   // A pack of so many units holds as many samples that are as large as any.

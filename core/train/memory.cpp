@@ -1,6 +1,7 @@
 #include "train/memory.h"
 
 #include "base/text.h"
+#include "device/probe.h"
 
 #include <algorithm>
 #include <charconv>
@@ -62,6 +63,13 @@ uint64_t memory_in_use() {
     std::fclose(file);
   }
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+int64_t free_memory(bool of_gpu) {
+  if (!of_gpu) return static_cast<int64_t>(available_memory());
+  const auto devices = device::probe_cuda().devices;
+  if (devices.empty()) return 0;
+  return static_cast<int64_t>(device::probe_use(devices.front()).free_bytes.value_or(devices.front().memory_bytes));
 }
 
 uint64_t available_memory(const fs::path& root) {

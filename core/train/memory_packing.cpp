@@ -4,7 +4,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/media/video.h"
-#include "device/probe.h"
 #include "model/weights/visual_rows.h"
 #include "train/memory.h"
 #include "train/step_memory.h"
@@ -29,14 +28,6 @@ int64_t rounded_up(int64_t number, int64_t step) {
 
 std::string bytes(int64_t amount) {
   return human_bytes(static_cast<uint64_t>(std::max<int64_t>(amount, 0)));
-}
-
-// The first GPU that this process sees is the one that it trains on.
-int64_t free_memory(budget::Device device) {
-  if (device == budget::Device::cpu) return static_cast<int64_t>(available_memory());
-  const auto devices = device::probe_cuda().devices;
-  if (devices.empty()) return 0;
-  return static_cast<int64_t>(device::probe_use(devices.front()).free_bytes.value_or(devices.front().memory_bytes));
 }
 
 // Estimates for packs of a stage.
@@ -147,7 +138,7 @@ class PackChoice {
 
 budget::MemoryLimit memory_limit(budget::Device device, int64_t requested, int64_t processes) {
   if (requested > 0) return {requested, fmt::format("{} as --memory-mib says", bytes(requested)), true};
-  const int64_t limit = free_memory(device) / processes / 100 * percent;
+  const int64_t limit = free_memory(device != budget::Device::cpu) / processes / 100 * percent;
   const std::string shared = processes > 1 ? fmt::format(", divided by {} processes", processes) : "";
   return {limit, fmt::format("{}, {} % of the {} memory that is free{}", bytes(limit), percent,
                              device == budget::Device::cpu ? "CPU's" : "GPU's", shared)};
