@@ -260,6 +260,7 @@ function fvlm.lora(table) end
 ---@field loss_tokens_only? boolean Run the output head only on positions that have a label. Default: `true`.
 ---@field joint_weight_gradients? boolean Compute the decoder's weight gradients of both passes in one matrix product, if that keeps at most 1 GiB. Default: `true`.
 ---@field shared_preference_frames? boolean Encode the frames of a pair once for both answers. Default: `true`.
+---@field shared_repeated_frames? boolean Encode a still image that is repeated to several frames once, in packs where that saves at least a quarter of the frames. Default: `true`.
 ---@field text_without_tower? boolean Packs of text alone skip the vision tower. Default: `true`.
 
 ---How shards are read. Changes speed and memory; the order of samples never depends on it.

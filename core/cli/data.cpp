@@ -258,8 +258,8 @@ int data_stats(Arguments arguments) {
 }
 
 // The frames side by side, eight in a row, at the size that the vision tower gets.
-Image contact_sheet(std::span<const float> frames, int64_t count, const FramePreparation& preparation) {
-  const int64_t size = preparation.image_size();
+Image contact_sheet(std::span<const float> frames, const Sample& sample, const FramePreparation& preparation) {
+  const int64_t size = preparation.image_size(), count = sample.frames;
   constexpr int64_t max_columns = 8, gap = 2;
   const int64_t columns = std::min(count, max_columns), rows = (count + columns - 1) / columns;
   Image image;
@@ -269,7 +269,7 @@ Image contact_sheet(std::span<const float> frames, int64_t count, const FramePre
   std::vector<uint8_t> frame(static_cast<size_t>(size * size * 3));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t left = i % columns * (size + gap), top = i / columns * (size + gap);
-    preparation.denormalise(frames.subspan(static_cast<size_t>(i) * frame.size(), frame.size()), frame);
+    preparation.denormalise(frames.subspan(static_cast<size_t>(i / sample.copies) * frame.size(), frame.size()), frame);
     for (int64_t y = 0; y < size; ++y)
       std::copy_n(frame.begin() + y * size * 3, size * 3, image.rgb.begin() + ((top + y) * image.width + left) * 3);
   }
@@ -352,10 +352,9 @@ int data_show(Arguments arguments) {
   std::string picture = parsed->value_or("out", "none");
   if (sample.frames == 0 || !sample.bytes.empty() || picture == "none") picture.clear();
   if (!picture.empty()) {
-    std::vector<float> frames(static_cast<size_t>(sample.frames * data.samples().frame_elements()));
+    std::vector<float> frames(static_cast<size_t>(sample.distinct_frames() * data.samples().frame_elements()));
     data.samples().decode(*drawn, sample, frames);
-    write_file_atomic(picture,
-                      write_png(contact_sheet(frames, sample.frames, frame_preparation(opened.resolved.plan.model))));
+    write_file_atomic(picture, write_png(contact_sheet(frames, sample, frame_preparation(opened.resolved.plan.model))));
   }
   if (parsed->flag("json")) {
     fmt::print("{}", dump(sample_json(measured, opened.stage, picture)));

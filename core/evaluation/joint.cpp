@@ -14,11 +14,12 @@ namespace {
 
 // The candidates of each sample of a pack, behind the sample's prompt, as one of the decoders reads them.
 std::vector<model::Sample> with_candidates(const SampleSet& set, const HostPack& pack, size_t decoder,
-                                           const std::vector<const JointAnswer*>& candidates) {
+                                           const std::vector<const JointAnswer*>& candidates, feed::Repeats repeats) {
   const plan::Mix mix = set.settings().data.for_decoder(decoder);
   const QuestionEncoder questions(set.tokenizer(decoder), mix.questions.value_or(plan::QuestionForm()));
-  auto samples = feed::model_samples(pack, set.image_size(),
-                                     [](const SampleText& text) { return std::vector<bool>(text.ids.size()); });
+  auto samples = feed::model_samples(
+      pack, set.image_size(), [](const SampleText& text) { return std::vector<bool>(text.ids.size()); },
+      feed::Texts::share_frames, repeats);
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto prompt = PromptAndAnswer(pack.samples[i].sample->texts.front()).prompt;
     samples[i].texts.clear();
@@ -49,8 +50,9 @@ bool choose(std::map<int64_t, JointAnswer>& by_position, const SampleSet& set, c
     std::vector<double> sums; // of each sample's candidates
     for (size_t decoder = 0; decoder < set.decoders(); ++decoder) {
       const model::Model& own = model.with_decoder(decoder);
-      const auto read = read_samples(set, with_candidates(set, loaded->pack.for_decoder(decoder), decoder, candidates),
-                                     own, ops, mode, model::EncodeOutputs::tokens);
+      const auto read = read_samples(
+          set, with_candidates(set, loaded->pack.for_decoder(decoder), decoder, candidates, repeats_of(own)), own, ops,
+          mode, model::EncodeOutputs::tokens);
       ops::Tape none(ops::Tape::Mode::forward_only);
       const at::Tensor likely = model::log_probabilities(none, ops, own, read.hidden, read.pack).sum.cpu();
       sums.resize(samples.size() * set.decoders());

@@ -26,6 +26,7 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   };
   model::Capacity capacity = model::Capacity::of(samples, rows_per_frame);
   capacity.frames = in_eighths(capacity.frames, set.capacity().frames);
+  capacity.encoder_frames = in_eighths(capacity.encoder_frames, set.capacity().frames);
   capacity.rows = in_eighths(capacity.rows, set.capacity().rows);
   capacity.bytes = rounded_up(capacity.bytes, 256);
   capacity.sequences = rounded_up(capacity.sequences, 16);
@@ -89,6 +90,10 @@ int64_t bytes_of(const model::Text& text, const Tokenizer& tokenizer) {
 
 } // namespace
 
+feed::Repeats repeats_of(const model::Model& model) {
+  return model.speed.shared_repeated_frames ? feed::Repeats::share_encoding : feed::Repeats::apart;
+}
+
 ReadSamples read_samples(const SampleSet& set, const std::vector<model::Sample>& samples, const model::Model& model,
                          ops::Operations& ops, const std::string& mode, model::EncodeOutputs outputs) {
   ops::Tape none(ops::Tape::Mode::forward_only);
@@ -111,9 +116,10 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& of_all, const model:
   const bool one_text =
       !set.settings().data.documents && measure != plan::Measure::choice && measure != plan::Measure::preference;
   ScoredPack scored_pack;
-  scored_pack.samples = feed::model_samples(loaded, set.image_size(), [&](const SampleText& text) {
-    return of_bytes ? text_of(text, tokenizer) : answer_of(text);
-  });
+  scored_pack.samples = feed::model_samples(
+      loaded, set.image_size(),
+      [&](const SampleText& text) { return of_bytes ? text_of(text, tokenizer) : answer_of(text); },
+      feed::Texts::share_frames, repeats_of(whole));
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
     auto& texts = scored_pack.samples[i].texts;

@@ -4,6 +4,7 @@
 #include "evaluation/answerer.h"
 #include "evaluation/answers.h"
 #include "evaluation/sample_set.h"
+#include "feed/model_samples.h"
 #include "model/model.h"
 
 #include <functional>
@@ -62,6 +63,9 @@ struct ReadSamples {
   model::VisualTokens seen;
   ops::Value hidden;
 };
+// As the model's speed says.
+feed::Repeats repeats_of(const model::Model& model);
+
 ReadSamples read_samples(const SampleSet& set, const std::vector<model::Sample>& samples, const model::Model& model,
                          ops::Operations& ops, const std::string& mode, model::EncodeOutputs outputs);
 // What the model generates for each sample of a pack behind its visual tokens, of at most `tokens` tokens.

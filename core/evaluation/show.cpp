@@ -86,7 +86,7 @@ class SampleWriter {
     const int64_t frames = source.empty() ? packed.sample->frames : 0; // images
     for (int64_t i = 0; i < frames; ++i) {
       const std::string name = fmt::format("{}-{}.png", number, i);
-      write_frame(model_sample.frames[i], set_.preparation(), folder_ / name);
+      write_frame(model_sample.frames[i / model_sample.copies], set_.preparation(), folder_ / name);
       sample["frames"].push_back(name);
     }
     for (const TileGrid& grid : packed.sample->media.tiles) sample["tiles"].push_back({grid.rows, grid.columns});
@@ -148,9 +148,11 @@ void show_decoder(const SampleSet& set, size_t decoder, const model::Model& mode
           score_pack(set, loaded->pack, model, ops, settings.modes[i], model::EncodeOutputs::tokens, decoder);
       answers.push_back(generate_answers(own, in_mode, answerer, tokens));
     }
+    int64_t end = 0; // of the sample's frames, among those of all
     for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
       const PackedSample& packed = own.samples[i];
-      const int64_t first = packed.first_frame, frames = packed.sample->frames;
+      const int64_t first = end, frames = packed.sample->frames;
+      end += frames;
       std::optional<FrameMaps> maps;
       if (frames > 0 && scored_pack.attention.defined()) {
         maps = {scored_pack.attention.narrow(0, first, frames).mean(at::IntArrayRef{1, 2}), {}};

@@ -15,7 +15,7 @@ namespace fvlm::model {
 namespace {
 
 int64_t frames_of(const Sample& sample) {
-  return model::frames_of(sample.frames);
+  return model::frames_of(sample.frames) * sample.copies;
 }
 
 bool is_text(const at::Tensor& frames) {
@@ -51,7 +51,7 @@ struct Maps {
   explicit Maps(int64_t rows_per_frame) : rows_per_frame(rows_per_frame) {}
 
   const int64_t rows_per_frame;
-  std::vector<int64_t> video_lengths, visual_source, visual_rows, text_lengths;
+  std::vector<int64_t> video_lengths, copies, frame_source, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
 
   int64_t all_frames = 0;
@@ -60,6 +60,10 @@ struct Maps {
     const int64_t first_token = all_frames * rows_per_frame, frames = frames_of(sample);
     all_frames += frames;
     if (frames > 0) video_lengths.push_back(frames);
+    for (int64_t frame = 0; frame < frames; frame += sample.copies) {
+      frame_source.resize(frame_source.size() + static_cast<size_t>(sample.copies), std::ssize(copies));
+      copies.push_back(sample.copies);
+    }
     for (const Text& text : sample.texts) {
       const size_t begin = tokens.size();
       int64_t source = first_token;
@@ -95,7 +99,7 @@ at::Tensor frames_in_slots(const std::vector<Sample>& samples, int64_t slots) {
   std::vector<at::Tensor> frames;
   for (const Sample& sample : samples) {
     if (!sample.frames.defined()) continue;
-    slots -= frames_of(sample);
+    slots -= model::frames_of(sample.frames);
     frames.push_back(sample.frames.to(at::kFloat));
   }
   if (frames.empty()) throw Error(ErrorKind::internal, "a pack with frame slots does not know their size");
@@ -201,6 +205,7 @@ Capacity Capacity::of(const std::vector<Sample>& samples, int64_t rows_per_frame
   for (const Sample& sample : samples) {
     const int64_t frames = frames_of(sample);
     sum.frames += frames;
+    sum.encoder_frames += model::frames_of(sample.frames);
     sum.longest_video = std::max(sum.longest_video, frames);
     if (is_text(sample.frames)) sum.bytes += sample.frames.size(0);
     for (const Text& text : sample.texts) {
@@ -222,7 +227,7 @@ std::vector<ops::Segments*> Pack::segments() {
 }
 
 std::vector<at::Tensor*> Pack::tensors() {
-  std::vector<at::Tensor*> all{&frames, &bytes, &visual_source};
+  std::vector<at::Tensor*> all{&frames, &bytes, &frame_source, &visual_source};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
   for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
@@ -265,6 +270,9 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   Pack pack;
   pack.frame_slots = capacity.frames;
   pack.frames_used = used.frames;
+  const bool repeats = used.encoder_frames < used.frames;
+  pack.encoder_slots =
+      repeats ? std::clamp(capacity.encoder_frames, used.encoder_frames, capacity.frames) : capacity.frames;
   pack.text_rows = maps.text_rows;
   pack.labels_per_text = maps.labels_per_text;
   if (capacity.frames > 0) {
@@ -272,12 +280,13 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     if (reader.reads_bytes) {
       add_bytes(pack, samples, capacity, patches, device);
     } else {
-      if (frames == Frames::copied) pack.frames = frames_in_slots(samples, capacity.frames).to(device);
-      const std::vector<int64_t> many(static_cast<size_t>(used.frames), patches);
-      pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
+      if (frames == Frames::copied) pack.frames = frames_in_slots(samples, pack.encoder_slots).to(device);
+      const std::vector<int64_t> many(static_cast<size_t>(used.encoder_frames), patches);
+      pack.patches = segments_of(many, pack.encoder_slots, pack.encoder_slots * patches, patches, device);
     }
+    if (repeats) pack.frame_source = filled(maps.frame_source, capacity.frames, pack.encoder_slots - 1);
     reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,
-                                          capacity.longest_video, patches, device});
+                                          capacity.longest_video, patches, maps.copies, pack.encoder_slots, device});
     const bool once_in_order = std::ssize(maps.visual_source) == maps.all_frames * reader.rows_per_frame;
     if (!once_in_order) pack.visual_source = tensor_of(maps.visual_source, device);
     pack.sequence.visual_rows = once_in_order

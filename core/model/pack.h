@@ -23,6 +23,7 @@ struct Sample {
   // [n, 3, H, W] float32, normalised; or for an encoder of bytes one text, uint8 [bytes]; undefined: none
   at::Tensor frames;
   std::vector<Text> texts;
+  int64_t copies = 1; // frame slots that each of `frames` takes, one after the other: a still image takes several
 };
 
 // Sizes of a pack's buffers.
@@ -34,6 +35,7 @@ struct Capacity {
   int64_t longest_sequence = 0; // rows of one sequence
   int64_t longest_video = 0;    // frames of one sample
   int64_t bytes = 0;            // of all texts that an encoder of bytes reads
+  int64_t encoder_frames = 0;   // frames that the encoder reads, where samples repeat theirs; without, it reads all
 
   // What these samples fill exactly.
   static Capacity of(const std::vector<Sample>& samples, int64_t rows_per_frame);
@@ -53,16 +55,19 @@ struct PackMaps {
 };
 
 struct Pack {
-  at::Tensor frames;     // [frames, 3, H, W]; undefined where there are no frame slots, or frames are texts
+  at::Tensor frames;     // [encoder slots, 3, H, W]; undefined where there are no frame slots, or frames are texts
   at::Tensor bytes;      // int64 [bytes] of all texts, one after the other, where the encoder reads bytes
-  ops::Segments patches; // the encoder's tokens: a segment a frame
+  ops::Segments patches; // the encoder's tokens: a segment for each encoder slot
   PackMaps maps;         // the connector's
+  // int64 [frame slots]: the encoder slot of the frame that each shows; undefined: each its own. A frame that several
+  // show is encoded once; they are adjacent.
+  at::Tensor frame_source;
   at::Tensor
       visual_source;      // int64: which visual token each visual row of the decoder is; undefined: each once, in order
   ops::Sequence sequence; // the decoder's rows
   ops::Segments texts;    // a segment a text, with its visual rows
   Labels labels;
-  int64_t frame_slots = 0, frames_used = 0;
+  int64_t frame_slots = 0, frames_used = 0, encoder_slots = 0;
   std::vector<int64_t> text_rows;       // rows that hold text, in order
   std::vector<int64_t> labels_per_text; // how many each text has
 
@@ -92,7 +97,7 @@ struct FrameReader {
   bool reads_bytes = false;
 };
 
-// Of what a sample has as frames, see Sample::frames.
+// Of what a sample has as frames, see Sample::frames; each once.
 int64_t frames_of(const at::Tensor& frames);
 // The same on the device and in the type that an encoder reads.
 at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options);
@@ -119,7 +124,12 @@ struct FrameLayout {
   int64_t sequences = 0;              // texts that the pack has room for
   int64_t longest_video = 0;
   int64_t tokens_per_frame = 0;
+  // Of each encoder slot that is used, how many frame slots show its frame; and all encoder slots.
+  std::vector<int64_t> copies;
+  int64_t encoder_slots = 0;
   at::Device device = at::kCPU;
+
+  bool repeats() const { return std::ssize(copies) < frames; }
 };
 
 // Segments one after the other; those that are not filled are empty, at the end of what is.

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 
 namespace fvlm::ops {
 
@@ -13,6 +14,19 @@ Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index) {
   tape.push([index, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->accumulator(shape, options).index_add_(0, index, d_y);
+  });
+  return y;
+}
+
+Value gather_repeated_rows(Tape& tape, const Value& x, const at::Tensor& index) {
+  Value y(x.data.index_select(0, index), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([index, rows = x.data.size(0), in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    const auto wide = d_y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor sum = at::zeros({rows, d_y.size(1)}, d_y.options().dtype(wide));
+    in->add(sum.index_add_(0, index, d_y.to(wide)).to(d_y.scalar_type()));
   });
   return y;
 }

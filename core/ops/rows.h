@@ -8,6 +8,8 @@ namespace fvlm::ops {
 
 // x[index], the gather of whole rows. An index may occur several times.
 Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index);
+// The same where most rows are taken several times: their gradients are summed in float32, and rounded once.
+Value gather_repeated_rows(Tape& tape, const Value& x, const at::Tensor& index);
 
 // The layout of a decoder's input: text tokens, which are embedded, and visual tokens between them.
 struct Sequence {

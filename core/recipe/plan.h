@@ -380,6 +380,7 @@ struct Speed {
   bool loss_tokens_only = true;
   bool joint_weight_gradients = true;
   bool shared_preference_frames = true;
+  bool shared_repeated_frames = true;
   bool text_without_tower = true;
 };
 

@@ -81,12 +81,11 @@ objective::PassInputs on_device(BuiltPass built, at::Device device) {
   objective::PassInputs& in = built.inputs;
   for (at::Tensor* tensor : small_tensors(in))
     if (tensor->defined()) *tensor = tensor->to(device);
-  if (built.frames.defined()) {
-    auto shape = built.frames.sizes().vec();
-    const int64_t used = shape[0], slots = shape[0] = in.frame_shares.size(0);
+  if (built.frames.frames.defined()) {
+    auto shape = built.frames.frames.sizes().vec();
+    shape[0] = in.pack.encoder_slots;
     in.pack.frames = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
-    in.pack.frames.narrow(0, 0, used).copy_(built.frames);
-    in.pack.frames.narrow(0, used, slots - used).zero_();
+    built.frames.copy_to(in.pack.frames);
   }
   return std::move(in);
 }
@@ -103,13 +102,13 @@ InputStaging::~InputStaging() {
 void InputStaging::stage(BuiltPass built, std::shared_ptr<std::byte> memory, StagedInputs& place) {
   const at::Tensor bytes = packed_bytes(built.inputs, device_.is_cuda());
   if (!place.bytes.defined()) {
-    if (built.frames.defined()) built.inputs.pack.frames = frame_slots(built.inputs.frame_shares.size(0));
+    if (built.frames.frames.defined()) built.inputs.pack.frames = frame_slots(built.inputs.pack.encoder_slots);
     place.bytes = at::empty(bytes.sizes(), at::TensorOptions(device_).dtype(at::kByte));
     place_in(place.bytes, built.inputs);
     place.inputs = std::move(built.inputs);
   }
   place.bytes.copy_(bytes, true);
-  if (built.frames.defined()) copy_frames(built.frames, std::move(memory), place.inputs.pack.frames);
+  if (built.frames.frames.defined()) copy_frames(built.frames, std::move(memory), place.inputs.pack.frames);
 }
 
 at::Tensor InputStaging::allocate_frames() const {
@@ -122,9 +121,9 @@ at::Tensor InputStaging::frame_slots(int64_t count) {
   return slots_.narrow(0, 0, count);
 }
 
-// Into the first of `slots`; the others become zero.
-void InputStaging::copy_frames(const at::Tensor& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots) {
-  const int64_t used = frames.size(0), padding = slots.size(0) - used;
+// Into the first of `slots`; the others become zero. A repeated frame travels once.
+void InputStaging::copy_frames(const feed::HostFrames& frames, std::shared_ptr<std::byte> memory,
+                               const at::Tensor& slots) {
   if (overlap_) {
     if (!incoming_.defined()) {
       incoming_ = allocate_frames();
@@ -132,15 +131,14 @@ void InputStaging::copy_frames(const at::Tensor& frames, std::shared_ptr<std::by
     }
     if (copied_) copied_->wait(); // long ago, where packs are computed one after the other
     memory_ = std::move(memory);
-    const at::Tensor target = incoming_.narrow(0, 0, used);
-    copied_ = runtime_.copy_on_prefetch_stream(*free_, [target, frames] { target.copy_(frames, true); });
+    const at::Tensor from = frames.frames, target = incoming_.narrow(0, 0, from.size(0));
+    copied_ = runtime_.copy_on_prefetch_stream(*free_, [target, from] { target.copy_(from, true); });
     runtime_.wait_event(*copied_);
-    slots.narrow(0, 0, used).copy_(target);
+    feed::HostFrames{target, frames.copies}.copy_to(slots);
     free_ = runtime_.record_event();
   } else {
-    slots.narrow(0, 0, used).copy_(frames);
+    frames.copy_to(slots);
   }
-  if (padding > 0) slots.narrow(0, used, padding).zero_();
 }
 
 } // namespace fvlm::train

@@ -42,7 +42,7 @@ class InputStaging {
 
  private:
   at::Tensor frame_slots(int64_t count);
-  void copy_frames(const at::Tensor& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots);
+  void copy_frames(const feed::HostFrames& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots);
   at::Tensor allocate_frames() const;
 
   device::Runtime& runtime_;

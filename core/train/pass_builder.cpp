@@ -132,7 +132,8 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
   model::Capacity capacity = max_;
   const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_.frames);
-  capacity.frames = model::size_class(std::max(used.frames, min_frames), max_.frames, classes);
+  capacity.frames = padded_frames(std::max(used.frames, min_frames));
+  capacity.encoder_frames = padded_encoder_frames(used.encoder_frames);
   capacity.bytes = model::size_class(std::max(used.bytes, std::min(min_frames, max_.bytes)), max_.bytes, classes);
   capacity.rows = model::size_class(used.rows, max_.rows, classes);
   if (context_.are_several()) capacity.rows = model::divisible_rows(capacity.rows, context_);
@@ -141,14 +142,38 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   return capacity;
 }
 
+int64_t PassBuilder::padded_frames(int64_t used) const {
+  return model::size_class(used, max_.frames, classes_of(ops::real_device(options_.device()).is_cuda()));
+}
+
+// Half as many classes, as they multiply those of frames.
+int64_t PassBuilder::padded_encoder_frames(int64_t used) const {
+  return model::size_class(used, max_.frames, classes_of(ops::real_device(options_.device()).is_cuda()) / 2);
+}
+
+// Queries that share a frame cannot be deferred to the backward pass of the encoder's own attention, which costs memory
+// for the gradients of all keys and values. Where few frames are repeated, that would be more than is saved.
+feed::Repeats PassBuilder::repeats_of(const HostPack& host) const {
+  if (!speed_.shared_repeated_frames) return feed::Repeats::apart;
+  int64_t frames = 0, encoded = 0;
+  for (const PackedSample& packed : host.samples) {
+    const int64_t times = texts_ == feed::Texts::apart ? std::ssize(packed.sample->texts) : 1;
+    frames += times * packed.sample->frames;
+    encoded += times * packed.sample->distinct_frames();
+  }
+  return 4 * padded_encoder_frames(encoded) <= 3 * padded_frames(frames) ? feed::Repeats::share_encoding
+                                                                         : feed::Repeats::apart;
+}
+
 BuiltPass PassBuilder::build_to_read(const HostPack& host, size_t decoder) const {
   return build_inputs(host.for_decoder(decoder), stage_.reads_teacher_prompt(), 0);
 }
 
 BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const {
   BuiltPass built;
+  const feed::Repeats repeats = repeats_of(host);
   const auto samples = feed::model_samples(
-      host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
+      host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_, repeats);
   const auto used = model::Capacity::of(samples, reader_.rows_per_frame), capacity = padded(used);
   built.used_rows = used.rows;
   built.all_rows = capacity.rows;
@@ -160,7 +185,7 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   const auto of_teacher = with_teacher_texts ? add_teacher_pack(host, in) : std::vector<int64_t>();
   add_compared(host, of_teacher, in);
   if (in.pack.frame_slots > 0) {
-    if (!in.pack.bytes.defined()) built.frames = feed::frames_of(host, image_size_, texts_);
+    if (!in.pack.bytes.defined()) built.frames = feed::frames_of(host, image_size_, texts_, repeats);
     in.frame_shares = at::zeros({in.pack.frame_slots}, at::kDouble);
     in.frame_shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
   }

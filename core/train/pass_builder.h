@@ -11,7 +11,7 @@ namespace fvlm::train {
 // A pack ready for staging.
 struct BuiltPass {
   objective::PassInputs inputs;        // without frames
-  at::Tensor frames;                   // [frames, 3, H, W], in the loader's memory; undefined: none
+  feed::HostFrames frames;             // in the loader's memory
   double counted = 0;                  // labels, pairs and texts of all terms
   int64_t used_rows = 0, all_rows = 0; // of the decoder, on this rank: those that hold a token, and all
 };
@@ -36,6 +36,9 @@ class PassBuilder {
   void keep_part(BuiltPass& built) const;
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels, double progress) const;
   model::Capacity padded(const model::Capacity& used) const;
+  feed::Repeats repeats_of(const HostPack& host) const;
+  int64_t padded_frames(int64_t used) const;
+  int64_t padded_encoder_frames(int64_t used) const;
   int64_t padded_labels(int64_t used, int64_t most) const;
   int64_t most_labels(const plan::ObjectiveTerm& term) const;
 

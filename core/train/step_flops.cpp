@@ -55,10 +55,11 @@ double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<con
       const auto labels = objective::labels(text, stage_.objective);
       count += std::count(labels.begin(), labels.end(), true);
     }
-    work.add(sample->frames, sample->visual_rows(), texts, count);
+    const int64_t encoded = plan_.speed.shared_repeated_frames ? sample->distinct_frames() : sample->frames;
+    work.add(sample->frames, encoded, sample->visual_rows(), texts, count);
     std::vector<int64_t> teacher_texts;
     for (const SampleText& text : sample->teacher_texts) teacher_texts.push_back(text.tokens());
-    of_teacher.add(0, 0, teacher_texts, count);
+    of_teacher.add(0, 0, 0, teacher_texts, count);
     of_head.labels += static_cast<double>(count);
   }
   const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text

@@ -95,6 +95,13 @@ class Profile(Bench):
             for key in ("first_loss", "last_loss", "gradient_norm"):
                 self.assertAlmostEqual(saved[key] / whole[key], 1, delta=1e-5, msg=f"{switches}: {key}")
 
+    def test_repeated_images_are_encoded_once(self):
+        once, = self.rows("--configurations", "tiny:2:stills", "--frames", "4")
+        each, = self.rows("--configurations", "tiny:2:stills", "--frames", "4", "--without", "shared_repeated_frames")
+        for key in ("first_loss", "last_loss", "gradient_norm"):
+            self.assertAlmostEqual(once[key] / each[key], 1, delta=1e-5, msg=key)
+        self.assertLess(once["flops"], each["flops"])
+
     def test_other_models_have_an_image_a_sample_and_may_be_frozen_in_part(self):
         for name in ("tiny-ghostvis:2", "tiny-smolvlm:2"):
             row, = self.rows("--configurations", name)
@@ -113,7 +120,7 @@ class Profile(Bench):
             import transformers  # noqa: F401
         except ImportError as error:
             self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
-        for name in ("tiny:2", "tiny:2:lora", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
+        for name in ("tiny:2", "tiny:2:lora", "tiny:2:stills", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
             row, = self.rows("--configurations", name, "--peer", "eager")
             self.assertAlmostEqual(row["peer"]["first_loss"] / row["first_loss"], 1, delta=1e-5, msg=name)
 

@@ -106,7 +106,7 @@ class PreprocessTest : public testing::Test {
       auto shard = set.shard(set.locate(i));
       try {
         Sample sample = reader.measure(*shard, shard->sample(set.locate(i).sample), from);
-        got.frames.resize(static_cast<size_t>(sample.frames * input.image_size * input.image_size * 3));
+        got.frames.resize(static_cast<size_t>(sample.distinct_frames() * input.image_size * input.image_size * 3));
         if (sample.dropped.empty()) reader.decode(*shard, sample, got.frames);
         got.sample = std::move(sample);
       } catch (const Error& error) {
@@ -142,6 +142,7 @@ class PreprocessTest : public testing::Test {
           EXPECT_EQ(a.texts[t].answer_mask, b.texts[t].answer_mask);
         }
         EXPECT_EQ(a.frames, b.frames);
+        EXPECT_EQ(a.copies, b.copies);
         EXPECT_EQ(a.correct_choice, b.correct_choice);
         EXPECT_EQ(a.answers, b.answers);
         EXPECT_EQ(a.truncated_tokens, b.truncated_tokens);

@@ -41,7 +41,7 @@ class SyntheticChats : public SyntheticQuestions {
   }
 
   void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
-    for (int64_t i = 0; i < sample.frames; ++i)
+    for (int64_t i = 0; i < sample.distinct_frames(); ++i)
       normalise(bytes_of(drawn, i), frames.subspan(static_cast<size_t>(i) * 192, 192));
   }
   static std::vector<uint8_t> bytes_of(const DrawnSample& drawn, int64_t frame) {
@@ -112,7 +112,8 @@ TEST(ShownSamples, HaveFramesAndMeanAttentionMaps) {
         const std::string png =
             read_file(shown.folder.path() / "made" / sample["frames"][static_cast<size_t>(frame)].get<std::string>());
         const Image image = decode_image(std::as_bytes(std::span(png)));
-        EXPECT_EQ(image.rgb, SyntheticChats::bytes_of(drawn, frame)) << number << ", frame " << frame;
+        EXPECT_EQ(image.rgb, SyntheticChats::bytes_of(drawn, frame / chats.measure(drawn).copies))
+            << number << ", frame " << frame;
         for (int64_t patch = 0; patch < 4; ++patch)
           EXPECT_NEAR(sample["attention"][static_cast<size_t>(frame)][static_cast<size_t>(patch)].get<double>(),
                       maps[frame].mean(at::IntArrayRef{0, 1})[patch + 1].item<double>(), 2e-6);

@@ -9,7 +9,8 @@
 
 namespace fvlm::evaluation {
 
-// Two sources, with frames and without: samples of several lengths, as questions, as pairs, or as texts.
+// Two sources, with frames, some of which are repeated images, and without: samples of several lengths, as questions,
+// as pairs, or as texts.
 class SyntheticQuestions : public SampleSource {
  public:
   explicit SyntheticQuestions(plan::Measure measure, std::vector<int64_t> sizes = {13, 6})
@@ -27,6 +28,7 @@ class SyntheticQuestions : public SampleSource {
     sample.key = key(drawn);
     if (drawn.source == 1 && drawn.sample % 2 == 1) sample.source = "odd ones";
     sample.frames = drawn.source == 0 ? dice.upto(1, 3) : 0;
+    if (sample.frames > 0 && drawn.sample % 3 == 1) sample.copies = sample.frames;
     const int64_t prompt = dice.upto(2, 6);
     int64_t texts = 1;
     if (measure_ == plan::Measure::preference) texts = 2;
@@ -53,13 +55,14 @@ class SyntheticQuestions : public SampleSource {
     for (size_t i = 0; i < frames.size(); ++i) frames[i] = static_cast<float>(random.normal(i));
   }
 
-  // The same sample for the model itself.
+  // The same sample for the model itself, with every copy.
   model::Sample of_model(const DrawnSample& drawn) const {
     const Sample sample = measure(drawn);
     model::Sample made;
     if (sample.frames > 0) {
-      made.frames = at::empty({sample.frames, 3, 8, 8}, at::kFloat);
+      made.frames = at::empty({sample.distinct_frames(), 3, 8, 8}, at::kFloat);
       decode(drawn, sample, {made.frames.data_ptr<float>(), static_cast<size_t>(made.frames.numel())});
+      made.frames = made.frames.repeat_interleave(sample.copies, 0);
     }
     for (const SampleText& text : sample.texts)
       made.texts.push_back({{text.ids.begin(), text.ids.end()}, {text.answer_mask.begin(), text.answer_mask.end()}});

@@ -98,7 +98,7 @@ void probe(const nlohmann::json& config, const Safetensors& weights, const Safet
   const auto connector = make_connector(*settings, {encoder, decoder, speed}, parameters);
   Pack pack;
   pack.frames = at::zeros({frames, 3, 1, 1});
-  pack.frame_slots = frames;
+  pack.frame_slots = pack.encoder_slots = frames;
   pack.patches = segments_of(lengths, frames, rows, *std::max_element(lengths.begin(), lengths.end()), at::kCPU);
   const bool attention = connector->has_attention();
   const std::string mode = config.value("mode", settings->modes().front().name);

@@ -182,7 +182,7 @@ class OnGpu(unittest.TestCase):
     def test_work_that_is_saved_changes_nothing_but_rounding(self):
         saved = self.run_stages("gpu", "cuda")
         for switch in ("coarse_in_tower", "skip_last_patches", "fold_layer_scale", "loss_tokens_only", "joint_weight_gradients",
-                       "shared_preference_frames", "text_without_tower"):
+                       "shared_preference_frames", "shared_repeated_frames", "text_without_tower"):
             with self.subTest(switch):
                 self.assert_close(saved, self.run_stages(switch, "cuda", f"speed.{switch}=false"))
 

@@ -46,11 +46,12 @@ TEST(GraphCache, RunsEagerlyWithoutADeviceOrByRequest) {
 class Staging : public testing::Test {
  protected:
   // Frames of one pixel, all of this value, in a place with so many slots.
-  void stage(int64_t used, float value, int64_t slots) {
+  void stage(int64_t used, float value, int64_t slots, const std::vector<int64_t>& copies = {}) {
     const std::shared_ptr<std::byte> memory = allocate_host(16);
     memory_ = memory;
     BuiltPass built;
-    built.frames = at::full({used, 3, 1, 1}, value);
+    built.frames = {at::full({used, 3, 1, 1}, value), copies};
+    built.inputs.pack.encoder_slots = slots;
     built.inputs.frame_shares = at::zeros({slots}, at::kDouble);
     staging.stage(std::move(built), memory, places[slots]);
   }
@@ -73,6 +74,13 @@ TEST_F(Staging, FramesFillTheFirstSlotsAndTheRestIsZero) {
   stage(2, 2, 3);
   expect_slots(3, {2, 2, 0});
   expect_slots(4, {2, 2, 0, 1}); // packs of all shapes share the slots
+}
+
+TEST_F(Staging, RepeatedFramesTravelOnceAndFillTheirSlots) {
+  stage(1, 5, 4, {3});
+  expect_slots(4, {5, 5, 5, 0});
+  stage(2, 6, 4, {1, 2});
+  expect_slots(4, {6, 6, 6, 0});
 }
 
 TEST_F(Staging, SmallTensorsKeepTheMemoryOfTheirShapes) {

@@ -29,9 +29,10 @@ struct StepSizes {
 };
 
 // On a full pack. Two steps are taken and the second is measured, when all workspaces have their size.
-// `ranks`: of the first of so many with ZeRO-2.
+// `ranks`: of the first of so many with ZeRO-2. `change`: of the pack that is measured.
 inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, const PackSize& size,
-                              Registry& registry, int64_t ranks = 1) {
+                              Registry& registry, int64_t ranks = 1,
+                              const std::function<void(SyntheticPack&)>& change = {}) {
   const c10::InferenceMode without_autograd;
   const auto description = describe(plan);
   TensorMemory memory;
@@ -40,8 +41,9 @@ inline StepSizes measure_step(const plan::Plan& plan, const plan::Stage& stage, 
   auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin, first_of(ranks));
   const int64_t image = plan.model.image_size;
   const int64_t rows = visual_rows(plan.model).per_frame;
-  const SyntheticPack pack =
+  SyntheticPack pack =
       make_synthetic_pack(stage, visual_rows(plan.model), size, 0, image, description.vocabulary_sizes());
+  if (change) change(pack);
   const auto used = model::Capacity::of(
       feed::model_samples(pack.host, image,
                           [&](const SampleText& text) { return objective::labels(text, stage.objective); }),

@@ -6,6 +6,7 @@
 #include "objective/next_token/settings.h"
 #include "recorded_reduction.h"
 #include "small_run.h"
+#include "train/groups.h"
 #include "train/initial_model.h"
 #include "train/stage_model.h"
 
@@ -21,6 +22,7 @@ using at::Tensor;
 struct Length {
   int64_t frames;
   std::vector<int64_t> texts; // tokens of each
+  int64_t copies = 1;         // of each picture, among the frames
 };
 
 class Switches : public SmallRun {
@@ -33,6 +35,7 @@ class Switches : public SmallRun {
     for (const Length& length : lengths) {
       auto sample = std::make_shared<Sample>();
       sample->frames = length.frames;
+      sample->copies = length.copies;
       for (const int64_t tokens : length.texts) {
         SampleText& text = sample->texts.emplace_back();
         for (int64_t i = 0; i < tokens; ++i) {
@@ -41,7 +44,7 @@ class Switches : public SmallRun {
         }
       }
       pack.samples.push_back({std::ssize(pack.samples), sample, pack.frame_count});
-      pack.frame_count += length.frames;
+      pack.frame_count += sample->distinct_frames();
     }
     const auto pixels = static_cast<size_t>(pack.frame_count * 3 * image_size * image_size);
     if (pixels == 0) return pack;
@@ -69,8 +72,10 @@ class Switches : public SmallRun {
     const plan::Stage& stage = stage_of(plan, name);
     ops::Operations operations(registry_, {.dtype = at::kDouble, .gradient_dtype = at::kDouble});
     const auto made = [&](uint64_t seed, bool trains) {
-      model::ArenaOptions options{at::kCPU, at::kDouble, at::kDouble,
-                                  [trains](const model::ParameterSpec&) { return trains; }};
+      model::ArenaOptions options{
+          at::kCPU, at::kDouble, at::kDouble, [trains, &plan, &stage](const model::ParameterSpec& spec) {
+            return trains && budget::trains(stage, group_of(plan.model, directory_name(spec.name)));
+          }};
       auto model = make_model(describe(plan), seed, options);
       model->speed = plan.speed;
       return model;
@@ -97,7 +102,7 @@ class Switches : public SmallRun {
     for (const SelectionReport& report : operations.choices()) learnt.work.insert(report.subject + " " + report.shape);
     policy->parameters().zero_missing_gradients();
     for (const auto& parameter : policy->parameters().all())
-      learnt.gradients[parameter.name] = parameter.gradient.clone();
+      if (parameter.gradient.defined()) learnt.gradients[parameter.name] = parameter.gradient.clone();
     return learnt;
   }
 
@@ -145,6 +150,12 @@ class Switches : public SmallRun {
     plan::Stage& stage = stage_of(plan, "prefer");
     stage.objective[0].as<objective::Dpo>()->cache_reference = true;
     stage.objective.push_back(objective::NextToken{});
+  }
+  static void freeze_the_tower(plan::Plan& plan) {
+    for (plan::Stage& stage : plan.stages) stage.freeze = {"vision"};
+  }
+  static void encode_once_more(plan::Plan& plan) {
+    for (plan::Stage& stage : plan.stages) stage.mode = "refined";
   }
   static void read_the_last_layer_alone(plan::Plan& plan) {
     plan.model.connector.as<connector::Foveated>()->attend = connector::Attend::shallow;
@@ -211,6 +222,26 @@ TEST_F(Switches, SharedPreferenceFrames) {
   EXPECT_FALSE(changes_work_alone(which, "align")) << "there is one text";
   EXPECT_TRUE(changes_work_alone(which, "prefer"));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+}
+
+TEST_F(Switches, SharedRepeatedFrames) {
+  const auto which = &plan::Speed::shared_repeated_frames;
+  const auto images = ragged({{4, {9}, 4}, {2, {7}}, {0, {12}}, {4, {5}, 4}}),
+             pairs = ragged({{4, {9, 12}, 4}, {0, {7, 5}}, {2, {6, 11}}, {4, {5, 8}, 4}});
+  const auto repeats = [](const std::function<void(plan::Plan&)>& change) {
+    return [change](plan::Plan& plan) {
+      for (plan::Stage& stage : plan.stages) stage.data.replicate_image_frames = 4;
+      if (change) change(plan);
+    };
+  };
+  EXPECT_FALSE(changes_work_alone(which, "align")) << "no frame is repeated";
+  EXPECT_FALSE(changes_work_alone(which, "align", {}, ragged({{2, {9}}, {2, {8}}, {2, {4}}, {2, {7}, 2}})))
+      << "one of eight";
+  for (const char* stage : {"align", "instruct"}) EXPECT_TRUE(changes_work_alone(which, stage, repeats({}), images));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", repeats({}), pairs));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", repeats(remember_and_predict), pairs));
+  for (const auto& change : {compute_again, read_the_last_layer_alone, freeze_the_tower, encode_once_more})
+    EXPECT_TRUE(changes_work_alone(which, "instruct", repeats(change), images));
 }
 
 TEST_F(Switches, TextWithoutTower) {

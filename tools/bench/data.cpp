@@ -61,7 +61,7 @@ class EngineLoader {
       const auto loaded = loader_->next();
       if (!loaded) break;
       read += static_cast<int64_t>(loaded->pack.samples.size());
-      side.frames += loaded->pack.frame_count;
+      for (const PackedSample& packed : loaded->pack.samples) side.frames += packed.sample->frames;
       if (std::byte* frames = loaded->pack.buffer.get())
         pinned_ = at::from_blob(frames, {1}, at::TensorOptions().dtype(at::kByte)).is_pinned();
     }

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <utility>
 
 namespace fvlm::bench {
 
@@ -26,6 +27,7 @@ Configuration configuration_named(const std::string& name) {
   configuration.recompute.vision.light = how.contains("light") || how.contains("light-vision");
   configuration.recompute.vision.every = configuration.recompute.decoder.every = how.contains("checkpointing") ? 1 : 0;
   configuration.caches_teacher = how.contains("cached-teacher");
+  configuration.stills = how.contains("stills");
   configuration.quantized = how.contains("qlora");
   configuration.lora = how.contains("lora") || configuration.quantized;
   const std::string number = parts.size() > 1 ? parts[1] : "";
@@ -49,6 +51,19 @@ void tell_answers_apart(train::SyntheticPack& pack) {
     std::reverse(sample->texts[1].ids.begin(), sample->texts[1].ids.end());
     pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
   }
+}
+
+// The frames of each sample become one image, which is repeated.
+void repeat_images(train::SyntheticPack& pack, int64_t elements) {
+  int64_t images = 0;
+  for (size_t i = 0; i < pack.samples.size(); ++i) {
+    auto sample = std::make_shared<Sample>(*pack.samples[i]);
+    sample->copies = std::max<int64_t>(sample->frames, 1);
+    pack.host.samples[i].first_frame = std::exchange(images, images + sample->distinct_frames());
+    pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
+  }
+  pack.host.frame_count = images;
+  pack.host.frames = pack.host.frames.first(static_cast<size_t>(images * elements));
 }
 
 } // namespace
@@ -89,6 +104,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
                                                          shape.frame, {shape.vocabulary()}, feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
+  if (configuration.stills) repeat_images(job.pack, 3 * shape.frame * shape.frame);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);
   return job;
 }

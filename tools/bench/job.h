@@ -10,18 +10,18 @@
 namespace fvlm::bench {
 
 // "SHAPE:SAMPLES", and any of ":checkpointing", ":light" or, in the vision tower alone, ":light-vision" where
-// activations are recomputed, ":cached-teacher" where the teacher's rows are computed once, ":lora" where every linear
-// of the decoder has an adapter of rank 16 and all else is frozen, or ":qlora" where these linears are in int4 besides:
-// "135m:8", "1.7b:8:checkpointing", "1.7b:8:lora:light".
+// activations are recomputed, ":stills" where a sample's frames are one repeated image, ":cached-teacher" where the
+// teacher's rows are computed once, ":lora" where every linear of the decoder has an adapter of rank 16 and all else is
+// frozen, or ":qlora" where these linears are in int4 besides: "135m:8", "1.7b:8:checkpointing", "1.7b:8:lora:light".
 struct Configuration {
   std::string name, shape;
   int64_t samples = 0;
   plan::ActivationCheckpointing recompute = {};
-  bool caches_teacher = false, lora = false, quantized = false;
+  bool caches_teacher = false, lora = false, quantized = false, stills = false;
 };
 
-inline constexpr std::string_view configuration_variants[] = {"checkpointing",  "light", "light-vision",
-                                                              "cached-teacher", "lora",  "qlora"};
+inline constexpr std::string_view configuration_variants[] = {
+    "checkpointing", "light", "light-vision", "cached-teacher", "lora", "qlora", "stills"};
 inline constexpr int64_t lora_rank = 16;                    // of ":lora", whose alpha is twice as much
 Configuration configuration_named(const std::string& name); // throws Error(usage)
 

@@ -2,10 +2,11 @@
 
 #include "base/error.h"
 #include "data/stream/frame_pool.h"
+#include "feed/model_samples.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
@@ -58,9 +59,11 @@ void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std:
     for (const auto& sample : pack.samples) bytes.insert(bytes.end(), sample->bytes.begin(), sample->bytes.end());
     batch["bytes"] = at::tensor(bytes, at::kByte);
   } else {
-    // Never written to.
-    auto* frames = const_cast<float*>(pack.host.frames.data());
-    batch["frames"] = at::from_blob(frames, {pack.host.frame_count, 3, image_size, image_size}, at::kFloat);
+    int64_t slots = 0;
+    for (const auto& sample : pack.samples) slots += sample->frames;
+    const at::Tensor frames = at::empty({slots, 3, image_size, image_size}, at::kFloat);
+    feed::frames_of(pack.host, image_size, feed::Texts::share_frames, feed::Repeats::apart).copy_to(frames);
+    batch["frames"] = frames;
   }
   const size_t texts = pack.samples.front()->texts.size();
   const auto add = [&](const std::string& side, const auto& text_of) {

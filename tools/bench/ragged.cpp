@@ -174,7 +174,7 @@ class Stream {
       lengths.push_back(std::ssize(text));
       ids.insert(ids.end(), text.begin(), text.end());
       for (int64_t frame = 0; frame < sample.frames; ++frame)
-        shifts.push_back(SyntheticStream::shift(drawn->sample, frame));
+        shifts.push_back(SyntheticStream::shift(drawn->sample, frame / sample.copies));
     }
     auto* noise = const_cast<float*>(stream.noise().data()); // never written to
     model::write_tensors(file, {{"frame_counts", at::tensor(frames, at::kLong)},

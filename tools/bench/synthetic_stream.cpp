@@ -38,7 +38,7 @@ Sample SyntheticStream::measure(const DrawnSample& drawn) const {
   sample.key = key(drawn);
   int64_t tokens = text_alone.at(length, least_text, max_text);
   if (kind < images) {
-    sample.frames = frames_of_image;
+    sample.frames = sample.copies = frames_of_image;
     tokens = text_of_image.at(length, least_text, max_text);
   } else if (kind < images + videos) {
     sample.frames = frames_of_video.at(frames_.normal(number), 1, max_frames);
@@ -54,7 +54,7 @@ Sample SyntheticStream::measure(const DrawnSample& drawn) const {
 
 void SyntheticStream::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
   const int64_t elements = frame_elements();
-  for (int64_t frame = 0; frame < sample.frames; ++frame)
+  for (int64_t frame = 0; frame < sample.distinct_frames(); ++frame)
     std::copy_n(noise_.begin() + shift(drawn.sample, frame), elements, frames.begin() + frame * elements);
 }
 

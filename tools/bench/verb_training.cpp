@@ -29,6 +29,7 @@ constexpr std::pair<std::string_view, bool plan::Speed::*> speed_switches[] = {
     {"loss_tokens_only", &plan::Speed::loss_tokens_only},
     {"joint_weight_gradients", &plan::Speed::joint_weight_gradients},
     {"shared_preference_frames", &plan::Speed::shared_preference_frames},
+    {"shared_repeated_frames", &plan::Speed::shared_repeated_frames},
     {"text_without_tower", &plan::Speed::text_without_tower},
 };
 

@@ -10,19 +10,17 @@
 namespace fvlm {
 void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<float> frames) const {
   auto frame = static_cast<size_t>(3 * frames_.image_size() * frames_.image_size()),
-       wanted = static_cast<size_t>(sample.frames) * frame;
+       wanted = static_cast<size_t>(sample.distinct_frames()) * frame;
   if (frames.size() != wanted)
     throw Error(ErrorKind::internal,
-                fmt::format("{} floats for the {} of {} frames", frames.size(), wanted, sample.frames));
+                fmt::format("{} floats for the {} of {} frames", frames.size(), wanted, sample.distinct_frames()));
   size_t end = 0;
   each_frame(shard, sample, [&](std::span<const uint8_t> pixels) {
     if (end == wanted) broken("its images have more tiles than their headers say");
     frames_.normalise(pixels, frames.subspan(end, frame));
     end += frame;
   });
-  if (end < wanted && !sample.media.tiles.empty()) broken("its images have fewer tiles than their headers say");
-  for (; end < wanted; end += frame) // of one image
-    std::copy_n(frames.begin(), frame, frames.begin() + static_cast<ptrdiff_t>(end));
+  if (end < wanted) broken("its images have fewer tiles than their headers say");
 }
 
 void SampleReader::each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const {

@@ -268,7 +268,7 @@ void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::opt
   if (told && *told != count && !repeated)
     broken(fmt::format("'frame_count' is {}, and there {} {}", *told, count == 1 ? "is" : "are", count));
   if (still) {
-    sample.frames = mix_.replicate_image_frames;
+    sample.frames = sample.copies = mix_.replicate_image_frames;
     return;
   }
   if (gap && !told) broken(fmt::format("frame {} is missing", *gap));
@@ -285,6 +285,7 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
                                              mix_.replicate_image_frames))
         .advise("leave replicate_image_frames out of the mix");
   sample.frames = 0;
+  sample.copies = 1;
   for (const Member& member : sample.media.members) {
     const auto bytes = read_image(shard, member);
     with_member_context(member, [&] { sample.media.tiles.push_back(frames_.layout(bytes).grid()); });
@@ -309,6 +310,7 @@ void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told,
     sample.frames = told.value_or(mix_.replicate_image_frames);
     if (sample.frames < 1 || sample.frames > std::max(mix_.replicate_image_frames, mix_.max_frames))
       broken(fmt::format("'frame_count' is {}, and KEY.npy has one frame", sample.frames));
+    sample.copies = sample.frames;
     return;
   }
   if (told && *told != array.frames)

@@ -43,6 +43,7 @@ struct Sample {
   std::vector<SampleText> teacher_texts;
   bool teacher_is_cached = false; // teacher_texts were read before training and take no rows of a pack
   int64_t frames = 0;             // shared by all texts
+  int64_t copies = 1;             // of each picture, one after the other among the frames: of a still image, all
   std::vector<uint8_t> bytes;     // of the text that is the only frame of an encoder of bytes; others have none
   int64_t rows_per_frame = 1;     // of the decoder, in each text
   Media media;
@@ -54,6 +55,8 @@ struct Sample {
   bool lacks_answer = false;                                 // dropped because nothing is left to learn
   std::vector<std::shared_ptr<const Sample>> further;        // the same sample as further decoders read it
 
+  // Those that are decoded, and that a pack's memory holds.
+  int64_t distinct_frames() const { return frames / copies; }
   size_t decoders() const { return 1 + further.size(); }
 
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included if it reads

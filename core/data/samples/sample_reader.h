@@ -35,7 +35,8 @@ class SampleReader {
   // Sample::dropped. [any thread]
   Sample measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
 
-  // Writes [sample.frames, 3, H, W] floats, normalised; not of a sample with bytes. Errors as above. [any thread]
+  // Writes [sample.distinct_frames(), 3, H, W] floats, normalised; not of a sample with bytes. Errors as above.
+  // [any thread]
   void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
 
   // Calls `take` for each frame before normalization, as bytes [H, W, 3]; only once for a single

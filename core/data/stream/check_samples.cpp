@@ -19,7 +19,7 @@ MeasuredSample tried(const SampleSource& source, const DrawnSample& drawn) {
   MeasuredSample measured = measure(source, drawn);
   if (!measured.sample || measured.sample->frames * source.frame_elements() == 0) return measured;
   try {
-    std::vector<float> frames(static_cast<size_t>(measured.sample->frames * source.frame_elements()));
+    std::vector<float> frames(static_cast<size_t>(measured.sample->distinct_frames() * source.frame_elements()));
     source.decode(drawn, *measured.sample, frames);
   } catch (const ReadError&) {
     throw;

@@ -1,4 +1,5 @@
-// A pack in host memory as the loader delivers it: samples with their tokens, and all frames in one buffer.
+// A pack in host memory as the loader delivers it: samples with their tokens, and all frames in one buffer, where an
+// image that is repeated stands once.
 #pragma once
 #include "data/samples/sample.h"
 #include "data/stream/cursor.h"
@@ -13,12 +14,12 @@ namespace fvlm {
 struct PackedSample {
   int64_t position = 0; // in the order of the stage
   std::shared_ptr<const Sample> sample;
-  int64_t first_frame = 0; // in the pack
+  int64_t first_frame = 0; // in the pack's memory
 };
 
 struct HostPack {
   std::vector<PackedSample> samples; // in the order of their positions
-  int64_t frame_count = 0;
+  int64_t frame_count = 0;           // in its memory
   std::span<const float> frames;     // [frame_count, 3, H, W], normalised
   std::shared_ptr<std::byte> buffer; // what holds them; goes back to the loader with the last copy of this
 

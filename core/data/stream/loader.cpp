@@ -135,7 +135,7 @@ class DataLoader::Pipeline {
   bool begin(const std::shared_ptr<PendingPack>& pending) {
     for (const MeasuredSample& measured : pending->samples) {
       pending->first_frames.push_back(pending->frame_count);
-      pending->frame_count += measured.sample->frames;
+      pending->frame_count += measured.sample->distinct_frames();
     }
     if (pending->frame_count > 0 && source_.frame_elements() > 0) {
       pending->buffer = pool_->take();
@@ -163,7 +163,7 @@ class DataLoader::Pipeline {
         source_.decode(measured.drawn, *measured.sample,
                        {reinterpret_cast<float*>(pending.buffer.get()) +
                             static_cast<size_t>(pending.first_frames[index]) * elements,
-                        static_cast<size_t>(measured.sample->frames) * elements});
+                        static_cast<size_t>(measured.sample->distinct_frames()) * elements});
     } catch (const ReadError&) {
       failure = std::current_exception();
     } catch (const Error& error) {
@@ -205,7 +205,7 @@ HostPack DataLoader::compact(PendingPack& pending, int64_t frame_elements) {
   for (size_t i = 0; i < pending.samples.size(); ++i) {
     if (out[i]) continue;
     MeasuredSample& measured = pending.samples[i];
-    const int64_t count = measured.sample->frames;
+    const int64_t count = measured.sample->distinct_frames();
     if (count > 0 && pack.frame_count != pending.first_frames[i])
       std::copy_n(frames + pending.first_frames[i] * frame_elements, count * frame_elements,
                   frames + pack.frame_count * frame_elements);

@@ -1,6 +1,7 @@
 #include "model/connector/framewise.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
 
 namespace fvlm::model {
@@ -22,7 +23,7 @@ Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
 
 FramewiseConnector::Input FramewiseConnector::read(Tape& tape, Operations& ops, const Pack& pack,
                                                    const EncodeRequest& request) const {
-  Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.frame_slots, pack.patches,
+  Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.encoder_slots, pack.patches,
               request.mode, request.decoder};
   request.end_phase("vision", "connector");
   return input;
@@ -38,14 +39,21 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
     out.attention = maps.stacked();
     out.query_attention = maps.of_queries();
   }
+  if (const at::Tensor& source = pack.frame_source; source.defined()) {
+    const int64_t rows = out.tokens.data.size(0) / input.frames;
+    const at::Tensor of_rows = at::arange(rows, source.options());
+    out.tokens = ops::gather_repeated_rows(tape, out.tokens, (source.unsqueeze(1) * rows + of_rows).flatten());
+    for (at::Tensor* own : {&out.attention, &out.query_attention})
+      if (own->defined()) *own = own->index_select(0, source);
+  }
   request.end_phase("connector", nullptr);
   return out;
 }
 
 double FramewiseConnector::flops(const FlopsRequest& request) const {
   const auto& [tokens, work, trained, mode] = request;
-  return work.frames * parts_.encoder.flops(tokens, trained.vision) +
-         with_backward(connect_flops(tokens) * work.frames, trained.connector, trained.vision);
+  return work.encoded_frames * parts_.encoder.flops(tokens, trained.vision) +
+         with_backward(connect_flops(tokens) * work.encoded_frames, trained.connector, trained.vision);
 }
 
 Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor) {

@@ -15,8 +15,8 @@ class FramewiseConnector : public Connector {
   using Connector::Connector;
 
   struct Input {
-    Value hidden; // [frames * tokens of a frame, encoder width]
-    int64_t frames;
+    Value hidden;    // [frames * tokens of a frame, encoder width]
+    int64_t frames;  // a repeated one counts once
     Segments tokens; // a segment for each frame
     std::string_view mode;
     size_t decoder; // whose rows are wanted

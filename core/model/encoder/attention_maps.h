@@ -1,7 +1,7 @@
 // Attention maps: the softmax weights of each query over the tokens of its frame, for traces, reports and entropies.
 // Computed separately in plain ATen, because the plugins' attention does not keep them.
 #pragma once
-#include "ops/operations.h"
+#include "model/encoder/layerwise.h"
 
 #include <vector>
 
@@ -13,7 +13,8 @@ struct AttentionMaps {
 
   // q [frames * queries, heads * head_dim]; keys: an equal number of rows for each frame, of which its queries attend
   // to the first `tokens`. The map of a frame is the mean of its queries' maps.
-  void add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim, int64_t queries = 1);
+  void add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim, int64_t queries = 1,
+           const SharedFrames& shared = {});
   // [frames, layers, heads, tokens]; every row sums to 1.
   at::Tensor stacked() const;
   // [frames, queries, tokens], the mean over layers and heads; undefined where a frame has one query.

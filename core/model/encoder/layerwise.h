@@ -8,6 +8,12 @@ namespace fvlm::model {
 
 struct AttentionMaps; // encoder/attention_maps.h
 
+// Frames that several queries attend to, each as often as it is repeated: see Pack::frame_source.
+struct SharedFrames {
+  at::Tensor source; // of each query; undefined: each has a frame of its own
+  int64_t count = 0; // of frames
+};
+
 // The encoder's keys and values of every frame, by layer. Rows are the tokens of the frames in order.
 struct VisualCache {
   struct Layer {
@@ -18,8 +24,9 @@ struct VisualCache {
     Operations::Layer attention, mlp;
   };
   std::vector<Layer> layers;
-  Segments tokens, queries;        // one segment for each frame: its tokens, and its one query
+  Segments tokens, queries;        // one segment for each frame: its tokens, and its query, or those that share it
   std::vector<FoldedLayer> folded; // of each layer, for the queries
+  SharedFrames shared = {};
 };
 
 // One query for each frame, appended to the frame's tokens, so that it goes through the encoder with them. It attends
@@ -43,7 +50,7 @@ class LayerwiseEncoder {
   // frames [n, 3, H, W], normalised. `tokens`: one segment of tokens_per_frame rows for each frame.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                              const Segments& queries, const EncodeOptions& options) const = 0;
-  // Passes rows x [n, width] through the layers and the final norm, each attending to the tokens of its frame.
+  // Passes rows x [queries, width] through the layers and the final norm, each attending to the tokens of its frame.
   // `shallow` uses only the last layer. `maps`, if given, receives the attention maps.
   virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
                        AttentionMaps* maps = nullptr) const = 0;

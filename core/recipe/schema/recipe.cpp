@@ -61,6 +61,11 @@ Ref<Speed> speed() {
           "Compute the decoder's weight gradients of both passes in one matrix product, if that keeps at most 1 GiB.")
       .field("shared_preference_frames", &Speed::shared_preference_frames, boolean(),
              "Encode the frames of a pair once for both answers.")
+      .field(
+          "shared_repeated_frames", &Speed::shared_repeated_frames, boolean(),
+          "Encode a still image that is repeated to several frames once, in packs where that saves at least a quarter "
+          "of the frames.")
+      .added_later()
       .field("text_without_tower", &Speed::text_without_tower, boolean(), "Packs of text alone skip the vision tower.")
       .removed("overlap_vision", "was removed: it was 1 to 3 % slower wherever it was measured")
       .broadcast()

@@ -260,6 +260,7 @@ Json RecordFields::write(const void* in, Write what) const {
     if (what == Write::results && (field.excluded_from_hash || field.derived)) continue;
     Json value = field.node->write_at(find(i, const_cast<void*>(in)), what);
     if (!field.required_unless.empty() && value == field.default_value) continue; // the other field replaces it
+    if (what == Write::results && field.added_later && value == field.default_value) continue;
     if (!value.is_null()) json[field.name] = std::move(value);
   }
   return json;

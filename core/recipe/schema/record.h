@@ -40,6 +40,7 @@ struct FieldInfo {
   std::string required_unless;     // the name of a field that makes this one optional
   bool derived = false;            // computed by resolve(), never read
   bool excluded_from_hash = false; // cannot change the results of a run
+  bool added_later = false;        // its default is not hashed, so that plans of earlier versions keep their hash
 };
 
 // A key of an earlier version. It is ignored in a plan file of that version and an error elsewhere.
@@ -137,6 +138,7 @@ class Record : public Type<T> {
   Record& required_without(const char* other) { return fields_.last().required_unless = other, required(); }
   Record& derived() { return fields_.last().derived = true, *this; }
   Record& excluded_from_hash() { return fields_.last().excluded_from_hash = true, *this; }
+  Record& added_later() { return fields_.last().added_later = true, *this; }
   Record& unit(const char* unit) { return fields_.last().unit = unit, *this; }
   Record& example(const char* lua) { return fields_.last().example = lua, *this; }
   Record& hint(const char* advice) { return fields_.last().hint = advice, *this; }

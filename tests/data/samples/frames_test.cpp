@@ -30,7 +30,7 @@ DecodedSample decode(const Files& files, const Wanted& wanted = {}) {
   OneSample one(files);
   SampleReader reader(wanted.mix, byte_tokenizer(), wanted.image_size, nullptr);
   DecodedSample out{reader.measure(*one.shard, one.shard->sample(0), wanted.source), {}};
-  out.frames.resize(static_cast<size_t>(out.sample.frames * 3 * wanted.image_size * wanted.image_size), NAN);
+  out.frames.resize(static_cast<size_t>(out.sample.distinct_frames() * 3 * wanted.image_size * wanted.image_size), NAN);
   reader.decode(*one.shard, out.sample, out.frames);
   return out;
 }
@@ -73,12 +73,12 @@ TEST(Frames, ImageIsDecodedResizedAndNormalised) {
     EXPECT_EQ(decode({{"json", json}, {name, file}}).frames, expected) << name;
 }
 
-TEST(Frames, StillImageIsRepeated) {
+TEST(Frames, StillImageIsRepeatedAndDecodedOnce) {
   DecodedSample observed = decode({{"json", json}, {"png", png(9)}}, replicated(3));
   EXPECT_EQ(observed.sample.frames, 3);
+  EXPECT_EQ(observed.sample.copies, 3);
   EXPECT_EQ(observed.sample.rows(), 3 + static_cast<int64_t>(observed.sample.texts[0].ids.size()));
-  EXPECT_THAT(shades(observed), ElementsAre(9, 9, 9));
-  EXPECT_TRUE(std::equal(observed.frames.begin(), observed.frames.begin() + 48, observed.frames.begin() + 96));
+  EXPECT_THAT(shades(observed), ElementsAre(9));
   for (int count : {1, 3})
     EXPECT_EQ(
         measure({{"png", png(9)}, {"json", fmt::format(R"({{"caption":"x","frame_count":{}}})", count)}}, replicated(3))
@@ -94,6 +94,7 @@ TEST(Frames, NumberedFramesAreOrderedByNumber) {
   EXPECT_THAT(shades(decode(files, replicated(5))), ElementsAre(8, 9, 10, 11));
   EXPECT_THAT(shades(decode({{"json", json}, {"000.png", png(5)}}, replicated(5))), ElementsAre(5))
       << "a clip of one frame";
+  EXPECT_EQ(decode({{"json", json}, {"000.png", png(5)}}, replicated(5)).sample.copies, 1);
 }
 
 TEST(Frames, MoreThanMaxFramesAreSampledEvenly) {
@@ -130,7 +131,9 @@ TEST(Frames, ArrayOfOneFrameIsAStillImage) {
   EXPECT_EQ(decode({{"json", json}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3)).sample.frames, 3);
   DecodedSample observed =
       decode({{"json", R"({"caption":"x","frame_count":2})"}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3));
-  EXPECT_THAT(shades(observed), ElementsAre(0x21, 0x21));
+  EXPECT_EQ(observed.sample.frames, 2);
+  EXPECT_EQ(observed.sample.copies, 2);
+  EXPECT_THAT(shades(observed), ElementsAre(0x21));
 }
 
 TEST(Frames, ReadsNumpyFiles) {

@@ -286,8 +286,9 @@ TEST(PlanHash, ChangesOnlyWithWhatChangesNumbers) {
   std::string plain = hash({});
   for (const char* set : {"name=other", "log_every=3", "checkpoint.every=7", "loader.workers=2"})
     EXPECT_EQ(hash({set}), plain) << set;
-  for (const char* set : {"seed=3", "precision=fp32", "stages.align.samples=64", "kernels.loss=reference",
-                          "speed.graphs=false", "stages.align.optimizer.eps=1e-9", "model.vision=other"})
+  for (const char* set :
+       {"seed=3", "precision=fp32", "stages.align.samples=64", "kernels.loss=reference", "speed.graphs=false",
+        "speed.shared_repeated_frames=false", "stages.align.optimizer.eps=1e-9", "model.vision=other"})
     EXPECT_NE(hash({set}), plain) << set;
 }
 

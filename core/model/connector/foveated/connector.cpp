@@ -14,6 +14,7 @@
 #include "model/encoder/attention_maps.h"
 #include "model/encoder/layerwise.h"
 #include "model/size_class.h"
+#include "ops/rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -111,8 +112,9 @@ class FoveatedConnector : public Connector {
   LayerwiseEncoder::EncodeOptions encode_options() const {
     return {parts_.speed.skip_last_patches, parts_.speed.fold_layer_scale};
   }
-  void decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const Videos& videos, int64_t index,
-                                    KvPages& kv_pages, VisualTokens& seen, EncodeOutputs outputs) const;
+  void decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const std::vector<int64_t>& sources,
+                                    const Videos& videos, int64_t index, KvPages& kv_pages, VisualTokens& seen,
+                                    EncodeOutputs outputs) const;
   VisualTokens allocate_visual_tokens(const Operations& ops, int64_t frames) const;
 
   const LayerwiseEncoder& encoder_;
@@ -147,11 +149,16 @@ VisualTokens FoveatedConnector::encode(Tape& tape, Operations& ops, const Pack& 
   const auto seen = [&](const Value& tokens, const Value& coarse, const Value& queries) -> VisualTokens {
     return {tokens, {{"coarse", coarse}}, queries, maps ? shown.stacked() : at::Tensor(), {}};
   };
-  const Value fixed = projections_.static_query(tape, pack.frames.size(0));
+  // For each frame slot, where a repeated frame was encoded once.
+  const auto for_each_slot = [&](const Value& rows) {
+    return pack.frame_source.defined() ? ops::gather_repeated_rows(tape, rows, pack.frame_source) : rows;
+  };
+  const Value fixed = projections_.static_query(tape, pack.encoder_slots);
   const bool coarse_only = request.mode == "coarse_only";
   VisualCache cache;
   Value coarse;
-  if (appends_coarse_queries(tape) && !(coarse_only && maps)) {
+  const bool appended = appends_coarse_queries(tape) && !(coarse_only && maps);
+  if (appended) {
     auto both = encoder_.encode_and_attend(tape, ops, pack.frames, projections_.project_query(tape, ops, fixed),
                                            own.appended, encode_options());
     request.end_phase("vision", "coarse");
@@ -162,7 +169,14 @@ VisualTokens FoveatedConnector::encode(Tape& tape, Operations& ops, const Pack& 
     request.end_phase("vision", "coarse");
     coarse = attend_frames(tape, ops, fixed, cache, coarse_only ? maps : nullptr);
   }
-  if (coarse_only) return seen(coarse, coarse, fixed);
+  coarse = for_each_slot(coarse);
+  if (coarse_only) {
+    VisualTokens tokens = seen(coarse, coarse, for_each_slot(fixed));
+    if (maps && pack.frame_source.defined()) tokens.attention = tokens.attention.index_select(0, pack.frame_source);
+    return tokens;
+  }
+  cache.queries = appended ? own.appended_fine_queries : own.fine_queries;
+  cache.shared = {pack.frame_source, pack.encoder_slots};
   std::array<ops::SharedGradientPass, 2> passes;
   if (shares_products(tape, ops, pack)) passes = ops::SharedGradientPass::make_pair(pack.sequence.tokens.size(0));
   Value previous_tokens = coarse;
@@ -185,12 +199,18 @@ VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& 
   const FoveatedMaps own(pack.maps);
   const VisualCache cache = encoder_.encode(tape, ops, pack.frames, pack.patches, own.queries, encode_options());
   request.end_phase("vision", nullptr);
-  VisualTokens seen = allocate_visual_tokens(ops, pack.frames.size(0));
+  VisualTokens seen = allocate_visual_tokens(ops, pack.frame_slots);
+  std::vector<int64_t> sources(static_cast<size_t>(pack.frame_slots)); // the encoded frame of each
+  std::iota(sources.begin(), sources.end(), int64_t{0});
+  if (pack.frame_source.defined()) {
+    const at::Tensor on_host = pack.frame_source.cpu();
+    sources.assign(on_host.const_data_ptr<int64_t>(), on_host.const_data_ptr<int64_t>() + on_host.numel());
+  }
   const Videos videos = videos_of(own.videos);
   KvPages kv_pages = parts_.decoder.make_kv_pages(ops, 1 + std::ssize(videos) * pages_of(own.videos.max_length),
                                                   autoregressive_page_rows);
   for (int64_t index = 0; index < own.videos.max_length; ++index)
-    decode_frames_autoregressive(ops, cache, videos, index, kv_pages, seen, request.outputs);
+    decode_frames_autoregressive(ops, cache, sources, videos, index, kv_pages, seen, request.outputs);
   return seen;
 }
 
@@ -203,11 +223,12 @@ Value FoveatedConnector::next_queries(Tape& tape, Operations& ops, const Value& 
 
 // Frame `index` of every video that has so many. Its query is in `seen` already, unless it is a first one; that of the
 // next frame, which the decoder makes, is added.
-void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, const Videos& videos,
+void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const VisualCache& cache,
+                                                     const std::vector<int64_t>& sources, const Videos& videos,
                                                      int64_t index, KvPages& kv_pages, VisualTokens& seen,
                                                      EncodeOutputs outputs) const {
   Tape no_grad(Tape::Mode::forward_only);
-  std::vector<int64_t> frames, next, has_next;
+  std::vector<int64_t> frames, encoded, next, has_next;
   PassRows rows(kv_pages.page_rows);
   for (size_t i = 0; i < videos.size(); ++i) {
     const int64_t frame = videos[i].begin + index;
@@ -217,6 +238,7 @@ void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const Visu
       next.push_back(frame + 1);
     }
     frames.push_back(frame);
+    encoded.push_back(sources[static_cast<size_t>(frame)]);
     rows.begin_sequence(pages_of_video(kv_pages, static_cast<int64_t>(i), std::ssize(videos), index));
     rows.append(0, index);
   }
@@ -227,7 +249,7 @@ void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const Visu
   const int64_t count = std::ssize(frames);
   const at::Tensor places = on_device(frames);
   if (index == 0) seen.queries.data.index_copy_(0, places, projections_.first_query(no_grad).data.expand({count, -1}));
-  const VisualCache chosen = frames_of(cache, frames);
+  const VisualCache chosen = frames_of(cache, encoded);
   const int64_t padded = chosen.queries.cu_seqlens.size(0) - 1;
   frames.resize(static_cast<size_t>(padded), frames.front());
   AttentionMaps maps;
@@ -271,20 +293,20 @@ double FoveatedConnector::flops(const FlopsRequest& request) const {
   const int64_t query = settings_.query_dim, width = parts_.encoder.width(), decoder = parts_.decoder.width();
   const ForwardFlops projections{
       product_flops(query, width) + product_flops(width, width) + product_flops(width, decoder), 0};
-  const auto attend_all = [&](const TrainedParts& of, bool inputs) {
-    return work.frames * encoder_.attend_flops(tokens, settings_.shallow(), of.vision, inputs) +
-           with_backward(projections * work.frames, of.connector, inputs);
+  const auto attend = [&](double frames, const TrainedParts& of, bool inputs) {
+    return frames * encoder_.attend_flops(tokens, settings_.shallow(), of.vision, inputs) +
+           with_backward(projections * frames, of.connector, inputs);
   };
   const auto make_queries = [&](const TrainedParts& of, bool inputs) {
     return parts_.decoder.flops(work.frames, work.frame_pairs, of.decoder, inputs) +
            with_backward(ForwardFlops{product_flops(decoder, query), 0} * work.frames, of.connector, inputs);
   };
   const bool any = trained.any(); // a gradient goes all the way back to the queries
-  const double fine = work.frames * encoder_.encode_flops(tokens, trained.vision) + make_queries(trained, any) +
-                      attend_all(trained, any);
+  const double fine = work.encoded_frames * encoder_.encode_flops(tokens, trained.vision) + make_queries(trained, any) +
+                      attend(work.frames, trained, any);
   if (mode == "refined") // the static query's tokens, the first queries and what they read: without a gradient
-    return fine + 2 * attend_all({}, false) + make_queries({}, false);
-  return fine + attend_all(trained, any);
+    return fine + attend(work.encoded_frames, {}, false) + attend(work.frames, {}, false) + make_queries({}, false);
+  return fine + attend(work.encoded_frames, trained, any);
 }
 
 } // namespace

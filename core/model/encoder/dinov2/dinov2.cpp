@@ -143,7 +143,7 @@ void Dinov2::attend_layer(Tape& tape, Operations& ops, size_t index, QueryStream
   const auto& [keys, values] = cache.layers[index];
   const Value q =
       ops.linear(tape, normed(tape, ops, stream, layer.before_attention), layer.query.weight, layer.query.bias);
-  if (maps) maps->add(q.data, keys, cache.tokens.max_length, head_dim_);
+  if (maps) maps->add(q.data, keys, cache.tokens.max_length, head_dim_, 1, cache.shared);
   const Value attended_rows =
       ops.attention(tape, {q, 0, heads}, keys, values, cache.queries, cache.tokens, {head_dim_});
   const auto& folded_layer = cache.folded[index];
