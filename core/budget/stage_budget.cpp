@@ -66,7 +66,7 @@ std::string chosen_text(const ChosenPack& chosen) {
 int64_t packs_in_flight(const plan::Plan& plan, int64_t frames) {
   constexpr int64_t most_packs = 32;                 // that the loader has under way
   if (plan.model.connector->reads_bytes()) return 0; // texts are not held apart
-  const int64_t size = plan.model.image_size, bytes = frames * 3 * size * size * static_cast<int64_t>(sizeof(float));
+  const int64_t size = plan.model.image_size, bytes = frames * 3 * size * size;
   return bytes > 0 ? bytes * std::min((plan.loader.memory_mib << 20) / bytes, most_packs) : 0;
 }
 

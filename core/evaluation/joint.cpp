@@ -17,9 +17,9 @@ std::vector<model::Sample> with_candidates(const SampleSet& set, const HostPack&
                                            const std::vector<const JointAnswer*>& candidates, feed::Repeats repeats) {
   const plan::Mix mix = set.settings().data.for_decoder(decoder);
   const QuestionEncoder questions(set.tokenizer(decoder), mix.questions.value_or(plan::QuestionForm()));
-  auto samples = feed::model_samples(
-      pack, set.image_size(), [](const SampleText& text) { return std::vector<bool>(text.ids.size()); },
-      feed::Texts::share_frames, repeats);
+  auto samples = feed::model_samples(pack, set.image_size(),
+                                     [](const SampleText& text) { return std::vector<bool>(text.ids.size()); },
+                                     {feed::Texts::share_frames, repeats});
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto prompt = PromptAndAnswer(pack.samples[i].sample->texts.front()).prompt;
     samples[i].texts.clear();

@@ -116,10 +116,10 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& of_all, const model:
   const bool one_text =
       !set.settings().data.documents && measure != plan::Measure::choice && measure != plan::Measure::preference;
   ScoredPack scored_pack;
-  scored_pack.samples = feed::model_samples(
-      loaded, set.image_size(),
-      [&](const SampleText& text) { return of_bytes ? text_of(text, tokenizer) : answer_of(text); },
-      feed::Texts::share_frames, repeats_of(whole));
+  scored_pack.samples =
+      feed::model_samples(loaded, set.image_size(),
+                          [&](const SampleText& text) { return of_bytes ? text_of(text, tokenizer) : answer_of(text); },
+                          {feed::Texts::share_frames, repeats_of(whole)});
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
     auto& texts = scored_pack.samples[i].texts;

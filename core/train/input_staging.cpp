@@ -82,10 +82,10 @@ objective::PassInputs on_device(BuiltPass built, at::Device device) {
   for (at::Tensor* tensor : small_tensors(in))
     if (tensor->defined()) *tensor = tensor->to(device);
   if (built.frames.frames.defined()) {
-    auto shape = built.frames.frames.sizes().vec();
-    shape[0] = in.pack.encoder_slots;
-    in.pack.frames = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
-    built.frames.copy_to(in.pack.frames);
+    in.pack.frames =
+        at::empty(built.frames.shape_of(in.pack.encoder_slots), at::TensorOptions(device).dtype(at::kFloat));
+    const auto* bytes = device.is_cpu() ? nullptr : built.frames.normalization;
+    built.frames.copy_to(in.pack.frames, bytes ? feed::table_on(device, *bytes) : at::Tensor());
   }
   return std::move(in);
 }
@@ -111,22 +111,21 @@ void InputStaging::stage(BuiltPass built, std::shared_ptr<std::byte> memory, Sta
   if (built.frames.frames.defined()) copy_frames(built.frames, std::move(memory), place.inputs.pack.frames);
 }
 
-at::Tensor InputStaging::allocate_frames() const {
-  return at::empty(max_frames_, at::TensorOptions(device_).dtype(at::kFloat));
-}
-
 // The first slots of those that all packs share.
 at::Tensor InputStaging::frame_slots(int64_t count) {
-  if (!slots_.defined()) slots_ = allocate_frames();
+  if (!slots_.defined()) slots_ = at::empty(max_frames_, at::TensorOptions(device_).dtype(at::kFloat));
   return slots_.narrow(0, 0, count);
 }
 
 // Into the first of `slots`; the others become zero. A repeated frame travels once.
 void InputStaging::copy_frames(const feed::HostFrames& frames, std::shared_ptr<std::byte> memory,
                                const at::Tensor& slots) {
+  if (frames.normalization && !table_.defined()) table_ = feed::table_on(device_, *frames.normalization);
   if (overlap_) {
     if (!incoming_.defined()) {
-      incoming_ = allocate_frames();
+      auto shape = frames.frames.sizes().vec();
+      shape[0] = max_frames_[0];
+      incoming_ = at::empty(shape, frames.frames.options().device(device_));
       free_ = runtime_.record_event(); // work that is under way may still use that memory
     }
     if (copied_) copied_->wait(); // long ago, where packs are computed one after the other
@@ -134,10 +133,10 @@ void InputStaging::copy_frames(const feed::HostFrames& frames, std::shared_ptr<s
     const at::Tensor from = frames.frames, target = incoming_.narrow(0, 0, from.size(0));
     copied_ = runtime_.copy_on_prefetch_stream(*free_, [target, from] { target.copy_(from, true); });
     runtime_.wait_event(*copied_);
-    feed::HostFrames{target, frames.copies}.copy_to(slots);
+    feed::HostFrames{target, frames.copies, frames.normalization}.copy_to(slots, table_);
     free_ = runtime_.record_event();
   } else {
-    frames.copy_to(slots);
+    frames.copy_to(slots, table_);
   }
 }
 

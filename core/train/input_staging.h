@@ -43,13 +43,13 @@ class InputStaging {
  private:
   at::Tensor frame_slots(int64_t count);
   void copy_frames(const feed::HostFrames& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots);
-  at::Tensor allocate_frames() const;
 
   device::Runtime& runtime_;
   at::Device device_;
   std::vector<int64_t> max_frames_;
   bool overlap_;
   at::Tensor slots_, incoming_;           // what passes read; what copies write
+  at::Tensor table_;                      // the values of bytes, on the device
   std::shared_ptr<device::Event> free_;   // from here on incoming_ may be written
   std::shared_ptr<device::Event> copied_; // from here on memory_ may be released
   std::shared_ptr<std::byte> memory_;

@@ -173,7 +173,7 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   BuiltPass built;
   const feed::Repeats repeats = repeats_of(host);
   const auto samples = feed::model_samples(
-      host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_, repeats);
+      host, image_size_, [this](const SampleText& text) { return predicted(text); }, {texts_, repeats, false});
   const auto used = model::Capacity::of(samples, reader_.rows_per_frame), capacity = padded(used);
   built.used_rows = used.rows;
   built.all_rows = capacity.rows;

@@ -122,8 +122,9 @@ class StepMemory::Step {
     const int64_t image = plan_.model.image_size;
     if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image);
         pixels > 0 && visual.max_bytes == 0) {
-      pack_.host.buffer = reserve_frames(pixels * sizeof(float));
-      pack_.host.frames = {reinterpret_cast<const float*>(pack_.host.buffer.get()), pixels};
+      pack_.host.buffer = reserve_frames(pixels);
+      pack_.host.pixels = {reinterpret_cast<const uint8_t*>(pack_.host.buffer.get()), pixels};
+      pack_.host.normalization = &imagenet_normalization();
     }
     counts_ = counts_of(stage_, pack_.samples);
     order_.emplace(Order::once({counts_.samples}));
@@ -132,7 +133,7 @@ class StepMemory::Step {
     computer_.emplace(plan_, stage_, *model_.model, *memory.operations_, most, std::move(frozen));
     // On a GPU, the next pack's frames arrive while this one's are read.
     if (memory.device_ == budget::Device::cuda && plan_.speed.overlap_copies && most.frames > 0 && most.bytes == 0)
-      incoming_ = at::empty({most.frames, 3, image, image}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+      incoming_ = at::empty({most.frames, image, image, 3}, at::TensorOptions(at::kMeta).dtype(at::kByte));
     if (stage_.quantization_aware)
       quantized_ = std::make_unique<QuantizedWeights>(plan_, memory.registry_, model_.model->parameters(), at::kMeta);
     if (quantized_) quantized_->quantize();

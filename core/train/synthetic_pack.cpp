@@ -64,10 +64,11 @@ SyntheticPack make_synthetic_pack(const plan::Stage& stage, const plan::VisualRo
   SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabularies);
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
   if (pixels == 0 || visual_rows.max_bytes > 0) return made;
-  made.host.buffer = allocate(pixels * sizeof(float));
-  auto* values = reinterpret_cast<float*>(made.host.buffer.get());
-  for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<float>(i % 31) / 15 - 1;
-  made.host.frames = {values, pixels};
+  made.host.buffer = allocate(pixels);
+  auto* values = reinterpret_cast<uint8_t*>(made.host.buffer.get());
+  for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<uint8_t>(i % 31 * 8);
+  made.host.pixels = {values, pixels};
+  made.host.normalization = &imagenet_normalization();
   return made;
 }
 

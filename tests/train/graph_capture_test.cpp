@@ -5,6 +5,9 @@
 #include "small_run.h"
 #include "train/input_staging.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -81,6 +84,38 @@ TEST_F(Staging, RepeatedFramesTravelOnceAndFillTheirSlots) {
   expect_slots(4, {5, 5, 5, 0});
   stage(2, 6, 4, {1, 2});
   expect_slots(4, {6, 6, 6, 0});
+}
+
+// Every byte in every channel, more frames than are normalised at once, by tensor operations and by the host's loop.
+TEST(Pixels, HaveTheValuesOfTheHostsNormalization) {
+  NormalizationTable table = imagenet_normalization();
+  table[1][7] = -0.0F, table[2][9] = 1e-42F;
+  at::Tensor pixels =
+      at::arange(20 * 16 * 16 * 3, at::kLong).mul(37).remainder(256).to(at::kByte).view({20, 16, 16, 3});
+  at::Tensor on_device = at::empty({20, 3, 16, 16}, at::kFloat), on_host = at::empty_like(on_device);
+  feed::normalise(pixels, feed::table_on(at::kCPU, table), on_device);
+  feed::HostFrames{pixels, {}, &table}.copy_to(on_host);
+  EXPECT_TRUE(at::equal(on_device.view(at::kInt), on_host.view(at::kInt)));
+  for (const int64_t frame : {0, 15, 16, 19})
+    for (int64_t channel = 0; channel < 3; ++channel)
+      EXPECT_EQ(on_host[frame][channel][3][5].item<float>(),
+                table[static_cast<size_t>(channel)][pixels[frame][3][5][channel].item<uint8_t>()]);
+}
+
+TEST_F(Staging, BytesAreNormalisedInTheirSlots) {
+  const NormalizationTable& table = imagenet_normalization();
+  for (const float byte : {3.0F, 200.0F}) {
+    BuiltPass built;
+    built.frames = {at::full({2, 1, 1, 3}, byte, at::kByte), {1, 2}, &table};
+    built.inputs.pack.encoder_slots = 4;
+    built.inputs.frame_shares = at::zeros({4}, at::kDouble);
+    staging.stage(std::move(built), nullptr, places[4]);
+    const at::Tensor& frames = places.at(4).inputs.pack.frames;
+    for (int64_t channel = 0; channel < 3; ++channel)
+      for (int64_t slot = 0; slot < 4; ++slot)
+        EXPECT_EQ(frames[slot][channel].item<float>(),
+                  slot == 3 ? 0 : table[static_cast<size_t>(channel)][static_cast<size_t>(byte)]);
+  }
 }
 
 TEST_F(Staging, SmallTensorsKeepTheMemoryOfTheirShapes) {
@@ -160,7 +195,7 @@ TEST_F(TrainWithGraphs, BadStepsAreReportedInTheSameLines) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     Faults faults;
     faults.before_pack = [&](const std::string& stage, int64_t step, HostPack& pack) {
-      if (stage == "align" && step == 2 && pack.frame_count > 0) *reinterpret_cast<float*>(pack.buffer.get()) = nan;
+      if (stage == "align" && step == 2) pack.normalization = &not_a_number();
       if (stage == "align" && step == 7 && pack.samples.size() > 4) throw std::bad_alloc();
     };
     faults.before_step = [&](const std::string& stage, int64_t step, model::Parameters& parameters) {

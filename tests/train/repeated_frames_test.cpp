@@ -47,7 +47,7 @@ TEST_F(RepeatedFrames, LieInAPackOnce) {
       ++(sample.copies == 1 ? videos : images);
     }
     EXPECT_EQ(loaded->pack.frame_count, frames);
-    EXPECT_EQ(loaded->pack.frames.size(), static_cast<size_t>(frames * 3 * 16 * 16));
+    EXPECT_EQ(loaded->pack.pixels.size(), static_cast<size_t>(frames * 3 * 16 * 16));
   }
   EXPECT_GT(images, videos);
   EXPECT_GT(videos, 0);

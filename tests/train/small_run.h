@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/scratch_folder.h"
 #include "base/text.h"
+#include "data/media/normalise.h"
 #include "model/weights/resolve_model.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
+#include <limits>
 
 namespace fvlm::train {
 
@@ -58,6 +60,16 @@ class SmallRun : public testing::Test {
   TrainReport run(const std::string& name, const std::vector<std::string>& sets = {}, TrainRequest request = {}) {
     request.folder = folder(name);
     return train(resolved(sets), request, registry_);
+  }
+
+  // What a damaged pack's pixels become.
+  static const NormalizationTable& not_a_number() {
+    static const NormalizationTable table = [] {
+      NormalizationTable values;
+      for (auto& channel : values) channel.fill(std::numeric_limits<float>::quiet_NaN());
+      return values;
+    }();
+    return table;
   }
 
   // Every file of a checkpoint with its content.

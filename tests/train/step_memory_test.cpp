@@ -76,7 +76,7 @@ TEST(StageBudget, of_bfloat16_has_masters_and_half_the_activations) {
 TEST(StageBudget, of_a_gpu_has_the_next_packs_frames_too) {
   plan::Plan apart = plan();
   apart.speed.overlap_copies = false;
-  const int64_t frames = 32 * 3 * 56 * 56 * 4;
+  const int64_t frames = 32 * 3 * 56 * 56; // bytes
   EXPECT_EQ(amount(budget_of(plan(), Device::cuda), Item::pack),
             amount(budget_of(apart, Device::cuda), Item::pack) + frames);
   EXPECT_EQ(amount(budget_of(plan()), Item::pack), amount(budget_of(apart), Item::pack)) << "a CPU reads them in place";

@@ -1,6 +1,7 @@
 // train_probe RECIPE DATA OUT PLUGINS: trains, and writes what the oracle needs to repeat it: OUT/start, the initial
 // model, and OUT/batches/STAGE-STEP.safetensors, each step's samples as a batch of `trace`.
 #include "base/error.h"
+#include "feed/model_samples.h"
 #include "model/loading.h"
 #include "objective/labels.h"
 #include "ops/reference.h"
@@ -9,7 +10,7 @@
 #include "train/run.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -48,8 +49,8 @@ void write_batch(const fs::path& file, const HostPack& pack, const plan::Stage& 
   first.put(stage.needs_pairs() ? "chosen_" : "", batch);
   if (stage.needs_pairs()) second.put("rejected_", batch);
   batch["frame_counts"] = at::tensor(counts, at::kLong);
-  batch["frames"] =
-      at::from_blob(const_cast<float*>(pack.frames.data()), {pack.frame_count, 3, size, size}, at::kFloat);
+  batch["frames"] = at::empty({pack.frame_count, 3, size, size}, at::kFloat);
+  feed::frames_of(pack, size).copy_to(batch["frames"]);
   model::write_tensors(file, batch);
 }
 

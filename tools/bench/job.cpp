@@ -63,7 +63,7 @@ void repeat_images(train::SyntheticPack& pack, int64_t elements) {
     pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
   }
   pack.host.frame_count = images;
-  pack.host.frames = pack.host.frames.first(static_cast<size_t>(images * elements));
+  pack.host.pixels = pack.host.pixels.first(static_cast<size_t>(images * elements));
 }
 
 } // namespace

@@ -37,6 +37,7 @@ class FramePreparation {
   // The tiles that an image will be cut into, from the head of its file.
   ImageLayout layout(std::span<const std::byte> file) const;
 
+  const NormalizationTable& normalization() const { return table_; }
   void normalise(std::span<const uint8_t> hwc, std::span<float> chw) const { fvlm::normalise(hwc, chw, table_); }
   void denormalise(std::span<const float> chw, std::span<uint8_t> hwc) const { fvlm::denormalise(chw, hwc, table_); }
 

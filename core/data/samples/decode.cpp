@@ -9,15 +9,28 @@
 
 namespace fvlm {
 void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<float> frames) const {
-  auto frame = static_cast<size_t>(3 * frames_.image_size() * frames_.image_size()),
-       wanted = static_cast<size_t>(sample.distinct_frames()) * frame;
-  if (frames.size() != wanted)
+  put_frames(shard, sample, frames.size(), [&](std::span<const uint8_t> pixels, size_t begin) {
+    frames_.normalise(pixels, frames.subspan(begin, pixels.size()));
+  });
+}
+
+void SampleReader::decode_pixels(const Shard& shard, const Sample& sample, std::span<uint8_t> frames) const {
+  put_frames(shard, sample, frames.size(), [&](std::span<const uint8_t> pixels, size_t begin) {
+    std::copy(pixels.begin(), pixels.end(), frames.begin() + static_cast<ptrdiff_t>(begin));
+  });
+}
+
+// `elements`: what there is room for.
+void SampleReader::put_frames(const Shard& shard, const Sample& sample, size_t elements, const PutFrame& put) const {
+  const auto frame = static_cast<size_t>(3 * frames_.image_size() * frames_.image_size()),
+             wanted = static_cast<size_t>(sample.distinct_frames()) * frame;
+  if (elements != wanted)
     throw Error(ErrorKind::internal,
-                fmt::format("{} floats for the {} of {} frames", frames.size(), wanted, sample.distinct_frames()));
+                fmt::format("{} values for the {} of {} frames", elements, wanted, sample.distinct_frames()));
   size_t end = 0;
   each_frame(shard, sample, [&](std::span<const uint8_t> pixels) {
     if (end == wanted) broken("its images have more tiles than their headers say");
-    frames_.normalise(pixels, frames.subspan(end, frame));
+    put(pixels, end);
     end += frame;
   });
   if (end < wanted) broken("its images have fewer tiles than their headers say");

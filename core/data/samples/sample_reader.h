@@ -38,6 +38,9 @@ class SampleReader {
   // Writes [sample.distinct_frames(), 3, H, W] floats, normalised; not of a sample with bytes. Errors as above.
   // [any thread]
   void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
+  // The same before normalization, [sample.distinct_frames(), H, W, 3], and the values that normalization gives them.
+  void decode_pixels(const Shard& shard, const Sample& sample, std::span<uint8_t> frames) const;
+  const NormalizationTable& normalization() const { return frames_.normalization(); }
 
   // Calls `take` for each frame before normalization, as bytes [H, W, 3]; only once for a single
   // image that is repeated. Errors as above. [any thread]
@@ -61,6 +64,8 @@ class SampleReader {
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
   void time_video(const Shard& shard, Sample& sample) const;
 
+  using PutFrame = std::function<void(std::span<const uint8_t> pixels, size_t begin)>;
+  void put_frames(const Shard& shard, const Sample& sample, size_t elements, const PutFrame& put) const;
   void decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
   void decode_video(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
   void copy_pixels(const Shard& shard, const Sample& sample, const TakeFrame& take) const;

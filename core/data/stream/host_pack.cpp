@@ -33,6 +33,7 @@ uint64_t HostPack::hash() const {
     }
   }
   hash.update(std::as_bytes(frames));
+  hash.update(pixels.empty() ? std::span<const std::byte>() : std::as_bytes(pixels));
   return hash.value();
 }
 

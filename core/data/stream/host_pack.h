@@ -1,6 +1,7 @@
 // A pack in host memory as the loader delivers it: samples with their tokens, and all frames in one buffer, where an
 // image that is repeated stands once.
 #pragma once
+#include "data/media/normalise.h"
 #include "data/samples/sample.h"
 #include "data/stream/cursor.h"
 
@@ -20,7 +21,9 @@ struct PackedSample {
 struct HostPack {
   std::vector<PackedSample> samples; // in the order of their positions
   int64_t frame_count = 0;           // in its memory
-  std::span<const float> frames;     // [frame_count, 3, H, W], normalised
+  std::span<const float> frames;     // [frame_count, 3, H, W], normalised; or empty, where they are `pixels`:
+  std::span<const uint8_t> pixels;   // [frame_count, H, W, 3] before normalization,
+  const NormalizationTable* normalization = nullptr; // and the values that it gives them
   std::shared_ptr<std::byte> buffer; // what holds them; goes back to the loader with the last copy of this
 
   // How many decoders read the pack, and the pack as one of them reads it.

@@ -88,7 +88,7 @@ class DataLoader::Pipeline {
 
  private:
   size_t bytes_of(int64_t frames) const {
-    return static_cast<size_t>(frames * source_.frame_elements()) * sizeof(float);
+    return static_cast<size_t>(frames * source_.frame_elements()) * (source_.normalization() ? 1 : sizeof(float));
   }
 
   void run() {
@@ -159,11 +159,12 @@ class DataLoader::Pipeline {
     std::string reason;
     std::exception_ptr failure;
     try {
-      if (measured.sample->frames > 0 && elements > 0)
-        source_.decode(measured.drawn, *measured.sample,
-                       {reinterpret_cast<float*>(pending.buffer.get()) +
-                            static_cast<size_t>(pending.first_frames[index]) * elements,
-                        static_cast<size_t>(measured.sample->distinct_frames()) * elements});
+      const auto count = static_cast<size_t>(measured.sample->distinct_frames()) * elements;
+      std::byte* const memory = pending.buffer.get() + bytes_of(pending.first_frames[index]);
+      if (count > 0 && source_.normalization())
+        source_.decode_pixels(measured.drawn, *measured.sample, {reinterpret_cast<uint8_t*>(memory), count});
+      else if (count > 0)
+        source_.decode(measured.drawn, *measured.sample, {reinterpret_cast<float*>(memory), count});
     } catch (const ReadError&) {
       failure = std::current_exception();
     } catch (const Error& error) {
@@ -197,30 +198,35 @@ class DataLoader::Pipeline {
 namespace {} // namespace
 
 // Moves the frames of the remaining samples together, over those of samples that could not be decoded.
-HostPack DataLoader::compact(PendingPack& pending, int64_t frame_elements) {
+HostPack DataLoader::compact(PendingPack& pending) const {
   std::vector<bool> out(pending.samples.size());
   for (const auto& [index, reason] : pending.failed) out[index] = true;
   HostPack pack;
-  auto* frames = reinterpret_cast<float*>(pending.buffer.get());
+  std::byte* const frames = pending.buffer.get();
+  const int64_t bytes = frame_elements_ * static_cast<int64_t>(normalization_ ? 1 : sizeof(float));
   for (size_t i = 0; i < pending.samples.size(); ++i) {
     if (out[i]) continue;
     MeasuredSample& measured = pending.samples[i];
     const int64_t count = measured.sample->distinct_frames();
     if (count > 0 && pack.frame_count != pending.first_frames[i])
-      std::copy_n(frames + pending.first_frames[i] * frame_elements, count * frame_elements,
-                  frames + pack.frame_count * frame_elements);
+      std::copy_n(frames + pending.first_frames[i] * bytes, count * bytes, frames + pack.frame_count * bytes);
     pack.samples.push_back({measured.drawn.position, std::move(measured.sample), pack.frame_count});
     pack.frame_count += count;
   }
-  pack.frames = {frames, static_cast<size_t>(pack.frame_count * frame_elements)};
+  const auto elements = static_cast<size_t>(pack.frame_count * frame_elements_);
+  if (normalization_)
+    pack.pixels = {reinterpret_cast<const uint8_t*>(frames), elements};
+  else
+    pack.frames = {reinterpret_cast<const float*>(frames), elements};
+  pack.normalization = normalization_;
   pack.buffer = std::move(pending.buffer);
   return pack;
 }
 
 DataLoader::DataLoader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
                        const DataLoaderOptions& options, Cursor start)
-    : frame_elements_(source.frame_elements()), rank_(options.rank), ranks_(plan.ranks),
-      quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
+    : frame_elements_(source.frame_elements()), normalization_(source.normalization()), rank_(options.rank),
+      ranks_(plan.ranks), quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
   if (rank_ == 0) // the others find the same
     for (const auto& skipped : source.damage()) quarantine_.add(skipped);
@@ -236,13 +242,8 @@ std::optional<LoadedPack> DataLoader::next() {
     if (!skips(*pending)) break;
   }
   if (!pending) return {};
-  return LoadedPack{compact(*pending, frame_elements_),
-                    pending->step,
-                    pending->last,
-                    pending->most_packs,
-                    pending->after,
-                    failed_decodes_,
-                    pending->of_step};
+  return LoadedPack{compact(*pending), pending->step,   pending->last,   pending->most_packs,
+                    pending->after,    failed_decodes_, pending->of_step};
 }
 
 // All ranks must take the same steps, and no rank knows which samples failed on another.

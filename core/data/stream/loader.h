@@ -46,12 +46,14 @@ class DataLoader {
   class Pipeline;     // the worker threads and their shared state
   struct PendingPack; // a pack that is being decoded
   void record(PendingPack& pending);
-  static HostPack compact(PendingPack& pending, int64_t frame_elements);
+  HostPack compact(PendingPack& pending) const;
 
   void count_unusable(const PendingPack& pending);
   bool skips(const PendingPack& pending);
 
-  int64_t frame_elements_, rank_, ranks_;
+  int64_t frame_elements_;
+  const NormalizationTable* normalization_; // of frames that are bytes
+  int64_t rank_, ranks_;
   std::unique_ptr<Pipeline> pipeline_;
   Quarantine quarantine_;
   int64_t failed_decodes_ = 0;

@@ -80,6 +80,11 @@ void MixSamples::decode(const DrawnSample& drawn, const Sample& sample, std::spa
   reader_.decode(*shards.shard(shards.locate(drawn.sample)), sample, frames);
 }
 
+void MixSamples::decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const {
+  const ShardSet& shards = sources_[drawn.source];
+  reader_.decode_pixels(*shards.shard(shards.locate(drawn.sample)), sample, frames);
+}
+
 std::string MixSamples::place(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
   return shards.path(shards.locate(drawn.sample).shard);

@@ -35,6 +35,8 @@ class MixSamples : public SampleSource {
   int64_t frame_elements() const override { return frame_elements_; }
   Sample measure(const DrawnSample& drawn) const override;
   void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
+  const NormalizationTable* normalization() const override { return &reader_.normalization(); }
+  void decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const override;
   std::string place(const DrawnSample& drawn) const override;
   std::string key(const DrawnSample& drawn) const override;
   std::vector<SkippedSample> damage() const override;

@@ -1,5 +1,6 @@
 // The interface of a data set to the stream: a sample is measured first and decoded when its pack is known.
 #pragma once
+#include "data/media/normalise.h"
 #include "data/samples/sample.h"
 #include "data/stream/order.h"
 #include "data/stream/quarantine.h"
@@ -22,6 +23,10 @@ class SampleSource {
   // Throws ReadError for a failing disk, another Error for a broken sample. [any thread]
   virtual Sample measure(const DrawnSample& drawn) const = 0;
   virtual void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const = 0;
+  // Frames before normalization, bytes [frames, H, W, 3], of a source whose frames are such, and the values of these
+  // bytes for the model, which live as long as the source. Null: decode() alone is there.
+  virtual const NormalizationTable* normalization() const { return nullptr; }
+  virtual void decode_pixels(const DrawnSample&, const Sample&, std::span<uint8_t>) const {}
 
   // For messages: the shard, and the key of the sample if it can be read. [any thread]
   virtual std::string place(const DrawnSample& drawn) const = 0;

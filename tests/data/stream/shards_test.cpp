@@ -48,8 +48,8 @@ TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
       EXPECT_NE(number % 7, 3);
       EXPECT_NE(number % 11, 5);
       EXPECT_EQ(packed.sample->frames, 1 + number % 3);
-      const float red = loaded->pack.frames[static_cast<size_t>(packed.first_frame * 3 * image_size * image_size)];
-      EXPECT_NEAR((red * 0.229f + 0.485f) * 255, number, 0.01);
+      EXPECT_EQ(loaded->pack.pixels[static_cast<size_t>(packed.first_frame * 3 * image_size * image_size)], number);
+      EXPECT_EQ((*loaded->pack.normalization)[0], imagenet_normalization()[0]);
       EXPECT_THAT(reported(packed.sample->texts[0]), testing::HasSubstr(fmt::format("number {}", number)));
       observed.insert(packed.sample->key);
     }
