@@ -133,7 +133,7 @@ model::Capacity PassBuilder::padded(const model::Capacity& used) const {
   model::Capacity capacity = max_;
   const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_.frames);
   capacity.frames = padded_frames(std::max(used.frames, min_frames));
-  capacity.encoder_frames = padded_encoder_frames(used.encoder_frames);
+  capacity.encoder_frames = encoder_slots(used.encoder_frames, capacity.frames);
   capacity.bytes = model::size_class(std::max(used.bytes, std::min(min_frames, max_.bytes)), max_.bytes, classes);
   capacity.rows = model::size_class(used.rows, max_.rows, classes);
   if (context_.are_several()) capacity.rows = model::divisible_rows(capacity.rows, context_);
@@ -146,9 +146,15 @@ int64_t PassBuilder::padded_frames(int64_t used) const {
   return model::size_class(used, max_.frames, classes_of(ops::real_device(options_.device()).is_cuda()));
 }
 
-// Half as many classes, as they multiply those of frames.
-int64_t PassBuilder::padded_encoder_frames(int64_t used) const {
-  return model::size_class(used, max_.frames, classes_of(ops::real_device(options_.device()).is_cuda()) / 2);
+// For so many frames that are encoded: some eighths of the frame slots, because their number multiplies the size
+// classes, of which a GPU captures each. More than six are all.
+int64_t PassBuilder::encoder_slots(int64_t encoded, int64_t slots) const {
+  const bool on_gpu = ops::real_device(options_.device()).is_cuda();
+  for (int64_t eighths = 1; eighths <= 6; ++eighths) {
+    if (on_gpu && (eighths == 3 || eighths == 5)) continue;
+    if (const int64_t some = (slots * eighths + 7) / 8; encoded <= some) return some;
+  }
+  return slots;
 }
 
 // Queries that share a frame cannot be deferred to the backward pass of the encoder's own attention, which costs memory
@@ -161,8 +167,8 @@ feed::Repeats PassBuilder::repeats_of(const HostPack& host) const {
     frames += times * packed.sample->frames;
     encoded += times * packed.sample->distinct_frames();
   }
-  return 4 * padded_encoder_frames(encoded) <= 3 * padded_frames(frames) ? feed::Repeats::share_encoding
-                                                                         : feed::Repeats::apart;
+  const int64_t slots = padded_frames(frames);
+  return encoder_slots(encoded, slots) < slots ? feed::Repeats::share_encoding : feed::Repeats::apart;
 }
 
 BuiltPass PassBuilder::build_to_read(const HostPack& host, size_t decoder) const {

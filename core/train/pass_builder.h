@@ -38,7 +38,7 @@ class PassBuilder {
   model::Capacity padded(const model::Capacity& used) const;
   feed::Repeats repeats_of(const HostPack& host) const;
   int64_t padded_frames(int64_t used) const;
-  int64_t padded_encoder_frames(int64_t used) const;
+  int64_t encoder_slots(int64_t encoded, int64_t slots) const;
   int64_t padded_labels(int64_t used, int64_t most) const;
   int64_t most_labels(const plan::ObjectiveTerm& term) const;
 
