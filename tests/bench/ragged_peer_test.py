@@ -60,7 +60,7 @@ class Stream(unittest.TestCase):
                        "noise": noise}, file)
             stream = peer.Stream(file, "cpu", torch.float32)
         batch = stream.batch([2, 0])
-        expected = torch.stack([noise[at : at + elements] for at in (9, 0, 5)]).view(3, 3, 2, 2)
+        expected = torch.stack([noise[at : at + elements] for at in (9, 0, 5)]).view(3, 2, 2, 3).permute(0, 3, 1, 2)
         self.assertTrue(torch.equal(batch["frames"], expected))
         self.assertEqual(batch["input_ids"].tolist(), [5, 0, 1])
         self.assertEqual(batch["frame_counts"].tolist(), [2, 1])

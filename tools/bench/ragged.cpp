@@ -14,7 +14,6 @@
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -176,13 +175,12 @@ class Stream {
       for (int64_t frame = 0; frame < sample.frames; ++frame)
         shifts.push_back(SyntheticStream::shift(drawn->sample, frame / sample.copies));
     }
-    auto* noise = const_cast<float*>(stream.noise().data()); // never written to
     model::write_tensors(file, {{"frame_counts", at::tensor(frames, at::kLong)},
                                 {"text_lengths", at::tensor(lengths, at::kLong)},
                                 {"input_ids", at::tensor(ids, at::kLong)},
                                 {"frame_shifts", at::tensor(shifts, at::kLong)},
                                 {"size", at::tensor({shape.frame}, at::kLong)},
-                                {"noise", at::from_blob(noise, {std::ssize(stream.noise())}, at::kFloat)}});
+                                {"noise", at::tensor(stream.noise())}});
   }
 
   void write_first(const HostPack& host, const RaggedReport::Row& row) const {
@@ -206,7 +204,7 @@ class Stream {
     // Includes a margin after the measured samples, so that the packer's window is full to the end.
     const SyntheticStream samples(wanted + 2 * batches.window, shape.frame, shape.vocabulary(), request_.seed);
     const Order order = Order::once(samples.sizes());
-    const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements()) * sizeof(float);
+    const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements());
     DataLoaderOptions options;
     options.workers = static_cast<int>(request_.workers);
     options.memory = packs_ahead * bytes;

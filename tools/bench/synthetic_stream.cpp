@@ -8,7 +8,7 @@
 namespace fvlm::bench {
 namespace {
 
-constexpr int64_t least_text = 24, frames_of_image = 8, different_frames = 61;
+constexpr int64_t least_text = 24, frames_of_image = 8, different_frames = 61, channels = 3;
 
 struct Lognormal {
   double median, sigma;
@@ -26,9 +26,9 @@ constexpr Lognormal frames_of_video{12, 0.8}, text_of_image{150, 0.8}, text_of_v
 SyntheticStream::SyntheticStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed)
     : samples_(samples), size_(size), vocabulary_(vocabulary), kinds_(seed, "kinds"), frames_(seed, "frames"),
       lengths_(seed, "lengths"), tokens_(seed, "tokens"),
-      noise_(static_cast<size_t>(frame_elements() + different_frames)) {
+      noise_(static_cast<size_t>(frame_elements() + channels * different_frames)) {
   const RandomStream pixels(seed, "pixels");
-  for (size_t i = 0; i < noise_.size(); ++i) noise_[i] = static_cast<float>(pixels.normal(i));
+  for (size_t i = 0; i < noise_.size(); ++i) noise_[i] = static_cast<uint8_t>(pixels.bits(i));
 }
 
 Sample SyntheticStream::measure(const DrawnSample& drawn) const {
@@ -53,13 +53,26 @@ Sample SyntheticStream::measure(const DrawnSample& drawn) const {
 }
 
 void SyntheticStream::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
+  const auto elements = static_cast<size_t>(frame_elements());
+  for (int64_t frame = 0; frame < sample.distinct_frames(); ++frame)
+    normalise(std::span(noise_).subspan(static_cast<size_t>(shift(drawn.sample, frame)), elements),
+              frames.subspan(static_cast<size_t>(frame) * elements, elements));
+}
+
+void SyntheticStream::decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const {
   const int64_t elements = frame_elements();
   for (int64_t frame = 0; frame < sample.distinct_frames(); ++frame)
     std::copy_n(noise_.begin() + shift(drawn.sample, frame), elements, frames.begin() + frame * elements);
 }
 
+std::vector<float> SyntheticStream::noise() const {
+  std::vector<float> values(noise_.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = imagenet_normalization()[i % channels][noise_[i]];
+  return values;
+}
+
 int64_t SyntheticStream::shift(int64_t sample, int64_t frame) {
-  return (sample * 7 + frame) % different_frames;
+  return channels * ((sample * 7 + frame) % different_frames);
 }
 
 std::string SyntheticStream::place(const DrawnSample&) const {

@@ -18,17 +18,19 @@ class SyntheticStream : public SampleSource {
   int64_t frame_elements() const override { return 3 * size_ * size_; }
   Sample measure(const DrawnSample& drawn) const override;
   void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
+  const NormalizationTable* normalization() const override { return &imagenet_normalization(); }
+  void decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const override;
   std::string place(const DrawnSample& drawn) const override;
   std::string key(const DrawnSample& drawn) const override;
 
-  // A frame is a slice of noise(), which starts at shift().
-  std::span<const float> noise() const { return noise_; }
+  // A frame, [H, W, 3], is a slice of noise(), which starts at shift(). Normalized.
+  std::vector<float> noise() const;
   static int64_t shift(int64_t sample, int64_t frame);
 
  private:
   int64_t samples_, size_, vocabulary_;
   RandomStream kinds_, frames_, lengths_, tokens_;
-  std::vector<float> noise_;
+  std::vector<uint8_t> noise_;
 };
 
 } // namespace fvlm::bench
