@@ -10,9 +10,10 @@ function(fvlm_cuda_architectures out asked)
       execute_process(COMMAND ${FVLM_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
         OUTPUT_VARIABLE capabilities ERROR_QUIET RESULT_VARIABLE failure)
       string(REGEX MATCHALL "[0-9]+[.][0-9]" capabilities "${capabilities}")
+      list(TRANSFORM capabilities REPLACE "[.]" "")
+      list(FILTER capabilities EXCLUDE REGEX "^[1-7].$") # the program refuses these
+      list(REMOVE_DUPLICATES capabilities)
       if(NOT failure AND capabilities)
-        list(REMOVE_DUPLICATES capabilities)
-        list(TRANSFORM capabilities REPLACE "[.]" "")
         list(TRANSFORM capabilities REPLACE "^90$" "90a")
         list(TRANSFORM capabilities APPEND "-real" OUTPUT_VARIABLE asked)
       endif()

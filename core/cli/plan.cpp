@@ -122,9 +122,8 @@ void print_budget(const plan::Plan& plan, const BudgetRequest& request, Registry
 
 int run_plan(Arguments arguments) {
   Options options(
-      "plan RECIPE [--all | --budget [--ranks N] [--memory-mib N] | --diff OTHER] [--device cpu|cuda] [--set "
-      "PATH=VALUE]\n"
-      "      [--arg NAME=VALUE] [--json]",
+      "plan RECIPE [--all | --budget [--ranks N] [--memory-mib N] | --diff OTHER] [--device cpu|cuda]\n"
+      "      [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
       "Print the plan that a recipe resolves to: what its author set, a summary of each stage, and the parameters\n"
       "that each trains. With --budget, estimate the memory that each needs.\n"
       "With --diff, print what differs; exit code 0: nothing, 1: something.",

@@ -129,8 +129,7 @@ Options train_options() {
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
       .value("memory-mib", "N",
              "memory for tensors: the limit of --find-batch, and of the stages whose packing.tokens is \"memory\"; "
-             "default: "
-             "what is free")
+             "default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
       .optional_value(
           "zero", "1|2",

@@ -327,15 +327,18 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
         .advise("use the template of a model that calls tools, or write the calls into the answers' text");
   jinja::Dict made;
   made.set("role", turn.role);
+  const auto with_fields = [&] {
+    if (turn.fields)
+      for (const auto& [key, value] : turn.fields->items()) made.set(key, marked_value(value));
+    return jinja::make_dict(std::move(made));
+  };
   if (!image_token_.empty() && turn.role == "user" && has_visual_mark(turn.text)) {
     made.set("content", content_with_marks(turn.text));
     return jinja::make_dict(std::move(made));
   }
   if (turn.images == 0 && takes_text_) {
     made.set("content", marked_text(turn));
-    if (turn.fields)
-      for (const auto& [key, value] : turn.fields->items()) made.set(key, marked_value(value));
-    return jinja::make_dict(std::move(made));
+    return with_fields();
   }
   std::vector<jinja::Value> parts;
   for (int i = 0; i < turn.images; ++i) {
@@ -348,9 +351,7 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
   text.set("text", marked_text(turn));
   parts.push_back(jinja::make_dict(std::move(text)));
   made.set("content", jinja::make_list(std::move(parts)));
-  if (turn.fields)
-    for (const auto& [key, value] : turn.fields->items()) made.set(key, marked_value(value));
-  return jinja::make_dict(std::move(made));
+  return with_fields();
 }
 
 ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, const Json* tools) const {

@@ -18,8 +18,7 @@ class StepMemory {
  public:
   // Of a run on `device`, which need not be there. On a CPU the registry's plugins are asked for what they need; on a
   // GPU a table of what the bundled plugins need takes their place. Nothing else may use the device meanwhile. Throws
-  // Error for teachers and groups that make no sense. `sharing`: of
-  // first_of(). [setup]
+  // Error for teachers and groups that make no sense. `sharing`: of first_of(). [setup]
   StepMemory(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description, Registry& registry,
              budget::Device device, const Sharing& sharing = {});
   ~StepMemory();

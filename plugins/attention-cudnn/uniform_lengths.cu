@@ -205,7 +205,7 @@ void launch_programmatic(const fvlm_call& call, void (*kernel)(UniformProblem), 
   config.blockDim = threads;
   config.stream = stream_of(call);
   config.attrs = &programmatic;
-  config.numAttrs = is_compiled_for_clusters(kernel) ? 1 : 0;
+  config.numAttrs = is_compiled_for_hopper(kernel) ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
 }
 

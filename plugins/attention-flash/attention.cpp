@@ -16,7 +16,8 @@ using std::int64_t;
 class AttentionFlash : public Attention {
  public:
   static constexpr std::uint32_t features = FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL;
-  explicit AttentionFlash(const fvlm_instance_config& config) : multiprocessors_(multiprocessor_count(config.device)) {}
+  explicit AttentionFlash(const fvlm_instance_config& config)
+      : multiprocessors_(multiprocessor_count(config.device)), shared_memory_(shared_memory_per_block(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -84,7 +85,7 @@ class AttentionFlash : public Attention {
     if (is_hopper(query.device) &&
         resident_backward_supported(problem, multiprocessors_, query.max_seqlen_q, query.max_seqlen_kv))
       return resident_backward(call, multiprocessors_, query.dtype, problem, query.max_seqlen_q);
-    attention_backward(call, {multiprocessors_, shared_memory_per_block(query.device)}, query.dtype, problem);
+    attention_backward(call, {multiprocessors_, shared_memory_}, query.dtype, problem);
   }
 
   static Support supports_paged(const PagedQuery& query) {
@@ -258,7 +259,7 @@ class AttentionFlash : public Attention {
     return p;
   }
 
-  int multiprocessors_;
+  int multiprocessors_, shared_memory_; // the latter of a block, in bytes
 };
 
 } // namespace

@@ -56,7 +56,7 @@ inline int shared_memory_per_block(fvlm_device device) {
 // Whether a kernel's code is for Hopper or later. Code for older devices, which is also what the driver translates for
 // a device that has none of its own, takes each block for a cluster and does not wait for the kernel before it.
 template <class... Parameters>
-bool is_compiled_for_clusters(void (*kernel)(Parameters...)) {
+bool is_compiled_for_hopper(void (*kernel)(Parameters...)) {
   cudaFuncAttributes code{};
   sdk::check_cuda(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
   return !only_portable_kernels() && code.ptxVersion >= 90;

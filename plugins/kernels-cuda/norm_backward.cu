@@ -309,7 +309,7 @@ void launch_in_registers(const Device& device, const Shape& shape, const NormBac
 bool norms_use_clusters(fvlm_device device) {
   int has = 0;
   sdk::check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device.id), "cudaDevAttrClusterLaunch");
-  return has != 0 && is_compiled_for_clusters(rows_in_registers<BFloat16, warp_size, 2, 1>);
+  return has != 0 && is_compiled_for_hopper(rows_in_registers<BFloat16, warp_size, 2, 1>);
 }
 
 std::int64_t max_norm_parts(std::int64_t rows, const Device& device) {

@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_consta
 template <int bits, class Element, int tiles, bool contiguous, bool norm>
 void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
   const auto kernel = mma_kernel<bits, Element, tiles, contiguous, norm>;
-  static const bool early = is_compiled_for_clusters(kernel);
+  static const bool early = is_compiled_for_hopper(kernel);
   const auto blocks = static_cast<unsigned>((problem.packed.rows + rows_of_block - 1) / rows_of_block);
   constexpr int width = LaneColumns<bits, contiguous>::width, tokens_of_block = tiles * tokens_of_tile;
   const auto parts = static_cast<int>((problem.packed.cols + width - 1) / width);

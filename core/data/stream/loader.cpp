@@ -195,8 +195,6 @@ class DataLoader::Pipeline {
   std::thread composer_thread_;
 };
 
-namespace {} // namespace
-
 // Moves the frames of the remaining samples together, over those of samples that could not be decoded.
 HostPack DataLoader::compact(PendingPack& pending) const {
   std::vector<bool> out(pending.samples.size());
