@@ -22,6 +22,12 @@ std::string heartbeat_key(int64_t rank) {
   return fmt::format("heartbeat/{}", rank);
 }
 
+// `phase`: that of its last heartbeat, so it may have gone further since.
+std::string silence_of(int64_t rank, const std::string& phase) {
+  return fmt::format("rank {} gives no sign of life: it was killed or is stopped (when last heard of: {})", rank,
+                     phase);
+}
+
 } // namespace
 
 RankWatch::RankWatch(std::unique_ptr<KeyValueStore> store, std::unique_ptr<KeyValueStore> thread_store, Options options)
@@ -129,7 +135,7 @@ std::string RankWatch::cause(KeyValueStore& store, const std::string& what) {
   for (size_t rank = 0; rank < now.size(); ++rank) {
     if (static_cast<int64_t>(rank) == options_.rank) continue;
     if (now[rank].count == before[rank].count) {
-      text = fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})", rank, now[rank].phase);
+      text = silence_of(static_cast<int64_t>(rank), now[rank].phase);
       break;
     }
     if (now[rank].collectives >= fewest) continue;
@@ -176,8 +182,7 @@ void RankWatch::check_next_rank() {
     next_heartbeat_ = heartbeat;
     next_since_ = now;
   } else if (next != options_.rank && now - next_since_ > std::min(options_.timeout, max_silence)) {
-    thread_store_->set_once(failure_key, fmt::format("rank {} gives no sign of life: it was killed or is stopped ({})",
-                                                     next, parse(*heartbeat).phase));
+    thread_store_->set_once(failure_key, silence_of(next, parse(*heartbeat).phase));
   }
 }
 
