@@ -29,7 +29,7 @@ AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb)
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, const std::filesystem::path& model,
                                const model::Execution& execution)
     : registry(open_registry(parsed)), folder(model), tokenizer(tokenizer_in(folder, verb)),
-      generator(folder, execution, *registry), input(input_settings(parsed, folder, generator.config())),
+      generator(folder, execution, *registry), input(input_settings(parsed, folder, generator.config(), tokenizer)),
       rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),
       prompts(tokenizer, rows,
               {input.media.preparation(), input.media.image_frames, input.system, input.chat_template,

@@ -270,7 +270,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   request.media = parsed.value_or("media", "");
   request.category = parsed.value_or("by", "");
   request.split = parsed.value_or("split", "");
-  const InputSettings input = input_settings(parsed, model, run.config());
+  const InputSettings input = input_settings(parsed, model, run.config(), *tokenizer);
   request.system = input.system;
   request.chat_template = input.chat_template;
   request.media_options = input.media;

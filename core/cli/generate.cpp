@@ -159,7 +159,7 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
         .at(model)
         .advise("use --batch for prompts as token ids");
   tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
-  const InputSettings input = input_settings(parsed, model, answerer.config());
+  const InputSettings input = input_settings(parsed, model, answerer.config(), *tokenizer);
   const auto visual = visual_rows(*answerer.config().connector, answerer.config().vision, input.media.image_size);
   const Prompt prompt = visual.max_bytes > 0 ? question_about_context(parsed, *tokenizer, input, visual)
                                              : question_about_images(parsed, *tokenizer, input, visual, registry);

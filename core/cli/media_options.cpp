@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For a checkpoint RUN/STAGE/step-000100, takes the settings of its stage from RUN/plan.json.
-void read_training_settings(const fs::path& model, InputSettings& out) {
+// For a checkpoint RUN/STAGE/step-000100, takes the settings of its stage from RUN/plan.json. Returns whether it did.
+bool read_training_settings(const fs::path& model, InputSettings& out) {
   const fs::path folder = fs::weakly_canonical(model), plan_file = folder.parent_path().parent_path() / "plan.json";
-  if (!fs::exists(plan_file)) return;
+  if (!fs::exists(plan_file)) return false;
   try {
     recipe::Request request;
     request.file = plan_file;
@@ -29,16 +29,24 @@ void read_training_settings(const fs::path& model, InputSettings& out) {
     out.system = stage.data.system;
     out.chat_template = stage.data.chat_template;
     out.questions = stage.data.questions.value_or(plan::QuestionForm());
+    return true;
   } catch (const Error& error) {
     log_warning("using default frames and image size, the settings of the training are unknown: {}", error.text());
+    return false;
   }
 }
+
+constexpr const char* chatml = "chatml"; // of --chat-template
 
 } // namespace
 
 Options& with_image_options(Options& options) {
-  return options.value("system", "TEXT", "the system turn; empty: none; default: You are a helpful AI assistant.")
-      .value("chat-template", "NAME", "a chat template of the decoder's folder, usually default; default: ChatML")
+  return options
+      .value("system", "TEXT",
+             "the system turn; empty: none; default: the training's, else You are a helpful AI assistant. in ChatML")
+      .value("chat-template", "NAME",
+             "chatml, or a chat template of the decoder's folder, usually default; default: the training's, else the "
+             "folder's own")
       .value("image-frames", "N", "repeat a still image to N frames; default 1")
       .value("image-size", "N",
              "pixels per side; default: the training's, else the image processor's, else at most 224 (LLaVA, "
@@ -49,7 +57,8 @@ Options& with_media_options(Options& options) {
   return with_image_options(options).value("frames", "N", "sample at most N frames of a video, evenly; default 64");
 }
 
-InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
+InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config,
+                             const Tokenizer& tokenizer) {
   InputSettings out{{}, std::string(default_system_prompt), {}, {}};
   if (const int64_t own_size = config.vision.image_size; own_size > 0) // an encoder of bytes has none
     out.media.image_size =
@@ -57,12 +66,16 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
   if (const auto encoder = encoder_folder(model)) out.media.processor = find_image_processor(*encoder);
   if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
     out.media.image_size = size->height;
-  read_training_settings(model, out);
+  const bool has_settings = read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
   out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);
   out.media.image_frames = parsed.integer_or("image-frames", out.media.image_frames);
+  if (const auto name = parsed.value("chat-template"))
+    out.chat_template = *name == chatml ? std::nullopt : name;
+  else if (!has_settings && config.vision.max_bytes == 0)
+    out.chat_template = own_chat_template(tokenizer);
+  if (out.chat_template && !has_settings) out.system.clear(); // the template says itself what stands there
   out.system = parsed.value_or("system", out.system);
-  if (const auto name = parsed.value("chat-template")) out.chat_template = *name;
   if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
     throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   return out;

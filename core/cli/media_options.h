@@ -3,6 +3,7 @@
 #pragma once
 #include "cli/options.h"
 #include "data/samples/media_file.h"
+#include "data/tokenizer.h"
 #include "model/model.h"
 
 #include <filesystem>
@@ -25,8 +26,9 @@ struct InputSettings {
   plan::QuestionForm questions;             // for an encoder of bytes
 };
 
-// What the options leave open comes from the run that `model` is a checkpoint of, or else from the defaults.
+// What the options leave open comes from the run that `model` is a checkpoint of, or else from the model's folders and
+// the defaults.
 InputSettings input_settings(const ParsedOptions& parsed, const std::filesystem::path& model,
-                             const model::ModelConfig& config);
+                             const model::ModelConfig& config, const Tokenizer& tokenizer);
 
 } // namespace fvlm::cli

@@ -1,4 +1,4 @@
-// fvlm-engine recipe: the reference page and the editor stubs that are generated from the schema.
+// fvlm-engine recipe: new recipes, and the reference page and the editor stubs that are generated from the schema.
 #include "cli/options.h"
 #include "recipe/reference.h"
 
@@ -27,6 +27,7 @@ int run_stubs(Arguments arguments) {
 }
 
 constexpr Verb verbs[] = {
+    {"new", "write a recipe for a model and data", run_recipe_new},
     {"reference", "print each table, key, default and meaning, as Markdown", run_reference},
     {"stubs", "print types for the editor's Lua language server (LuaCATS)", run_stubs},
 };
@@ -34,7 +35,7 @@ constexpr Verb verbs[] = {
 } // namespace
 
 int run_recipe(Arguments arguments) {
-  return run_group("recipe", "Documentation for authors of recipes, generated from the schema.", verbs, arguments);
+  return run_group("recipe", "A first recipe, and the documentation for authors of recipes.", verbs, arguments);
 }
 
 } // namespace fvlm::cli

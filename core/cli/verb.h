@@ -23,6 +23,7 @@ int run_check(Arguments);
 int run_completion(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);
+int run_recipe_new(Arguments);
 int run_data(Arguments);
 int run_doctor(Arguments);
 int run_eval(Arguments);

@@ -1,6 +1,7 @@
 #include "data/chat.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/visual_marks.h"
 
 #include <fmt/format.h>
@@ -177,6 +178,29 @@ std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::stri
   append_token(start_, false, out);
   append_text("assistant\n", false, out);
   return std::move(out.ids);
+}
+
+std::optional<std::string> own_chat_template(const Tokenizer& tokenizer) {
+  constexpr const char* name = "default";
+  const std::vector<Turn> turns = {{"user", "How many?"}, {"assistant", "Two."}};
+  std::vector<TokenId> own;
+  try {
+    if (!OwnTemplate::is_in(tokenizer.folder(), name)) return {};
+    const ChatTemplate chat(tokenizer, {}, name);
+    try {
+      own = chat.encode(turns).ids;
+    } catch (const Error&) { // it may refuse a system turn, as ChatML does not
+      chat.encode(turns, "");
+    }
+  } catch (const Error& error) {
+    log_warning("chats are written in ChatML: {}", error.text());
+    return {};
+  }
+  try {
+    if (ChatTemplate(tokenizer).encode(turns).ids == own) return {};
+  } catch (const Error&) { // the tokenizer lacks ChatML's tokens
+  }
+  return name;
 }
 
 } // namespace fvlm

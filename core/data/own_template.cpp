@@ -151,6 +151,10 @@ std::optional<std::string> named_special_token(const fs::path& folder, const cha
   return std::nullopt;
 }
 
+bool OwnTemplate::is_in(const fs::path& folder, const std::string& name) {
+  return !folder.empty() && templates_of(folder).contains(name);
+}
+
 OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks)
     : tokenizer_(tokenizer), where_(source_of(tokenizer.folder(), name).where),
       template_(advising([&] { return jinja::Template(source_of(tokenizer.folder(), name).text, where_); })),

@@ -44,6 +44,9 @@ std::optional<std::string> named_special_token(const std::filesystem::path& fold
 
 class OwnTemplate {
  public:
+  // Whether the folder of a tokenizer has a template of that name. Throws Error(data) for files that are damaged.
+  static bool is_in(const std::filesystem::path& folder, const std::string& name);
+
   // Reads the template called `name` of the tokenizer's folder; the usual one is "default". Throws Error(data) where
   // the folder has none, or one that cannot be run. The tokenizer must outlive it. `has_marks`: <image> and <video> in
   // what a user says are images; they are written as the template writes images, or, where it only takes texts, as

@@ -1,7 +1,9 @@
 #include "train/trainer.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
+#include "data/chat.h"
 #include "train/initial_model.h"
 #include "train/memory.h"
 #include "train/schedule.h"
@@ -391,6 +393,12 @@ void Trainer::report_active(const PendingStep& first) {
   const ActiveParts parts{operations, model_.optimization->choices(), data_.packer(), packing};
   for (const std::string& line : active_lines(context_.plan, stage_, context_.device, parts))
     if (context_.registry.is_first_occurrence(line)) log_info("{}", line);
+  const plan::Mix& mix = stage_.data;
+  if (mix.chat_template || mix.documents || mix.questions || !own_chat_template(data_.tokenizer())) return;
+  log_warning(
+      "stage {}: chats are written in ChatML, and the decoder's folder has another chat template\n"
+      "  chat_template = \"default\", system = \"\" in the stage's fvlm.mix writes them as the decoder knows them",
+      stage_.name);
 }
 
 void Trainer::evaluate() {

@@ -80,6 +80,26 @@ TEST(OwnTemplate, EqualsChatmlWhereItSaysTheSame) {
   EXPECT_EQ(own.prompt(std::span(turns).first(3), "be kind"), built_in.prompt(std::span(turns).first(3), "be kind"));
 }
 
+TEST(OwnTemplate, IsTheModelsOwnWhereItWritesOtherwiseThanChatml) {
+  const ChatFolder folder;
+  const auto own = [&](const std::string& text) {
+    write(folder.path() / "chat_template.jinja", text);
+    return own_chat_template(folder.tokenizer());
+  };
+  EXPECT_EQ(own_chat_template(folder.tokenizer()), std::nullopt) << "there is none";
+  EXPECT_EQ(own(chatml), std::nullopt);
+  const std::string usual_system =
+      "{% if messages[0].role != 'system' %}<|im_start|>system\nbe kind<|im_end|>\n{% endif %}";
+  EXPECT_EQ(own(usual_system + chatml), std::nullopt)
+      << "SmolLM2's writes a system turn of its own where there is none";
+  const std::string other = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+                            "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
+  EXPECT_EQ(own(other), "default");
+  EXPECT_EQ(own("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + other), "default");
+  EXPECT_EQ(own("{% unheard %}"), std::nullopt);
+  EXPECT_EQ(own("nothing of the turns"), std::nullopt);
+}
+
 TEST(OwnTemplate, ComesFromAFileOrFromTheConfiguration) {
   auto says = [](const char* word) { return std::string(word) + "{{ messages[0].content }}"; };
   const Json several = {{{"name", "default"}, {"template", says("A")}},

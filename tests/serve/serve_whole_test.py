@@ -83,7 +83,14 @@ class WholeModels(unittest.TestCase):
         self.assertGreater(len(answers), len(PICTURES), "the answers depend on picture and prompt")
 
     def test_smolvlm_reads_the_tiles_of_pictures(self):
-        self.check("smolvlm.model", "--chat-template", "default")
+        self.check("smolvlm.model")  # in the chat template of its folder
+
+    def test_a_model_answers_in_its_own_chat_template(self):
+        def prompt(*options):
+            return json.loads(run(engine, "generate", folder / "smolvlm.model", "--prompt", "What is this?", "--max-tokens", 1, "--json",
+                                  *options))["prompt"]
+        self.assertEqual(prompt(), prompt("--chat-template", "default"))
+        self.assertNotEqual(prompt(), prompt("--chat-template", "chatml"))
 
     def test_llava(self):
         self.check("llava.model")

@@ -1,0 +1,113 @@
+#include "cli/recipe_draft.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::cli {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\{:03}", static_cast<int>(c));
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+// Rates at which such models are usually trained further.
+struct Rates {
+  const char* lr;
+  const char* weight_decay;
+};
+
+Rates rates_of(const RecipeDraft& draft) {
+  if (draft.lora_rank > 0) return {draft.holds_pairs ? "1e-5" : "2e-4", "0"};
+  if (draft.holds_pairs) return {"1e-6", "0"};
+  return {draft.directory.empty() ? "{ connector = 1e-3, default = 1e-5 }" : "2e-5", "0.01"};
+}
+
+std::string source_text(const RecipeDraft& draft, const RecipeDraft::Source& source, bool several) {
+  std::string text = (source.text_only ? "text = " : "") + quoted(source.pattern);
+  if (draft.root) text += ", root = " + quoted(*draft.root);
+  if (several) text += fmt::format(", weight = {}", source.samples);
+  return "{ " + text + " }";
+}
+
+std::string model_text(const RecipeDraft& draft) {
+  std::string text;
+  if (draft.directory.empty())
+    text = fmt::format("    vision = {},\n    decoder = {},\n    connector = fvlm.{} {{}},\n", quoted(draft.vision),
+                       quoted(draft.decoder), draft.connector);
+  else if (draft.lora_rank == 0)
+    return fmt::format("  model = {},\n", quoted(draft.directory));
+  else
+    text = fmt::format("    directory = {},\n", quoted(draft.directory));
+  if (draft.lora_rank > 0)
+    text += fmt::format("    adapters = fvlm.lora {{ rank = {}, targets = \"all\" }},\n", draft.lora_rank);
+  return "  model = fvlm.model {\n" + text + "  },\n";
+}
+
+// The function that training and evaluation call for what the model sees of their samples.
+std::string mix_text(const RecipeDraft& draft) {
+  std::string text = "local function mix(...)\n  return fvlm.mix {\n";
+  const auto add = [&](const char* key, const auto& value) { text += fmt::format("    {} = {},\n", key, value); };
+  if (draft.chat_template) add("chat_template", quoted(*draft.chat_template)), add("system", "\"\"");
+  if (draft.max_frames) add("max_frames", *draft.max_frames);
+  if (draft.image_frames) add("replicate_image_frames", *draft.image_frames);
+  if (draft.max_text_tokens) add("max_text_tokens", *draft.max_text_tokens);
+  return text + "    ...,\n  }\nend\n\n";
+}
+
+std::string sources_text(const RecipeDraft& draft, const std::vector<RecipeDraft::Source>& sources) {
+  std::string text;
+  for (const auto& source : sources) {
+    if (!text.empty()) text += ", ";
+    text += source_text(draft, source, sources.size() > 1);
+  }
+  return text;
+}
+
+std::string stage_text(const RecipeDraft& draft) {
+  const Rates rates = rates_of(draft);
+  std::string text = fmt::format("  fvlm.stage \"{}\" {{\n", draft.holds_pairs ? "preferences" : "sft");
+  const auto add = [&](const char* key, const std::string& value) { text += fmt::format("    {} = {},\n", key, value); };
+  if (draft.lora_rank > 0) add("freeze", "{ \"vision\", \"connector\" }");
+  add("data", fmt::format("mix({})", sources_text(draft, draft.train)));
+  add("objective", draft.holds_pairs ? "fvlm.dpo { beta = 0.1 }" : "fvlm.next_token { on = \"answer\" }");
+  add("optimizer", fmt::format("fvlm.adamw {{ lr = {}, weight_decay = {} }}", rates.lr, rates.weight_decay));
+  add("schedule", "fvlm.cosine { to_share = 0.1, warmup = 0.03 }");
+  add("epochs", fmt::format("{}", draft.epochs));
+  add("batch", fmt::format("{}", draft.batch));
+  if (!draft.held_out.empty()) {
+    constexpr int64_t evaluations = 10; // in the whole stage
+    const int64_t steps = draft.epochs * draft.samples() / draft.batch;
+    text += fmt::format("    evaluation = {{\n      every = {},\n", std::max<int64_t>(1, steps / evaluations));
+    text += fmt::format("      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = \"{}\", samples = 512, show = "
+                        "8 }},\n    }},\n",
+                        sources_text(draft, draft.held_out), draft.measure);
+  }
+  return text + "  },\n";
+}
+
+} // namespace
+
+int64_t RecipeDraft::samples() const {
+  int64_t all = 0;
+  for (const Source& source : train) all += source.samples;
+  return all;
+}
+
+std::string RecipeDraft::lua() const {
+  std::string text;
+  for (const std::string& line : about) text += (line.empty() ? "--" : "-- " + line) + "\n";
+  text += "local fvlm = require \"fvlm\"\n\n" + mix_text(*this);
+  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}\n{}}}\n", quoted(name), model_text(*this), stage_text(*this));
+  return text;
+}
+
+} // namespace fvlm::cli

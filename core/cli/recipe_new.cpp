@@ -1,0 +1,280 @@
+// fvlm-engine recipe new: writes a recipe for a model and the data that it is to learn from, by a look at both.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/new_file.h"
+#include "base/parallel.h"
+#include "base/scratch_folder.h"
+#include "base/text.h"
+#include "budget/described_model.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+#include "cli/recipe_draft.h"
+#include "cli/recipe_options.h"
+#include "cli/verb.h"
+#include "data/media/video.h"
+#include "data/preprocess.h"
+#include "data/samples/frames.h"
+#include "data/stream/mix_samples.h"
+#include "data/stream/prefetcher.h"
+#include "model/weights/model_directory.h"
+#include "model/weights/resolve_model.h"
+#include "model/weights/visual_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t most_looked_at = 512; // samples of each source
+constexpr int64_t any_number = int64_t{1} << 30;
+
+// What the samples of a mix are like.
+struct Seen {
+  std::vector<int64_t> samples; // of each source
+  int64_t looked_at = 0, usable = 0, pairs = 0, with_choice = 0, with_frames = 0;
+  int64_t most_frames = 0, most_tokens = 0;
+  std::string first_reason; // why a sample cannot be used
+
+  bool is_complete() const { // every sample was looked at
+    return std::all_of(samples.begin(), samples.end(), [](int64_t size) { return size <= most_looked_at; });
+  }
+};
+
+void count(const MeasuredSample& measured, Seen& seen) {
+  ++seen.looked_at;
+  if (!measured.sample) {
+    if (seen.first_reason.empty()) seen.first_reason = place_of(measured.skipped) + ": " + measured.skipped.reason;
+    return;
+  }
+  const Sample& sample = *measured.sample;
+  ++seen.usable;
+  seen.with_choice += sample.correct_choice.has_value();
+  seen.pairs += sample.texts.size() == 2 && !sample.correct_choice;
+  seen.with_frames += sample.frames > 0;
+  seen.most_frames = std::max(seen.most_frames, sample.frames);
+  for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
+}
+
+// Throws Error(data) where less than a half of the samples can be used.
+Seen look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokenizer, const VideoDecoder* video,
+             const std::string& label) {
+  const FramePreparation preparation = frame_preparation(plan.model);
+  mix.max_text_tokens = any_number;
+  if (preparation.makes_tiles()) mix.max_frames = any_number;
+  const auto rows = visual_rows(plan.model);
+  Progress progress("looking at " + label);
+  const MixSamples samples(mix, tokenizer, preparation, video, rows, {},
+                           [&](const std::string& source, int64_t done, int64_t all) { progress.steps(source, done, all); });
+  Seen seen{.samples = samples.sizes()};
+  std::vector<DrawnSample> drawn;
+  for (size_t source = 0; source < seen.samples.size(); ++source)
+    for (const int64_t sample : evenly_spaced(seen.samples[source], most_looked_at))
+      drawn.push_back({0, source, 0, sample});
+  std::vector<MeasuredSample> all(drawn.size());
+  in_parallel(std::ssize(drawn), threads_or_cores(0), [&](int64_t i) {
+    all[static_cast<size_t>(i)] = measure(samples, drawn[static_cast<size_t>(i)]);
+  });
+  progress.finish();
+  for (const MeasuredSample& measured : all) count(measured, seen);
+  if (2 * seen.usable < seen.looked_at)
+    throw Error(ErrorKind::data, fmt::format("{} of the {} samples looked at cannot be used, the first of them: {}",
+                                             grouped(seen.looked_at - seen.usable), grouped(seen.looked_at),
+                                             seen.first_reason))
+        .advise("docs/data.md says how samples may lie; keys of other names need `fields` of the source, and text-only "
+                "samples in a tar --text");
+  if (seen.usable < seen.looked_at)
+    log_warning("{} of the {} samples looked at cannot be used and will be skipped, the first of them: {}",
+                grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason);
+  return seen;
+}
+
+int64_t with_room(int64_t seen, bool is_complete, int64_t step) {
+  const int64_t wanted = is_complete ? seen : seen + seen / 2;
+  return std::max(step, (wanted + step - 1) / step * step);
+}
+
+// The limits of a sample, so that those seen fit and the longest allowed fits in the decoder's positions.
+void set_limits(const plan::Plan& plan, const Seen& seen, RecipeDraft& draft) {
+  const int64_t rows = visual_rows(plan.model).per_frame, usual_frames = plan::Mix{}.max_frames;
+  const auto positions = budget::decoder_positions(plan.model);
+  int64_t tokens = with_room(seen.most_tokens, seen.is_complete(), 32);
+  int64_t frames = std::max(usual_frames, with_room(seen.most_frames, seen.is_complete(), 1));
+  if (positions) {
+    const int64_t seen_frames = std::max<int64_t>(1, seen.most_frames);
+    tokens = std::min(tokens, *positions - seen_frames * rows);
+    if (tokens < 2)
+      throw Error(ErrorKind::data, fmt::format("a sample has {} frames of {} rows each, and the decoder {} positions",
+                                               grouped(seen_frames), grouped(rows), grouped(*positions)))
+          .advise("leave such samples out, or take a decoder with more positions");
+    frames = std::min(frames, std::max(seen_frames, (*positions - tokens) / rows));
+  }
+  draft.max_text_tokens = tokens;
+  if (frames != usual_frames) draft.max_frames = frames;
+}
+
+std::string kind_of(const Seen& seen) {
+  if (seen.with_choice > 0) return "multiple choice";
+  return seen.pairs > 0 ? "pairs of answers" : "questions and answers, or captions";
+}
+
+std::vector<std::string> about(const RecipeDraft& draft, const Seen& seen, const std::string& file) {
+  std::vector<std::string> names;
+  for (const auto& source : draft.train) names.push_back(source.pattern);
+  const std::string model = draft.directory.empty() ? draft.vision + " and " + draft.decoder : draft.directory;
+  return {
+      fmt::format("Trains {} on {}", model, join(names, ", ")) + (draft.lora_rank > 0 ? " by LoRA." : "."),
+      fmt::format("{}, {}; of {} looked at, at most {} and {} of text.", counted(draft.samples(), "sample"), kind_of(seen),
+                  grouped(seen.looked_at), counted(seen.most_frames, "frame"), counted(seen.most_tokens, "token")),
+      "Written by `fvlm-engine recipe new`. recipes/REFERENCE.md says what else can stand here.",
+      "",
+      fmt::format("  fvlm-engine plan {} --budget   # the memory that it needs", file),
+      fmt::format("  fvlm-engine train {}           # the same command resumes", file),
+  };
+}
+
+// The model that the command line names. Of a run it is the newest checkpoint.
+void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
+  draft.vision = parsed.value_or("vision", "");
+  draft.decoder = parsed.value_or("decoder", "");
+  const auto named = parsed.value("model");
+  if (named.has_value() == (!draft.vision.empty() && !draft.decoder.empty()))
+    throw Error(ErrorKind::usage, "which model is to learn? Give either --model, or --vision and --decoder")
+        .advise("--model DIR is a model directory or a run, --vision DIR and --decoder DIR are Hugging Face folders");
+  if (!named) {
+    // The foveated connector reads every layer of the encoder, which no encoder but DINOv2 has.
+    const auto config = HuggingFaceFolder::open(draft.vision).config;
+    draft.connector = config.value("model_type", "") == "dinov2" ? "foveated" : "mlp";
+    return;
+  }
+  const fs::path folder = *named;
+  if (fs::exists(folder / "config.json") && !fs::exists(folder / "fvlm.json"))
+    throw Error(ErrorKind::usage, "this is a Hugging Face folder, and a recipe takes a model directory")
+        .at(*named)
+        .advise(fmt::format("fvlm-engine import --model {} --out models/{}", *named, folder.filename().string()));
+  draft.directory = resolve_model(folder).string();
+  ModelDirectory::open(draft.directory);
+}
+
+std::vector<RecipeDraft::Source> sources_of(const ParsedOptions& parsed, const char* option, const char* text_option) {
+  std::vector<RecipeDraft::Source> sources;
+  for (const std::string& pattern : parsed.values(option)) sources.push_back({pattern});
+  if (text_option)
+    for (const std::string& pattern : parsed.values(text_option)) sources.push_back({pattern, true});
+  return sources;
+}
+
+int64_t number(const ParsedOptions& parsed, const char* option, int64_t usual) {
+  const int64_t given = parsed.integer_or(option, usual);
+  if (parsed.value(option) && given < 1)
+    throw Error(ErrorKind::usage, fmt::format("--{}: expected a number of at least 1, got {}", option, given));
+  return given;
+}
+
+RecipeDraft draft_of(const ParsedOptions& parsed) {
+  RecipeDraft draft;
+  const fs::path file = *parsed.value("FILE");
+  if (file.extension() != ".lua")
+    throw Error(ErrorKind::usage, fmt::format("a recipe is a .lua file, and this is {}", file.string()));
+  if (fs::exists(fs::symlink_status(file)))
+    throw Error(ErrorKind::output, "the file already exists").at(file.string()).advise("name another, or remove it");
+  draft.name = file.stem().string();
+  if (draft.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != std::string::npos)
+    throw Error(ErrorKind::usage, fmt::format("'{}' cannot be the name of a run", draft.name))
+        .advise("letters, digits, '_', '-' and '.'");
+  read_model(parsed, draft);
+  draft.lora_rank = parsed.value("lora") ? number(parsed, "lora", 16) : 0;
+  draft.train = sources_of(parsed, "data", "text");
+  draft.held_out = sources_of(parsed, "held-out", nullptr);
+  if (draft.train.empty()) throw Error(ErrorKind::usage, "no data are named").advise("--data train.jsonl, for example");
+  draft.root = parsed.value("root");
+  if (parsed.value("image-frames")) draft.image_frames = number(parsed, "image-frames", 1);
+  draft.epochs = number(parsed, "epochs", 1);
+  draft.batch = number(parsed, "batch", 16);
+  return draft;
+}
+
+// The draft as other verbs would read it.
+recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed) {
+  const ScratchFolder folder;
+  const fs::path file = folder / "draft.lua";
+  write_file_atomic(file, draft.lua());
+  return recipe::resolve(recipe_request(parsed, file.string()));
+}
+
+} // namespace
+
+int run_recipe_new(Arguments arguments) {
+  Options options("recipe new FILE --model DIR --data FORM [--text FORM] [--held-out FORM] [--lora RANK] [--epochs N]\n"
+                  "    [--batch N] [--root DIR] [--image-frames N] [--json]",
+                  "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
+                  "answers, how long their texts are and how many frames they have, and which chat template the model\n"
+                  "was trained with. Learning rates are usual ones for training a model further.",
+                  "recipe new mine.lua --model models/smolvlm --data train.jsonl --held-out test.jsonl --lora 16");
+  with_plugin_options(options)
+      .positional("FILE", "the recipe to write, NAME.lua; its run will be runs/NAME")
+      .value("model", "DIR", "a model directory, a checkpoint or a run folder (its newest checkpoint)")
+      .value("vision", "DIR", "in place of --model, with --decoder: a Hugging Face folder of an encoder; the connector between them is new: foveated for DINOv2, else an MLP")
+      .value("decoder", "DIR", "a Hugging Face folder of a language model")
+      .value("data", "FORM", "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them (repeatable)")
+      .value("text", "FORM", "the same of text-only samples in tars (repeatable)")
+      .value("held-out", "FORM", "samples that are measured ten times in the course of training (repeatable)")
+      .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
+      .value("lora", "RANK", "train LoRA adapters of this rank on all linears of the decoder, and nothing else")
+      .value("epochs", "N", "passes over the data; default 1")
+      .value("batch", "N", "samples of a step; default 16")
+      .value("image-frames", "N", "repeat a still image to N frames, for models that look at videos; default 1")
+      .flag("json", "print one JSON document on standard output");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  const std::string file = *parsed->value("FILE");
+  RecipeDraft draft = draft_of(*parsed);
+
+  const plan::Plan plan = resolved(draft, *parsed).plan;
+  budget::describe(plan); // throws where the parts do not go together
+  const plan::Stage& stage = plan.stages.front();
+  const auto tokenizer = Tokenizer::from_file(fs::path(plan.model.tokenizer_folder()) / "tokenizer.json");
+  draft.chat_template = own_chat_template(tokenizer);
+  const auto registry = open_registry(*parsed);
+  const auto video = choose_video_decoder(*registry, plan.kernels["video"]);
+  plan::Mix mix = stage.data;
+  if ((mix.chat_template = draft.chat_template)) mix.system.clear();
+  const Seen seen = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the data");
+  if (seen.with_choice > 0)
+    throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
+        .advise("give them to --held-out, and to --data samples with an answer");
+  draft.holds_pairs = 2 * seen.pairs > seen.usable;
+  for (size_t i = 0; i < draft.train.size(); ++i) draft.train[i].samples = seen.samples[i];
+  draft.batch = parsed->value("batch") ? draft.batch : std::min(draft.batch, draft.samples());
+  set_limits(plan, seen, draft);
+  if (!draft.held_out.empty()) {
+    mix.sources = resolved(draft, *parsed).plan.stages.front().evaluation.sets.front().data.sources;
+    const Seen held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
+    for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
+    draft.measure = held_out.with_choice > 0 ? "choice" : 2 * held_out.pairs > held_out.usable ? "preference" : "loss";
+  }
+  draft.about = about(draft, seen, file);
+  require_positions(resolved(draft, *parsed));
+  write_file_atomic(file, draft.lua());
+
+  if (parsed->flag("json"))
+    fmt::print("{}", dump(Json{{"recipe", file},
+                               {"samples", draft.samples()},
+                               {"looked_at", seen.looked_at},
+                               {"broken", seen.looked_at - seen.usable},
+                               {"objective", draft.holds_pairs ? "dpo" : "next_token"},
+                               {"max_frames", seen.most_frames},
+                               {"max_text_tokens", seen.most_tokens}}));
+  else
+    fmt::print("{}: {}, {}\n\n  fvlm-engine plan {} --budget   # the memory that it needs\n  fvlm-engine train {}\n", file,
+               counted(draft.samples(), "sample"), kind_of(seen), file, file);
+  return 0;
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,119 @@
+"""`fvlm-engine recipe new` as a person uses it who has a model and data: what it writes trains.
+
+usage: recipe_new_test.py FVLM_ENGINE MAKE_SHAPES RECIPES"""
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+engine, make_shapes, recipes = (Path(word).absolute() for word in sys.argv[1:4])
+folder = Path(tempfile.mkdtemp())
+
+
+def run(*words, code=0):
+    done = subprocess.run([str(word) for word in words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def new(name, *words, code=0):
+    """The text of the recipe, or what was said of a failure."""
+    said = run(engine, "recipe", "new", folder / f"{name}.lua", *words, code=code)
+    return (folder / f"{name}.lua").read_text() if code == 0 else said
+
+
+def plan(name):
+    return json.loads(run(engine, "plan", folder / f"{name}.lua", "--json"))["plan"]
+
+
+def setUpModule():
+    run(make_shapes, "--out", "shapes", "--samples", "captions=64,text=16,questions=96,pairs=64,heldout/questions=32,heldout/pairs=32")
+    run(engine, "train", recipes / "quickstart.lua", "--arg", "data=shapes", "--stage", "align", "--max-steps", "1", "--run-dir", "model",
+        "--set", "stages.align.evaluation.sets=[]")
+    run(engine, "export", "model", "--dtype", "fp32", "--out", "exported")
+
+
+def tearDownModule():
+    shutil.rmtree(folder)
+
+
+class RecipeNew(unittest.TestCase):
+    def test_what_it_writes_trains(self):
+        text = new("answers", "--model", "model", "--data", "shapes/questions/*.tar", "--data", "shapes/captions/*.tar",
+                   "--held-out", "shapes/heldout/questions/*.tar", "--batch", 8, "--epochs", 2)
+        self.assertIn("160 samples", text)
+        stage = plan("answers")["stages"][0]
+        self.assertEqual([source["weight"] for source in stage["data"]["sources"]], [96, 64])
+        self.assertEqual(stage["evaluation"]["every"], 4)  # ten times in 40 steps
+        self.assertNotIn("chat_template", text)  # the folder's is none, or ChatML
+        said = run(engine, "train", "answers.lua", "--max-steps", 4)
+        self.assertIn("held-out", said)
+        self.assertNotIn("truncated", said)
+
+    def test_pairs_are_preferences(self):
+        new("pairs", "--model", "exported", "--data", "shapes/pairs/*.tar", "--held-out", "shapes/heldout/pairs/*.tar", "--lora", 4)
+        found = plan("pairs")
+        self.assertEqual(found["stages"][0]["objective"][0]["kind"], "dpo")
+        self.assertEqual(found["stages"][0]["evaluation"]["sets"][0]["measure"], "preference")
+        self.assertEqual(found["stages"][0]["freeze"], ["vision", "connector"])
+        self.assertEqual(found["model"]["adapters"][0]["rank"], 4)
+        run(engine, "train", "pairs.lua", "--max-steps", 2)
+
+    def test_limits_fit_the_samples(self):
+        lines = [{"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two " * n}]} for n in (1, 5, 60)]
+        (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        new("texts", "--model", "exported", "--data", "texts.jsonl")
+        limit = plan("texts")["stages"][0]["data"]["max_text_tokens"]
+        counted = json.loads(run(engine, "data", "stats", "texts.lua", "--json"))["all"]
+        self.assertEqual(counted["cut_samples"], 0)
+        self.assertLess(limit - counted["tokens"]["most"], 32)
+        self.assertEqual(plan("texts")["stages"][0]["batch"]["samples"], 3)  # no more than there are
+
+    def test_two_folders_get_a_new_connector(self):
+        new("fresh", "--vision", "exported/vision", "--decoder", "exported/decoder", "--data", "shapes/captions/*.tar",
+            "--image-frames", 2)
+        found = plan("fresh")
+        self.assertIn("query_dim", found["model"]["connector"])  # foveated
+        self.assertEqual(found["stages"][0]["data"]["replicate_image_frames"], 2)
+        self.assertEqual(found["stages"][0]["optimizer"]["lr"]["connector"], 1e-3)
+
+    def test_chats_are_written_as_the_decoder_knows_them(self):
+        shutil.copytree(folder / "exported", folder / "other")
+        (folder / "other/decoder/chat_template.jinja").write_text(
+            "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+        text = new("templated", "--model", "other", "--data", "shapes/captions/*.tar")
+        self.assertIn('chat_template = "default"', text)
+        warning = "chats are written in ChatML"
+        self.assertNotIn(warning, run(engine, "train", "templated.lua", "--max-steps", 1))
+        others = [line for line in text.splitlines() if not re.search("chat_template =|system =", line)]
+        (folder / "chatml.lua").write_text(re.sub("max_text_tokens = .*", "max_text_tokens = 128,", "\n".join(others)))
+        self.assertIn(warning, run(engine, "train", "chatml.lua", "--max-steps", 1, "--run-dir", "runs/chatml"))
+
+    def test_says_what_is_wrong_and_writes_nothing(self):
+        (folder / "other.jsonl").write_text(json.dumps({"question": "How many?", "response": "Two."}) + "\n")
+        (folder / "kept.lua").write_text("mine")
+        (folder / "hf").mkdir()
+        (folder / "hf/config.json").write_text("{}")
+        model, data = ("--model", "exported"), ("--data", "shapes/captions/*.tar")
+        for name, words, code, says in (
+                ("keys", (*model, "--data", "other.jsonl"), 4, 'fields = { user = "question", assistant = "response" }'),
+                ("missing", (*model, "--data", "none.jsonl"), 4, "none.jsonl: no file matches"),
+                ("folder", ("--model", "nowhere", *data), 4, "nowhere"),
+                ("import", ("--model", "hf", *data), 2, "import --model hf --out models/hf"),
+                ("none", data, 2, "--vision DIR and --decoder DIR"),
+                ("nothing", model, 2, "no data are named"),
+                ("zero", (*model, *data, "--lora", 0), 2, "--lora: expected a number of at least 1"),
+                ("kept", (*model, *data), 7, "the file already exists"),
+                ("a name", (*model, *data), 2, "letters, digits")):
+            said = new(name, *words, code=code)
+            self.assertIn(says, said)
+            self.assertEqual((folder / f"{name}.lua").exists(), name == "kept")
+        self.assertEqual((folder / "kept.lua").read_text(), "mine")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
