@@ -75,7 +75,9 @@ std::string sources_text(const RecipeDraft& draft, const std::vector<RecipeDraft
 std::string stage_text(const RecipeDraft& draft) {
   const Rates rates = rates_of(draft);
   std::string text = fmt::format("  fvlm.stage \"{}\" {{\n", draft.holds_pairs ? "preferences" : "sft");
-  const auto add = [&](const char* key, const std::string& value) { text += fmt::format("    {} = {},\n", key, value); };
+  const auto add = [&](const char* key, const std::string& value) {
+    text += fmt::format("    {} = {},\n", key, value);
+  };
   if (draft.lora_rank > 0) add("freeze", "{ \"vision\", \"connector\" }");
   add("data", fmt::format("mix({})", sources_text(draft, draft.train)));
   add("objective", draft.holds_pairs ? "fvlm.dpo { beta = 0.1 }" : "fvlm.next_token { on = \"answer\" }");
@@ -106,7 +108,8 @@ std::string RecipeDraft::lua() const {
   std::string text;
   for (const std::string& line : about) text += (line.empty() ? "--" : "-- " + line) + "\n";
   text += "local fvlm = require \"fvlm\"\n\n" + mix_text(*this);
-  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}\n{}}}\n", quoted(name), model_text(*this), stage_text(*this));
+  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}\n{}}}\n", quoted(name), model_text(*this),
+                      stage_text(*this));
   return text;
 }
 

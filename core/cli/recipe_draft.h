@@ -15,18 +15,18 @@ struct RecipeDraft {
   };
 
   std::string name;
-  std::vector<std::string> about;        // lines of its head
-  std::string directory;                 // of the model; empty: vision and decoder, with a new connector
-  std::string vision, decoder;           // Hugging Face folders
-  std::string connector = "foveated";    // between them
-  int64_t lora_rank = 0;                 // 0: all parameters are trained
-  std::vector<Source> train, held_out;   // held_out: none, nothing is evaluated
-  std::optional<std::string> root;       // of paths in the sources' files
+  std::vector<std::string> about;           // lines of its head
+  std::string directory;                    // of the model; empty: vision and decoder, with a new connector
+  std::string vision, decoder;              // Hugging Face folders
+  std::string connector = "foveated";       // between them
+  int64_t lora_rank = 0;                    // 0: all parameters are trained
+  std::vector<Source> train, held_out;      // held_out: none, nothing is evaluated
+  std::optional<std::string> root;          // of paths in the sources' files
   std::optional<std::string> chat_template; // of the decoder's folder, else ChatML
-  bool holds_pairs = false;              // of answers: preferences are learnt
-  std::string measure = "loss";          // of held_out
-  std::optional<int64_t> max_frames;     // where the default does not fit
-  std::optional<int64_t> image_frames;   // to which a still image is repeated
+  bool holds_pairs = false;                 // of answers: preferences are learnt
+  std::string measure = "loss";             // of held_out
+  std::optional<int64_t> max_frames;        // where the default does not fit
+  std::optional<int64_t> image_frames;      // to which a still image is repeated
   std::optional<int64_t> max_text_tokens;
   int64_t epochs = 1, batch = 16;
 

@@ -70,23 +70,23 @@ Seen look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokenizer, 
   if (preparation.makes_tiles()) mix.max_frames = any_number;
   const auto rows = visual_rows(plan.model);
   Progress progress("looking at " + label);
-  const MixSamples samples(mix, tokenizer, preparation, video, rows, {},
-                           [&](const std::string& source, int64_t done, int64_t all) { progress.steps(source, done, all); });
+  const MixSamples samples(
+      mix, tokenizer, preparation, video, rows, {},
+      [&](const std::string& source, int64_t done, int64_t all) { progress.steps(source, done, all); });
   Seen seen{.samples = samples.sizes()};
   std::vector<DrawnSample> drawn;
   for (size_t source = 0; source < seen.samples.size(); ++source)
     for (const int64_t sample : evenly_spaced(seen.samples[source], most_looked_at))
       drawn.push_back({0, source, 0, sample});
   std::vector<MeasuredSample> all(drawn.size());
-  in_parallel(std::ssize(drawn), threads_or_cores(0), [&](int64_t i) {
-    all[static_cast<size_t>(i)] = measure(samples, drawn[static_cast<size_t>(i)]);
-  });
+  in_parallel(std::ssize(drawn), threads_or_cores(0),
+              [&](int64_t i) { all[static_cast<size_t>(i)] = measure(samples, drawn[static_cast<size_t>(i)]); });
   progress.finish();
   for (const MeasuredSample& measured : all) count(measured, seen);
   if (2 * seen.usable < seen.looked_at)
-    throw Error(ErrorKind::data, fmt::format("{} of the {} samples looked at cannot be used, the first of them: {}",
-                                             grouped(seen.looked_at - seen.usable), grouped(seen.looked_at),
-                                             seen.first_reason))
+    throw Error(ErrorKind::data,
+                fmt::format("{} of the {} samples looked at cannot be used, the first of them: {}",
+                            grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason))
         .advise("docs/data.md says how samples may lie; keys of other names need `fields` of the source, and text-only "
                 "samples in a tar --text");
   if (seen.usable < seen.looked_at)
@@ -130,8 +130,9 @@ std::vector<std::string> about(const RecipeDraft& draft, const Seen& seen, const
   const std::string model = draft.directory.empty() ? draft.vision + " and " + draft.decoder : draft.directory;
   return {
       fmt::format("Trains {} on {}", model, join(names, ", ")) + (draft.lora_rank > 0 ? " by LoRA." : "."),
-      fmt::format("{}, {}; of {} looked at, at most {} and {} of text.", counted(draft.samples(), "sample"), kind_of(seen),
-                  grouped(seen.looked_at), counted(seen.most_frames, "frame"), counted(seen.most_tokens, "token")),
+      fmt::format("{}, {}; of {} looked at, at most {} and {} of text.", counted(draft.samples(), "sample"),
+                  kind_of(seen), grouped(seen.looked_at), counted(seen.most_frames, "frame"),
+                  counted(seen.most_tokens, "token")),
       "Written by `fvlm-engine recipe new`. recipes/REFERENCE.md says what else can stand here.",
       "",
       fmt::format("  fvlm-engine plan {} --budget   # the memory that it needs", file),
@@ -153,12 +154,7 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
     draft.connector = config.value("model_type", "") == "dinov2" ? "foveated" : "mlp";
     return;
   }
-  const fs::path folder = *named;
-  if (fs::exists(folder / "config.json") && !fs::exists(folder / "fvlm.json"))
-    throw Error(ErrorKind::usage, "this is a Hugging Face folder, and a recipe takes a model directory")
-        .at(*named)
-        .advise(fmt::format("fvlm-engine import --model {} --out models/{}", *named, folder.filename().string()));
-  draft.directory = resolve_model(folder).string();
+  draft.directory = resolve_model(*named).string();
   ModelDirectory::open(draft.directory);
 }
 
@@ -185,7 +181,8 @@ RecipeDraft draft_of(const ParsedOptions& parsed) {
   if (fs::exists(fs::symlink_status(file)))
     throw Error(ErrorKind::output, "the file already exists").at(file.string()).advise("name another, or remove it");
   draft.name = file.stem().string();
-  if (draft.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != std::string::npos)
+  if (draft.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") !=
+      std::string::npos)
     throw Error(ErrorKind::usage, fmt::format("'{}' cannot be the name of a run", draft.name))
         .advise("letters, digits, '_', '-' and '.'");
   read_model(parsed, draft);
@@ -211,18 +208,23 @@ recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed)
 } // namespace
 
 int run_recipe_new(Arguments arguments) {
-  Options options("recipe new FILE --model DIR --data FORM [--text FORM] [--held-out FORM] [--lora RANK] [--epochs N]\n"
-                  "    [--batch N] [--root DIR] [--image-frames N] [--json]",
-                  "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
-                  "answers, how long their texts are and how many frames they have, and which chat template the model\n"
-                  "was trained with. Learning rates are usual ones for training a model further.",
-                  "recipe new mine.lua --model models/smolvlm --data train.jsonl --held-out test.jsonl --lora 16");
+  Options options(
+      "recipe new FILE --model DIR --data FORM [--text FORM] [--held-out FORM] [--lora RANK] [--epochs N]\n"
+      "    [--batch N] [--root DIR] [--image-frames N] [--json]",
+      "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
+      "answers, how long their texts are and how many frames they have, and which chat template the model\n"
+      "was trained with. Learning rates are usual ones for training a model further.",
+      "recipe new mine.lua --model models/smolvlm --data train.jsonl --held-out test.jsonl --lora 16");
   with_plugin_options(options)
       .positional("FILE", "the recipe to write, NAME.lua; its run will be runs/NAME")
       .value("model", "DIR", "a model directory, a checkpoint or a run folder (its newest checkpoint)")
-      .value("vision", "DIR", "in place of --model, with --decoder: a Hugging Face folder of an encoder; the connector between them is new: foveated for DINOv2, else an MLP")
+      .value("vision", "DIR",
+             "in place of --model, with --decoder: a Hugging Face folder of an encoder; the connector between them is "
+             "new: foveated for DINOv2, else an MLP")
       .value("decoder", "DIR", "a Hugging Face folder of a language model")
-      .value("data", "FORM", "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them (repeatable)")
+      .value("data", "FORM",
+             "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them "
+             "(repeatable)")
       .value("text", "FORM", "the same of text-only samples in tars (repeatable)")
       .value("held-out", "FORM", "samples that are measured ten times in the course of training (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
@@ -272,8 +274,8 @@ int run_recipe_new(Arguments arguments) {
                                {"max_frames", seen.most_frames},
                                {"max_text_tokens", seen.most_tokens}}));
   else
-    fmt::print("{}: {}, {}\n\n  fvlm-engine plan {} --budget   # the memory that it needs\n  fvlm-engine train {}\n", file,
-               counted(draft.samples(), "sample"), kind_of(seen), file, file);
+    fmt::print("{}: {}, {}\n\n  fvlm-engine plan {} --budget   # the memory that it needs\n  fvlm-engine train {}\n",
+               file, counted(draft.samples(), "sample"), kind_of(seen), file, file);
   return 0;
 }
 

@@ -103,7 +103,7 @@ class RecipeNew(unittest.TestCase):
                 ("keys", (*model, "--data", "other.jsonl"), 4, 'fields = { user = "question", assistant = "response" }'),
                 ("missing", (*model, "--data", "none.jsonl"), 4, "none.jsonl: no file matches"),
                 ("folder", ("--model", "nowhere", *data), 4, "nowhere"),
-                ("import", ("--model", "hf", *data), 2, "import --model hf --out models/hf"),
+                ("import", ("--model", "hf", *data), 4, "import --model hf --out models/hf"),
                 ("none", data, 2, "--vision DIR and --decoder DIR"),
                 ("nothing", model, 2, "no data are named"),
                 ("zero", (*model, *data, "--lora", 0), 2, "--lora: expected a number of at least 1"),

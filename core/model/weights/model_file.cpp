@@ -164,10 +164,18 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
         .at(folder.string())
         .advise(hint.empty() ? "name a model directory, a checkpoint or the folder of a run" : hint);
   }
-  if (!std::filesystem::exists(path, ignored))
-    throw Error(ErrorKind::data, "this is no model directory: there is no fvlm.json in it")
+  if (!std::filesystem::exists(path, ignored)) {
+    const bool is_huggingface = std::filesystem::exists(folder / "config.json", ignored);
+    throw Error(ErrorKind::data, fmt::format("this is {}no model directory: there is no fvlm.json in it",
+                                             is_huggingface ? "a Hugging Face folder and " : ""))
         .at(folder.string())
-        .advise("`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face folders");
+        .advise(is_huggingface
+                    ? fmt::format("`fvlm-engine import --model {} --out models/{}` makes one of a SmolVLM or LLaVA; of "
+                                  "an encoder or a decoder alone: import --vision DIR --decoder DIR",
+                                  folder.string(), folder.filename().string())
+                    : "`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face "
+                      "folders, and import --model DIR from a whole model's");
+  }
   Json json = read_json_object(path, largest_file);
   ConfigReader reader(json, path.string());
   int64_t version = reader.whole("format_version", std::nullopt, 1);
