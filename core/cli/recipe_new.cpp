@@ -36,7 +36,7 @@ constexpr int64_t most_looked_at = 512; // samples of each source
 constexpr int64_t any_number = int64_t{1} << 30;
 
 // What the samples of a mix are like.
-struct Seen {
+struct Findings {
   std::vector<int64_t> samples; // of each source
   int64_t looked_at = 0, usable = 0, pairs = 0, with_choice = 0, with_frames = 0;
   int64_t most_frames = 0, most_tokens = 0;
@@ -47,7 +47,7 @@ struct Seen {
   }
 };
 
-void count(const MeasuredSample& measured, Seen& seen) {
+void count(const MeasuredSample& measured, Findings& seen) {
   ++seen.looked_at;
   if (!measured.sample) {
     if (seen.first_reason.empty()) seen.first_reason = place_of(measured.skipped) + ": " + measured.skipped.reason;
@@ -63,8 +63,8 @@ void count(const MeasuredSample& measured, Seen& seen) {
 }
 
 // Throws Error(data) where less than a half of the samples can be used.
-Seen look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokenizer, const VideoDecoder* video,
-             const std::string& label) {
+Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokenizer, const VideoDecoder* video,
+                 const std::string& label) {
   const FramePreparation preparation = frame_preparation(plan.model);
   mix.max_text_tokens = any_number;
   if (preparation.makes_tiles()) mix.max_frames = any_number;
@@ -73,7 +73,7 @@ Seen look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokenizer, 
   const MixSamples samples(
       mix, tokenizer, preparation, video, rows, {},
       [&](const std::string& source, int64_t done, int64_t all) { progress.steps(source, done, all); });
-  Seen seen{.samples = samples.sizes()};
+  Findings seen{.samples = samples.sizes()};
   std::vector<DrawnSample> drawn;
   for (size_t source = 0; source < seen.samples.size(); ++source)
     for (const int64_t sample : evenly_spaced(seen.samples[source], most_looked_at))
@@ -101,7 +101,7 @@ int64_t with_room(int64_t seen, bool is_complete, int64_t step) {
 }
 
 // The limits of a sample, so that those seen fit and the longest allowed fits in the decoder's positions.
-void set_limits(const plan::Plan& plan, const Seen& seen, RecipeDraft& draft) {
+void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft) {
   const int64_t rows = visual_rows(plan.model).per_frame, usual_frames = plan::Mix{}.max_frames;
   const auto positions = budget::decoder_positions(plan.model);
   int64_t tokens = with_room(seen.most_tokens, seen.is_complete(), 32);
@@ -119,12 +119,12 @@ void set_limits(const plan::Plan& plan, const Seen& seen, RecipeDraft& draft) {
   if (frames != usual_frames) draft.max_frames = frames;
 }
 
-std::string kind_of(const Seen& seen) {
+std::string kind_of(const Findings& seen) {
   if (seen.with_choice > 0) return "multiple choice";
   return seen.pairs > 0 ? "pairs of answers" : "questions and answers, or captions";
 }
 
-std::vector<std::string> about(const RecipeDraft& draft, const Seen& seen, const std::string& file) {
+std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, const std::string& file) {
   std::vector<std::string> names;
   for (const auto& source : draft.train) names.push_back(source.pattern);
   const std::string model = draft.directory.empty() ? draft.vision + " and " + draft.decoder : draft.directory;
@@ -247,7 +247,7 @@ int run_recipe_new(Arguments arguments) {
   const auto video = choose_video_decoder(*registry, plan.kernels["video"]);
   plan::Mix mix = stage.data;
   if ((mix.chat_template = draft.chat_template)) mix.system.clear();
-  const Seen seen = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the data");
+  const Findings seen = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the data");
   if (seen.with_choice > 0)
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
         .advise("give them to --held-out, and to --data samples with an answer");
@@ -257,7 +257,7 @@ int run_recipe_new(Arguments arguments) {
   set_limits(plan, seen, draft);
   if (!draft.held_out.empty()) {
     mix.sources = resolved(draft, *parsed).plan.stages.front().evaluation.sets.front().data.sources;
-    const Seen held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
+    const Findings held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
     draft.measure = held_out.with_choice > 0 ? "choice" : 2 * held_out.pairs > held_out.usable ? "preference" : "loss";
   }
