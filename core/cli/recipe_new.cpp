@@ -205,9 +205,7 @@ recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed)
   return recipe::resolve(recipe_request(parsed, file.string()));
 }
 
-} // namespace
-
-int run_recipe_new(Arguments arguments) {
+Options options_of_recipe_new() {
   Options options(
       "recipe new FILE --model DIR --data FORM [--text FORM] [--held-out FORM] [--lora RANK] [--epochs N]\n"
       "    [--batch N] [--root DIR] [--image-frames N] [--json]",
@@ -233,17 +231,17 @@ int run_recipe_new(Arguments arguments) {
       .value("batch", "N", "samples of a step; default 16")
       .value("image-frames", "N", "repeat a still image to N frames, for models that look at videos; default 1")
       .flag("json", "print one JSON document on standard output");
-  const auto parsed = options.parse(arguments);
-  if (!parsed) return 0;
-  const std::string file = *parsed->value("FILE");
-  RecipeDraft draft = draft_of(*parsed);
+  return options;
+}
 
-  const plan::Plan plan = resolved(draft, *parsed).plan;
+// Fills in what the model and the data say, and writes the file.
+Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraft& draft) {
+  const plan::Plan plan = resolved(draft, parsed).plan;
   budget::describe(plan); // throws where the parts do not go together
   const plan::Stage& stage = plan.stages.front();
   const auto tokenizer = Tokenizer::from_file(fs::path(plan.model.tokenizer_folder()) / "tokenizer.json");
   draft.chat_template = own_chat_template(tokenizer);
-  const auto registry = open_registry(*parsed);
+  const auto registry = open_registry(parsed);
   const auto video = choose_video_decoder(*registry, plan.kernels["video"]);
   plan::Mix mix = stage.data;
   if ((mix.chat_template = draft.chat_template)) mix.system.clear();
@@ -253,26 +251,36 @@ int run_recipe_new(Arguments arguments) {
         .advise("give them to --held-out, and to --data samples with an answer");
   draft.holds_pairs = 2 * seen.pairs > seen.usable;
   for (size_t i = 0; i < draft.train.size(); ++i) draft.train[i].samples = seen.samples[i];
-  draft.batch = parsed->value("batch") ? draft.batch : std::min(draft.batch, draft.samples());
+  draft.batch = parsed.value("batch") ? draft.batch : std::min(draft.batch, draft.samples());
   set_limits(plan, seen, draft);
   if (!draft.held_out.empty()) {
-    mix.sources = resolved(draft, *parsed).plan.stages.front().evaluation.sets.front().data.sources;
+    mix.sources = resolved(draft, parsed).plan.stages.front().evaluation.sets.front().data.sources;
     const Findings held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
     draft.measure = held_out.with_choice > 0 ? "choice" : 2 * held_out.pairs > held_out.usable ? "preference" : "loss";
   }
   draft.about = about(draft, seen, file);
-  require_positions(resolved(draft, *parsed));
+  require_positions(resolved(draft, parsed));
   write_file_atomic(file, draft.lua());
+  return seen;
+}
 
+} // namespace
+
+int run_recipe_new(Arguments arguments) {
+  const auto parsed = options_of_recipe_new().parse(arguments);
+  if (!parsed) return 0;
+  const std::string file = *parsed->value("FILE");
+  RecipeDraft draft = draft_of(*parsed);
+  const Findings seen = decide(*parsed, file, draft);
   if (parsed->flag("json"))
     fmt::print("{}", dump(Json{{"recipe", file},
                                {"samples", draft.samples()},
                                {"looked_at", seen.looked_at},
                                {"broken", seen.looked_at - seen.usable},
                                {"objective", draft.holds_pairs ? "dpo" : "next_token"},
-                               {"max_frames", seen.most_frames},
-                               {"max_text_tokens", seen.most_tokens}}));
+                               {"most_frames", seen.most_frames},
+                               {"most_tokens", seen.most_tokens}}));
   else
     fmt::print("{}: {}, {}\n\n  fvlm-engine plan {} --budget   # the memory that it needs\n  fvlm-engine train {}\n",
                file, counted(draft.samples(), "sample"), kind_of(seen), file, file);
