@@ -216,9 +216,7 @@ void ChatSession::show_video(const std::string& file) {
   const auto decoder = choose_video_decoder(*model_.registry, {});
   options.video = decoder ? &*decoder : nullptr;
   const MediaFile media(file, options);
-  at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
-  media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
-  video_ = serve::PromptFrames{frames, media.tiles(), false};
+  video_ = serve::prompt_frames(media, options.image_size, false);
   marks_ = video_mark;
   say(fmt::format("the next message shows {} of {}", counted(media.frames(), "frame"), file));
 }

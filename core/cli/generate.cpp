@@ -98,10 +98,7 @@ serve::PromptFrames frames_of(const ParsedOptions& parsed, MediaOptions options,
         .advise("use --video for videos and folders of images");
   const auto decoder = choose_video_decoder(registry, {});
   options.video = decoder ? &*decoder : nullptr;
-  const MediaFile media(image ? *image : *video, options);
-  at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
-  media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
-  return {frames, media.tiles(), image.has_value()};
+  return serve::prompt_frames(MediaFile(image ? *image : *video, options), options.image_size, image.has_value());
 }
 
 // What a question becomes for the model.
@@ -174,11 +171,10 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   };
-  const auto answer = answerer.answer(prompt.sample.frames, prompt.sample.texts[0].tokens, options,
-                                      [&](const infer::GeneratedToken& token) {
-                                        emit(stream.add(static_cast<TokenId>(token.id)));
-                                        return !stream.stopped();
-                                      });
+  const auto answer = answerer.answer(prompt.sample, options, [&](const infer::GeneratedToken& token) {
+    emit(stream.add(static_cast<TokenId>(token.id)));
+    return !stream.stopped();
+  });
   emit(stream.finish());
   if (json) {
     Json document = answer_json(answer, text);

@@ -183,6 +183,7 @@ Sample Questions::measure(const DrawnSample& drawn) const {
   if (!located.question.media.empty()) {
     const MediaFile media = media_of(located);
     sample.frames = media.frames();
+    sample.copies = media.copies();
     sample.media.tiles = media.tiles();
   }
   MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}};

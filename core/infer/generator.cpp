@@ -23,7 +23,7 @@ namespace {
 // Refused before any work is done.
 void check(const Generator& generator, const std::vector<Sample>& samples, const std::filesystem::path& file) {
   for (size_t i = 0; i < samples.size(); ++i) try {
-      (void)generator.require_room(samples[i].frames, samples[i].texts[0].tokens);
+      (void)generator.require_room(samples[i]);
     } catch (const Error& error) {
       throw Error(ErrorKind::data, fmt::format("sample {}: {}", i, error.what()))
           .at(file.string())
@@ -33,6 +33,11 @@ void check(const Generator& generator, const std::vector<Sample>& samples, const
 
 bool has_frames(const Sample& sample) {
   return frames_of(sample.frames) > 0;
+}
+
+int64_t tokens_of_prompt(const Sample& sample) {
+  const auto& prompt = sample.texts[0].tokens;
+  return std::ssize(prompt) - placeholders_of(prompt);
 }
 
 // For what an encoder keeps of the frames that are encoded together.
@@ -90,16 +95,16 @@ void Generator::use_draft_model(const std::filesystem::path& model, const Execut
   draft_model_ = load_model(model, execution.arena(false));
 }
 
-int64_t Generator::require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
-  if (frames_of(frames) > 0) require_readable(frames, model_->frame_reader(frames));
-  const int64_t rows = model_->prompt_rows(frames, prompt), tokens = std::ssize(prompt) - placeholders_of(prompt),
+int64_t Generator::require_room(const Sample& sample) const {
+  if (has_frames(sample)) require_readable(sample.frames, model_->frame_reader(sample.frames));
+  const int64_t rows = model_->prompt_rows(sample), frames = frames_of(sample), tokens = tokens_of_prompt(sample),
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
   if (rows >= positions)
     throw Error(ErrorKind::data,
-                fmt::format("{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames_of(frames),
-                            rows - tokens == frames_of(frames) ? "" : fmt::format(" of {} rows in all", rows - tokens),
-                            tokens, positions));
+                fmt::format("{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames,
+                            rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens,
+                            positions));
   return rows;
 }
 
@@ -145,9 +150,8 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   std::vector<Answer> answers;
   std::vector<int64_t> limits;
   for (const Sample& sample : samples) {
-    const auto& prompt = sample.texts[0].tokens;
-    const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, prompt);
-    answers.push_back({frames_of(sample.frames), std::ssize(prompt) - placeholders_of(prompt), {}, false, 0});
+    const int64_t room = config().decoder.max_position_embeddings - require_room(sample);
+    answers.push_back({frames_of(sample), tokens_of_prompt(sample), {}, false, 0});
     limits.push_back(std::min(options.limit, room));
   }
   std::vector<int64_t> ends;
@@ -192,9 +196,8 @@ GenerationBatch Generator::make_batch(const BatchOptions& options) {
 std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, at::Tensor* attention) {
   std::vector<Prompt> prompts;
   for (const Sample& sample : samples) {
-    const auto& tokens = sample.texts[0].tokens;
-    const int64_t room = config().decoder.max_position_embeddings - require_room(sample.frames, tokens);
-    prompts.push_back({.tokens = tokens, .max_tokens = room, .calculator = calculator_.get()});
+    const int64_t room = config().decoder.max_position_embeddings - require_room(sample);
+    prompts.push_back({.tokens = sample.texts[0].tokens, .max_tokens = room, .calculator = calculator_.get()});
   }
   const int64_t max_frames = attention ? std::numeric_limits<int64_t>::max() : frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {
@@ -205,11 +208,10 @@ std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, a
   return prompts;
 }
 
-Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                         const TokenCallback& on_token) {
+Answer Generator::answer(const Sample& sample, const GenerateOptions& options, const TokenCallback& on_token) {
   Answer answer;
   answers(
-      {{frames, {{prompt, {}}}}}, options, [&](const Answer& only) { answer = only; }, on_token);
+      {sample}, options, [&](const Answer& only) { answer = only; }, on_token);
   return answer;
 }
 

@@ -39,16 +39,14 @@ class Generator {
   void use_draft_model(const std::filesystem::path& model, const model::Execution& execution);
 
   const model::ModelConfig& config() const { return model_->config(); }
-  // Throws Error(data) for an empty prompt, placeholders that are not those of the frames, and where frames and prompt
-  // leave no position of the decoder's. Returns the rows that they take.
-  int64_t require_room(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
-  // frames [n, 3, H, W] float32, normalised, or the uint8 bytes of a source, or undefined; their rows take the places
-  // of the prompt's placeholders, or stand before it. Throws Error(data) where require_room() does, Error(usage) for
-  // options that make no sense.
-  Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                const TokenCallback& on_token = {});
-  // The same for each sample's only text as a prompt, together, with another sequence of draws for each. `take` gets
-  // them in the order of the samples.
+  // The only text of a sample is its prompt. Throws Error(data) for an empty prompt, placeholders that are not those of
+  // the frames, and where frames and prompt leave no position of the decoder's. Returns the rows that they take.
+  int64_t require_room(const model::Sample& sample) const;
+  // The rows of the sample's frames take the places of the prompt's placeholders, or stand before it. Throws
+  // Error(data) where require_room() does, Error(usage) for options that make no sense.
+  Answer answer(const model::Sample& sample, const GenerateOptions& options, const TokenCallback& on_token = {});
+  // The same for several samples together, with another sequence of draws for each. `take` gets them in the order of
+  // the samples.
   using TakeAnswer = std::function<void(const Answer&)>;
   void answers(const std::vector<model::Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
                const TokenCallback& on_token = {});
@@ -65,7 +63,7 @@ class Generator {
   bool has_attention() const { return model_->connector().has_attention(); }
 
  private:
-  // So many frames of these samples may be encoded together.
+  // So many frames of these samples may be encoded together; a repeated one is encoded once.
   int64_t frames_at_once(std::span<const model::Sample> samples) const;
   // The visual tokens of each sample's frames, and on request the attention maps of all frames.
   std::vector<at::Tensor> encode(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);

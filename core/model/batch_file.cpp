@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "model/loading.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -20,6 +21,13 @@ std::string how_it_is(bool reads_bytes) {
 
 std::string sum_text(int64_t count, const char* what) {
   return fmt::format("do not sum to the {} {} that are there", count, what);
+}
+
+// How often the first frame stands there, if there is no other; otherwise 1.
+int64_t copies_in(const at::Tensor& frames) {
+  for (int64_t i = 1; i < frames.size(0); ++i)
+    if (!at::equal(frames[i], frames[0])) return 1;
+  return frames.size(0);
 }
 
 } // namespace
@@ -50,7 +58,11 @@ std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
   int64_t begin = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] < 0 || counts[i] > frames_.size(0) - begin) fail(name, sum_text(frames_.size(0), what));
-    if (counts[i] > 0) samples[i].frames = frames_.narrow(0, begin, counts[i]);
+    if (counts[i] > 0) {
+      const at::Tensor own = frames_.narrow(0, begin, counts[i]);
+      samples[i].copies = reads_bytes_ ? 1 : copies_in(own);
+      samples[i].frames = own.narrow(0, 0, counts[i] / samples[i].copies);
+    }
     begin += counts[i];
   }
   if (begin != frames_.size(0)) fail(name, sum_text(frames_.size(0), what));

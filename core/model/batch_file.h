@@ -19,8 +19,8 @@ class BatchFile {
     pairs,  // chosen_ and rejected_ ones
     prompts // no loss_mask
   };
-  // Their frames or bytes lie in the file's mapping. Throws Error(data) for what makes no sense, and for tokens that
-  // the vocabulary does not have.
+  // Their frames or bytes lie in the file's mapping; frames that are all the same are copies of one. Throws Error(data)
+  // for what makes no sense, and for tokens that the vocabulary does not have.
   std::vector<Sample> samples(Texts texts, int64_t vocabulary) const;
 
   // The frames of all samples, or the bytes of their sources.

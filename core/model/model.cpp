@@ -85,9 +85,10 @@ double Model::flops(int64_t tokens, const Work& work, const TrainedParts& traine
          decoder_->head_flops(work.labels, trained.decoder, any);
 }
 
-int64_t Model::prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const {
-  const int64_t count = frames_of(frames), placeholders = placeholders_of(prompt);
-  const int64_t each = count > 0 ? frame_reader(frames).rows_per_frame : 1;
+int64_t Model::prompt_rows(const Sample& sample) const {
+  const auto& prompt = sample.texts.at(0).tokens;
+  const int64_t count = frames_of(sample), placeholders = placeholders_of(prompt);
+  const int64_t each = count > 0 ? frame_reader(sample.frames).rows_per_frame : 1;
   require_placeholders(placeholders, count, each);
   return count * each + static_cast<int64_t>(prompt.size()) - placeholders;
 }

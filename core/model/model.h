@@ -68,9 +68,9 @@ class Model {
   // it adds.
   double flops(int64_t tokens, const Work& work, const TrainedParts& trained, std::string_view mode) const;
 
-  // Decoder rows of a prompt: its tokens, and the visual rows of the frames, if they are defined, in place of its
+  // Decoder rows of a sample whose only text is a prompt: its tokens, and the visual rows of the frames in place of its
   // placeholders or before it. Throws Error(data) where the placeholders are not those of the frames.
-  int64_t prompt_rows(const at::Tensor& frames, const std::vector<int64_t>& prompt) const;
+  int64_t prompt_rows(const Sample& sample) const;
 
  private:
   Model(const Model& first, size_t index, std::shared_ptr<Decoder> decoder);

@@ -14,10 +14,6 @@
 namespace fvlm::model {
 namespace {
 
-int64_t frames_of(const Sample& sample) {
-  return model::frames_of(sample.frames) * sample.copies;
-}
-
 bool is_text(const at::Tensor& frames) {
   return frames.defined() && frames.dim() == 1;
 }
@@ -99,7 +95,7 @@ at::Tensor frames_in_slots(const std::vector<Sample>& samples, int64_t slots) {
   std::vector<at::Tensor> frames;
   for (const Sample& sample : samples) {
     if (!sample.frames.defined()) continue;
-    slots -= model::frames_of(sample.frames);
+    slots -= frames_of(sample.frames);
     frames.push_back(sample.frames.to(at::kFloat));
   }
   if (frames.empty()) throw Error(ErrorKind::internal, "a pack with frame slots does not know their size");
@@ -147,6 +143,10 @@ void check(const Sample& sample, size_t index, const FrameReader& reader) {
 int64_t frames_of(const at::Tensor& frames) {
   if (!frames.defined()) return 0;
   return is_text(frames) ? 1 : frames.size(0);
+}
+
+int64_t frames_of(const Sample& sample) {
+  return frames_of(sample.frames) * sample.copies;
 }
 
 at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options) {
@@ -205,7 +205,7 @@ Capacity Capacity::of(const std::vector<Sample>& samples, int64_t rows_per_frame
   for (const Sample& sample : samples) {
     const int64_t frames = frames_of(sample);
     sum.frames += frames;
-    sum.encoder_frames += model::frames_of(sample.frames);
+    sum.encoder_frames += frames_of(sample.frames);
     sum.longest_video = std::max(sum.longest_video, frames);
     if (is_text(sample.frames)) sum.bytes += sample.frames.size(0);
     for (const Text& text : sample.texts) {

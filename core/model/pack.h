@@ -99,6 +99,8 @@ struct FrameReader {
 
 // Of what a sample has as frames, see Sample::frames; each once.
 int64_t frames_of(const at::Tensor& frames);
+// With all their copies: the frame slots that the sample takes.
+int64_t frames_of(const Sample& sample);
 // The same on the device and in the type that an encoder reads.
 at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options);
 

@@ -98,7 +98,7 @@ void AnswerDelivery::deliver(Event& event) {
     if (!rest.empty()) job.listener->add_text(answer.number, rest);
     job.listener->end_answer(answer.number, event.by_end_token || answer.stopped ? "stop" : "length");
   } else if (event.attention.defined()) {
-    event.job->listener->show_attention(prompts_.attention_of(event.job->prompt.sample.frames, event.attention));
+    event.job->listener->show_attention(prompts_.attention_of(event.job->prompt.sample, event.attention));
   } else {
     finish_(*event.job, event.error ? &*event.error : nullptr);
   }

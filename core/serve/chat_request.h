@@ -28,7 +28,8 @@ struct RequestLimits {
 struct PromptFrames {
   at::Tensor frames;           // [n, 3, H, W] float32, normalised; undefined: none
   std::vector<TileGrid> tiles; // of each image, where images are cut
-  bool is_one_image = false;   // which is repeated
+  bool is_one_image = false;   // which may be repeated
+  int64_t copies = 1;          // see model::Sample
 };
 
 struct ChatRequest {

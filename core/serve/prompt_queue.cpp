@@ -107,8 +107,7 @@ bool PromptQueue::write(AnswerJob& job) const {
   }
   try {
     job.prompt = prompts_.write(job.request);
-    const model::Sample& sample = job.prompt.sample;
-    job.usage.prompt = generator_.require_room(sample.frames, sample.texts[0].tokens);
+    job.usage.prompt = generator_.require_room(job.prompt.sample);
     job.request.images.clear(); // the files are not needed any more
     return true;
   } catch (const Error& error) {

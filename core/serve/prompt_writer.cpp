@@ -14,18 +14,24 @@
 namespace fvlm::serve {
 namespace {
 
-std::vector<std::string> keys_of(const at::Tensor& frames) {
+std::vector<std::string> keys_of(const PromptFrames& shown) {
   std::vector<std::string> keys;
-  if (!frames.defined()) return keys;
-  const at::Tensor all = frames.contiguous();
-  const int64_t bytes = static_cast<int64_t>(all.nbytes()) / std::max<int64_t>(1, frames.size(0));
-  for (int64_t i = 0; i < frames.size(0); ++i)
-    keys.push_back(
-        sha256_hex({static_cast<const char*>(all.const_data_ptr()) + i * bytes, static_cast<size_t>(bytes)}));
+  if (!shown.frames.defined()) return keys;
+  const at::Tensor all = shown.frames.contiguous();
+  const int64_t frames = all.size(0), bytes = static_cast<int64_t>(all.nbytes()) / std::max<int64_t>(1, frames);
+  for (int64_t i = 0; i < frames; ++i)
+    keys.insert(keys.end(), static_cast<size_t>(shown.copies),
+                sha256_hex({static_cast<const char*>(all.const_data_ptr()) + i * bytes, static_cast<size_t>(bytes)}));
   return keys;
 }
 
 } // namespace
+
+PromptFrames prompt_frames(const MediaFile& media, int64_t image_size, bool is_one_image) {
+  at::Tensor frames = at::empty({media.distinct_frames(), 3, image_size, image_size}, at::kFloat);
+  media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
+  return {frames, media.tiles(), is_one_image, media.copies()};
+}
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
     : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)),
@@ -53,19 +59,21 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
   if (pixels.empty()) return out;
   const auto read = static_cast<int64_t>(pixels.size() / frame);
   out.is_one_image = images.size() == 1 && read == 1;
-  const int64_t repeats = out.is_one_image ? settings_.image_frames : 1;
-  if (out.is_one_image) keys.resize(static_cast<size_t>(repeats), keys[0]);
-  out.frames = at::empty({read * repeats, 3, size, size}, at::kFloat);
-  for (int64_t i = 0; i < repeats; ++i)
-    std::copy(pixels.begin(), pixels.end(), out.frames.data_ptr<float>() + static_cast<size_t>(i) * pixels.size());
+  if (out.is_one_image) {
+    out.copies = settings_.image_frames;
+    keys.resize(static_cast<size_t>(out.copies), keys[0]);
+  }
+  out.frames = at::empty({read, 3, size, size}, at::kFloat);
+  std::copy(pixels.begin(), pixels.end(), out.frames.data_ptr<float>());
   return out;
 }
 
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
   const PromptFrames shown = request.frames ? *request.frames : decode(request.images, written.frame_keys);
-  if (request.frames) written.frame_keys = keys_of(shown.frames);
-  const int64_t frames = shown.frames.defined() ? shown.frames.size(0) : 0;
+  if (request.frames) written.frame_keys = keys_of(shown);
+  written.sample = {shown.frames, {}, shown.copies};
+  const int64_t frames = model::frames_of(written.sample);
   MarkedFrames marked{frames, visual_rows_.per_frame, shown.is_one_image, {}};
   if (settings_.preparation.has_tile_text())
     marked.images = tile_texts(tokenizer_, shown.tiles, frames, visual_rows_.per_frame);
@@ -79,18 +87,17 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (visual_rows_.in_place) expand_marks(tokens, no_mask, marked);
 
   written.sample.texts.push_back({{tokens.begin(), tokens.end()}, {}});
-  written.sample.frames = shown.frames;
   return written;
 }
 
-FrameAttention PromptWriter::attention_of(const at::Tensor& frames, const at::Tensor& maps) const {
+FrameAttention PromptWriter::attention_of(const model::Sample& sample, const at::Tensor& maps) const {
   const int64_t size = settings_.preparation.image_size(), side = size / settings_.patch_size, patches = side * side;
   // The last of a frame's tokens are its patches; before them is CLS.
   const at::Tensor means = maps.mean(at::IntArrayRef{1, 2}).to(at::kDouble).cpu();
   const at::Tensor cells = means.narrow(1, means.size(1) - patches, patches).contiguous();
   FrameAttention shown{side, side, {}, {}};
-  for (int64_t i = 0; i < frames.size(0); ++i) {
-    const at::Tensor frame = frames[i].contiguous();
+  for (int64_t i = 0; i < model::frames_of(sample); ++i) {
+    const at::Tensor frame = sample.frames[i / sample.copies].contiguous();
     Image image{size, size, std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
     settings_.preparation.denormalise({frame.const_data_ptr<float>(), static_cast<size_t>(frame.numel())}, image.rgb);
     shown.frames.push_back(write_jpeg(image, 85));

@@ -3,6 +3,7 @@
 #pragma once
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
+#include "data/samples/media_file.h"
 #include "model/pack.h"
 #include "serve/answer_json.h"
 
@@ -23,6 +24,9 @@ struct WrittenPrompt {
   std::vector<std::string> frame_keys;
 };
 
+// The decoded frames of a file. `is_one_image`: as PromptFrames has it.
+PromptFrames prompt_frames(const MediaFile& media, int64_t image_size, bool is_one_image);
+
 class PromptWriter {
  public:
   // The tokenizer must outlive it. Throws Error(data) where it does not have what the chat template needs.
@@ -30,8 +34,9 @@ class PromptWriter {
 
   // Throws Error for images that cannot be decoded and conversations that the template refuses. [any thread]
   WrittenPrompt write(const ChatRequest& request) const;
-  // The frames of a prompt, and the attention to each. `maps`: [frames, layers, heads, tokens of a frame].
-  FrameAttention attention_of(const at::Tensor& frames, const at::Tensor& maps) const;
+  // The frames of a prompt with their copies, and the attention to each. `maps`: [frames, layers, heads, tokens of a
+  // frame].
+  FrameAttention attention_of(const model::Sample& sample, const at::Tensor& maps) const;
 
  private:
   PromptFrames decode(const std::vector<std::string>& images, std::vector<std::string>& keys) const;

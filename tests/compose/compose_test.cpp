@@ -143,7 +143,7 @@ TEST_F(Compose, AnswersAsItIsTraced) {
   infer::GenerateOptions options;
   options.limit = 1;
   options.ignore_eos = true;
-  const auto answer = generator.answer(frames, prompt, options);
+  const auto answer = generator.answer({frames, {{prompt, {}}}}, options);
   EXPECT_EQ(answer.ids.front(), logits[2].argmax().item<int64_t>()) << "generation sees other frames than training";
   request.attention = true;
   EXPECT_THROW((void)model::trace(request, registry_), Error);

@@ -232,12 +232,12 @@ TEST_F(Placeholders, AnswersAsItIsTraced) {
     EXPECT_EQ(model::tensor_over(traced.at("label_count")).item<int64_t>(), 2);
     EXPECT_EQ(model::tensor_over(traced.at("visual_tokens")).size(0), 8);
     EXPECT_GT(model::tensor_over(traced.at("grad.to_decoder.weight")).abs().max().item<double>(), 0);
-    const auto answer = generator.answer(frames, prompt, options);
+    const auto answer = generator.answer({frames, {{prompt, {}}}}, options);
     EXPECT_EQ(answer.prompt, 3);
     EXPECT_EQ(answer.ids.front(), logits[2].argmax().item<int64_t>()) << "generation sees other rows than training";
   }
   try {
-    (void)generator.answer(frames, {5, p, 9}, options);
+    (void)generator.answer({frames, {{{5, p, 9}, {}}}}, options);
     FAIL() << "one placeholder for eight rows";
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), HasSubstr("1 placeholder for visual rows, and its 2 frames become 8 rows, 4 each"));

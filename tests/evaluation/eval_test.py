@@ -339,6 +339,24 @@ class Benchmarks(unittest.TestCase):
         _, hinted = self.asked("scienceqa", "--split", "test", files=[self.write("problems.json", problems)])
         self.assertNotEqual(hinted[0]["losses"], lines[0]["losses"])
 
+    def test_a_still_that_is_repeated_is_a_clip_of_equal_pictures(self):
+        user, options, right, _, _ = QUESTIONS[1]
+        picture = png(pixels("q1", 1)[0])
+        clip = self.media / "stills" / "clip"
+        clip.mkdir(parents=True, exist_ok=True)
+        for path in (self.media / "stills" / "still.png", *(clip / f"{t}.png" for t in range(3))):
+            path.write_bytes(picture)
+        file = self.write("stills.json", [{"video": name, "question": user, "candidates": options, "answer": options[right]}
+                                          for name in ("stills/still.png", "stills/clip")])
+        modes = ["--mode", "autoregressive", "--mode", "coarse_fine", "--mode", "coarse_only"]
+        found, lines = self.asked("mvbench", *modes, "--image-frames", 3, files=[file])
+        self.assertEqual([one["samples"] for one in found], [2, 2, 2])
+        _, once = self.asked("mvbench", *modes, files=[file])
+        for i in range(0, 6, 2):
+            for still, clip in zip(lines[i]["losses"], lines[i + 1]["losses"], strict=True):
+                self.assertLess(abs(still - clip), 1e-5 * clip, lines[i]["mode"])
+            self.assertNotEqual(once[i]["losses"], lines[i]["losses"], "one frame is another question")
+
     def test_media_that_are_missing_are_counted(self):
         rows = [{"video": f"q{i}", "question": "What?", "candidates": ["a", "b"], "answer": "a"} for i in (0, 1, 7)]
         file = self.write("missing.json", rows)

@@ -1,4 +1,5 @@
 // Metrics of an evaluation against the model run sample by sample, and against each other for packs of any size.
+#include "../model/encoded_frames.h"
 #include "evaluation/evaluator.h"
 #include "model/attention_entropy.h"
 #include "synthetic_set.h"
@@ -93,6 +94,30 @@ TEST(Evaluation, MetricsDoNotDependOnPackSize) {
               << most.frames << " frames and " << most.rows << " rows";
         }
       }
+    }
+  }
+}
+
+// That its metrics are those of a model with every copy is what the other tests compare.
+TEST(Evaluation, EncodesARepeatedImageOnce) {
+  Tiny tiny(config());
+  for (const Measure measure : {Measure::loss, Measure::choice, Measure::preference, Measure::answer}) {
+    const auto questions = std::make_shared<SyntheticQuestions>(measure);
+    int64_t frames = 0, distinct = 0;
+    const Order order = Order::once(questions->sizes());
+    auto state = order.begin();
+    while (const auto drawn = order.next(state)) {
+      const Sample sample = questions->measure(*drawn);
+      frames += sample.frames;
+      distinct += sample.distinct_frames();
+    }
+    ASSERT_LT(distinct, frames);
+    for (const std::string& mode : all_modes) {
+      // One sample a pack, so that no frame slot is padding.
+      const auto set = open(wanted(measure, {mode}), questions, {1, 1});
+      model::EncodedFrames encoded(8, 4);
+      (void)score(*set, tiny.model, *tiny.operations, mode);
+      EXPECT_EQ(encoded.take(), distinct) << name_of(measure) << ", " << mode << ", of " << frames;
     }
   }
 }

@@ -26,14 +26,15 @@ PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
   const auto samples = batch.samples(model::BatchFile::Texts::labelled, vocabulary);
   for (const model::Sample& of_file : samples) {
     auto sample = std::make_shared<Sample>();
-    sample->frames = of_file.frames.defined() ? of_file.frames.size(0) : 0;
+    sample->frames = model::frames_of(of_file);
+    sample->copies = of_file.copies;
     for (const model::Text& of_text : of_file.texts) {
       SampleText& text = sample->texts.emplace_back();
       for (const int64_t token : of_text.tokens) text.ids.push_back(static_cast<TokenId>(token));
       text.answer_mask.assign(of_text.is_label.begin(), of_text.is_label.end());
     }
     host.samples.push_back({std::ssize(host.samples), sample, host.frame_count});
-    host.frame_count += sample->frames;
+    host.frame_count += sample->distinct_frames();
     read.pack.samples.push_back(std::move(sample));
   }
   const int64_t elements = 3 * read.image_size * read.image_size;

@@ -195,7 +195,7 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
     int64_t longest = 0;
     for (const auto* questions : {&warm_up, &measured})
       for (const auto& [prompt, sampling] : *questions)
-        longest = std::max(longest, generator.require_room(prompt.sample.frames, prompt.sample.texts[0].tokens));
+        longest = std::max(longest, generator.require_room(prompt.sample));
     infer::BatchOptions options;
     const int64_t pages = (longest + load.prompts.answer) / options.page_rows + 3; // with one in reserve for each
     options.cache_rows = options.reserved_rows = clients * pages * options.page_rows;

@@ -75,7 +75,7 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
   const auto head = file->bytes().first(std::min<size_t>(file->bytes().size(), 64));
   if (looks_like_image(head) && !looks_like_gif(head)) {
     pictures_ = {path_};
-    frames_ = options_.image_frames;
+    frames_ = copies_ = options_.image_frames;
     count_tiles();
     return;
   }
@@ -114,6 +114,7 @@ void MediaFile::count_tiles() {
   const FramePreparation preparation = options_.preparation();
   if (!preparation.makes_tiles()) return;
   frames_ = 0;
+  copies_ = 1;
   for (const fs::path& picture : pictures_) {
     const std::string bytes = read_file(picture, max_image_file_bytes);
     with_path_context(picture, [&] { tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes))).grid()); });
@@ -143,8 +144,8 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
 void MediaFile::decode(std::span<float> frames) const {
   const FramePreparation preparation = options_.preparation();
   const auto frame = static_cast<size_t>(3 * preparation.image_size() * preparation.image_size());
-  if (frames.size() != static_cast<size_t>(frames_) * frame)
-    throw Error(ErrorKind::internal, fmt::format("{} floats for {} frames", frames.size(), frames_));
+  if (frames.size() != static_cast<size_t>(distinct_frames()) * frame)
+    throw Error(ErrorKind::internal, fmt::format("{} floats for {} frames", frames.size(), distinct_frames()));
   size_t end = 0;
   const auto take = [&](std::span<const uint8_t> pixels) {
     preparation.normalise(pixels, frames.subspan(end, frame));
@@ -158,8 +159,6 @@ void MediaFile::decode(std::span<float> frames) const {
     const std::string bytes = read_file(picture, max_image_file_bytes);
     with_path_context(picture, [&] { preparation.prepare_image(std::as_bytes(std::span(bytes)), take); });
   }
-  for (; end < frames.size(); end += frame) // of one picture
-    std::copy_n(frames.begin(), frame, frames.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
 } // namespace fvlm

@@ -35,8 +35,11 @@ class MediaFile {
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
 
   int64_t frames() const { return frames_; }
+  // As a Sample has them.
+  int64_t copies() const { return copies_; }
+  int64_t distinct_frames() const { return frames_ / copies_; }
   const std::vector<TileGrid>& tiles() const { return tiles_; } // see Media
-  // [frames, 3, image_size, image_size], normalised. Throws Error(data).
+  // [distinct_frames, 3, image_size, image_size], normalised. Throws Error(data).
   void decode(std::span<float> frames) const;
 
  private:
@@ -45,7 +48,7 @@ class MediaFile {
   std::filesystem::path path_;
   MediaOptions options_;
   void count_tiles();
-  int64_t frames_ = 0;
+  int64_t frames_ = 0, copies_ = 1;
   std::vector<TileGrid> tiles_;
   std::vector<std::filesystem::path> pictures_; // one, or one a frame; or
   std::shared_ptr<const RandomAccess> video_;   // a video

@@ -15,9 +15,9 @@ std::string grey_png(uint8_t shade) {
   return write_png(plain_image(8, 6, shade, shade, shade));
 }
 
-// The shade of each frame.
+// The shade of each frame that is decoded.
 std::vector<int> shades(const MediaFile& media, int64_t size) {
-  std::vector<float> frames(static_cast<size_t>(media.frames() * 3 * size * size));
+  std::vector<float> frames(static_cast<size_t>(media.distinct_frames() * 3 * size * size));
   media.decode(frames);
   std::vector<int> all;
   for (size_t at = 0; at < frames.size(); at += static_cast<size_t>(3 * size * size))
@@ -28,7 +28,8 @@ std::vector<int> shades(const MediaFile& media, int64_t size) {
 std::string refused(const std::filesystem::path& path, const MediaOptions& options = {}) {
   try {
     const MediaFile media(path, options);
-    std::vector<float> frames(static_cast<size_t>(media.frames() * 3 * options.image_size * options.image_size));
+    std::vector<float> frames(
+        static_cast<size_t>(media.distinct_frames() * 3 * options.image_size * options.image_size));
     media.decode(frames);
     return "";
   } catch (const Error& error) {
@@ -39,12 +40,14 @@ std::string refused(const std::filesystem::path& path, const MediaOptions& optio
 
 } // namespace
 
-TEST(MediaFile, PictureIsRepeatedToTheRequestedFrames) {
+TEST(MediaFile, PictureIsRepeatedToTheRequestedFramesAndDecodedOnce) {
   Folder folder;
   write_bytes(folder / "a.png", grey_png(70));
   EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4}), 4), std::vector<int>{70});
-  EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4, .image_frames = 3}), 4),
-            (std::vector<int>{70, 70, 70}));
+  const MediaFile repeated(folder / "a.png", {.image_size = 4, .image_frames = 3});
+  EXPECT_EQ(repeated.frames(), 3);
+  EXPECT_EQ(repeated.copies(), 3);
+  EXPECT_EQ(shades(repeated, 4), std::vector<int>{70});
 }
 
 TEST(MediaFile, FolderIsOrderedByNameAndSampledEvenly) {
