@@ -61,7 +61,7 @@ struct Maps {
       copies.push_back(sample.copies);
     }
     for (const Text& text : sample.texts) {
-      const size_t begin = tokens.size();
+      const size_t begin = tokens.size(), first_label = targets.size();
       int64_t source = first_token;
       if (placeholders_of(text.tokens) == 0)
         while (source < first_token + frames * rows_per_frame) add_visual_row(source++);
@@ -79,7 +79,7 @@ struct Maps {
         label_sequences.push_back(static_cast<int64_t>(text_lengths.size()));
       }
       text_lengths.push_back(static_cast<int64_t>(tokens.size() - begin));
-      labels_per_text.push_back(labels_of(text));
+      labels_per_text.push_back(static_cast<int64_t>(targets.size() - first_label));
     }
   }
 

@@ -30,23 +30,29 @@ std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
                                  : objective::labels(text, plan::LabelSelection{plan::LossOn::all, {}});
 }
 
-// The weights of the pack's labels in the term: the pack has the labels of all terms, text by text.
-at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size, double progress) const {
-  std::vector<float> mask;
-  for (const PackedSample& packed : host.samples)
-    for (const SampleText& text : packed.sample->texts) {
-      const auto all = predicted(text);
-      const auto own = objective::label_weights(text, stage_.objective[term]->labels_at(progress));
-      for (size_t i = 1; i < all.size(); ++i)
-        if (all[i]) mask.push_back(own[i]);
-    }
+template <class EachToken>
+auto PassBuilder::PredictedTokens::at_labels(const EachToken& each_token) const {
+  decltype(each_token(texts.front().text)) selected;
+  for (const auto& [text, is_predicted] : texts) {
+    const auto all = each_token(text);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (is_predicted[i]) selected.push_back(all[i]);
+  }
+  return selected;
+}
+
+// The weights of the pack's labels in the term.
+at::Tensor PassBuilder::mask_of(size_t term, const PredictedTokens& tokens, int64_t size, double progress) const {
+  const auto selection = stage_.objective[term]->labels_at(progress);
+  auto mask = tokens.at_labels([&](const SampleText& text) { return objective::label_weights(text, selection); });
   mask.resize(static_cast<size_t>(size), 0);
   return at::tensor(mask, at::kFloat);
 }
 
 // The texts of teachers, up to the last label that a term asks them for, and for each of the pack's labels the row that
 // predicts the same token there. A label that no term asks for has no such row; it gets the first one.
-std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, objective::PassInputs& in) const {
+std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, const PredictedTokens& tokens,
+                                                   objective::PassInputs& in) const {
   std::vector<model::Sample> samples;
   for (const PackedSample& packed : host.samples)
     for (const SampleText& text : packed.sample->teacher_texts) {
@@ -65,21 +71,16 @@ std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, objecti
   model::Pack& pack = in.teacher_pack.emplace(model::make_pack(samples, capacity, reader_, options_.device(at::kCPU)));
   const int64_t* next = pack.labels.rows.const_data_ptr<int64_t>();
   std::vector<int64_t> rows;
-  for (const PackedSample& packed : host.samples)
-    for (const SampleText& text : packed.sample->texts) {
-      const auto all = predicted(text), asked = objective::labels(text, teacher_terms_);
-      for (size_t i = 1; i < all.size(); ++i) {
-        if (all[i]) rows.push_back(asked[i] ? *next : 0);
-        if (asked[i]) ++next;
-      }
-    }
+  for (const bool asked :
+       tokens.at_labels([&](const SampleText& text) { return objective::labels(text, teacher_terms_); }))
+    rows.push_back(asked ? *next++ : 0);
   pack.labels = {};
   return rows;
 }
 
 // Where terms compare the model with their teachers: at all labels that a term selects in the course of the stage, so
 // that shapes do not depend on how far the stage is. `of_teacher`: the rows of a teacher's texts, by label.
-void PassBuilder::add_compared(const HostPack& host, const std::vector<int64_t>& of_teacher,
+void PassBuilder::add_compared(const PredictedTokens& tokens, const std::vector<int64_t>& of_teacher,
                                objective::PassInputs& in) const {
   const int64_t* of_pack = in.pack.labels.rows.const_data_ptr<int64_t>();
   for (size_t index = 0; index < stage_.objective.size(); ++index) {
@@ -88,23 +89,17 @@ void PassBuilder::add_compared(const HostPack& host, const std::vector<int64_t>&
     const float* mask = in.masks[index].const_data_ptr<float>();
     std::vector<int64_t> rows, teacher_rows;
     std::vector<float> weights;
-    size_t label = 0; // of the pack
-    for (const PackedSample& packed : host.samples)
-      for (const SampleText& text : packed.sample->texts) {
-        const auto all = predicted(text), own = objective::labels(text, term.labels());
-        for (size_t i = 1; i < all.size(); ++i) {
-          if (!all[i]) continue;
-          if (own[i]) {
-            rows.push_back(of_pack[label]);
-            weights.push_back(mask[label]);
-            if (!term.reads_teacher_prompt())
-              teacher_rows.push_back(of_pack[label]);
-            else if (!of_teacher.empty())
-              teacher_rows.push_back(of_teacher[label]);
-          }
-          ++label;
-        }
-      }
+    const auto selection = term.labels();
+    const auto own = tokens.at_labels([&](const SampleText& text) { return objective::labels(text, selection); });
+    for (size_t label = 0; label < own.size(); ++label) {
+      if (!own[label]) continue;
+      rows.push_back(of_pack[label]);
+      weights.push_back(mask[label]);
+      if (!term.reads_teacher_prompt())
+        teacher_rows.push_back(of_pack[label]);
+      else if (!of_teacher.empty())
+        teacher_rows.push_back(of_teacher[label]);
+    }
     const auto size = static_cast<size_t>(padded_labels(std::max<int64_t>(1, std::ssize(rows)), most_labels(term)));
     weights.resize(size, 0);
     rows.resize(size, 0);
@@ -178,8 +173,13 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host, size_t decoder) const
 BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const {
   BuiltPass built;
   const feed::Repeats repeats = repeats_of(host);
-  const auto samples = feed::model_samples(
-      host, image_size_, [this](const SampleText& text) { return predicted(text); }, {texts_, repeats, false});
+  PredictedTokens tokens;
+  const auto samples = feed::model_samples(host, image_size_,
+                                           [&](const SampleText& text) {
+                                             tokens.texts.push_back({text, predicted(text)});
+                                             return tokens.texts.back().is_predicted;
+                                           },
+                                           {texts_, repeats, false});
   const auto used = model::Capacity::of(samples, reader_.rows_per_frame), capacity = padded(used);
   built.used_rows = used.rows;
   built.all_rows = capacity.rows;
@@ -187,9 +187,9 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   in.pack = model::make_pack(samples, capacity, reader_, options_.device(at::kCPU), model::Frames::apart);
   in.pairs = stage_.needs_pairs() ? std::ssize(host.samples) : 0;
   for (size_t term = 0; term < stage_.objective.size(); ++term)
-    in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0), progress));
-  const auto of_teacher = with_teacher_texts ? add_teacher_pack(host, in) : std::vector<int64_t>();
-  add_compared(host, of_teacher, in);
+    in.masks.push_back(mask_of(term, tokens, in.pack.labels.targets.size(0), progress));
+  const auto of_teacher = with_teacher_texts ? add_teacher_pack(host, tokens, in) : std::vector<int64_t>();
+  add_compared(tokens, of_teacher, in);
   if (in.pack.frame_slots > 0) {
     if (!in.pack.bytes.defined()) built.frames = feed::frames_of(host, image_size_, texts_, repeats);
     in.frame_shares = at::zeros({in.pack.frame_slots}, at::kDouble);

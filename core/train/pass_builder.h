@@ -29,12 +29,27 @@ class PassBuilder {
   BuiltPass build_to_read(const HostPack& host, size_t decoder) const;
 
  private:
+  // The tokens of a pack's texts that the output head predicts, which are its labels: those of any term, or all.
+  struct PredictedTokens {
+    struct OfText {
+      const SampleText& text;
+      std::vector<bool> is_predicted; // as long as the text
+    };
+    std::vector<OfText> texts;
+
+    // Of what `each_token` makes of each text, as long as the text, the elements of the pack's labels in their order.
+    template <class EachToken>
+    auto at_labels(const EachToken& each_token) const;
+  };
+
   std::vector<bool> predicted(const SampleText& text) const;
   BuiltPass build_inputs(const HostPack& host, bool with_teacher_texts, double progress) const;
-  std::vector<int64_t> add_teacher_pack(const HostPack& host, objective::PassInputs& in) const;
-  void add_compared(const HostPack& host, const std::vector<int64_t>& of_teacher, objective::PassInputs& in) const;
+  std::vector<int64_t> add_teacher_pack(const HostPack& host, const PredictedTokens& tokens,
+                                        objective::PassInputs& in) const;
+  void add_compared(const PredictedTokens& tokens, const std::vector<int64_t>& of_teacher,
+                    objective::PassInputs& in) const;
   void keep_part(BuiltPass& built) const;
-  at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels, double progress) const;
+  at::Tensor mask_of(size_t term, const PredictedTokens& tokens, int64_t labels, double progress) const;
   model::Capacity padded(const model::Capacity& used) const;
   feed::Repeats repeats_of(const HostPack& host) const;
   int64_t padded_frames(int64_t used) const;
