@@ -1,13 +1,13 @@
 #include "device/probe.h"
 
 #include "base/text.h"
+#include "device/library_symbol.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <dlfcn.h>
 #include <fstream>
 #include <string_view>
 #include <thread>
@@ -26,12 +26,6 @@ struct Driver {
   int (*attribute)(int*, int, int);
   int (*bus)(char*, int, int);
 };
-
-template <class Function>
-bool find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-  return function != nullptr;
-}
 
 constexpr int attribute_compute_mode = 20, attribute_capability_major = 75, attribute_capability_minor = 76;
 constexpr int oldest_driver = 13000; // the wheel's CUDA
@@ -93,23 +87,6 @@ CudaDevice describe(const Driver& driver, int index) {
   return device;
 }
 
-// NVML, libnvidia-ml.so.1, whose signatures are stable, too.
-struct Management {
-  struct Memory {
-    unsigned long long total, free, used;
-  };
-  struct Process {
-    unsigned id;
-    unsigned long long bytes; // all ones: unknown
-    unsigned gpu_instance, compute_instance;
-  };
-  int (*init)();
-  int (*shutdown)();
-  int (*by_bus)(const char*, void**);
-  int (*memory)(void*, Memory*);
-  int (*processes)(void*, unsigned*, Process*);
-};
-
 std::string processes_text(const CudaUse& use) {
   std::vector<std::string> all;
   for (const auto& process : use.processes)
@@ -128,10 +105,12 @@ CudaProbe probe_cuda() {
   }
   probe.driver = true;
   Driver driver;
-  if (!find(library, "cuInit", driver.init) || !find(library, "cuDriverGetVersion", driver.version) ||
-      !find(library, "cuDeviceGetCount", driver.count) || !find(library, "cuDeviceGet", driver.get) ||
-      !find(library, "cuDeviceGetName", driver.name) || !find(library, "cuDeviceTotalMem_v2", driver.memory) ||
-      !find(library, "cuDeviceGetAttribute", driver.attribute) || !find(library, "cuDeviceGetPCIBusId", driver.bus)) {
+  if (!find_symbol(library, "cuInit", driver.init) || !find_symbol(library, "cuDriverGetVersion", driver.version) ||
+      !find_symbol(library, "cuDeviceGetCount", driver.count) || !find_symbol(library, "cuDeviceGet", driver.get) ||
+      !find_symbol(library, "cuDeviceGetName", driver.name) ||
+      !find_symbol(library, "cuDeviceTotalMem_v2", driver.memory) ||
+      !find_symbol(library, "cuDeviceGetAttribute", driver.attribute) ||
+      !find_symbol(library, "cuDeviceGetPCIBusId", driver.bus)) {
     probe.problem = "libcuda.so.1 lacks functions that every driver has; it may be the toolkit's stub";
     probe.advice = failures[0].advice;
     return probe;
@@ -166,30 +145,12 @@ CudaProbe probe_cuda() {
 
 CudaUse probe_use(const CudaDevice& device) {
   CudaUse use;
-  Management management;
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library || !find(library, "nvmlInit_v2", management.init) ||
-      !find(library, "nvmlShutdown", management.shutdown) ||
-      !find(library, "nvmlDeviceGetHandleByPciBusId_v2", management.by_bus) ||
-      !find(library, "nvmlDeviceGetMemoryInfo", management.memory) ||
-      !find(library, "nvmlDeviceGetComputeRunningProcesses_v3", management.processes) || management.init() != 0)
-    return use;
-  void* handle = nullptr;
-  if (management.by_bus(device.bus.c_str(), &handle) == 0) {
-    Management::Memory memory{};
-    // NVML reports the whole GPU, which is of no use for a MIG partition.
-    if (management.memory(handle, &memory) == 0 && memory.total < device.memory_bytes * 5 / 4)
-      use.free_bytes = memory.free;
-    std::vector<Management::Process> processes(64);
-    auto count = static_cast<unsigned>(processes.size());
-    if (management.processes(handle, &count, processes.data()) == 0)
-      for (unsigned i = 0; i < count; ++i) {
-        CudaUse::Process& process = use.processes.emplace_back();
-        process.id = processes[i].id;
-        if (processes[i].bytes != ~0ULL) process.bytes = processes[i].bytes;
-      }
-  }
-  management.shutdown();
+  const auto nvml = Nvml::open(device.bus);
+  if (!nvml) return use;
+  // NVML reports the whole GPU, which is of no use for a MIG partition.
+  if (const auto memory = nvml->memory(); memory && memory->total < device.memory_bytes * 5 / 4)
+    use.free_bytes = memory->free;
+  use.processes = nvml->processes();
   return use;
 }
 

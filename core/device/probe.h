@@ -1,5 +1,7 @@
 // Detects this machine's devices by asking the driver, without LibTorch or the CUDA toolkit.
 #pragma once
+#include "device/nvml.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,12 +30,8 @@ CudaProbe probe_cuda();
 // Use of a device by other processes, as NVML reports it, which needs no CUDA context. Fields that NVML does not report
 // are empty, and all of them where it is missing.
 struct CudaUse {
-  struct Process {
-    unsigned id;
-    std::optional<uint64_t> bytes;
-  };
   std::optional<uint64_t> free_bytes;
-  std::vector<Process> processes; // may lack those of other containers
+  std::vector<Nvml::Process> processes;
 };
 
 CudaUse probe_use(const CudaDevice& device);
