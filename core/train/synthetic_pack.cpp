@@ -1,25 +1,47 @@
 #include "train/synthetic_pack.h"
 
+#include "base/random.h"
+
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <span>
 
 namespace fvlm::train {
 namespace {
 
 constexpr int64_t shortest_text = 2; // a token, and one to predict
 
-SampleText made_text(int64_t tokens, int64_t vocabulary) {
-  SampleText text;
-  for (int64_t i = 0; i < tokens; ++i) text.ids.push_back(static_cast<TokenId>((i * 7919 + tokens) % vocabulary));
-  text.answer_mask.assign(text.ids.size(), 1);
-  return text;
-}
+// Random numbers one after the other.
+class Draws {
+ public:
+  Draws(uint64_t seed, const char* what) : stream_(seed, what) {}
+
+  SampleText text(int64_t tokens, int64_t vocabulary) {
+    SampleText text;
+    for (int64_t i = 0; i < tokens; ++i)
+      text.ids.push_back(static_cast<TokenId>(next() % static_cast<uint64_t>(vocabulary)));
+    text.answer_mask.assign(text.ids.size(), 1);
+    return text;
+  }
+  void fill(std::span<uint8_t> bytes) {
+    for (size_t i = 0; i < bytes.size(); i += sizeof(uint32_t)) {
+      const uint32_t bits = next();
+      std::memcpy(bytes.data() + i, &bits, std::min(bytes.size() - i, sizeof bits));
+    }
+  }
+
+ private:
+  uint32_t next() { return stream_.bits(drawn_++); }
+  RandomStream stream_;
+  uint64_t drawn_ = 0;
+};
 
 } // namespace
 
 SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
                                      const PackSize& size, int64_t most_samples,
-                                     const std::vector<int64_t>& vocabularies) {
+                                     const std::vector<int64_t>& vocabularies, uint64_t number) {
   const int64_t rows_per_frame = visual_rows.per_frame, texts = stage.texts_per_sample(),
                 readers = stage.packs_teacher_texts() ? 2 : 1,
                 most_frames = stage.largest_sample(rows_per_frame).frames,
@@ -32,6 +54,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     --frames;
 
   SyntheticPack made;
+  Draws draws(number, "synthetic texts");
   int64_t waiting = with_frames(frames),
           rows = (size.rows / texts - frames * rows_per_frame) / readers; // of text, for each text of a sample
   while (rows >= shortest_text && static_cast<int64_t>(made.samples.size()) < most) {
@@ -40,12 +63,13 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     auto sample = std::make_shared<Sample>();
     sample->frames = std::max<int64_t>(0, of_sample);
     sample->rows_per_frame = rows_per_frame;
-    if (sample->frames > 0) sample->bytes.assign(static_cast<size_t>(visual_rows.max_bytes), ' ');
+    if (sample->frames > 0) sample->bytes.resize(static_cast<size_t>(visual_rows.max_bytes));
+    draws.fill(sample->bytes);
     for (size_t decoder = 0; decoder < vocabularies.size(); ++decoder) {
       auto own = decoder == 0 ? sample : std::make_shared<Sample>(*sample);
       own->texts.clear();
       own->further.clear();
-      for (int64_t i = 0; i < texts; ++i) own->texts.push_back(made_text(tokens, vocabularies[decoder]));
+      for (int64_t i = 0; i < texts; ++i) own->texts.push_back(draws.text(tokens, vocabularies[decoder]));
       if (stage.packs_teacher_texts()) own->teacher_texts = own->texts;
       if (decoder > 0) sample->further.push_back(std::move(own));
     }
@@ -60,13 +84,13 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
 
 SyntheticPack make_synthetic_pack(const plan::Stage& stage, const plan::VisualRows& visual_rows, const PackSize& size,
                                   int64_t most_samples, int64_t image_size, const std::vector<int64_t>& vocabularies,
-                                  const AllocateHost& allocate) {
-  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabularies);
+                                  const AllocateHost& allocate, uint64_t number) {
+  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabularies, number);
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
   if (pixels == 0 || visual_rows.max_bytes > 0) return made;
   made.host.buffer = allocate(pixels);
   auto* values = reinterpret_cast<uint8_t*>(made.host.buffer.get());
-  for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<uint8_t>(i % 31 * 8);
+  Draws(number, "synthetic pixels").fill({values, pixels});
   made.host.pixels = {values, pixels};
   made.host.normalization = &imagenet_normalization();
   return made;

@@ -51,7 +51,7 @@ TEST(Anatomy, PartsAddUpToTheWhole) {
   setting.speed.graphs = false;
   const Job job = job_of(configuration_named("tiny:2"), setting, 2, 9, "", models, registry, at::kCPU);
   Training training(job.plan, registry, at::kCPU, job.model, job.capacity, job.samples());
-  const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
+  const auto counts = train::counts_of(job.plan.stages.front(), job.packs.front().samples);
 
   const StepAnatomy anatomy = anatomy_of(training, job, counts, [&, steps = uint64_t{0}]() mutable {
     const uint64_t late = ++steps == 4 ? 0 : 1'000'000; // in all but one

@@ -24,14 +24,14 @@ TEST(PackFile, StillsAreReadAsOneFrameEach) {
     const Job job = job_of(configuration_named(name), setting, 4, 9, "", models, registry, at::kCPU);
     const int64_t size = job.plan.model.image_size;
     const ScratchFolder scratch;
-    write_pack(job.pack, size, scratch.path() / "pack.safetensors");
+    write_pack(job.packs.front(), size, scratch.path() / "pack.safetensors");
     const PackOfFile read = read_pack(scratch.path() / "pack.safetensors", 1 << 20);
     EXPECT_EQ(read.image_size, size);
-    EXPECT_EQ(read.pack.host.frame_count, job.pack.host.frame_count) << name;
+    EXPECT_EQ(read.pack.host.frame_count, job.packs.front().host.frame_count) << name;
     const auto samples_of = [&](const HostPack& host) {
       return feed::model_samples(host, size, [](const SampleText& text) { return std::vector<bool>(text.ids.size()); });
     };
-    const auto written = samples_of(job.pack.host), own = samples_of(read.pack.host);
+    const auto written = samples_of(job.packs.front().host), own = samples_of(read.pack.host);
     ASSERT_EQ(own.size(), written.size());
     for (size_t i = 0; i < own.size(); ++i) {
       EXPECT_EQ(own[i].copies, name == std::string("tiny:3:stills") ? 4 : 1);

@@ -29,6 +29,7 @@ TEST(Times, SummaryHasMedianAndMinimum) {
   times.add({2, 12});
   EXPECT_EQ(times.median(), 2.5);
   EXPECT_EQ(times.min(), 1);
+  EXPECT_EQ(times.total(), 10);
   EXPECT_EQ(times.median_cpu(), 12.5);
   EXPECT_EQ(times.json(5).at("samples_per_second"), 2000.0);
 }
@@ -44,6 +45,21 @@ TEST(Peer, RunsRequestedStepsRoundByRound) {
   EXPECT_EQ(answer.turns[1].cpu, 4);
   EXPECT_EQ(answer.loss, 7);
   EXPECT_THAT(message_of(peer, 1), testing::HasSubstr("without the times of 1 steps and a loss: {\"times_ms\": []"));
+}
+
+TEST(Peer, RunsStepsForSeconds) {
+  Peer peer = shell(R"(case $n in
+    "for 2.5") echo "{\"times_ms\": [1, 2, 3], \"cpu_ms\": [1, 2, 3], \"loss\": 7}" ;;
+    *) echo "{\"times_ms\": [], \"cpu_ms\": [], \"loss\": null}" ;; esac)");
+  const Peer::Answer answer = peer.run_for(2.5);
+  EXPECT_EQ(answer.turns.size(), 3u);
+  EXPECT_EQ(answer.loss, 7);
+  try {
+    (void)peer.run_for(1);
+    FAIL() << "no step is no answer";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("without the times of steps and a loss"));
+  }
 }
 
 TEST(Peer, ExitIsAnErrorWithStatus) {

@@ -77,11 +77,15 @@ class Ragged(unittest.TestCase):
         document = json.loads(found.stdout)
         (row,), side = document["rows"], document["peer_side"]
         self.assertAlmostEqual(side["first_loss"], row["first_loss"], delta=1e-4 * row["first_loss"])
-        self.assertEqual(side["samples"], 6)
-        self.assertGreaterEqual(side["computed_rows"], side["rows"])
-        self.assertGreater(side["steps"], 0)
-        self.assertAlmostEqual(side["samples_per_second"], 6 / side["seconds"])
-        self.assertAlmostEqual(row["ratio"], row["replayed"]["samples_per_second"] / side["samples_per_second"])
+        self.assertEqual(len(side["passes"]), 2)
+        for part in (side["first_pass"], side["whole_passes"]):
+            self.assertEqual(part["samples"], 6)
+            self.assertGreaterEqual(part["computed_rows"], part["rows"])
+            self.assertGreater(part["steps"], 0)
+            self.assertAlmostEqual(part["samples_per_second"], 6 / part["seconds"])
+        self.assertEqual(side["steady"], side["whole_passes"], "it captures nothing")
+        self.assertAlmostEqual(row["ratio_of_whole_passes"],
+                               row["whole_passes"]["samples_per_second"] / side["whole_passes"]["samples_per_second"])
 
 
 if __name__ == "__main__":

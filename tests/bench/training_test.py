@@ -36,9 +36,13 @@ class Bench(unittest.TestCase):
         return document["rows"]
 
 
+# Steps take four packs in turn: the last one of these has the first one's again, so that their losses compare.
+STEPS = ("--frames", "2", "--text", "9", "--warmup", "1", "--repeat", "4")
+
+
 class Profile(Bench):
     def rows(self, *arguments):
-        return super().rows("profile", "--frames", "2", "--text", "9", "--warmup", "1", "--repeat", "2", *arguments)
+        return super().rows("profile", *STEPS, *arguments)
 
     def test_steps_learn_and_checkpointing_changes_nothing_but_memory(self):
         names = "tiny:2,tiny:2:checkpointing,tiny:2:light,tiny:2:light-vision"
@@ -55,8 +59,7 @@ class Profile(Bench):
             self.assertLess(other["peak_bytes"], plain["peak_bytes"])
 
     def test_ranks_take_the_steps_of_one_process(self):
-        names = ("profile", "--frames", "2", "--text", "9", "--warmup", "1", "--repeat", "2", "--configurations", "tiny:2",
-                 "--precision", "fp32", "--json", "--device", "cpu")
+        names = ("profile", *STEPS, "--sustained", "0.2", "--configurations", "tiny:2", "--precision", "fp32", "--json", "--device", "cpu")
         alone, = self.rows("--configurations", "tiny:2")
         for options, samples, labels in (([], 4, 32), (["--zero"], 4, 32), (["--context-parallel", "2"], 2, 16)):
             with socket.socket() as probe:
@@ -72,6 +75,7 @@ class Profile(Bench):
             row, = json.loads(said[0][0])["rows"]
             self.assertEqual((row["samples"], row["labels"]), (samples, labels))
             self.assertGreater(row["share_of_alone"], 0)
+            self.assertGreater(row["sustained"]["steps"], 0)
             # All have the same samples. The norm's squares are summed in float32, over all gradients or over slices.
             for same, delta in (("first_loss", 1e-6), ("last_loss", 1e-6), ("gradient_norm", 2e-4)):
                 self.assertAlmostEqual(alone[same] / row[same], 1, delta=delta, msg=same)
@@ -121,8 +125,11 @@ class Profile(Bench):
         except ImportError as error:
             self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
         for name in ("tiny:2", "tiny:2:lora", "tiny:2:stills", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
-            row, = self.rows("--configurations", name, "--peer", "eager")
-            self.assertAlmostEqual(row["peer"]["first_loss"] / row["first_loss"], 1, delta=1e-5, msg=name)
+            # Of steps that learn next to nothing, on the first and on the third pack.
+            row, = self.rows("--configurations", name, "--peer", "eager", "--repeat", "2", "--rate", "1e-9")
+            for loss in ("first_loss", "last_loss"):
+                self.assertAlmostEqual(row["peer"][loss] / row[loss], 1, delta=1e-5, msg=f"{name}: {loss}")
+            self.assertGreater(abs(row["first_loss"] / row["last_loss"] - 1), 1e-3, "other data in another step")
 
     def test_text_alone_leaves_the_tower_out(self):
         for frames, has_tower in (("2", True), ("0", False)):
@@ -138,6 +145,7 @@ class Profile(Bench):
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("--precision: expected", "--precision", "int4"),
                                   ("--repeat and --warmup want 1 or more", "--repeat", "0"),
+                                  ("--sustained wants seconds, 0 or more, not -1", "--sustained=-1"),
                                   ("--model and --batch go together", "--model", "here"),
                                   ("--configurations excludes --model", "--model", "a", "--batch", "b", "--configurations", "tiny:1")):
             self.refused(words, "profile", *arguments)
@@ -154,6 +162,27 @@ class Profile(Bench):
                       "--text", "9", "--precision", "fp32")
         self.assertEqual(found.returncode, 4, found.stderr)
         self.assertIn("tiny:2: the losses differ: the engine's is", found.stderr)
+
+
+    def test_steps_go_on_for_a_while(self):
+        row, = self.rows("--configurations", "tiny:2", "--sustained", "0.5")
+        sustained = row["sustained"]
+        self.assertGreater(sustained["steps"], 0)
+        self.assertAlmostEqual(sustained["samples_per_second"], 2 * sustained["steps"] / sustained["seconds"])
+        self.assertIsNone(sustained["mean_watts"], "of a CPU")
+        self.assertTrue(sustained["mean_mhz"] is None or sustained["mean_mhz"] > 0, sustained)
+        loss = row["first_loss"]
+        peer = ("sh -c 'while read n s; do if [ $n = for ]; then n=3; t=4; else t=5; fi; t=$(yes $t | head -$n | paste -sd,); "
+                'echo "{\\"times_ms\\": [$t], \\"cpu_ms\\": [$t], \\"loss\\": %s}"; done\'' % loss)
+        row, = self.rows("--configurations", "tiny:2", "--sustained", "0.1", "--peer", peer)
+        side = row["peer"]["sustained"]
+        self.assertEqual((side["steps"], side["median_ms"], side["samples_per_second"]), (3, 4, 500))
+        self.assertEqual(side["mean_mhz"] is None, row["sustained"]["mean_mhz"] is None)
+        self.assertAlmostEqual(row["sustained_ratio"], row["sustained"]["samples_per_second"] / 500)
+        self.assertEqual(row["peer"]["step"]["median_ms"], 5, "the short figure stays")
+        found = bench("profile", *STEPS, "--configurations", "tiny:2", "--sustained", "0.1", "--peer", peer, "--precision", "fp32")
+        for word in ("short ms", "sustained ms", "MHz", "not known", "ratio, sustained", "peer"):
+            self.assertIn(word, found.stdout)
 
 
 class Op(Bench):
@@ -302,8 +331,7 @@ class Generate(Bench):
 
 class Dpo(Bench):
     def test_pairs_are_measured_with_both_references(self):
-        remembered, live = self.rows("dpo", "--configurations", "tiny:2", "--frames", "2", "--text", "9", "--warmup", "1",
-                                     "--repeat", "2")
+        remembered, live = self.rows("dpo", "--configurations", "tiny:2", *STEPS)
         for row, reference in ((remembered, "remembered"), (live, "live")):
             self.assertEqual((row["reference"], row["samples"], row["labels"]), (reference, 2, 2))
             self.assertAlmostEqual(row["first_loss"], math.log(2), delta=1e-5, msg="policy and reference begin the same")
@@ -332,7 +360,7 @@ class Ragged(Bench):
             self.assertEqual(len(row["passes"]), 2)
             self.assertGreaterEqual(sum(part["samples"] for part in row["passes"]), 2 * self.SAMPLES)
             self.assertEqual(row["classes"], 0, "nothing is recorded on a CPU")
-            for part in (*row["passes"], row["replayed"]):
+            for part in (*row["passes"], row["whole_passes"], row["steady"]):
                 self.assertGreater(part["steps"], 0)
                 for fill in ("fill_of_frames", "fill_of_rows"):
                     self.assertTrue(0.1 < part[fill] <= 1, (fill, part[fill]))
@@ -340,7 +368,9 @@ class Ragged(Bench):
                 self.assertAlmostEqual(sum(part["parts_s"].values()) / part["seconds"], 1, delta=0.2)
                 self.assertAlmostEqual(part["samples_per_second"], part["samples"] / part["seconds"])
                 self.assertLessEqual({"wait", "data", "backward", "optimizer"}, part["parts_s"].keys())
-            self.assertEqual(row["replayed"], {key: row["passes"][1][key] for key in row["replayed"]})
+            self.assertEqual(row["first_pass"], row["passes"][0])
+            for name in ("whole_passes", "steady"):  # no step captures anything on a CPU
+                self.assertEqual(row[name], {key: row["passes"][1][key] for key in row[name]}, name)
             self.assertGreater(row["first_loss"], 1)
             self.assertGreater(row["peak_bytes"], 0)
         self.assertGreater(first["passes"][0]["steps"], second["passes"][0]["steps"])
@@ -357,11 +387,14 @@ class Ragged(Bench):
                   "loss": 1, "peak_bytes": 7}
         document = self.measured(*arguments, "--peer", peer({"loss": 1.005 * loss}, learnt))
         side, (row,) = document["peer_side"], document["rows"]
-        self.assertEqual((side["samples_per_second"], side["frames_per_second"], side["peak_bytes"]), (12, 100, 7))
-        self.assertAlmostEqual(row["ratio"], row["replayed"]["samples_per_second"] / 12)
+        self.assertEqual((len(side["passes"]), side["peak_bytes"]), (2, 7))
+        for name in ("first_pass", "whole_passes", "steady"):
+            self.assertEqual((side[name]["samples_per_second"], side[name]["frames_per_second"]), (12, 100), name)
+        for name in ("whole_passes", "steady"):
+            self.assertAlmostEqual(row[f"ratio_of_{name}"], row[name]["samples_per_second"] / 12)
         short = self.measured(*arguments, "--peer", peer({"loss": loss}, {"problem": "out of memory"}))
         self.assertEqual(short["peer_side"]["problem"], "out of memory")
-        self.assertNotIn("ratio", short["rows"][0])
+        self.assertNotIn("ratio_of_whole_passes", short["rows"][0])
         for code, words, first, answer in ((4, "the first pack: the losses differ", {"loss": 1.1 * loss}, learnt),
                                            (6, "answered without loss", {}, learnt),
                                            (6, "answered without seconds", {"loss": loss}, {**learnt, "seconds": None})):
@@ -380,7 +413,8 @@ class Ragged(Bench):
     def test_the_table_names_passes_and_parts(self):
         found = bench("ragged", "--shape", "quickstart", "--samples", "8", "--passes", "2", "--packs", "64:1440")
         self.assertEqual(found.returncode, 0, found.stderr)
-        for word in ("packs of 64 frames and 1440 tokens: peak ", "samples/s", "steady", "new shapes", "backward "):
+        for word in ("packs of 64 frames and 1440 tokens: peak ", "samples/s", "1, with captures", "whole passes, 2 to 2",
+                     "steady: without captures", "new shapes", "backward "):
             self.assertIn(word, found.stdout)
 
     def test_wrong_options_are_refused(self):

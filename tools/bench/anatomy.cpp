@@ -146,7 +146,7 @@ void cut(StepAnatomy& anatomy, Training& training, const Job& job, const train::
   times.set_callback(end);
   Calls calls(*gpu);
   const auto activities = gpu->profile([&] {
-    const auto staged = gradient_computer->stage(job.pack.host, counts, 1);
+    const auto staged = gradient_computer->stage(job.packs.front().host, counts, 1);
     end(copies);
     gradient_computer->begin_step();
     gradient_computer->forward_backward(*staged, times);

@@ -44,15 +44,6 @@ Configuration configuration_named(const std::string& name) {
 
 namespace {
 
-// Both answers of a synthetic pair are equal, which would give no gradient.
-void tell_answers_apart(train::SyntheticPack& pack) {
-  for (size_t i = 0; i < pack.samples.size(); ++i) {
-    auto sample = std::make_shared<Sample>(*pack.samples[i]);
-    std::reverse(sample->texts[1].ids.begin(), sample->texts[1].ids.end());
-    pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
-  }
-}
-
 // The frames of each sample become one image, which is repeated.
 void repeat_images(train::SyntheticPack& pack, int64_t elements) {
   int64_t images = 0;
@@ -69,7 +60,8 @@ void repeat_images(train::SyntheticPack& pack, int64_t elements) {
 } // namespace
 
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device) {
+           const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device,
+           int64_t packs) {
   const Shape& shape = shape_named(configuration.shape);
   Job job;
   job.name = configuration.name;
@@ -99,13 +91,18 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   const plan::VisualRows visual = visual_rows(job.plan.model);
   const auto size = stage.largest_sample(visual.per_frame);
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = shape.question ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary())
-                            : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples,
-                                                         shape.frame, {shape.vocabulary()}, feed::staging_for(device));
-  if (job.samples() != configuration.samples)
-    throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
-  if (configuration.stills) repeat_images(job.pack, 3 * shape.frame * shape.frame);
-  if (stage.needs_pairs()) tell_answers_apart(job.pack);
+  for (int64_t i = 0; i < packs; ++i) {
+    const auto number = static_cast<uint64_t>(i);
+    train::SyntheticPack& pack = job.packs.emplace_back(
+        shape.question
+            ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary(), number)
+            : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples, shape.frame,
+                                         {shape.vocabulary()}, feed::staging_for(device), number));
+    if (std::ssize(pack.samples) != configuration.samples)
+      throw Error(ErrorKind::internal, fmt::format("{} samples were made", pack.samples.size())).at(job.name);
+    if (configuration.stills) repeat_images(pack, 3 * shape.frame * shape.frame);
+    for (PackedSample& packed : pack.host.samples) packed.position += i * configuration.samples;
+  }
   return job;
 }
 

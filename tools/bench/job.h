@@ -1,4 +1,4 @@
-// The work of a measured step: a number of equal synthetic samples, and the plan by which they are trained.
+// The work of measured steps: packs of synthetic samples of one size, and the plan by which they are trained.
 #pragma once
 #include "bench/training.h"
 #include "train/synthetic_pack.h"
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fvlm::bench {
 
@@ -28,16 +29,22 @@ Configuration configuration_named(const std::string& name); // throws Error(usag
 struct Job {
   std::string name, reference;
   plan::Plan plan;
-  std::filesystem::path model, batch; // the batch file is written if a peer has to read it
-  train::SyntheticPack pack;
+  std::filesystem::path model;
+  std::vector<train::SyntheticPack> packs; // steps take them in turn
   PackSize capacity;
   bool is_quantized = false;
-  int64_t samples() const { return std::ssize(pack.samples); }
+  int64_t samples() const { return std::ssize(packs.front().samples); } // of a pack
 };
 
+// Of a measurement: so many that no step finds the data of the previous ones in a cache. The default numbers of steps
+// (3 and 10) begin and end with the same pack, so that the first and the last loss compare.
+inline constexpr int64_t packs_in_turn = 4;
+
 // Frames are in the memory that a loader would use for the device. `frames` and `text` are sizes of each sample.
-// `reference` is "remembered" (cached) or "live" for preference pairs; empty: samples are no pairs.
+// `reference` is "remembered" (cached) or "live" for preference pairs; empty: samples are no pairs. Pixels and tokens
+// are random and differ from sample to sample and from pack to pack.
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device);
+           const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device,
+           int64_t packs = 1);
 
 } // namespace fvlm::bench

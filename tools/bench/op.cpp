@@ -297,9 +297,9 @@ class OpBench {
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
     train::GradientComputer& gradient_computer = training.gradient_computer();
     PartTimes untimed;
-    const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
+    const auto counts = train::counts_of(job.plan.stages.front(), job.packs.front().samples);
     gradient_computer.begin_step();
-    gradient_computer.forward_backward(*gradient_computer.stage(job.pack.host, counts, 1), untimed);
+    gradient_computer.forward_backward(*gradient_computer.stage(job.packs.front().host, counts, 1), untimed);
     std::vector<OpQuery> all;
     for (const auto& query : training.operations().queries())
       std::visit([&](const auto& one) { all.push_back({one, {}}); }, query);

@@ -75,20 +75,28 @@ void Peer::fail_with_answer(const std::string& missing) {
 }
 
 Peer::Answer Peer::run(int64_t steps) {
-  const auto answer = ask(steps);
+  return steps_in(ask(steps), steps);
+}
+
+Peer::Answer Peer::run_for(double seconds) {
+  return steps_in(ask(fmt::format("for {}", seconds)), std::nullopt);
+}
+
+Peer::Answer Peer::steps_in(const nlohmann::json& answer, std::optional<int64_t> steps) {
   try {
     const auto wall = answer.at("times_ms").get<std::vector<double>>(),
                cpu = answer.at("cpu_ms").get<std::vector<double>>();
     peak_bytes_ = answer.value("peak_bytes", int64_t{0});
-    Answer result{{}, steps > 0 ? answer.at("loss").get<double>() : 0};
-    if (wall.size() == static_cast<size_t>(steps) && cpu.size() == wall.size()) {
+    Answer result{{}, wall.empty() ? 0 : answer.at("loss").get<double>()};
+    const bool complete = steps ? wall.size() == static_cast<size_t>(*steps) : !wall.empty();
+    if (complete && cpu.size() == wall.size()) {
       for (size_t i = 0; i < wall.size(); ++i) result.turns.push_back({wall[i], cpu[i]});
       return result;
     }
   } catch (const nlohmann::json::exception&) {
     // reported below
   }
-  fail_with_answer(fmt::format("the times of {} steps and a loss", steps));
+  fail_with_answer(steps ? fmt::format("the times of {} steps and a loss", *steps) : "the times of steps and a loss");
 }
 
 std::string Peer::read_line() {

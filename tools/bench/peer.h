@@ -1,11 +1,12 @@
 // The program that the engine is compared with: a process that alternates with this one, so that other load on the
 // machine slows both alike. Its arguments describe the work. For each line of its standard input, which is a number of
 // repetitions or the description of one piece of work, it does the work and answers with a line of JSON. It exits at
-// the end of its input. tools/oracle/bench-step --turns runs training steps: {"times_ms": [one per step], "cpu_ms":
-// [one per step], "loss": the last step's}.
+// the end of its input. tools/oracle/bench-step --turns and train-step run training steps: {"times_ms": [one per step],
+// "cpu_ms": [one per step], "loss": the last step's}. For "for SECONDS" train-step runs as many as that takes.
 #pragma once
 #include "bench/times.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,16 @@ class Peer {
     std::vector<StepTime> turns;
     double loss; // of the last step; 0 without steps
   };
-  // Runs so many steps. Throws Error(device) for a missing or invalid answer.
+  // Runs so many steps, or steps for so many seconds, at least one. Throws Error(device) for a missing or invalid
+  // answer.
   Answer run(int64_t steps);
+  Answer run_for(double seconds);
   // Peak device memory so far, if the last answer of run() reported it; else 0.
   int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
+  // `steps`: how many there have to be; absent: at least one.
+  Answer steps_in(const nlohmann::json& answer, std::optional<int64_t> steps);
   std::string read_line();
   [[noreturn]] void fail(const std::string& what);
 

@@ -14,12 +14,14 @@
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 
 namespace fvlm::bench {
@@ -30,12 +32,11 @@ Job job_of_files(const ProfileRequest& request) {
   Job job;
   job.name = request.batch.filename().string();
   job.model = request.model;
-  job.batch = request.batch;
   PackOfFile read = read_pack(request.batch, directory.description().decoder().vocab_size);
-  job.pack = std::move(read.pack);
-  if (job.pack.samples.empty()) throw Error(ErrorKind::data, "the batch has no sample").at(request.batch.string());
+  const train::SyntheticPack& pack = job.packs.emplace_back(std::move(read.pack));
+  if (pack.samples.empty()) throw Error(ErrorKind::data, "the batch has no sample").at(request.batch.string());
   int64_t frames = 0, text = 0;
-  for (const auto& sample : job.pack.samples) {
+  for (const auto& sample : pack.samples) {
     frames = std::max(frames, sample->frames);
     text = std::max<int64_t>(text, sample->texts.front().tokens());
     job.capacity.frames += sample->frames;
@@ -51,7 +52,7 @@ class Profile {
   Profile(const ProfileRequest& request, Registry& registry, const Progress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)) {}
 
-  ProfileReport::Row measure(Job& job, std::vector<std::string>& choices) {
+  ProfileReport::Row measure(const Job& job, std::vector<std::string>& choices) {
     ProfileReport::Row row;
     row.configuration = job.name;
     row.reference = job.reference;
@@ -73,7 +74,8 @@ class Profile {
   }
 
   Job job(const Configuration& configuration, const std::string& reference) {
-    return job_of(configuration, request_, request_.frames, request_.text, reference, models_, registry_, device_);
+    return job_of(configuration, request_, request_.frames, request_.text, reference, models_, registry_, device_,
+                  packs_in_turn);
   }
 
  private:
@@ -99,26 +101,28 @@ class Profile {
   void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices,
              const train::Sharing& sharing, const ops::ContextGroup& context) {
     const plan::Stage& stage = job.plan.stages.front();
-    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples(), sharing, context);
-    auto counts = train::counts_of(stage, job.pack.samples);
-    if (sharing.group)
-      for (double& count : counts.of_term) count *= static_cast<double>(packs());
+    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples(), sharing, context,
+                      std::ssize(job.packs));
+    std::vector<DeviceSteps::Pack> packs_with_counts;
+    for (const train::SyntheticPack& pack : job.packs) {
+      auto& counts = packs_with_counts.emplace_back(pack.host, train::counts_of(stage, pack.samples)).counts;
+      if (sharing.group)
+        for (double& count : counts.of_term) count *= static_cast<double>(packs());
+    }
+    const train::StepCounts counts = packs_with_counts.front().counts;
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = training.flops(job.pack.samples) / static_cast<double>(context.ranks);
-    train::GradientComputer& gradient_computer = training.gradient_computer();
+    row.flops = training.flops(job.packs.front().samples) / static_cast<double>(context.ranks);
     if (stage.uses(plan::ObjectiveTerm::Reference::cached) || stage.caches_teacher()) cache_frozen(training, job, row);
 
     const auto start = Clock::now();
-    const auto staged = gradient_computer.stage(job.pack.host, counts, 1);
-    PartTimes untimed;
+    DeviceSteps steps(training, std::move(packs_with_counts));
     std::vector<double> losses, norms;
     const auto step = [&] {
-      training.forward_backward(*staged, untimed);
-      training.optimize();
-      wait();
-      if (request_.numbers.empty()) return;
+      const StepTime taken = steps.step();
+      if (request_.numbers.empty()) return taken;
       losses.push_back(training.loss());
       norms.push_back(training.gradient_norm());
+      return taken;
     };
     progress_(job.name, 0, request_.repeat);
     step();
@@ -128,9 +132,7 @@ class Profile {
     peak.give_back();
     peak.begin(std::numeric_limits<int64_t>::max());
     for (int64_t i = 0; i < request_.repeat; ++i) {
-      const Stopwatch watch;
-      step();
-      row.times.add(watch.stop());
+      row.times.add(step());
       progress_(job.name, i + 1, request_.repeat);
     }
     row.kernels = training.kernels();
@@ -141,18 +143,36 @@ class Profile {
     if (const auto at_best = train::peak_flops(device_, precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (!request_.numbers.empty()) write_numbers(training, losses, norms);
-    if (request_.with_anatomy) row.anatomy = anatomy_of(training, job, counts, step);
+    const bool all_ranks = sharing.ranks == request_.sharing.ranks;
+    if (request_.sustained > 0 && all_ranks) row.sustained = sustain(steps, job, row.times.median(), sharing);
+    if (request_.with_anatomy) row.anatomy = anatomy_of(training, job, counts, [&] { (void)step(); });
     choices = training.choices();
   }
 
-  static void wait() {
-    if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
+  // All ranks take as many steps.
+  Sustained sustain(DeviceSteps& steps, const Job& job, double step_ms, const train::Sharing& sharing) const {
+    const double wanted_ms = request_.sustained * 1e3;
+    const at::Tensor expected = at::full({1}, std::ceil(wanted_ms / step_ms), at::dtype(at::kDouble).device(device_));
+    if (sharing.group) sharing.group->all_reduce(expected, dist::Reduction::max)->wait();
+    const auto total = std::max<int64_t>(1, static_cast<int64_t>(expected.item<double>()));
+    const std::string name = job.name + ", sustained";
+    Sustained sustained;
+    sustained.clocks = clocks_during(device_, [&] {
+      const Stopwatch watch;
+      int64_t done = 0;
+      do {
+        sustained.times.add(steps.step());
+        progress_(name, ++done, std::max(done, total));
+      } while (sharing.group ? done < total : watch.stop().wall < wanted_ms);
+    });
+    return sustained;
   }
 
   void cache_frozen(Training& training, const Job& job, ProfileReport::Row& row) {
-    for (int64_t i = 0; i < request_.warmup + request_.repeat; ++i) {
+    const auto packs = std::max<int64_t>(std::ssize(job.packs), request_.warmup + request_.repeat);
+    for (int64_t i = 0; i < packs; ++i) {
       const Stopwatch watch;
-      training.cache_frozen(job.pack.host);
+      training.cache_frozen(job.packs[static_cast<size_t>(i % std::ssize(job.packs))].host);
       if (i >= request_.warmup) row.caching.add(watch.stop());
     }
     training.finish_caching();
@@ -167,11 +187,16 @@ class Profile {
   }
 
   // After the engine's steps, whose memory the peer may need.
-  void compare(Job& job, ProfileReport::Row& row) {
-    if (job.batch.empty()) write_pack(job.pack, job.plan.model.image_size, job.batch = scratch_ / "batch.safetensors");
+  void compare(const Job& job, ProfileReport::Row& row) {
     const bool checkpointing = job.plan.stages.front().activation_checkpointing.vision.every > 0;
-    std::vector<std::string> arguments{"--model",  job.model.string(), "--batch", job.batch.string(),
-                                       "--device", request_.device,    "--rate",  fmt::format("{}", request_.rate)};
+    std::vector<std::string> arguments{"--model",       job.model.string(), "--device",
+                                       request_.device, "--rate",           fmt::format("{}", request_.rate)};
+    for (size_t i = 0; i < job.packs.size(); ++i) {
+      std::filesystem::path file = request_.batch;
+      if (file.empty())
+        write_pack(job.packs[i], job.plan.model.image_size, file = scratch_ / fmt::format("batch-{}.safetensors", i));
+      arguments.insert(arguments.end(), {"--batch", file.string()});
+    }
     if (checkpointing) arguments.emplace_back("--checkpointing");
     if (job.plan.model.adapters)
       arguments.insert(arguments.end(), {"--lora", fmt::format("{}", lora_rank)});
@@ -181,11 +206,18 @@ class Profile {
     Peer peer(request_.peer, arguments);
     PeerSide& side = row.peer.emplace();
     side.first_loss = peer.run(1).loss;
-    if (request_.model.empty()) job.batch.clear();
     require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, job.name);
-    (void)peer.run(request_.warmup);
-    for (const StepTime& turn : peer.run(request_.repeat).turns) side.times.add(turn);
+    // Its measured steps begin with the same pack as the engine's, after as many warm-up steps or a few more.
+    (void)peer.run(request_.warmup - 1 + std::ssize(job.packs));
+    const auto measured = peer.run(request_.repeat);
+    for (const StepTime& turn : measured.turns) side.times.add(turn);
+    side.last_loss = measured.loss;
     side.peak_bytes = peer.peak_bytes();
+    if (request_.sustained <= 0) return;
+    side.sustained.emplace();
+    side.sustained->clocks = clocks_during(device_, [&] {
+      for (const StepTime& turn : peer.run_for(request_.sustained).turns) side.sustained->times.add(turn);
+    });
   }
 
   const ProfileRequest& request_;
@@ -201,6 +233,8 @@ class Profile {
 ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const Progress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
+  if (!std::isfinite(request.sustained) || request.sustained < 0)
+    throw Error(ErrorKind::usage, fmt::format("--sustained wants seconds, 0 or more, not {}", request.sustained));
   if (request.with_anatomy && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");
@@ -232,6 +266,7 @@ nlohmann::ordered_json ProfileReport::json() const {
     } else {
       one["labels"] = row.labels;
       one["step"] = row.times.json(row.samples);
+      if (row.sustained) one["sustained"] = row.sustained->json(row.samples);
       if (row.alone) one["share_of_alone"] = row.share_of_alone();
       if (row.caching.count() > 0) one["remember"] = row.caching.json(row.samples);
       one["ready_after_s"] = row.ready_after;
@@ -245,8 +280,13 @@ nlohmann::ordered_json ProfileReport::json() const {
       if (row.peer) {
         one["peer"] = {{"step", row.peer->times.json(row.samples)},
                        {"peak_bytes", row.peer->peak_bytes},
-                       {"first_loss", row.peer->first_loss}};
+                       {"first_loss", row.peer->first_loss},
+                       {"last_loss", row.peer->last_loss}};
         one["ratio"] = row.ratio();
+        if (row.peer->sustained) {
+          one["peer"]["sustained"] = row.peer->sustained->json(row.samples);
+          one["sustained_ratio"] = row.sustained_ratio(*row.peer);
+        }
       }
       if (row.anatomy) one.update(row.anatomy->json());
     }

@@ -1,7 +1,7 @@
-// Measures a whole training step on a device (forward, backward, clipping and optimizer) on synthetic data in its
-// memory.
+// Measures whole training steps of a device (forward, backward, clipping and optimizer) on synthetic data.
 #pragma once
 #include "bench/anatomy.h"
+#include "bench/device_steps.h"
 #include "bench/progress.h"
 #include "bench/times.h"
 #include "bench/training.h"
@@ -22,6 +22,7 @@ struct ProfileRequest : TrainingSetting {
   std::filesystem::path numbers;      // a file for the losses of all steps and the last one's gradients; empty: none
   std::string peer;                   // a command, see peer.h; empty: none
   int64_t warmup = 3, repeat = 10;
+  double sustained = 0;      // seconds for which steps go on after the repeated ones; 0: they do not
   bool with_anatomy = false; // also profile a step
   // Of several ranks each measures every configuration alone, and then together with the others. All make the same.
   train::Sharing sharing;
@@ -31,7 +32,8 @@ struct ProfileRequest : TrainingSetting {
 // The peer's results on the same steps.
 struct PeerSide {
   Times times;
-  double first_loss = 0;
+  std::optional<Sustained> sustained;
+  double first_loss = 0, last_loss = 0;
   int64_t peak_bytes = 0;
 };
 
@@ -42,17 +44,21 @@ struct ProfileReport {
     Times caching;                   // with a cached reference: times of caching the pack's log-probabilities
     int64_t samples = 0, labels = 0; // of all ranks
     Times times;                     // of each step
-    std::optional<Times> alone;      // of several ranks: a step of this rank alone, where it has the memory for that
-    double packs_of_a_rank = 1;      // of a step: less than 1 where ranks share their sequences
-    double ready_after = 0;          // seconds from the loaded model to the end of the first step
-    int64_t peak_bytes = 0;          // of tensors during the measurement; with captured steps, all reserved memory
-    int64_t kernels = 0;             // launched by CUDA graphs per step; 0: eager
+    std::optional<Sustained> sustained;
+    std::optional<Times> alone; // of several ranks: a step of this rank alone, where it has the memory for that
+    double packs_of_a_rank = 1; // of a step: less than 1 where ranks share their sequences
+    double ready_after = 0;     // seconds from the loaded model to the end of the first step
+    int64_t peak_bytes = 0;     // of tensors during the measurement; with captured steps, all reserved memory
+    int64_t kernels = 0;        // launched by CUDA graphs per step; 0: eager
     double first_loss = 0, last_loss = 0, gradient_norm = 0;
     double flops = 0;                  // a step
     std::optional<double> utilisation; // fraction of the data sheet's peak
     std::optional<StepAnatomy> anatomy;
     std::optional<PeerSide> peer;
     double ratio() const { return peer->times.median() / times.median(); }
+    double sustained_ratio(const PeerSide& side) const { // of samples per second
+      return sustained->samples_per_second(samples) / side.sustained->samples_per_second(samples);
+    }
     double share_of_alone() const { return packs_of_a_rank * alone->median() / times.median(); }
     std::string problem; // it could not be measured
   };

@@ -1,5 +1,6 @@
 #include "bench/question_pack.h"
 
+#include "base/random.h"
 #include "objective/kl/settings.h"
 #include "objective/next_token/settings.h"
 
@@ -17,18 +18,20 @@ plan::Term term(Settings settings, double weight) {
   return settings;
 }
 
-// Tokens that differ from sample to sample, and from text to text.
+// Random ones, one after the other.
 class Tokens {
  public:
-  Tokens(int64_t sample, int64_t vocabulary) : next_(sample * 7919), vocabulary_(vocabulary) {}
+  Tokens(uint64_t pack, int64_t vocabulary)
+      : stream_(pack, "question tokens"), vocabulary_(static_cast<uint64_t>(vocabulary)) {}
 
   void append(SampleText& text, int64_t count, bool learnt) {
-    for (int64_t i = 0; i < count; ++i, next_ += 104729) text.ids.push_back(static_cast<TokenId>(next_ % vocabulary_));
+    for (int64_t i = 0; i < count; ++i) text.ids.push_back(static_cast<TokenId>(stream_.bits(drawn_++) % vocabulary_));
     text.answer_mask.resize(text.ids.size(), learnt);
   }
 
  private:
-  int64_t next_, vocabulary_;
+  RandomStream stream_;
+  uint64_t drawn_ = 0, vocabulary_;
 };
 
 } // namespace
@@ -46,16 +49,18 @@ std::vector<plan::Term> question_objective(bool caches_teacher) {
 }
 
 train::SyntheticPack make_question_pack(const QuestionLengths& lengths, const plan::VisualRows& visual_rows,
-                                        int64_t samples, int64_t vocabulary) {
+                                        int64_t samples, int64_t vocabulary, uint64_t number) {
   train::SyntheticPack made;
+  const RandomStream bytes(number, "question bytes");
+  Tokens tokens(number, vocabulary);
+  uint64_t byte = 0;
   for (int64_t i = 0; i < samples; ++i) {
     auto sample = std::make_shared<Sample>();
     sample->frames = 1;
     sample->rows_per_frame = visual_rows.per_frame;
-    for (int64_t byte = 0; byte < visual_rows.max_bytes; ++byte)
-      sample->bytes.push_back(static_cast<uint8_t>(byte * 31 + i * 7));
+    for (int64_t of_sample = 0; of_sample < visual_rows.max_bytes; ++of_sample)
+      sample->bytes.push_back(static_cast<uint8_t>(bytes.bits(byte++)));
     SampleText end;
-    Tokens tokens(i, vocabulary);
     tokens.append(end, lengths.anchor, false);
     tokens.append(end, lengths.answer, true);
     const auto append_end = [&](SampleText text) {

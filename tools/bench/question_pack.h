@@ -12,8 +12,8 @@ namespace fvlm::bench {
 std::vector<plan::Term> question_objective(bool caches_teacher);
 
 // The decoder reads a first token, the latents, the anchor and the answer; the teacher the prompt, the anchor and the
-// answer.
+// answer. Tokens and bytes are random, and others in packs of another number.
 train::SyntheticPack make_question_pack(const QuestionLengths& lengths, const plan::VisualRows& visual_rows,
-                                        int64_t samples, int64_t vocabulary);
+                                        int64_t samples, int64_t vocabulary, uint64_t number);
 
 } // namespace fvlm::bench

@@ -5,7 +5,6 @@
 #include "bench/peer.h"
 #include "bench/synthetic_stream.h"
 #include "data/stream/loader.h"
-#include "device/runtime.h"
 #include "feed/packer.h"
 #include "feed/staging.h"
 #include "model/execution.h"
@@ -19,8 +18,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <chrono>
-#include <deque>
 #include <limits>
 
 namespace fvlm::bench {
@@ -46,56 +43,6 @@ PackSize pack_named(const std::string& name) {
   return size;
 }
 
-// The steps of a measurement, in order. As in training, the result of a step is read after the next one was launched,
-// if readback may overlap.
-class Steps {
- public:
-  Steps(const Training& training, bool overlap)
-      : training_(training), under_way_at_most_(overlap && device::runtime() ? 1 : 0) {
-    pass_over();
-  }
-
-  // Time since the last step is not counted.
-  void pass_over() {
-    if (device::Runtime* gpu = device::runtime()) reached_ = gpu->record_event();
-    then_ = Clock::now();
-  }
-
-  void add(Part step, train::AsyncReadback numbers) {
-    all.push_back(std::move(step));
-    under_way_.push_back(std::move(numbers));
-    while (under_way_.size() > under_way_at_most_) read();
-  }
-  void read_all() {
-    while (!under_way_.empty()) read();
-  }
-
-  std::vector<Part> all;
-  double first_loss = 0, last_loss = 0;
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  void read() {
-    const train::AsyncReadback numbers = std::move(under_way_.front());
-    under_way_.pop_front();
-    last_loss = training_.loss(numbers);
-    if (read_ == 0) first_loss = last_loss;
-    const auto now = Clock::now();
-    // Uses the device's clock, because by the host's a step's time would count for the next one.
-    all[read_++].seconds =
-        reached_ ? numbers.event()->seconds_since(*reached_) : std::chrono::duration<double>(now - then_).count();
-    reached_ = numbers.event();
-    then_ = now;
-  }
-
-  const Training& training_;
-  size_t under_way_at_most_, read_ = 0;
-  std::deque<train::AsyncReadback> under_way_;
-  std::shared_ptr<device::Event> reached_; // of the step that was read last
-  Clock::time_point then_;
-};
-
 class Stream {
  public:
   Stream(const RaggedRequest& request, Registry& registry, const Progress& progress)
@@ -118,8 +65,8 @@ class Stream {
   }
 
   // After the engine, whose memory the peer may need.
-  RaggedReport::PeerSide compare(const RaggedReport::Row& row) {
-    RaggedReport::PeerSide side;
+  RaggedReport::Side compare(const RaggedReport::Row& row) {
+    RaggedReport::Side side;
     const std::filesystem::path file = scratch_ / "stream.safetensors";
     write_stream(file);
     std::vector<std::string> arguments{"--model",  model_.string(),
@@ -131,21 +78,24 @@ class Stream {
     Peer peer(request_.peer, arguments);
     side.first_loss = number_in(peer, peer.ask(0), "loss");
     require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, "the first pack");
-    for (int pass = 0; pass < 2; ++pass) {
+    for (int64_t pass = 0; pass < request_.passes; ++pass) {
+      progress_(fmt::format("the peer, pass {}", pass + 1), 0, request_.samples);
       const auto answer = peer.ask(request_.samples);
       side.problem = answer.is_object() ? answer.value("problem", "") : "";
-      if (!side.problem.empty()) break;
+      if (!side.problem.empty()) return side;
       const auto count = [&](const char* name) { return static_cast<int64_t>(number_in(peer, answer, name)); };
-      side.measured = {};
-      side.measured.steps = count("steps");
-      side.measured.samples = count("samples");
-      side.measured.frames = count("frames");
-      side.measured.tokens = count("tokens");
-      side.measured.rows = count("rows");
-      side.measured.computed_rows = count("computed_rows");
-      side.measured.seconds = number_in(peer, answer, "seconds");
+      Part& part = side.passes.emplace_back();
+      part.steps = count("steps");
+      part.samples = count("samples");
+      part.frames = count("frames");
+      part.tokens = count("tokens");
+      part.rows = count("rows");
+      part.computed_rows = count("computed_rows");
+      part.seconds = number_in(peer, answer, "seconds");
       side.peak_bytes = count("peak_bytes");
     }
+    side.sum_up();
+    side.steady = side.whole;
     return side;
   }
 
@@ -160,10 +110,10 @@ class Stream {
     return scratch_ / (row.packs + ".safetensors");
   }
 
-  // The peer's data: two passes.
+  // The peer's data: all passes.
   void write_stream(const std::filesystem::path& file) const {
     const Shape& shape = shape_named(request_.shape);
-    const SyntheticStream stream(2 * request_.samples, shape.frame, shape.vocabulary(), request_.seed);
+    const SyntheticStream stream(request_.passes * request_.samples, shape.frame, shape.vocabulary(), request_.seed);
     std::vector<int64_t> frames, lengths, ids, shifts;
     const Order order = Order::once(stream.sizes());
     for (auto state = order.begin(); const auto drawn = order.next(state);) {
@@ -209,8 +159,7 @@ class Stream {
     options.workers = static_cast<int>(request_.workers);
     options.memory = packs_ahead * bytes;
     options.allocate = feed::staging_for(device_);
-    PartTimes times;
-    Steps steps(training, request_.speed.overlap_copies);
+    StreamSteps steps(plan, training);
     DataLoader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity),
                       options, Composer::start(batches, order));
     for (int64_t done = 0; done < wanted; done += steps.all.back().samples) {
@@ -220,12 +169,8 @@ class Stream {
       if (!request_.peer.empty() && done == 0) {
         write_first(loaded->pack, row);
         steps.pass_over();
-        times.skip_elapsed();
       }
-      times.add_elapsed("wait");
-      Part step = take(plan, training, *loaded, times);
-      steps.add(std::move(step), training.numbers());
-      times.add_elapsed("device");
+      steps.take(*loaded);
     }
     steps.read_all();
     row.first_loss = steps.first_loss;
@@ -236,39 +181,19 @@ class Stream {
     choices = training.choices();
   }
 
-  static Part take(const plan::Plan& plan, Training& training, const LoadedPack& loaded, PartTimes& times) {
-    train::GradientComputer& gradient_computer = training.gradient_computer();
-    const auto counts = train::counts_of(plan.stages.front(), *loaded.of_step);
-    gradient_computer.begin_step();
-    gradient_computer.forward_backward(loaded.pack, counts, 1, times);
-    training.optimize();
-    times.add_elapsed("optimizer");
-    Part step;
-    step.steps = 1;
-    step.samples = counts.samples;
-    step.frames = counts.frames;
-    step.tokens = counts.text_tokens;
-    step.rows = gradient_computer.used_rows();
-    step.computed_rows = gradient_computer.all_rows();
-    step.parts = times.take();
-    const bool records = plan.speed.graphs && device::runtime();
-    if (records && !step.parts.contains("graph"))
-      ++(gradient_computer.kernels() > 0 ? step.captured : step.new_classes);
-    return step;
-  }
-
   void sum_up(const std::vector<Part>& steps, RaggedReport::Row& row) const {
     int64_t done = 0;
     const auto pass_of = [&] { return static_cast<size_t>(done / request_.samples); };
     for (const Part& step : steps) {
-      if (pass_of() > 0 && step.replayed()) row.replayed += step;
+      if (pass_of() > 0 && step.replayed()) row.steady += step;
       row.classes += step.new_classes;
       row.passes.resize(pass_of() + 1);
       row.passes.back() += step;
       done += step.samples;
     }
-    if (row.replayed.steps == 0) return;
-    const double a_sample = 1 / row.replayed.a_second(row.replayed.samples);
+    row.Side::sum_up();
+    if (row.steady.steps == 0) return;
+    const double a_sample = 1 / row.steady.a_second(row.steady.samples);
     done = 0;
     for (const Part& step : steps) {
       auto& lost = row.passes[pass_of()].lost_seconds;
@@ -286,21 +211,37 @@ class Stream {
   ScratchFolder scratch_;
 };
 
+nlohmann::ordered_json json_of(const Part& part) {
+  return {{"steps", part.steps},
+          {"samples", part.samples},
+          {"seconds", part.seconds},
+          {"samples_per_second", part.a_second(part.samples)},
+          {"frames_per_second", part.a_second(part.frames)},
+          {"text_tokens_per_second", part.a_second(part.tokens)},
+          {"rows", part.rows},
+          {"computed_rows", part.computed_rows}};
+}
+
 nlohmann::ordered_json json_of(const Part& part, const RaggedReport::Row& row) {
-  nlohmann::ordered_json json{{"steps", part.steps},
-                              {"samples", part.samples},
-                              {"seconds", part.seconds},
-                              {"samples_per_second", part.a_second(part.samples)},
-                              {"frames_per_second", part.a_second(part.frames)},
-                              {"text_tokens_per_second", part.a_second(part.tokens)},
-                              {"fill_of_frames", row.fill_of_frames(part)},
-                              {"fill_of_rows", row.fill_of_rows(part)},
-                              {"computed_rows", part.computed_rows},
-                              {"new_classes", part.new_classes},
-                              {"recorded", part.captured},
-                              {"parts_s", part.parts}};
+  nlohmann::ordered_json json = json_of(part);
+  json.update({{"fill_of_frames", row.fill_of_frames(part)},
+               {"fill_of_rows", row.fill_of_rows(part)},
+               {"new_classes", part.new_classes},
+               {"recorded", part.captured},
+               {"parts_s", part.parts}});
   if (part.lost_seconds) json["lost_s"] = *part.lost_seconds;
   return json;
+}
+
+// What the tables name, of either side.
+template <class ToJson>
+void add_passes(const RaggedReport::Side& side, const ToJson& to_json, nlohmann::ordered_json& json) {
+  for (const Part& pass : side.passes) json["passes"].push_back(to_json(pass));
+  json["first_pass"] = to_json(side.passes.front());
+  json["whole_passes"] = to_json(side.whole);
+  json["steady"] = side.steady.steps > 0 ? to_json(side.steady) : nlohmann::ordered_json();
+  json["peak_bytes"] = side.peak_bytes;
+  json["first_loss"] = side.first_loss;
 }
 
 double share(int64_t used, int64_t steps, int64_t capacity) {
@@ -309,23 +250,17 @@ double share(int64_t used, int64_t steps, int64_t capacity) {
 
 } // namespace
 
-Part& Part::operator+=(const Part& more) {
-  steps += more.steps;
-  samples += more.samples;
-  frames += more.frames;
-  tokens += more.tokens;
-  rows += more.rows;
-  computed_rows += more.computed_rows;
-  new_classes += more.new_classes;
-  captured += more.captured;
-  seconds += more.seconds;
-  for (const auto& [name, spent] : more.parts) parts[name] += spent;
-  return *this;
+void RaggedReport::Side::sum_up() {
+  for (size_t pass = 1; pass < passes.size(); ++pass) whole += passes[pass];
 }
 
-double RaggedReport::ratio(const Row& row) const {
-  const Part& own = row.replayed.steps > 0 ? row.replayed : row.passes.back();
-  return own.a_second(own.samples) / peer->measured.a_second(peer->measured.samples);
+double RaggedReport::ratio_of_whole(const Row& row) const {
+  return row.whole.a_second(row.whole.samples) / peer->whole.a_second(peer->whole.samples);
+}
+
+std::optional<double> RaggedReport::ratio_of_steady(const Row& row) const {
+  if (row.steady.steps == 0) return {};
+  return row.steady.a_second(row.steady.samples) / peer->steady.a_second(peer->steady.samples);
 }
 
 double RaggedReport::Row::fill_of_frames(const Part& part) const {
@@ -358,32 +293,24 @@ nlohmann::ordered_json RaggedReport::json() const {
     if (!row.problem.empty()) {
       one["problem"] = row.problem;
     } else {
-      for (const Part& pass : row.passes) one["passes"].push_back(json_of(pass, row));
-      one["replayed"] = row.replayed.steps > 0 ? json_of(row.replayed, row) : nlohmann::ordered_json();
+      add_passes(
+          row, [&row](const Part& part) { return json_of(part, row); }, one);
       one["classes"] = row.classes;
-      one["peak_bytes"] = row.peak_bytes;
-      one["first_loss"] = row.first_loss;
       one["last_loss"] = row.last_loss;
-      if (peer && peer->problem.empty()) one["ratio"] = ratio(row);
+      if (peer && peer->problem.empty()) {
+        one["ratio_of_whole_passes"] = ratio_of_whole(row);
+        if (const auto steady = ratio_of_steady(row)) one["ratio_of_steady"] = *steady;
+      }
     }
     document["rows"].push_back(std::move(one));
   }
   if (!peer) return document;
-  nlohmann::ordered_json& side = document["peer_side"] = {{"first_loss", peer->first_loss}};
-  if (!peer->problem.empty()) {
-    side["problem"] = peer->problem;
-    return document;
-  }
-  const Part& part = peer->measured;
-  side.update({{"steps", part.steps},
-               {"samples", part.samples},
-               {"seconds", part.seconds},
-               {"samples_per_second", part.a_second(part.samples)},
-               {"frames_per_second", part.a_second(part.frames)},
-               {"text_tokens_per_second", part.a_second(part.tokens)},
-               {"rows", part.rows},
-               {"computed_rows", part.computed_rows},
-               {"peak_bytes", peer->peak_bytes}});
+  nlohmann::ordered_json& side = document["peer_side"];
+  if (peer->problem.empty())
+    add_passes(
+        *peer, [](const Part& part) { return json_of(part); }, side);
+  else
+    side = {{"first_loss", peer->first_loss}, {"problem", peer->problem}};
   return document;
 }
 

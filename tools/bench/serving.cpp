@@ -112,7 +112,7 @@ std::vector<Question> write_questions(const serve::PromptWriter& writer, const L
   return questions;
 }
 
-double now() {
+double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -146,9 +146,9 @@ int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::
   do {
     const int64_t free = std::min(at_once - open, std::ssize(questions) - static_cast<int64_t>(next));
     if (free > 0 && 4 * (at_once - open) >= at_once) {
-      const double start = now();
+      const double start = seconds_now();
       add_questions(generator, batch, std::span(questions).subspan(next, static_cast<size_t>(free)), max_tokens);
-      encoding += now() - start;
+      encoding += seconds_now() - start;
       next += static_cast<size_t>(free), open += free;
     }
     batch.step();
@@ -204,9 +204,9 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
     double encoding = 0;
     (void)answer(generator, batch, std::move(warm_up), load.prompts.answer, clients, encoding);
     const ServingTimes before = times_of(batch, encoding);
-    const double start = now();
+    const double start = seconds_now();
     offline.tokens[clients] = answer(generator, batch, std::move(measured), load.prompts.answer, clients, encoding);
-    offline.tokens_per_second[clients] = static_cast<double>(offline.tokens[clients]) / (now() - start);
+    offline.tokens_per_second[clients] = static_cast<double>(offline.tokens[clients]) / (seconds_now() - start);
     offline.times[clients] = since(before, times_of(batch, encoding));
   }
   return offline;

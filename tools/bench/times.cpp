@@ -45,6 +45,12 @@ double Times::min() const {
   return sorted(&StepTime::wall).front();
 }
 
+double Times::total() const {
+  double total = 0;
+  for (const StepTime& turn : times_) total += turn.wall;
+  return total;
+}
+
 double Times::median_cpu() const {
   return middle_of(sorted(&StepTime::cpu));
 }

@@ -27,6 +27,7 @@ class Times {
   // All need at least one step.
   double median() const;
   double min() const;
+  double total() const;
   double median_cpu() const; // the most reliable one for a single thread on a busy machine
   // {"median_ms", "minimal_ms", "median_cpu_ms", "samples_per_second"}, the last by the median.
   nlohmann::ordered_json json(int64_t samples) const;

@@ -57,7 +57,7 @@ const std::filesystem::path& SyntheticModels::quantized(const Shape& shape, Regi
 
 Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
                    const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing,
-                   const ops::ContextGroup& context)
+                   const ops::ContextGroup& context, int64_t packs)
     : plan_(plan), operations_(train::make_operations(plan, registry, device, context)),
       capacity_(train::max_capacity_of(plan, plan.stages.front(), capacity, max_samples)) {
   const ModelDirectory directory = ModelDirectory::open(model);
@@ -70,7 +70,7 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
   stage_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load, sharing);
   const plan::Stage& stage = plan.stages.front();
   const bool caches_reference = stage.uses(plan::ObjectiveTerm::Reference::cached);
-  if (caches_reference || stage.caches_teacher()) order_.emplace(Order::once({max_samples}));
+  if (caches_reference || stage.caches_teacher()) order_.emplace(Order::once({max_samples * packs}));
   if (caches_reference)
     stage_.frozen.cache = std::make_shared<train::ReferenceLogProbCache>(*order_, std::filesystem::path());
   if (stage.caches_teacher())

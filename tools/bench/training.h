@@ -46,11 +46,11 @@ class SyntheticModels {
 class Training {
  public:
   // Plan and registry must outlive it. `max_samples` per pack; 0: no limit. If the plan caches a reference or a
-  // teacher, all packs must have the same samples, and cache_frozen() must be called first.
-  // Among ranks, each context has packs of its own, and optimize() is of all.
+  // teacher, there are `packs` of so many samples each, at positions from 0 on, and cache_frozen() must be called
+  // first. Among ranks, each context has packs of its own, and optimize() is of all.
   Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
            const PackSize& capacity, int64_t max_samples, const train::Sharing& sharing = {},
-           const ops::ContextGroup& context = {});
+           const ops::ContextGroup& context = {}, int64_t packs = 1);
 
   train::GradientComputer& gradient_computer() { return *gradient_computer_; }
   // A step of one pack: its passes, and the sum of the ranks' gradients where the optimizer does not do it.

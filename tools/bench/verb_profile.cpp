@@ -74,6 +74,32 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
   fmt::print("{}", table.text());
 }
 
+// The steps that went on, beside the short figure of the same row.
+void print_sustained(const bench::ProfileReport& report, double seconds) {
+  TextTable table({"configuration", "side", "short ms", "sustained ms", "steps", "samples/s, sustained", "MHz", "W",
+                   "ratio, sustained"});
+  for (const auto& row : report.rows) {
+    const auto line = [&](const std::string& name, const char* side, const bench::Times& times,
+                          const bench::Sustained& sustained, const std::string& ratio) {
+      std::vector<std::string> cells{name,
+                                     side,
+                                     fmt::format("{:.2f}", times.median()),
+                                     fmt::format("{:.2f}", sustained.times.median()),
+                                     fmt::format("{}", sustained.times.count()),
+                                     fmt::format("{:.1f}", sustained.samples_per_second(row.samples))};
+      for (const std::string& cell : bench::clock_cells(sustained.clocks)) cells.push_back(cell);
+      cells.push_back(ratio);
+      table.row(cells);
+    };
+    if (!row.sustained) continue;
+    line(row.configuration + (row.reference.empty() ? "" : ", " + row.reference), "engine", row.times, *row.sustained,
+         "");
+    if (row.peer && row.peer->sustained)
+      line("", "peer", row.peer->times, *row.peer->sustained, fmt::format("{:.2f}", row.sustained_ratio(*row.peer)));
+  }
+  fmt::print("\nsteps that went on for {:g} s, and the mean clock and power meanwhile:\n{}", seconds, table.text());
+}
+
 constexpr size_t rows_shown = 30, name_shown = 100;
 
 void print_shares(const char* what, const std::vector<bench::StepAnatomy::Share>& shares) {
@@ -134,6 +160,9 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
       .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
       .value("repeat", "N", "measured steps; default 10")
       .value("warmup", "N", "warm-up steps; default 3")
+      .value("sustained", "SECONDS",
+             "then let the steps go on for so long, and the peer's; also show\n"
+             "                    the clock and the power meanwhile")
       .optional_value(
           "zero", "1|2",
           "of several ranks: each keeps the optimizer's state of a share of the parameters (1, the default), "
@@ -161,6 +190,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   request.text = parsed->integer_or("text", subject.text);
   request.warmup = parsed->integer_or("warmup", request.warmup);
   request.repeat = parsed->integer_or("repeat", request.repeat);
+  request.sustained = parsed->number_or("sustained", request.sustained);
   request.peer = training_peer_of(*parsed);
   const auto launch = dist::launch_of_environment();
   if (launch) dist::choose_gpu(*launch);
@@ -179,6 +209,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   if (!ranks->is_first()) return 0;
   if (!parsed->flag("json")) {
     print_table(report, subject.pairs);
+    if (request.sustained > 0) print_sustained(report, request.sustained);
     for (const auto& row : report.rows)
       if (row.anatomy) print_anatomy(row);
     return 0;
@@ -200,12 +231,15 @@ int bench_profile(Arguments arguments) {
       arguments,
       Options(
           "bench profile [--device D] [--configurations LIST | --model DIR --batch FILE] [--peer HOW] [--json]",
-          "Time whole training steps, forward, backward, clip and AdamW, on synthetic samples in device memory, or\n"
-          "on the batch of --batch. kernels: launches per step, where steps are captured as CUDA graphs. ratio: the\n"
-          "peer's median over the engine's; above 1 the engine is faster. The first losses of both must agree\n"
-          "within 1 %. Started by torchrun or srun, each rank measures a configuration alone and then together with\n"
+          "Time whole training steps of a device: forward, backward, clip and AdamW, on packs that are decoded, or on\n"
+          "the batch of --batch. Pixels and tokens are random and differ from sample to sample and from step to step,\n"
+          "since a GPU's power, and with it its clock, depend on the data. The table is the short figure: a few steps\n"
+          "of a device that may be cold; --sustained adds what is left when it is warm. kernels: launches per step,\n"
+          "where steps are captured as CUDA graphs. ratio: the peer's median over the engine's; above 1 the engine is\n"
+          "faster. The peer takes the same packs in turn; the first losses of both must agree within 1 %. Started by "
+          "torchrun or srun, each rank measures a configuration alone and then together with\n"
           "the others, every one on samples of its own: share is the rate of a rank over its rate alone.",
-          "bench profile --device cuda --configurations 135m:8,135m:64"),
+          "bench profile --device cuda --configurations 135m:8,135m:64 --sustained 30"),
       {.name = "profile", .configurations = all_configurations, .text = 128, .takes_files = true});
 }
 
@@ -226,7 +260,8 @@ int bench_dpo(Arguments arguments) {
       arguments,
       Options(
           "bench dpo [--device D] [--configurations LIST] [--peer HOW] [--json]",
-          "Time steps of preference training (DPO) on pairs of answers that share their frames. Each configuration\n"
+          "Time steps of preference training (DPO) on pairs of answers that share their frames, which are random and\n"
+          "differ, as in `bench profile`. Each configuration\n"
           "is measured twice: with cached reference log-probabilities (cache_reference), which are computed once\n"
           "before training, and with a reference model that runs in every step. pairs/s, all: includes computing\n"
           "the cache.",

@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace fvlm::cli {
 namespace {
@@ -29,6 +31,17 @@ void add_line(TextTable& table, const bench::RaggedReport::Row& row, const std::
              part.lost_seconds ? fmt::format("{:.2f}", *part.lost_seconds) : "-"});
 }
 
+// Each pass, the later ones as a whole, and what is left without captures. `first`: what else the first pass did.
+std::vector<std::pair<std::string, const bench::RaggedReport::Part*>> lines_of(const bench::RaggedReport::Side& side,
+                                                                               const char* first) {
+  std::vector<std::pair<std::string, const bench::RaggedReport::Part*>> lines;
+  for (size_t pass = 0; pass < side.passes.size(); ++pass)
+    lines.emplace_back(pass == 0 ? fmt::format("1, {}", first) : fmt::format("{}", pass + 1), &side.passes[pass]);
+  lines.emplace_back(fmt::format("whole passes, 2 to {}", side.passes.size()), &side.whole);
+  if (side.steady.steps > 0) lines.emplace_back("steady: without captures", &side.steady);
+  return lines;
+}
+
 void print_row(const bench::RaggedReport::Row& row) {
   fmt::print("\npacks of {} frames and {} tokens: ", row.capacity.frames, row.capacity.rows);
   if (!row.problem.empty()) {
@@ -39,14 +52,12 @@ void print_row(const bench::RaggedReport::Row& row) {
              row.classes, row.first_loss, row.last_loss);
   TextTable table({"pass", "samples", "steps", "samples/s", "frames/s", "text tokens/s", "fill of frames, rows",
                    "new shapes", "captured", "capture s"});
-  for (size_t pass = 0; pass < row.passes.size(); ++pass)
-    add_line(table, row, fmt::format("{}", pass + 1), row.passes[pass]);
-  if (row.replayed.steps > 0) add_line(table, row, "steady", row.replayed);
+  for (const auto& [name, part] : lines_of(row, "with captures")) add_line(table, row, name, *part);
   fmt::print("{}", table.text());
-  if (row.replayed.steps == 0) return;
+  if (row.steady.steps == 0) return;
   std::vector<std::string> shares;
-  for (const auto& [name, seconds] : row.replayed.parts)
-    shares.push_back(fmt::format("{} {:.1f} %", name, seconds / row.replayed.seconds * 100));
+  for (const auto& [name, seconds] : row.steady.parts)
+    shares.push_back(fmt::format("{} {:.1f} %", name, seconds / row.steady.seconds * 100));
   fmt::print("steady, host time: {}\n", join(shares, ", "));
 }
 
@@ -56,16 +67,21 @@ void print_peer(const bench::RaggedReport& report) {
     fmt::print("\nthe peer: {}\n", peer.problem);
     return;
   }
-  const auto& part = peer.measured;
-  fmt::print("\nthe peer: {} samples in {} steps, {:.1f} samples/s, {:.0f} frames/s, {:.0f} text tokens/s; {:.1f} % of "
-             "its decoder's rows are padding; peak {}\n",
-             part.samples, part.steps, part.a_second(part.samples), part.a_second(part.frames),
-             part.a_second(part.tokens),
-             100 - 100.0 * static_cast<double>(part.rows) / static_cast<double>(part.computed_rows),
-             human_bytes(static_cast<uint64_t>(peer.peak_bytes)));
-  for (const auto& row : report.rows)
-    if (row.problem.empty())
-      fmt::print("packs of {}: {:.2f} times the peer's samples per second\n", row.packs, report.ratio(row));
+  fmt::print("\nthe peer: peak {}\n", human_bytes(static_cast<uint64_t>(peer.peak_bytes)));
+  TextTable table({"pass", "samples", "steps", "samples/s", "frames/s", "text tokens/s", "padded rows"});
+  for (const auto& [name, part] : lines_of(peer, "warm-up"))
+    table.row({name, fmt::format("{}", part->samples), fmt::format("{}", part->steps),
+               fmt::format("{:.1f}", part->a_second(part->samples)),
+               fmt::format("{:.0f}", part->a_second(part->frames)), fmt::format("{:.0f}", part->a_second(part->tokens)),
+               fmt::format("{:.1f} %",
+                           100 - 100.0 * static_cast<double>(part->rows) / static_cast<double>(part->computed_rows))});
+  fmt::print("{}", table.text());
+  for (const auto& row : report.rows) {
+    if (!row.problem.empty()) continue;
+    const auto steady = report.ratio_of_steady(row);
+    fmt::print("packs of {}: {:.2f} times the peer's samples per second in whole passes, {} in the steady state\n",
+               row.packs, report.ratio_of_whole(row), steady ? fmt::format("{:.2f}", *steady) : "not known");
+  }
 }
 
 std::vector<std::string> frozen_groups(const std::string& names) {
@@ -86,11 +102,13 @@ int bench_ragged(Arguments arguments) {
   Options options(
       "bench ragged [--device D] [--packs LIST] [--samples N] [--passes N] [--peer HOW] [--json]",
       "Train on a stream of synthetic samples with the lengths of instruction tuning: 47 % images repeated 8\n"
-      "times, 39 % videos of 1 to 64 frames, 14 % text-only; texts of 24 to 1024 tokens. Everything counts:\n"
-      "packing, staging, copies, forward, backward, clip and AdamW. Each pass has new samples; the first one\n"
-      "captures most CUDA graphs. steady: the steps after it that replay graphs. The peer trains on as many\n"
-      "samples to warm up and on as many more, in batches of at most 256 frames, with lengths that differ by at\n"
-      "most 256 tokens. The losses of both on the first pack must agree within 1 %.",
+      "times, 39 % videos of 1 to 64 frames, 14 % text-only; texts of 24 to 1024 tokens; tokens and pixels are\n"
+      "random. Everything counts: packing, staging, copies, forward, backward, clip and AdamW. Each pass has new\n"
+      "samples; the first one captures most CUDA graphs. whole passes: all steps of the later ones, those that\n"
+      "still capture included. steady: of these, the steps that only replay. The peer takes the same passes, the\n"
+      "first one to warm up, in batches of at most 256 frames, with lengths that differ by at most 256 tokens; it\n"
+      "captures nothing, so that its steady state is its whole passes. The losses of both on the first pack must\n"
+      "agree within 1 %.",
       "bench ragged --packs 256:5760,512:11520");
   with_ragged_peer_option(with_training_options(options))
       .value("shape", "NAME", "tiny, quickstart, 135m (default) or 1.7b")
