@@ -413,7 +413,7 @@ class Ragged(Bench):
     def test_the_table_names_passes_and_parts(self):
         found = bench("ragged", "--shape", "quickstart", "--samples", "8", "--passes", "2", "--packs", "64:1440")
         self.assertEqual(found.returncode, 0, found.stderr)
-        for word in ("packs of 64 frames and 1440 tokens: peak ", "samples/s", "1, with captures", "whole passes, 2 to 2",
+        for word in ("packs of 64 frames and 1440 tokens: peak ", "samples/s", "1, the first", "whole passes, 2 to 2",
                      "steady: without captures", "new shapes", "backward "):
             self.assertIn(word, found.stdout)
 

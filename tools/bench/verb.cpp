@@ -23,6 +23,7 @@ constexpr const char* step_peer = "tools/oracle/bench-step";
 constexpr Verb subjects[] = {
     {"cpu-step", "time a training step on the CPU, against PyTorch", cpu_step},
     {"profile", "time whole training steps on a device", bench_profile},
+    {"end-to-end", "time training from JPEGs in shards, beside the device's steps alone", bench_end_to_end},
     {"step", "profile the kernels of a training step on a GPU", bench_step},
     {"op", "time single operations: plugins against each other and the roofline", bench_op},
     {"dpo", "time whole steps of preference training", bench_dpo},

@@ -6,6 +6,7 @@ namespace fvlm::cli {
 
 int bench_data(Arguments);
 int bench_dpo(Arguments);
+int bench_end_to_end(Arguments);
 int bench_generate(Arguments);
 int bench_op(Arguments);
 int bench_profile(Arguments);

@@ -236,9 +236,9 @@ int bench_profile(Arguments arguments) {
           "since a GPU's power, and with it its clock, depend on the data. The table is the short figure: a few steps\n"
           "of a device that may be cold; --sustained adds what is left when it is warm. kernels: launches per step,\n"
           "where steps are captured as CUDA graphs. ratio: the peer's median over the engine's; above 1 the engine is\n"
-          "faster. The peer takes the same packs in turn; the first losses of both must agree within 1 %. Started by "
-          "torchrun or srun, each rank measures a configuration alone and then together with\n"
-          "the others, every one on samples of its own: share is the rate of a rank over its rate alone.",
+          "faster. The peer takes the same packs in turn; the first losses of both must agree within 1 %. Started by\n"
+          "torchrun or srun, each rank measures a configuration alone and then together with the others, all on packs\n"
+          "of the same data: share is the rate of a rank over its rate alone.",
           "bench profile --device cuda --configurations 135m:8,135m:64 --sustained 30"),
       {.name = "profile", .configurations = all_configurations, .text = 128, .takes_files = true});
 }
@@ -260,11 +260,10 @@ int bench_dpo(Arguments arguments) {
       arguments,
       Options(
           "bench dpo [--device D] [--configurations LIST] [--peer HOW] [--json]",
-          "Time steps of preference training (DPO) on pairs of answers that share their frames, which are random and\n"
-          "differ, as in `bench profile`. Each configuration\n"
-          "is measured twice: with cached reference log-probabilities (cache_reference), which are computed once\n"
-          "before training, and with a reference model that runs in every step. pairs/s, all: includes computing\n"
-          "the cache.",
+          "Time steps of preference training (DPO) on pairs of answers that share their frames. Pixels and tokens are\n"
+          "random and differ, and --sustained is, as in `bench profile`. Each configuration is measured twice: with\n"
+          "cached reference log-probabilities (cache_reference), which are computed once before training, and with a\n"
+          "reference model that runs in every step. pairs/s, all: includes computing the cache.",
           "bench dpo --device cuda --configurations 135m:8"),
       {.name = "dpo", .configurations = "135m:8,135m:32", .text = 256, .pairs = true});
 }

@@ -52,7 +52,8 @@ void print_row(const bench::RaggedReport::Row& row) {
              row.classes, row.first_loss, row.last_loss);
   TextTable table({"pass", "samples", "steps", "samples/s", "frames/s", "text tokens/s", "fill of frames, rows",
                    "new shapes", "captured", "capture s"});
-  for (const auto& [name, part] : lines_of(row, "with captures")) add_line(table, row, name, *part);
+  for (const auto& [name, part] : lines_of(row, row.passes.front().replayed() ? "the first" : "with captures"))
+    add_line(table, row, name, *part);
   fmt::print("{}", table.text());
   if (row.steady.steps == 0) return;
   std::vector<std::string> shares;
