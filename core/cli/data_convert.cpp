@@ -5,6 +5,7 @@
 #include "cli/options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
+#include "cli/recipe_options.h"
 #include "data/convert.h"
 
 #include <fmt/format.h>
@@ -31,12 +32,7 @@ int data_convert(Arguments arguments) {
   plan::Source source;
   (parsed->flag("text") ? source.text : source.shards) = parsed->values("FORM");
   source.root = parsed->value("root");
-  for (const std::string& field : parsed->values("field")) {
-    const size_t equals = field.find('=');
-    if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorKind::usage, fmt::format("--field: expected PART=KEY, got {}", field));
-    source.fields[field.substr(0, equals)] = field.substr(equals + 1);
-  }
+  source.fields = source_fields(*parsed);
   const int64_t mib = parsed->integer_or("size", 1024);
   if (mib < 1 || mib > (1 << 20))
     throw Error(ErrorKind::usage, fmt::format("--size: expected 1 to 1048576, got {}", mib));

@@ -34,6 +34,12 @@ Rates rates_of(const RecipeDraft& draft) {
 std::string source_text(const RecipeDraft& draft, const RecipeDraft::Source& source, bool several) {
   std::string text = (source.text_only ? "text = " : "") + quoted(source.pattern);
   if (draft.root) text += ", root = " + quoted(*draft.root);
+  if (!source.fields.empty()) {
+    std::string fields;
+    for (const auto& [part, key] : source.fields)
+      fields += fmt::format("{}{} = {}", fields.empty() ? "" : ", ", part, quoted(key));
+    text += ", fields = { " + fields + " }";
+  }
   if (several) text += fmt::format(", weight = {}", source.samples);
   return "{ " + text + " }";
 }

@@ -1,6 +1,7 @@
 // RecipeDraft: what `recipe new` decides about a recipe, and its Lua text.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,7 +12,8 @@ struct RecipeDraft {
   struct Source {
     std::string pattern;
     bool text_only = false;
-    int64_t samples = 1; // its weight beside others
+    std::map<std::string, std::string> fields = {}; // as in a recipe: parts of a sample by other names
+    int64_t samples = 1;                            // its weight beside others
   };
 
   std::string name;

@@ -15,6 +15,7 @@
 #include "data/media/video.h"
 #include "data/preprocess.h"
 #include "data/samples/frames.h"
+#include "data/samples/sample_content.h"
 #include "data/stream/mix_samples.h"
 #include "data/stream/prefetcher.h"
 #include "model/weights/model_directory.h"
@@ -87,8 +88,9 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
     throw Error(ErrorKind::data,
                 fmt::format("{} of the {} samples looked at cannot be used, the first of them: {}",
                             grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason))
-        .advise("docs/data.md says how samples may lie; keys of other names need `fields` of the source, and text-only "
-                "samples in a tar --text");
+        .advise("docs/data.md says how samples may lie; keys of other names need --field PART=KEY, and text-only "
+                "samples in a "
+                "tar --text");
   if (seen.usable < seen.looked_at)
     log_warning("{} of the {} samples looked at cannot be used and will be skipped, the first of them: {}",
                 grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason);
@@ -160,9 +162,10 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
 
 std::vector<RecipeDraft::Source> sources_of(const ParsedOptions& parsed, const char* option, const char* text_option) {
   std::vector<RecipeDraft::Source> sources;
-  for (const std::string& pattern : parsed.values(option)) sources.push_back({pattern});
+  const auto fields = source_fields(parsed);
+  for (const std::string& pattern : parsed.values(option)) sources.push_back({pattern, false, fields});
   if (text_option)
-    for (const std::string& pattern : parsed.values(text_option)) sources.push_back({pattern, true});
+    for (const std::string& pattern : parsed.values(text_option)) sources.push_back({pattern, true, fields});
   return sources;
 }
 
@@ -226,6 +229,8 @@ Options options_of_recipe_new() {
       .value("text", "FORM", "the same of text-only samples in tars (repeatable)")
       .value("held-out", "FORM", "samples that are measured ten times in the course of training (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
+      .value("field", "PART=KEY",
+             "the key of a part of a sample, as in a recipe's `fields` (repeatable); default: by a look at the first")
       .value("lora", "RANK", "train LoRA adapters of this rank on all linears of the decoder, and nothing else")
       .value("epochs", "N", "passes over the data; default 1")
       .value("batch", "N", "samples of a step; default 16")
@@ -234,8 +239,22 @@ Options options_of_recipe_new() {
   return options;
 }
 
+// Where a source's first sample has its texts under other names, and the command line does not say which.
+void name_fields(std::vector<RecipeDraft::Source>& sources, const RecipeDraft& draft) {
+  for (RecipeDraft::Source& source : sources) {
+    if (!source.fields.empty()) continue;
+    plan::Source described;
+    described.root = draft.root;
+    const ShardSet shards({source.pattern}, with_root({}, described));
+    const auto shard = shards.shard(shards.locate(0));
+    if (const auto json = shard->json(shard->sample(0))) source.fields = suggested_fields(*json);
+  }
+}
+
 // Fills in what the model and the data say, and writes the file.
 Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraft& draft) {
+  name_fields(draft.train, draft);
+  name_fields(draft.held_out, draft);
   const plan::Plan plan = resolved(draft, parsed).plan;
   budget::describe(plan); // throws where the parts do not go together
   const plan::Stage& stage = plan.stages.front();

@@ -105,6 +105,17 @@ int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bo
   return mebibytes << 20;
 }
 
+std::map<std::string, std::string> source_fields(const ParsedOptions& parsed) {
+  std::map<std::string, std::string> fields;
+  for (const std::string& field : parsed.values("field")) {
+    const size_t equals = field.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw Error(ErrorKind::usage, fmt::format("--field: expected PART=KEY, got {}", field));
+    fields[field.substr(0, equals)] = field.substr(equals + 1);
+  }
+  return fields;
+}
+
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
   std::vector<std::string> names;
   for (const plan::Stage& stage : plan.stages) {

@@ -5,6 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <map>
+#include <string>
+
 namespace fvlm::cli {
 
 void add_recipe_options(Options& options);
@@ -21,6 +24,9 @@ nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok
 // Bytes of --memory-mib; 0: not given. Throws Error(usage) for less than a mebibyte, and, unless `always` has a use for
 // it, where no stage of the plan has packing.tokens = "memory".
 int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bool always);
+
+// The parts of a sample by their keys, as a source's `fields`: of --field PART=KEY. Throws Error(usage).
+std::map<std::string, std::string> source_fields(const ParsedOptions& parsed);
 
 // Throws Error(usage) where the recipe has no stage of that name.
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);

@@ -73,6 +73,15 @@ class RecipeNew(unittest.TestCase):
         self.assertLess(limit - counted["tokens"]["most"], 32)
         self.assertEqual(plan("texts")["stages"][0]["batch"]["samples"], 3)  # no more than there are
 
+    def test_other_names_of_texts(self):
+        (folder / "named.jsonl").write_text(json.dumps({"question": "How many?", "response": "Two."}) + "\n")
+        (folder / "asked.jsonl").write_text(json.dumps({"asked": "How many?", "said": "Two."}) + "\n")
+        new("named", "--model", "exported", "--data", "named.jsonl")
+        new("asked", "--model", "exported", "--data", "asked.jsonl", "--field", "user=asked", "--field", "assistant=said")
+        for name, fields in (("named", {"user": "question", "assistant": "response"}), ("asked", {"user": "asked", "assistant": "said"})):
+            self.assertEqual(plan(name)["stages"][0]["data"]["sources"][0]["fields"], fields)
+            run(engine, "train", f"{name}.lua")
+
     def test_two_folders_get_a_new_connector(self):
         new("fresh", "--vision", "exported/vision", "--decoder", "exported/decoder", "--data", "shapes/captions/*.tar",
             "--image-frames", 2)
@@ -94,13 +103,13 @@ class RecipeNew(unittest.TestCase):
         self.assertIn(warning, run(engine, "train", "chatml.lua", "--max-steps", 1, "--run-dir", "runs/chatml"))
 
     def test_says_what_is_wrong_and_writes_nothing(self):
-        (folder / "other.jsonl").write_text(json.dumps({"question": "How many?", "response": "Two."}) + "\n")
+        (folder / "other.jsonl").write_text(json.dumps({"asked": "How many?", "said": "Two."}) + "\n")
         (folder / "kept.lua").write_text("mine")
         (folder / "hf").mkdir()
         (folder / "hf/config.json").write_text("{}")
         model, data = ("--model", "exported"), ("--data", "shapes/captions/*.tar")
         for name, words, code, says in (
-                ("keys", (*model, "--data", "other.jsonl"), 4, 'fields = { user = "question", assistant = "response" }'),
+                ("keys", (*model, "--data", "other.jsonl"), 4, "--field PART=KEY"),
                 ("missing", (*model, "--data", "none.jsonl"), 4, "none.jsonl: no file matches"),
                 ("folder", ("--model", "nowhere", *data), 4, "nowhere"),
                 ("import", ("--model", "hf", *data), 4, "import --model hf --out models/hf"),

@@ -29,6 +29,19 @@ std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   return "";
 }
 
+Parts::Fields fields_of_other_names(const Parts& parts) {
+  const auto first = [&](std::initializer_list<const char*> names) {
+    const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) { return parts.has(name); });
+    return found == names.end() ? nullptr : *found;
+  };
+  const char* question = first({"question", "prompt", "instruction", "query", "input"});
+  const char* answer = first({"answer", "response", "output", "completion"});
+  const char* caption = first({"text", "description"});
+  if (question && answer) return {{"user", question}, {"assistant", answer}};
+  if (caption || answer) return {{"caption", caption ? caption : answer}};
+  return {};
+}
+
 class Reader {
  public:
   Reader(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
@@ -39,29 +52,10 @@ class Reader {
   }
 
   SampleContent read() {
-    struct Form {
-      std::vector<std::string> parts; // any of which tells it
-      void (Reader::*read)();
-    };
     if (mix_.documents && parts_.has("text")) return document(parts_.need_text("text"), parts_.name("text"));
-    static const std::array<Form, 11> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
-                                                {{"choices"}, &Reader::choices},
-                                                {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
-                                                {{"chosen", "rejected"}, &Reader::pair_of_turns},
-                                                {{"messages"}, &Reader::messages},
-                                                {{"conversations"}, &Reader::conversations},
-                                                {{"texts"}, &Reader::questions_and_answers},
-                                                {{"assistant"}, &Reader::assistant},
-                                                {{"context"}, &Reader::question},
-                                                {{"answers"}, &Reader::most_frequent_answer},
-                                                {{"caption"}, &Reader::caption}}};
-    auto first = [&](auto&& told) {
-      return std::find_if(forms.begin(), forms.end(),
-                          [&](const Form& form) { return std::any_of(form.parts.begin(), form.parts.end(), told); });
-    };
-    auto form = first([&](const std::string& part) { return parts_.is_mapped(part); });
-    if (form == forms.end()) form = first([&](const std::string& part) { return parts_.has(part); });
-    if (form != forms.end())
+    const Form* form = form_told([&](const std::string& part) { return parts_.is_mapped(part); });
+    if (!form) form = form_told([&](const std::string& part) { return parts_.has(part); });
+    if (form)
       (this->*form->read)();
     else if (caption_file_ && mix_.documents)
       return document(*caption_file_, "KEY.txt");
@@ -73,32 +67,53 @@ class Reader {
     return std::move(telling_);
   }
 
+  static bool has_form(const Parts& parts) {
+    return form_told([&](const std::string& part) { return parts.has(part); }) != nullptr;
+  }
+
  private:
+  struct Form {
+    std::vector<std::string> parts; // any of which tells it
+    void (Reader::*read)();
+  };
+
+  // The first form of which `told` is true for a part; null: none.
+  template <class Told>
+  static const Form* form_told(const Told& told) {
+    static const std::array<Form, 11> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
+                                                {{"choices"}, &Reader::choices},
+                                                {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
+                                                {{"chosen", "rejected"}, &Reader::pair_of_turns},
+                                                {{"messages"}, &Reader::messages},
+                                                {{"conversations"}, &Reader::conversations},
+                                                {{"texts"}, &Reader::questions_and_answers},
+                                                {{"assistant"}, &Reader::assistant},
+                                                {{"context"}, &Reader::question},
+                                                {{"answers"}, &Reader::most_frequent_answer},
+                                                {{"caption"}, &Reader::caption}}};
+    const auto found = std::find_if(forms.begin(), forms.end(), [&](const Form& form) {
+      return std::any_of(form.parts.begin(), form.parts.end(), told);
+    });
+    return found == forms.end() ? nullptr : &*found;
+  }
+
   SampleContent document(std::string text, const std::string& name) {
     if (trimmed(text).empty()) broken(fmt::format("{} is empty, and there is nothing to learn", name));
     telling_.document = std::move(text);
     return std::move(telling_);
   }
 
-  // Names that other data sets have for the parts.
   Error without_text() const {
     Error error(ErrorKind::data,
                 "it has no text: neither assistant, answers, caption, messages, conversations, a pair, choices, "
                 "token_ids nor KEY.txt");
-    const auto first = [&](std::initializer_list<const char*> names) {
-      const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) { return parts_.has(name); });
-      return found == names.end() ? nullptr : *found;
-    };
-    const char* question = first({"question", "prompt", "instruction", "query", "input"});
-    const char* answer = first({"answer", "response", "output", "completion"});
-    const char* caption = first({"text", "description"});
-    if (question && answer)
-      error.advise(fmt::format("the source's fields = {{ user = \"{}\", assistant = \"{}\" }} says which they are",
-                               question, answer));
-    else if (caption || answer)
-      error.advise(fmt::format("it has '{0}': the source's fields = {{ caption = \"{0}\" }} says that this is its text",
-                               caption ? caption : answer));
-    return error;
+    const Parts::Fields fields = fields_of_other_names(parts_);
+    if (fields.empty()) return error;
+    std::vector<std::string> written;
+    for (auto field = fields.rbegin(); field != fields.rend(); ++field) // user, assistant
+      written.push_back(fmt::format("{} = \"{}\"", field->first, field->second));
+    return error.advise(
+        fmt::format("the source's fields = {{ {} }} says which keys are its text", join(written, ", ")));
   }
 
   std::string user() const { return parts_.text("user").value_or(""); }
@@ -466,6 +481,12 @@ SampleContent parse_sample_content(const Parts& parts, const std::optional<std::
                                    const plan::Source& source, const plan::Mix& mix,
                                    const plan::VisualRows& visual_rows) {
   return Reader(parts, caption_file, source, mix, visual_rows).read();
+}
+
+std::map<std::string, std::string> suggested_fields(const nlohmann::json& sample) {
+  const Parts::Fields none;
+  const Parts parts(sample, none);
+  return Reader::has_form(parts) ? none : fields_of_other_names(parts);
 }
 
 } // namespace fvlm

@@ -7,6 +7,7 @@
 #include "recipe/plan.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,5 +39,9 @@ struct SampleContent {
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
                                    const plan::Source& source, const plan::Mix& mix,
                                    const plan::VisualRows& visual_rows);
+
+// By parts, the keys under which the JSON of a sample without any of these formats has texts by names of other data
+// sets, as a source's `fields` take them. Nothing where there are none.
+std::map<std::string, std::string> suggested_fields(const nlohmann::json& sample);
 
 } // namespace fvlm

@@ -235,7 +235,7 @@ TEST(SampleContent, ErrorsNameSampleAndPart) {
       {R"({"token_ids":[1,2],"loss_mask":[0,0]})", "'loss_mask' has no 1"},
       {R"({"token_ids":[[1],2],"loss_mask":[[1],[1]]})", "a text of 'token_ids' is a number"},
       {R"({"token_ids":[[1]],"loss_mask":[1]})", "are not lists of the same texts"},
-      {R"({"text":"A story"})", "fields = { caption = \"text\" } says that this is its text"},
+      {R"({"text":"A story"})", "fields = { caption = \"text\" } says which keys are its text"},
       {R"({"question":"Q","response":"A"})", "fields = { user = \"question\", assistant = \"response\" }"},
       {R"([1])", "clips/7.json is an array, and an object was expected"},
       {R"({"caption":"A",)", "clips/7.json: invalid JSON"},
