@@ -105,7 +105,8 @@ class Profile {
                       std::ssize(job.packs));
     std::vector<DeviceSteps::Pack> packs_with_counts;
     for (const train::SyntheticPack& pack : job.packs) {
-      auto& counts = packs_with_counts.emplace_back(pack.host, train::counts_of(stage, pack.samples)).counts;
+      packs_with_counts.push_back({pack.host, train::counts_of(stage, pack.samples)});
+      train::StepCounts& counts = packs_with_counts.back().counts;
       if (sharing.group)
         for (double& count : counts.of_term) count *= static_cast<double>(packs());
     }
@@ -248,7 +249,7 @@ ProfileReport measure_profile(const ProfileRequest& request, Registry& registry,
   ops::keep_freed_memory();
   ProfileReport report;
   Profile profile(request, registry, progress);
-  const auto measure = [&](Job job) { report.rows.push_back(profile.measure(job, report.choices)); };
+  const auto measure = [&](const Job& job) { report.rows.push_back(profile.measure(job, report.choices)); };
   if (!request.model.empty()) measure(job_of_files(request));
   for (const Configuration& configuration : configurations)
     for (const char* reference : request.pairs ? std::vector{"remembered", "live"} : std::vector{""})
