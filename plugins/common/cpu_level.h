@@ -44,6 +44,18 @@ inline CpuLevel cpu_level() {
   return CpuLevel::baseline;
 }
 
+// Whether a machine of this level has products of bfloat16, too (avx512_bf16). FVLM_CPU_LEVEL=avx512 leaves them out.
+inline bool has_bfloat16_products(CpuLevel level) {
+#if defined(__x86_64__)
+  const char* requested = std::getenv("FVLM_CPU_LEVEL");
+  const bool is_limited = requested && std::strcmp(requested, "avx512") == 0;
+  return level == CpuLevel::avx512 && !is_limited && __builtin_cpu_supports("avx512bf16");
+#else
+  (void)level;
+  return false;
+#endif
+}
+
 inline const char* name_of(CpuLevel level) {
   return level == CpuLevel::avx512 ? "AVX-512" : level == CpuLevel::avx2 ? "AVX2" : "baseline";
 }

@@ -76,6 +76,13 @@ FVLM_INLINE void store(Bfloat* to, Vector v) {
   std::memcpy(to, &halves, sizeof halves);
 }
 
+FVLM_INLINE Bfloat to_bfloat(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<uint16_t>((bits >> 16) | 0x40)};
+  return {static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+
 FVLM_INLINE float to_float(float value) {
   return value;
 }

@@ -37,6 +37,25 @@ FVLM_INLINE void transpose(Vector (&rows)[lanes]) {
   exchange_all<1>(rows);
 }
 
+// Adds the halves of 2 * Step vectors, crosswise, into the first Step ones.
+template <int Step>
+FVLM_INLINE void add_halves(Vector (&rows)[lanes]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < Step; ++r) {
+    exchange<Step>(rows[r], rows[r + Step], AllLanes{});
+    rows[r] += rows[r + Step];
+  }
+}
+
+// The sum of each vector, in the lane of its index. Overwrites the vectors.
+FVLM_INLINE Vector sums_of(Vector (&rows)[lanes]) {
+  if constexpr (lanes >= 16) add_halves<8>(rows);
+  if constexpr (lanes >= 8) add_halves<4>(rows);
+  add_halves<2>(rows);
+  add_halves<1>(rows);
+  return rows[0];
+}
+
 // to[c * to_row + r] = from[r * from_row + c] for r < rows, c < columns. Rows are padded with zeros to whole vectors,
 // columns to padded_columns.
 template <class Element>

@@ -1,7 +1,7 @@
 // kernels.cpp: the plugin: checks the tensors of each call and distributes its rows over threads.
 #include "common/gelu_form.h"
 #include "common/norm_heads.h"
-#include "row_kernels.h"
+#include "operands.h"
 
 #include <fvlm/fvlm.hpp>
 
@@ -19,74 +19,15 @@ constexpr int64_t elements_per_task = 16384;
 // The same for the weights that a task of a linear reads.
 constexpr int64_t weights_per_task = 65536;
 
-// With more rows a linear is limited by arithmetic, and LibTorch's products, which rearrange the weight, are as fast.
-// Those of 16 bits use instructions for them from a few rows on.
-constexpr int64_t max_linear_rows = 32, max_linear_rows_in_16_bits = 4;
+// Up to so many rows a linear is limited by the memory that its weights are read from, beyond by arithmetic.
+constexpr int64_t max_few_rows = 32, max_few_rows_in_16_bits = 24;
+
+// Rows that are packed at a time, and features that a task of many rows is made of.
+constexpr int64_t max_packed_rows = 1024, features_per_task = 48;
 
 // The gradient of a parameter is the sum of at most this many partial sums over ranges of rows, whatever the number of
 // threads: the result has the same bits on any machine.
 constexpr int64_t max_parts = 16;
-
-Rows rows_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != query.dtype || tensor->ndim != 2 || tensor->shape[0] != query.rows ||
-      tensor->shape[1] != query.width)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, sdk::name_of(query.dtype),
-                  static_cast<long long>(query.rows), static_cast<long long>(query.width));
-  if (query.width > 1 && tensor->strides[1] != 1)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-  return {tensor->data, tensor->strides[0]};
-}
-
-Rows optional_rows(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
-  return tensor ? rows_of(tensor, query, name) : Rows{};
-}
-
-void* parameter_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, fvlm_dtype dtype, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != query.width ||
-      (query.width > 1 && tensor->strides[0] != 1))
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld]", name, sdk::name_of(dtype),
-                  static_cast<long long>(query.width));
-  return tensor->data;
-}
-
-// A linear's weight or its gradient.
-void* matrix_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, fvlm_dtype dtype, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != query.width ||
-      tensor->shape[1] != query.inner || (query.inner > 1 && tensor->strides[1] != 1) ||
-      (query.width > 1 && tensor->strides[0] != query.inner))
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld, %lld]", name, sdk::name_of(dtype),
-                  static_cast<long long>(query.width), static_cast<long long>(query.inner));
-  return tensor->data;
-}
-
-// A saved statistic: one float32 per row.
-float* statistic_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != float32 || tensor->ndim != 1 || tensor->shape[0] != query.rows ||
-      (query.rows > 1 && tensor->strides[0] != 1))
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous float32 [%lld]", name,
-                  static_cast<long long>(query.rows));
-  return static_cast<float*>(tensor->data);
-}
-
-struct HeadRows {
-  Rows rows;
-  int64_t head;
-};
-
-HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != query.rows ||
-      tensor->shape[1] != query.heads || tensor->shape[2] != query.head_dim)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %d, %d]", name, sdk::name_of(query.dtype),
-                  static_cast<long long>(query.rows), static_cast<int>(query.heads), static_cast<int>(query.head_dim));
-  if (query.head_dim > 1 && tensor->strides[2] != 1)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
-  return {{tensor->data, tensor->strides[0]}, tensor->strides[1]};
-}
 
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
@@ -147,7 +88,7 @@ class KernelsCpu : public Kernels {
       requirements.forward_workspace = workspace.used();
       break;
     case FVLM_OP_LINEAR:
-      if (query.dtype == bfloat16) (void)workspace.take<float>(query.rows * query.inner); // x
+      (void)take_converted(workspace, query);
       requirements.forward_workspace = workspace.used();
       return;
     default:
@@ -232,25 +173,21 @@ class KernelsCpu : public Kernels {
 
   void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& a) const {
     require(supports(query));
-    const Query inputs = inputs_of(query);
     LinearProblem p{};
     p.is_bfloat16 = query.dtype == bfloat16;
+    p.uses_pairs = uses_pairs(query);
     p.rows = query.rows;
     p.inner = query.inner;
     p.weight = matrix_of(a.weight, query, query.dtype, "weight");
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.residual = optional_rows(a.residual, query, "residual");
     p.y = rows_of(a.y, query, "y");
-    const Rows x = rows_of(a.x, inputs, "x");
-    p.x = static_cast<const float*>(x.data);
-    p.x_row = x.row;
-    if (p.is_bfloat16) {
-      float* wide = Workspace(call).take<float>(query.rows * query.inner).data();
-      kernels_.linear_widen(p, x, wide);
-      p.x = wide;
-      p.x_row = query.inner;
-    }
-    for_features(query, [&](int64_t first, int64_t last) { kernels_.linear_forward(p, first, last); });
+    p.x = rows_of(a.x, inputs_of(query), "x");
+    Workspace workspace(call);
+    p.converted = take_converted(workspace, query);
+    if (has_many_rows(query)) return multiply_many_rows(query, p);
+    if (p.is_bfloat16 && !p.uses_pairs) kernels_.linear_widen(p);
+    for_features(query, [&](int64_t first, int64_t last) { kernels_.linear_few_rows(p, first, last); });
   }
 
   void linear_input_gradient(const fvlm_call&, const Query& query, const fvlm_linear_input_gradient& a) const {
@@ -355,11 +292,69 @@ class KernelsCpu : public Kernels {
       return refuse("linear: options %#x not supported", query.options);
     if (query.dtype == bfloat16 && (query.options & FVLM_WITH_BACKWARD))
       return refuse("gradients of a linear in bfloat16 not supported");
-    const int64_t most = query.dtype == bfloat16 ? max_linear_rows_in_16_bits : max_linear_rows;
-    if (query.rows > most)
-      return refuse("a linear of %lld rows not supported: at most %lld", static_cast<long long>(query.rows),
-                    static_cast<long long>(most));
-    return accept(300, "few rows, each weight read once, %s", name_of(cpu_level()));
+    if (!has_many_rows(query)) return accept(300, "few rows, each weight read once, %s", name_of(cpu_level()));
+    if (query.options & FVLM_WITH_BACKWARD)
+      return refuse("gradients of a linear of %lld rows not supported: at most %lld",
+                    static_cast<long long>(query.rows), static_cast<long long>(max_few_rows));
+    if (!multiplies_faster_than_torch(query))
+      return refuse("a linear of %lld rows in %s not supported with %s: LibTorch's is as fast",
+                    static_cast<long long>(query.rows), sdk::name_of(query.dtype), name_of(cpu_level()));
+    return accept(300, "many rows, %s%s", name_of(cpu_level()), uses_pairs(query) ? " with bfloat16" : "");
+  }
+
+  static bool has_many_rows(const Query& query) {
+    return query.rows > (query.dtype == bfloat16 ? max_few_rows_in_16_bits : max_few_rows);
+  }
+
+  // LibTorch's products of float32 are MKL's, which use AVX-512 on processors of Intel alone. Those of bfloat16 convert
+  // every weight first.
+  static bool multiplies_faster_than_torch(const Query& query) {
+    const CpuLevel level = cpu_level();
+#if defined(__x86_64__)
+    if (query.dtype == float32) return level == CpuLevel::avx512 && __builtin_cpu_is("amd");
+#endif
+    return query.dtype == bfloat16 && level >= CpuLevel::avx2;
+  }
+
+  static bool uses_pairs(const Query& query) {
+    return query.dtype == bfloat16 && has_bfloat16_products(cpu_level()) &&
+           (query.inner % 2 == 0 || !has_many_rows(query));
+  }
+
+  // Memory for x as the kernels read it.
+  float* take_converted(Workspace& workspace, const Query& query) const {
+    if (!has_many_rows(query))
+      return query.dtype == bfloat16 && !uses_pairs(query) ? workspace.take<float>(query.rows * query.inner).data()
+                                                           : nullptr;
+    const int64_t rows = std::min(max_packed_rows, query.rows),
+                  depth = uses_pairs(query) ? query.inner / 2 : query.inner;
+    return workspace.take<float>(blocks_of(rows) * kernels_.block_rows * depth).data();
+  }
+
+  int64_t blocks_of(int64_t rows) const {
+    return (rows + kernels_.block_rows - 1) / kernels_.block_rows;
+  }
+
+  void multiply_many_rows(const Query& query, const LinearProblem& all) const {
+    const auto from = [&](Rows rows, int64_t first) {
+      if (rows.data)
+        rows.data = static_cast<char*>(rows.data) + first * rows.row * static_cast<int64_t>(bytes_of(query.dtype));
+      return rows;
+    };
+    for (int64_t first = 0; first < query.rows; first += max_packed_rows) {
+      LinearProblem p = all;
+      p.rows = std::min(max_packed_rows, query.rows - first);
+      p.x = from(all.x, first);
+      p.residual = from(all.residual, first);
+      p.y = from(all.y, first);
+      parallel_for(host_, blocks_of(p.rows),
+                   std::max<int64_t>(1, elements_per_task / kernels_.block_rows / std::max<int64_t>(1, query.inner)),
+                   [&](int64_t begin, int64_t end) { kernels_.linear_pack(p, begin, end); });
+      parallel_for(
+          host_, (query.width + features_per_task - 1) / features_per_task, 1, [&](int64_t begin, int64_t end) {
+            kernels_.linear_many_rows(p, begin * features_per_task, std::min(query.width, end * features_per_task));
+          });
+    }
   }
 
   // The query of a linear's inputs, which are as wide as its weight's rows.

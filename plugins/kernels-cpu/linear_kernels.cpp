@@ -1,41 +1,23 @@
 // linear_kernels.cpp: linears of a few rows, which read each weight once, at the speed of memory. gcc 12 warns of the
 // operand that its own _mm512_reduce_add_ps() leaves undefined.
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include "row_loops.h"
+#include "linear_loops.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
 
 namespace {
 
-// Rows and features whose sums are in registers at a time, together with the vectors that they read.
-constexpr int row_tile = 4;
-#if defined(__AVX512F__)
-constexpr int feature_tile = 4;
-#else
-constexpr int feature_tile = 2;
-#endif
-// The weights of so many tiles further are fetched from memory meanwhile, again for each tile of rows, so that the
-// requests are spread over its time. The processor by itself stops at each page, and waits for additions before it
-// loads.
-constexpr int prefetched_tiles = 2;
-
-// One sum of a tile, which becomes an element of y.
+// x, or what linear_widen made of it.
 template <class Element>
-FVLM_INLINE void store_output(const LinearProblem& p, int64_t row, int64_t feature, float value) {
-  if (p.bias) value += to_float(static_cast<const Element*>(p.bias)[feature]);
-  if (p.residual.data) value += to_float(row_of<const Element>(p.residual, row)[feature]);
-  Element* y = row_of<Element>(p.y, row) + feature;
-  if constexpr (sizeof(Element) == sizeof(float)) {
-    *y = value;
-  } else {
-    store_part(y, splat(value), 1);
-  }
+FVLM_INLINE Rows widened_rows(const LinearProblem& p) {
+  return sizeof(Element) == sizeof(float) ? p.x : Rows{p.converted, p.inner};
 }
 
 template <class Element, int RowCount, int Features>
 void linear_tile(const LinearProblem& p, int64_t row, int64_t feature) {
   const Element* weight = static_cast<const Element*>(p.weight) + feature * p.inner;
-  const float* x = p.x + row * p.x_row;
+  const float* x = row_of<const float>(widened_rows<Element>(p), row);
+  const int64_t x_row = widened_rows<Element>(p).row;
   Vector sums[RowCount][Features];
 #pragma GCC unroll 4
   for (int r = 0; r < RowCount; ++r)
@@ -47,7 +29,7 @@ void linear_tile(const LinearProblem& p, int64_t row, int64_t feature) {
     for (int f = 0; f < Features; ++f) weights[f] = load_of(weight + f * p.inner + i);
 #pragma GCC unroll 4
     for (int r = 0; r < RowCount; ++r) {
-      const Vector value = load_of(x + r * p.x_row + i);
+      const Vector value = load_of(x + r * x_row + i);
 #pragma GCC unroll 4
       for (int f = 0; f < Features; ++f) sums[r][f] = fma(weights[f], value, sums[r][f]);
     }
@@ -59,34 +41,16 @@ void linear_tile(const LinearProblem& p, int64_t row, int64_t feature) {
     add([](const auto* from) { return load(from); }, i);
   }
   if (i < p.inner) add([count = p.inner - i](const auto* from) { return load_part(from, count); }, i);
-#pragma GCC unroll 4
-  for (int r = 0; r < RowCount; ++r)
-#pragma GCC unroll 4
-    for (int f = 0; f < Features; ++f) store_output<Element>(p, row + r, feature + f, sum(sums[r][f]));
-}
-
-template <class Element, int Features>
-FVLM_INLINE void linear_features(const LinearProblem& p, int64_t feature) {
-  int64_t row = 0;
-  for (; row + row_tile <= p.rows; row += row_tile) linear_tile<Element, row_tile, Features>(p, row, feature);
-  switch (p.rows - row) {
-  case 3:
-    return linear_tile<Element, 3, Features>(p, row, feature);
-  case 2:
-    return linear_tile<Element, 2, Features>(p, row, feature);
-  case 1:
-    return linear_tile<Element, 1, Features>(p, row, feature);
-  default:
-    return;
-  }
+  store_outputs<Element>(p, row, feature, sums);
 }
 
 template <class Element>
-void linear_rows(const LinearProblem& p, int64_t first, int64_t last) {
-  int64_t feature = first;
-  for (; feature + feature_tile <= last; feature += feature_tile) linear_features<Element, feature_tile>(p, feature);
-  for (; feature < last; ++feature) linear_features<Element, 1>(p, feature);
-}
+struct PlainTile {
+  template <int RowCount, int Features>
+  static void run(const LinearProblem& p, int64_t row, int64_t feature) {
+    linear_tile<Element, RowCount, Features>(p, row, feature);
+  }
+};
 
 // d_x of some rows and a vector of columns.
 template <int RowCount>
@@ -105,14 +69,15 @@ FVLM_INLINE void input_gradient_tile(const LinearGradientProblem& p, int64_t row
 
 } // namespace
 
-void linear_forward(const LinearProblem& p, int64_t first, int64_t last) {
-  p.is_bfloat16 ? linear_rows<Bfloat>(p, first, last) : linear_rows<float>(p, first, last);
+void linear_few_rows(const LinearProblem& p, int64_t first, int64_t last) {
+  if (!p.is_bfloat16) return by_tiles<PlainTile<float>>(p, first, last);
+  p.uses_pairs ? few_rows_of_pairs(p, first, last) : by_tiles<PlainTile<Bfloat>>(p, first, last);
 }
 
-void linear_widen(const LinearProblem& p, const Rows& x, float* to) {
+void linear_widen(const LinearProblem& p) {
   for (int64_t r = 0; r < p.rows; ++r)
     for (int64_t i = 0; i < p.inner; i += lanes)
-      store_at(to + r * p.inner, i, p.inner, load_at(row_of<const Bfloat>(x, r), i, p.inner));
+      store_at(p.converted + r * p.inner, i, p.inner, load_at(row_of<const Bfloat>(p.x, r), i, p.inner));
 }
 
 void linear_input_gradient(const LinearGradientProblem& p, int64_t first, int64_t last) {

@@ -1,4 +1,5 @@
 // pointwise_kernels.cpp: SwiGLU, bias + GELU, LayerScale + residual, and the sum of partial parameter gradients.
+#include "common/microkernel.h"
 #include "common/vector_math.h"
 #include "row_loops.h"
 
@@ -164,11 +165,24 @@ void layerscale_backward(const LayerscaleProblem& p, int64_t first, int64_t last
 }
 
 const RowKernels& row_kernels() {
-  static constexpr RowKernels kernels{&norm_forward,           &norm_backward,       &swiglu_forward,
-                                      &swiglu_backward,        &gelu_forward,        &gelu_backward,
-                                      &layerscale_forward,     &layerscale_backward, &rope,
-                                      &linear_forward,         &linear_widen,        &linear_input_gradient,
-                                      &linear_weight_gradient, &sum_parts,           lanes};
+  static constexpr RowKernels kernels{&norm_forward,
+                                      &norm_backward,
+                                      &swiglu_forward,
+                                      &swiglu_backward,
+                                      &gelu_forward,
+                                      &gelu_backward,
+                                      &layerscale_forward,
+                                      &layerscale_backward,
+                                      &rope,
+                                      &linear_few_rows,
+                                      &linear_widen,
+                                      &linear_pack,
+                                      &linear_many_rows,
+                                      &linear_input_gradient,
+                                      &linear_weight_gradient,
+                                      &sum_parts,
+                                      lanes,
+                                      tile_columns};
   return kernels;
 }
 

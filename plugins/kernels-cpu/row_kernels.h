@@ -61,9 +61,11 @@ struct RopeProblem {
 // linear: y = x weight^T, with a bias and a residual where they are not NULL. Functions process features of y.
 struct LinearProblem {
   bool is_bfloat16;
+  bool uses_pairs; // has_bfloat16_products(): pairs of bfloat16 are multiplied as they are, else as float32
   int64_t rows, inner;
-  const float* x; // [rows, inner], rows contiguous
-  int64_t x_row;
+  Rows x;
+  // Few rows of bfloat16: x in float32 (linear_widen), unless pairs are multiplied. Many rows: x of linear_pack.
+  float* converted;
   const void *weight, *bias; // [width, inner] and [width]
   Rows residual, y;
 };
@@ -97,12 +99,16 @@ struct RowKernels {
   void (*layerscale_forward)(const LayerscaleProblem&, int64_t first, int64_t last);
   void (*layerscale_backward)(const LayerscaleProblem&, int64_t first, int64_t last, float* d_scale);
   void (*rope)(const RopeProblem&, int64_t first, int64_t last);
-  void (*linear_forward)(const LinearProblem&, int64_t first, int64_t last);
-  void (*linear_widen)(const LinearProblem&, const Rows& x, float* to); // the rows of a bfloat16 x, without gaps
+  void (*linear_few_rows)(const LinearProblem&, int64_t first, int64_t last);
+  void (*linear_widen)(const LinearProblem&);
+  // x as blocks of block_rows rows, functions process blocks: [inner][block_rows], or pairs of elements
+  // [inner / 2][block_rows].
+  void (*linear_pack)(const LinearProblem&, int64_t first, int64_t last);
+  void (*linear_many_rows)(const LinearProblem&, int64_t first, int64_t last);
   void (*linear_input_gradient)(const LinearGradientProblem&, int64_t first, int64_t last);
   void (*linear_weight_gradient)(const LinearGradientProblem&, int64_t first, int64_t last);
   void (*sum_parts)(const SumProblem&);
-  int64_t lanes; // of a vector
+  int64_t lanes, block_rows; // of a vector, and of a block of linear_pack
 };
 
 } // namespace fvlm::plugins

@@ -40,8 +40,10 @@ void gelu_backward(const GeluProblem& problem, int64_t first, int64_t last, floa
 void layerscale_forward(const LayerscaleProblem& problem, int64_t first, int64_t last);
 void layerscale_backward(const LayerscaleProblem& problem, int64_t first, int64_t last, float* d_scale);
 void rope(const RopeProblem& problem, int64_t first, int64_t last);
-void linear_forward(const LinearProblem& problem, int64_t first, int64_t last);
-void linear_widen(const LinearProblem& problem, const Rows& x, float* to);
+void linear_few_rows(const LinearProblem& problem, int64_t first, int64_t last);
+void linear_widen(const LinearProblem& problem);
+void linear_pack(const LinearProblem& problem, int64_t first, int64_t last);
+void linear_many_rows(const LinearProblem& problem, int64_t first, int64_t last);
 void linear_input_gradient(const LinearGradientProblem& problem, int64_t first, int64_t last);
 void linear_weight_gradient(const LinearGradientProblem& problem, int64_t first, int64_t last);
 
