@@ -1,5 +1,7 @@
 #include "infer/decode_graphs.h"
 
+#include <tuple>
+
 namespace fvlm::infer {
 namespace {
 
@@ -9,6 +11,11 @@ void keep(at::Tensor& kept, const at::Tensor& result) {
     kept.copy_(result);
   else
     kept = result;
+}
+
+// The first of the largest logits of each row. On a CPU argmax() compares one element after another, max() vectors.
+at::Tensor likeliest_tokens(const at::Tensor& logits) {
+  return logits.is_cpu() ? std::get<1>(logits.max(1)) : logits.argmax(1);
 }
 
 } // namespace
@@ -33,7 +40,7 @@ DecodeGraphs::Output DecodeGraphs::run_eagerly(const model::PassRows& rows, cons
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const model::Value last(hidden.index_select(0, staged.outputs));
   const at::Tensor logits = decoder.logits(no_grad, ops_, last).data;
-  return {logits, logits.argmax(1)};
+  return {logits, likeliest_tokens(logits)};
 }
 
 void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logits) {
@@ -42,7 +49,7 @@ void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logit
   const model::Value hidden(decoder.forward(ops_, x, pages, graph.rows));
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const at::Tensor logits = decoder.logits(no_grad, ops_, hidden).data;
-  keep(graph.output.likeliest, logits.argmax(1));
+  keep(graph.output.likeliest, likeliest_tokens(logits));
   if (wants_logits) keep(graph.output.logits, logits);
 }
 

@@ -47,19 +47,46 @@ FVLM_INLINE void store_at(Element* row, int64_t d, int64_t head_dim, Vector v) {
   d + lanes <= head_dim ? store(row + d, v) : store_part(row + d, v, head_dim - d);
 }
 
-// to[r][j] = dot(rows[r], keys[j])
+// to[r][j] = dot(rows[r], keys[j]) for the first `count` of a vector of keys; the others become 0.
+template <int Rows, class Element>
+FVLM_INLINE void dot_products_of(const Element* key, int64_t key_row, int64_t count, int64_t head_dim,
+                                 const float* rows, const Buffers& b, float* to) {
+  Vector products[Rows][lanes];
+  for (int64_t j = 0; j < lanes; ++j, key += key_row) {
+    Vector sums[Rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) sums[r] = zero();
+    if (j < count)
+      for (int64_t d = 0; d < b.dim; d += lanes) {
+        const Vector elements = load_at(key, d, head_dim);
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) sums[r] = fma(elements, load(rows + r * b.dim + d), sums[r]);
+      }
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) products[r][j] = sums[r];
+  }
+  for (int r = 0; r < Rows; ++r) store(to + r * b.keys, sums_of(products[r]));
+}
+
+// to[r][j] = dot(rows[r], keys[j]). Runs begin at whole vectors of keys.
+template <int Rows, class Element>
+void dot_products(const AttentionProblem& problem, const HeadRows& keys, const AttentionTask& task, const float* rows,
+                  const Buffers& b, float* to) {
+  each_run<Element>(problem, task, keys, 0, task.kv_count, [&](int64_t first, int64_t count, const Element* key) {
+    for (int64_t j = 0; j < count; j += lanes)
+      dot_products_of<Rows>(key + j * keys.row, keys.row, count - j, problem.head_dim, rows, b, to + first + j);
+  });
+}
+
 template <class Element>
 void dot_products(const AttentionProblem& problem, const HeadRows& keys, const AttentionTask& task, const float* rows,
                   int64_t row_count, const Buffers& b, float* to) {
-  each_run<Element>(problem, task, keys, 0, task.kv_count, [&](int64_t first, int64_t count, const Element* key) {
-    for (int64_t j = first; j < first + count; ++j, key += keys.row)
-      for (int64_t r = 0; r < row_count; ++r) {
-        Vector products = zero();
-        for (int64_t d = 0; d < b.dim; d += lanes)
-          products = fma(load_at(key, d, problem.head_dim), load(rows + r * b.dim + d), products);
-        to[r * b.keys + j] = sum(products);
-      }
-  });
+  using Function =
+      void (*)(const AttentionProblem&, const HeadRows&, const AttentionTask&, const float*, const Buffers&, float*);
+  static constexpr Function of_rows[max_few_rows] = {dot_products<1, Element>, dot_products<2, Element>,
+                                                     dot_products<3, Element>, dot_products<4, Element>,
+                                                     dot_products<5, Element>, dot_products<6, Element>};
+  if (row_count > 0) of_rows[row_count - 1](problem, keys, task, rows, b, to);
 }
 
 // to[d] = factor * sum over j of weights[j] values[j][d]

@@ -17,6 +17,25 @@ namespace {
 constexpr int64_t pair_lanes = 2 * lanes; // elements of a vector
 constexpr int64_t block_depth = 256;      // pairs at a time; see linear_many_rows.cpp
 
+// Adds the products of the columns [i, i + pair_lanes), or of those that the mask selects.
+template <int RowCount, int Features>
+FVLM_PAIRS FVLM_INLINE void add_pairs(const Bfloat* weight, int64_t weight_row, const Bfloat* x, int64_t x_row,
+                                      __mmask32 mask, Vector (&sums)[RowCount][Features]) {
+  __m512i weights[Features];
+#pragma GCC unroll 4
+  for (int f = 0; f < Features; ++f) {
+    __builtin_prefetch(weight + (f + prefetched_tiles * Features) * weight_row);
+    weights[f] = _mm512_maskz_loadu_epi16(mask, weight + f * weight_row);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < RowCount; ++r) {
+    const __m512i value = _mm512_maskz_loadu_epi16(mask, x + r * x_row);
+#pragma GCC unroll 4
+    for (int f = 0; f < Features; ++f)
+      sums[r][f] = (Vector)_mm512_dpbf16_ps((__m512)sums[r][f], (__m512bh)weights[f], (__m512bh)value);
+  }
+}
+
 struct PairTile {
   template <int RowCount, int Features>
   FVLM_PAIRS static void run(const LinearProblem& p, int64_t row, int64_t feature) {
@@ -27,23 +46,9 @@ struct PairTile {
     for (int r = 0; r < RowCount; ++r)
 #pragma GCC unroll 4
       for (int f = 0; f < Features; ++f) sums[r][f] = zero();
-    for (int64_t i = 0; i < p.inner; i += pair_lanes) {
-      const int64_t left = p.inner - i;
-      const __mmask32 mask = left < pair_lanes ? (1u << left) - 1 : ~0u;
-      __m512i weights[Features];
-#pragma GCC unroll 4
-      for (int f = 0; f < Features; ++f) {
-        __builtin_prefetch(weight + (f + prefetched_tiles * Features) * p.inner + i);
-        weights[f] = _mm512_maskz_loadu_epi16(mask, weight + f * p.inner + i);
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < RowCount; ++r) {
-        const __m512i value = _mm512_maskz_loadu_epi16(mask, x + r * p.x.row + i);
-#pragma GCC unroll 4
-        for (int f = 0; f < Features; ++f)
-          sums[r][f] = (Vector)_mm512_dpbf16_ps((__m512)sums[r][f], (__m512bh)weights[f], (__m512bh)value);
-      }
-    }
+    int64_t i = 0;
+    for (; i + pair_lanes <= p.inner; i += pair_lanes) add_pairs(weight + i, p.inner, x + i, p.x.row, ~0u, sums);
+    if (i < p.inner) add_pairs(weight + i, p.inner, x + i, p.x.row, (1u << (p.inner - i)) - 1, sums);
     store_outputs<Bfloat>(p, row, feature, sums);
   }
 };
