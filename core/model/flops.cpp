@@ -22,11 +22,8 @@ double with_backward(const ForwardFlops& forward, bool weights, bool inputs, boo
          forward.attention * (1 + (inputs ? (keys ? 2 : 1) : 0));
 }
 
-void Work::add(int64_t own_frames, int64_t encoded, int64_t visual_rows, std::span<const int64_t> texts,
-               int64_t own_labels) {
+void Work::add(int64_t own_frames, int64_t visual_rows, std::span<const int64_t> texts) {
   frames += static_cast<double>(own_frames);
-  encoded_frames += static_cast<double>(encoded);
-  labels += static_cast<double>(own_labels);
   frame_pairs += causal_pairs(own_frames);
   for (const int64_t text : texts) {
     rows += static_cast<double>(visual_rows + text);

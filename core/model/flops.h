@@ -15,9 +15,8 @@ struct Work {
   double pairs = 0;          // attention pairs: a row and one it attends to, itself included
   double frame_pairs = 0;    // attention pairs among the frames of each sample, one row a frame
 
-  // Adds one sample: its frames, those that are encoded, the decoder rows that they become in each text, and the tokens
-  // of its texts.
-  void add(int64_t frames, int64_t encoded, int64_t visual_rows, std::span<const int64_t> texts, int64_t labels);
+  // Adds one sample: its frames, the decoder rows that they become in each text, and the tokens of its texts.
+  void add(int64_t frames, int64_t visual_rows, std::span<const int64_t> texts);
 };
 
 // Which parts are trained. None: only a forward pass.

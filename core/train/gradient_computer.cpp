@@ -82,7 +82,7 @@ void GradientComputer::begin_step() {
   policy_.parameters().reset_gradients();
   sums_.terms.zero_();
   counted_ = 0;
-  used_rows_ = all_rows_ = 0;
+  encoded_frames_ = used_rows_ = all_rows_ = 0;
   measured_attention_ = false;
 }
 
@@ -92,6 +92,7 @@ std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const Host
   for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder) {
     BuiltPass& own = built.emplace_back(builder_.build(host, decoder, counts, scale));
     counted_ += own.counted;
+    if (decoder == 0) encoded_frames_ += own.encoded_frames; // once for all decoders
     used_rows_ += own.used_rows;
     all_rows_ += own.all_rows;
     if (frozen_.cache) own.inputs.reference_log_probs = cached_log_probs(host);

@@ -71,6 +71,8 @@ class GradientComputer {
   static std::vector<TermSums> read_sums(const at::Tensor& sums, const plan::Stage& stage);
   // The labels and pairs of those packs, of all terms.
   double counted() const { return counted_; }
+  // Frames that the encoder read of those packs.
+  int64_t encoded_frames() const { return encoded_frames_; }
   // Rows of the decoder in those packs: that hold a token, and all.
   int64_t used_rows() const { return used_rows_; }
   int64_t all_rows() const { return all_rows_; }
@@ -104,7 +106,7 @@ class GradientComputer {
   Frozen frozen_;
   objective::PassSums sums_;
   double counted_ = 0;
-  int64_t used_rows_ = 0, all_rows_ = 0;
+  int64_t encoded_frames_ = 0, used_rows_ = 0, all_rows_ = 0;
   int64_t kernels_ = 0;
   bool measured_attention_ = false;
   bool drops_; // an adapter has dropout

@@ -13,6 +13,7 @@ struct BuiltPass {
   objective::PassInputs inputs;        // without frames
   feed::HostFrames frames;             // in the loader's memory
   double counted = 0;                  // labels, pairs and texts of all terms
+  int64_t encoded_frames = 0;          // those that the encoder reads, without padding
   int64_t used_rows = 0, all_rows = 0; // of the decoder, on this rank: those that hold a token, and all
 };
 

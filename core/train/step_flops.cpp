@@ -38,14 +38,16 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
   }
 }
 
-double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) const {
+double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples, int64_t encoded_frames) const {
   double all = 0;
-  for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder) all += of_decoder(decoder, samples);
+  for (size_t decoder = 0; decoder < policy_.decoders(); ++decoder) all += of_decoder(decoder, samples, encoded_frames);
   return all;
 }
 
-double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<const Sample>> samples) const {
+double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<const Sample>> samples,
+                             int64_t encoded_frames) const {
   model::Work work, of_teacher, of_head;
+  work.encoded_frames = static_cast<double>(encoded_frames);
   for (const auto& of_all : samples) {
     const auto sample = for_decoder(of_all, decoder);
     std::vector<int64_t> texts;
@@ -55,11 +57,15 @@ double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<con
       const auto labels = objective::labels(text, stage_.objective);
       count += std::count(labels.begin(), labels.end(), true);
     }
-    const int64_t encoded = plan_.speed.shared_repeated_frames ? sample->distinct_frames() : sample->frames;
-    work.add(sample->frames, encoded, sample->visual_rows(), texts, count);
+    // Of the frames for each text, where texts do not share them.
+    const size_t together = plan_.speed.shared_preference_frames ? texts.size() : 1;
+    for (size_t first = 0; first < texts.size(); first += together)
+      work.add(sample->frames, sample->visual_rows(), std::span(texts).subspan(first, together));
+    work.labels += static_cast<double>(count);
     std::vector<int64_t> teacher_texts;
     for (const SampleText& text : sample->teacher_texts) teacher_texts.push_back(text.tokens());
-    of_teacher.add(0, 0, 0, teacher_texts, count);
+    of_teacher.add(0, 0, teacher_texts);
+    of_teacher.labels += static_cast<double>(count);
     of_head.labels += static_cast<double>(count);
   }
   const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text
@@ -67,10 +73,10 @@ double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<con
   work.pairs *= reads;
   work.labels *= reads;
   const int64_t size = plan_.model.image_size;
-  int64_t tokens = policy_.encoder().tokens_per_frame(size, size), bytes = 0;
-  for (const auto& sample : samples) bytes += std::ssize(sample->bytes);
-  if (policy_.encoder().reads_bytes() && work.frames > 0) // of a text of mean length
-    tokens = std::llround(static_cast<double>(bytes) / work.frames);
+  int64_t tokens = policy_.encoder().tokens_per_frame(size, size), bytes = 0, frames = 0;
+  for (const auto& sample : samples) bytes += std::ssize(sample->bytes), frames += sample->frames;
+  if (policy_.encoder().reads_bytes() && frames > 0) // of a text of mean length
+    tokens = std::llround(static_cast<double>(bytes) / static_cast<double>(frames));
   double all = policy_.with_decoder(decoder).flops(tokens, work, trained_[decoder], stage_.mode);
   const auto add = [&](const std::vector<const model::Model*>& models, const model::Work& of) {
     for (const model::Model* model : models) all += model->with_decoder(decoder).flops(tokens, of, {}, stage_.mode);

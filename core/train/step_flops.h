@@ -1,4 +1,4 @@
-// The floating-point operations that the samples of a step stand for, whatever is padded or computed twice.
+// The floating-point operations that the samples of a step stand for, without padding and recomputed activations.
 #pragma once
 #include "data/samples/sample.h"
 #include "model/flops.h"
@@ -17,10 +17,12 @@ class StepFlops {
   // All but the optimization outlive it.
   StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
             const Optimization& optimization, const objective::FrozenModels& frozen);
-  double of(std::span<const std::shared_ptr<const Sample>> samples) const;
+  // `encoded_frames`: those that the encoder read of these samples, see BuiltPass.
+  double of(std::span<const std::shared_ptr<const Sample>> samples, int64_t encoded_frames) const;
 
  private:
-  double of_decoder(size_t decoder, std::span<const std::shared_ptr<const Sample>> samples) const;
+  double of_decoder(size_t decoder, std::span<const std::shared_ptr<const Sample>> samples,
+                    int64_t encoded_frames) const;
 
   const plan::Plan& plan_;
   const plan::Stage& stage_;

@@ -144,6 +144,12 @@ double ThreadReplicas::counted() const {
   return counted;
 }
 
+int64_t ThreadReplicas::encoded_frames() const {
+  int64_t frames = 0;
+  for (const auto& computer : computers_) frames += computer->encoded_frames();
+  return frames;
+}
+
 int64_t ThreadReplicas::used_rows() const {
   int64_t rows = 0;
   for (const auto& computer : computers_) rows += computer->used_rows();

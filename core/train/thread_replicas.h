@@ -34,6 +34,7 @@ class ThreadReplicas {
   void finish_caching();
   at::Tensor sums() const;
   double counted() const;
+  int64_t encoded_frames() const;
   int64_t used_rows() const;
   int64_t all_rows() const;
   bool has_measured_attention() const { return computers_.front()->has_measured_attention(); }

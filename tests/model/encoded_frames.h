@@ -22,13 +22,14 @@ class EncodedFrames {
   int64_t take() { return std::exchange(rows_, 0) / patches_; }
 
  private:
-  void count(const ops::CalledQuery& called) {
+  void count(std::string_view operation, const ops::CalledQuery& called) {
     const auto* query = std::get_if<fvlm_kernels_query>(&called);
-    if (query && query->op == FVLM_OP_LINEAR && query->inner == inner_) rows_ += query->rows;
+    if (operation == "linear forward" && query->inner == inner_) rows_ += query->rows;
   }
 
   int64_t inner_, patches_, rows_ = 0;
-  ops::CallObserver observer_{[] {}, [this](std::string_view, const ops::CalledQuery& query, double) { count(query); }};
+  ops::CallObserver observer_{
+      [] {}, [this](std::string_view operation, const ops::CalledQuery& query, double) { count(operation, query); }};
 };
 
 } // namespace fvlm::model

@@ -112,11 +112,11 @@ class Profile {
     }
     const train::StepCounts counts = packs_with_counts.front().counts;
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = training.flops(job.packs.front().samples) / static_cast<double>(context.ranks);
     if (stage.uses(plan::ObjectiveTerm::Reference::cached) || stage.caches_teacher()) cache_frozen(training, job, row);
 
     const auto start = Clock::now();
     DeviceSteps steps(training, std::move(packs_with_counts));
+    row.flops = training.flops(job.packs.front().samples) / static_cast<double>(context.ranks);
     std::vector<double> losses, norms;
     const auto step = [&] {
       const StepTime taken = steps.step();

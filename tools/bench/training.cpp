@@ -93,7 +93,7 @@ void Training::forward_backward(train::GradientComputer::StagedPack& pack, PartT
 
 double Training::flops(std::span<const std::shared_ptr<const Sample>> samples) const {
   const train::StepFlops flops(plan_, plan_.stages.front(), *stage_.model, *stage_.optimization, stage_.frozen.models);
-  return flops.of(samples);
+  return flops.of(samples, gradient_computer_->encoded_frames());
 }
 
 void Training::optimize(bool captured) {

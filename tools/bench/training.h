@@ -66,6 +66,7 @@ class Training {
   }
   void finish_caching() { gradient_computer_->finish_caching(); }
 
+  // Of a step whose packs are staged and hold these samples.
   double flops(std::span<const std::shared_ptr<const Sample>> samples) const;
   void optimize(bool captured = true); // clipping and optimizer step on the current gradients
   // Of the last optimize(), over all ranks. They synchronize with the device.
