@@ -112,7 +112,7 @@ class RoundTrip(unittest.TestCase):
             for key, sample in zip(keys, shown):
                 question = json.load(tar.extractfile(f"{key}.json"))
                 self.assertEqual(question["choices"][question["answer"]], sample["expected"])
-                ids = generated(inputs_of(question["user"], tar.extractfile(f"{key}.000.png")))
+                ids = generated(inputs_of(question["user"], tar.extractfile(f"{key}.png")))
                 self.assertEqual(processor.decode(ids, skip_special_tokens=True).strip(), sample["answer"])
 
     def test_training_changed_every_weight(self):

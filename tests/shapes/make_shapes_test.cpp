@@ -235,6 +235,28 @@ TEST_F(MakeShapes, ShardsHoldWholeSamplesWithFramesInOrder) {
   }
 }
 
+TEST_F(MakeShapes, StillsAreImagesWithoutAFrameNumber) {
+  for (const char* format : {"png", "jpeg"}) {
+    ASSERT_EQ(make(fmt::format("--out {}/a --samples stills/captions=5,heldout/stills=3,captions=2 --format {}",
+                               folder.string(), format)),
+              0)
+        << output();
+    const std::string suffix = format == std::string("png") ? "png" : "jpg";
+    for (const char* name : {"stills/captions", "heldout/stills"}) {
+      ShardSet stills({(folder / "a" / name / "*.tar").string()});
+      ASSERT_GT(stills.size(), 0);
+      for (int64_t i = 0; i < stills.size(); ++i) {
+        const auto sample = stills.shard(stills.locate(i))->sample(stills.locate(i).sample);
+        ASSERT_EQ(sample.members.size(), 2u);
+        EXPECT_EQ(sample.members[0].name, suffix);
+        EXPECT_EQ(sample.members[1].name, "json");
+      }
+    }
+    ShardSet captions({(folder / "a/captions/*.tar").string()});
+    EXPECT_EQ(captions.shard(0)->sample(0).members[0].name, "000." + suffix);
+  }
+}
+
 TEST_F(MakeShapes, KeepsMatchingDataAndRegeneratesTheRest) {
   const std::string a = fmt::format("--out {}/a --samples captions=5 ", folder.string());
   ASSERT_EQ(make(a), 0);

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int version = 2; // of what the same options make
+constexpr int version = 3; // of what the same options make
 constexpr const char* program = "make-shapes";
 constexpr const char* manifest_name = "manifest.json";
 constexpr uint64_t max_manifest_bytes = 64 << 20;
@@ -91,7 +91,8 @@ void add_sample(const Options& options, const Part& part, uint64_t number, Shard
   for (size_t t = 0; t < sample.frames.size(); ++t) {
     bool same = t > 0 && options.ground == Ground::plain && sample.frames[t] == sample.frames[t - 1];
     if (!same) file = encode(options, sample.frames[t], (number << 8) + t);
-    shard.add(fmt::format("{}.{:03}.{}", key, t, suffix), file);
+    // A frame with a number would be a clip's.
+    shard.add(part.still ? fmt::format("{}.{}", key, suffix) : fmt::format("{}.{:03}.{}", key, t, suffix), file);
   }
   shard.add(key + ".json", sample.json);
 }
