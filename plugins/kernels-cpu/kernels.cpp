@@ -46,7 +46,8 @@ class KernelsCpu : public Kernels {
     if (!is_one_of<float, BFloat16>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
-    const std::uint32_t forms = query.op == FVLM_OP_BIAS_GELU ? gelu_forms : 0;
+    const bool has_form = query.op == FVLM_OP_BIAS_GELU || (query.op == FVLM_OP_LINEAR && is_gelu_of_many_rows(query));
+    const std::uint32_t forms = has_form ? gelu_forms : 0;
     if ((query.options & ~(known_options | forms)) || (query.options & gelu_forms) == gelu_forms)
       return refuse("options %#x not supported", query.options);
     if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
@@ -185,6 +186,11 @@ class KernelsCpu : public Kernels {
     p.x = rows_of(a.x, inputs_of(query), "x");
     Workspace workspace(call);
     p.converted = take_converted(workspace, query);
+    GeluProblem gelu{};
+    if (query.options & FVLM_WITH_GELU) {
+      gelu = gelu_problem_of(query);
+      p.gelu = &gelu;
+    }
     if (has_many_rows(query)) return multiply_many_rows(query, p);
     if (p.is_bfloat16 && !p.uses_pairs) kernels_.linear_widen(p);
     for_features(query, [&](int64_t first, int64_t last) { kernels_.linear_few_rows(p, first, last); });
@@ -288,7 +294,8 @@ class KernelsCpu : public Kernels {
   };
 
   static Support supports_linear(const Query& query) {
-    if (query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS))
+    const std::uint32_t gelu = is_gelu_of_many_rows(query) ? FVLM_WITH_GELU | gelu_forms : 0;
+    if (query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | gelu))
       return refuse("linear: options %#x not supported", query.options);
     if (query.dtype == bfloat16 && (query.options & FVLM_WITH_BACKWARD))
       return refuse("gradients of a linear in bfloat16 not supported");
@@ -304,6 +311,10 @@ class KernelsCpu : public Kernels {
 
   static bool has_many_rows(const Query& query) {
     return query.rows > (query.dtype == bfloat16 ? max_few_rows_in_16_bits : max_few_rows);
+  }
+
+  static bool is_gelu_of_many_rows(const Query& query) {
+    return (query.options & FVLM_WITH_GELU) && !(query.options & FVLM_WITH_RESIDUAL) && has_many_rows(query);
   }
 
   // LibTorch's products of float32 are MKL's, which use AVX-512 on processors of Intel alone. Those of bfloat16 convert

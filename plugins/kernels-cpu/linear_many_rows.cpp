@@ -3,7 +3,10 @@
 // time.
 #include "common/microkernel.h"
 #include "common/transpose.h"
+#include "gelu.h"
 #include "linear_loops.h"
+
+#include <type_traits>
 
 namespace fvlm::plugins::FVLM_LEVEL {
 
@@ -17,9 +20,11 @@ int64_t rows_in(const LinearProblem& p, int64_t block) {
   return left < tile_columns ? left : tile_columns;
 }
 
-// y[row + r][feature + f] = sums[f][r] + bias + residual
-template <class Element>
-void store_group(const LinearProblem& p, const float* sums, int64_t row, int64_t rows, int64_t feature,
+struct NoGelu {};
+
+// y[row + r][feature + f] = gelu(sums[f][r] + bias) + residual
+template <class Element, class Form>
+void store_group(const LinearProblem& p, Form gelu, const float* sums, int64_t row, int64_t rows, int64_t feature,
                  int64_t features) {
   const auto load_count = [](const Element* from, int64_t count) __attribute__((always_inline)) {
     return load_at(from, 0, count);
@@ -34,6 +39,7 @@ void store_group(const LinearProblem& p, const float* sums, int64_t row, int64_t
       transpose(block);
       for (int64_t r = first; r < rows && r < first + lanes; ++r) {
         Vector value = block[r - first] + bias;
+        if constexpr (!std::is_same_v<Form, NoGelu>) value *= gelu.factor(value);
         if (p.residual.data) value += load_count(row_of<const Element>(p.residual, row + r) + feature + f, count);
         store_at(row_of<Element>(p.y, row + r) + feature + f, 0, count, value);
       }
@@ -75,8 +81,8 @@ void multiply_group(const LinearProblem& p, const float* packed, int64_t feature
   }
 }
 
-template <class Element>
-void many_rows(const LinearProblem& p, int64_t first, int64_t last) {
+template <class Element, class Form>
+void many_rows(const LinearProblem& p, Form gelu, int64_t first, int64_t last) {
   alignas(64) float sums[group_features * tile_columns] = {};
   const int64_t depth = p.uses_pairs ? p.inner / 2 : p.inner;
   for (int64_t feature = first; feature < last; feature += group_features) {
@@ -89,7 +95,7 @@ void many_rows(const LinearProblem& p, int64_t first, int64_t last) {
         multiply_pairs(p, packed, feature, features, vectors, block == 0, sums);
       else
         multiply_group<Element>(p, packed, feature, features, vectors, block == 0, sums);
-      store_group<Element>(p, sums, block * tile_columns, rows, feature, features);
+      store_group<Element>(p, gelu, sums, block * tile_columns, rows, feature, features);
     }
   }
 }
@@ -112,7 +118,11 @@ void linear_pack(const LinearProblem& p, int64_t first, int64_t last) {
 }
 
 void linear_many_rows(const LinearProblem& p, int64_t first, int64_t last) {
-  p.is_bfloat16 ? many_rows<Bfloat>(p, first, last) : many_rows<float>(p, first, last);
+  const auto with = [&](auto gelu) {
+    p.is_bfloat16 ? many_rows<Bfloat>(p, gelu, first, last) : many_rows<float>(p, gelu, first, last);
+  };
+  if (!p.gelu) return with(NoGelu{});
+  p.gelu->is_exact ? with(ExactGelu{}) : with(SigmoidGelu{p.gelu->linear, p.gelu->cubic});
 }
 
 } // namespace fvlm::plugins::FVLM_LEVEL

@@ -19,7 +19,7 @@ constexpr int64_t block_depth = 256;      // pairs at a time; see linear_many_ro
 
 // Adds the products of the columns [i, i + pair_lanes), or of those that the mask selects.
 template <int RowCount, int Features>
-FVLM_PAIRS FVLM_INLINE void add_pairs(const Bfloat* weight, int64_t weight_row, const Bfloat* x, int64_t x_row,
+FVLM_INLINE FVLM_PAIRS void add_pairs(const Bfloat* weight, int64_t weight_row, const Bfloat* x, int64_t x_row,
                                       __mmask32 mask, Vector (&sums)[RowCount][Features]) {
   __m512i weights[Features];
 #pragma GCC unroll 4

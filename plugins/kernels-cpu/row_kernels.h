@@ -67,6 +67,7 @@ struct LinearProblem {
   // Few rows of bfloat16: x in float32 (linear_widen), unless pairs are multiplied. Many rows: x of linear_pack.
   float* converted;
   const void *weight, *bias; // [width, inner] and [width]
+  const GeluProblem* gelu;   // its form, of many rows alone; NULL: none
   Rows residual, y;
 };
 

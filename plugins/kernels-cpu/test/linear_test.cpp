@@ -1,5 +1,6 @@
 // linear_test.cpp: linears against float64 loops: every number of few rows, many rows, sizes that are no multiple of a
 // vector, a tile or a block, both types, and as many threads as make a difference.
+#include "common/testing/gelu.h"
 #include "common/testing/guarded.h"
 
 #include <algorithm>
@@ -17,6 +18,7 @@ struct Problem {
   fvlm_dtype dtype = f32;
   bool bias = true, residual = true;
   int64_t row_gap = 0;
+  uint32_t gelu = 0; // options
 };
 
 fvlm_kernels_query query_of(const Problem& p, bool backward) {
@@ -29,6 +31,7 @@ fvlm_kernels_query query_of(const Problem& p, bool backward) {
   if (p.bias) query.options |= FVLM_WITH_BIAS;
   if (p.residual) query.options |= FVLM_WITH_RESIDUAL;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
+  query.options |= p.gelu;
   query.rows = p.rows;
   query.width = p.width;
   query.inner = p.inner;
@@ -111,6 +114,8 @@ std::vector<unsigned char> check_forward(const Problem& p, int threads) {
       [&](int64_t c, int64_t k) { return weight.value(c * p.inner + k); });
   for (int64_t i = 0; i < y.count(); ++i)
     expected[static_cast<size_t>(i)] += (p.bias ? bias.value(i % p.width) : 0) + (p.residual ? residual.value(i) : 0);
+  if (p.gelu)
+    for (double& value : expected) value = gelu_at(value, p.gelu & ~FVLM_WITH_GELU).first;
   const double rounding_of_sums = 2e-5 * std::max(1.0, static_cast<double>(p.inner) / 256);
   expect_close(y, expected, p.dtype.bits == 16 ? 4e-3 : rounding_of_sums, "y");
   y.expect_intact("y");
@@ -137,6 +142,13 @@ TEST_P(Linear, ManyRows) {
     check_forward({65, 50, 1290, dtype}, 2);
     check_forward({1100, 13, 34, dtype, true, true, 5}, 2);
   }
+}
+
+TEST_P(Linear, GeluOfManyRows) {
+  for (const uint32_t form : {0U, uint32_t{FVLM_QUICK_GELU}, uint32_t{FVLM_GELU_TANH}})
+    for (const Problem& p : std::vector<Problem>{{70, 50, 31, f32, true, false, 0, FVLM_WITH_GELU | form},
+                                                 {33, 20, 64, bf16, false, false, 3, FVLM_WITH_GELU | form}})
+      if (supported(p)) check_forward(p, 2);
 }
 
 TEST_P(Linear, TheSameBitsWithAnyNumberOfThreads) {
