@@ -33,6 +33,14 @@ std::vector<TokenId> marks_in(std::span<const Turn> turns) {
   return ids;
 }
 
+bool writes_images(const Tokenizer& tokenizer, const char* name) {
+  try {
+    return OwnTemplate(tokenizer, name).image_token().has_value();
+  } catch (const Error&) { // it refuses them
+    return false;
+  }
+}
+
 } // namespace
 
 void mention_frames(std::vector<Turn>& turns, std::string_view mark) {
@@ -186,6 +194,7 @@ std::optional<std::string> own_chat_template(const Tokenizer& tokenizer) {
   std::vector<TokenId> own;
   try {
     if (!OwnTemplate::is_in(tokenizer.folder(), name)) return {};
+    if (writes_images(tokenizer, name)) return name;
     const ChatTemplate chat(tokenizer, {}, name);
     try {
       own = chat.encode(turns).ids;

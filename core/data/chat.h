@@ -63,7 +63,8 @@ class ChatTemplate {
 };
 
 // "default" where the tokenizer's folder has a template of that name which writes a conversation otherwise than ChatML,
-// so that its model was trained with that one. Nothing where there is none; a template that cannot be run is warned of.
+// or which has a place for images, so that its model was trained with that one. Nothing where there is none; a template
+// that cannot be run is warned of.
 std::optional<std::string> own_chat_template(const Tokenizer& tokenizer);
 
 } // namespace fvlm

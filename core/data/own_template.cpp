@@ -24,8 +24,8 @@ using Json = nlohmann::json;
 // character, so that no text has it.
 constexpr std::string_view mark = "\uFDD0";
 // The image tokens of public models, which their templates write.
-constexpr std::array<std::string_view, 5> image_tokens{image_mark, "<|image|>", "<|image_pad|>", "<image_soft_token>",
-                                                       "<start_of_image>"};
+constexpr std::array<std::string_view, 6> image_tokens{image_mark,           "<|image|>",        "<|image_pad|>",
+                                                       "<image_soft_token>", "<start_of_image>", "<IMG_CONTEXT>"};
 constexpr uint64_t max_file_bytes = 16 << 20;
 
 struct Source {
@@ -169,16 +169,21 @@ OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bo
   if (has_marks) find_image_token();
 }
 
-// Renders one image. A template that knows no images leaves them out; the token then stands in the text.
+// Renders one image. A template that knows no images leaves them out.
+std::optional<std::string> OwnTemplate::image_token() const {
+  if (!takes_parts_) return std::nullopt;
+  const std::string text = render_plainly(std::vector<Turn>{{"user", "the probe of a chat template", 1}}, true).text;
+  for (const std::string_view token : image_tokens)
+    if (text.find(token) != std::string::npos) return std::string(token);
+  return std::nullopt;
+}
+
+// Where the template writes none, the token stands in the text.
 void OwnTemplate::find_image_token() {
-  if (takes_parts_) {
-    const std::string text = render_plainly(std::vector<Turn>{{"user", "the probe of a chat template", 1}}, true).text;
-    for (const std::string_view token : image_tokens)
-      if (text.find(token) != std::string::npos) {
-        image_token_ = token;
-        takes_image_parts_ = true;
-        return;
-      }
+  if (const auto token = image_token()) {
+    image_token_ = *token;
+    takes_image_parts_ = true;
+    return;
   }
   if (!takes_text_)
     throw Error(ErrorKind::data, "the chat template has no place for images: a user's turn with one is written without "

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,6 +58,8 @@ class OwnTemplate {
   // conversation, or where it does not show which parts of the text are answers. `tools`: what the assistant may call;
   // null: none. [any thread]
   ChatText render(std::span<const Turn> turns, bool prompt, const nlohmann::json* tools = nullptr) const;
+  // What the template writes for an image among the parts of a turn; nothing: it leaves images out.
+  std::optional<std::string> image_token() const;
 
  private:
   ChatText render_plainly(std::span<const Turn> turns, bool prompt, const nlohmann::json* tools = nullptr) const;

@@ -32,6 +32,48 @@ void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
                              counted(static_cast<int64_t>(expected), "image")));
 }
 
+void append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
+  ids.insert(ids.end(), more.begin(), more.end());
+}
+
+void append_rows(std::vector<TokenId>& ids, int64_t rows) {
+  ids.insert(ids.end(), static_cast<size_t>(rows), visual_placeholder);
+}
+
+TokenId special_token(const Tokenizer& tokenizer, const std::string& token) {
+  if (const auto id = tokenizer.special_id(token)) return *id;
+  throw Error(ErrorKind::data,
+              fmt::format("the tokenizer has no special token '{}', which stands around the tiles of images", token))
+      .at(tokenizer.folder().string())
+      .advise("take the tokenizer of the model that the image processor belongs to");
+}
+
+std::vector<TokenId> idefics3_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  const std::string around = "<fake_token_around_image>";
+  special_token(tokenizer, around);
+  std::vector<TokenId> ids;
+  std::string line_break;
+  for (int64_t row = 1; row <= grid.rows; ++row) {
+    for (int64_t column = 1; column <= grid.columns; ++column) {
+      append(ids, tokenizer.encode(line_break + around + fmt::format("<row_{}_col_{}>", row, column)));
+      append_rows(ids, rows_per_frame);
+      line_break.clear();
+    }
+    line_break = "\n";
+  }
+  append(ids, tokenizer.encode(line_break + line_break + around + "<global-img>"));
+  append_rows(ids, rows_per_frame);
+  append(ids, tokenizer.encode(around));
+  return ids;
+}
+
+std::vector<TokenId> internvl_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  std::vector<TokenId> ids{special_token(tokenizer, "<img>")};
+  append_rows(ids, grid.frames() * rows_per_frame);
+  ids.push_back(special_token(tokenizer, "</img>"));
+  return ids;
+}
+
 } // namespace
 
 void split_at_marks(std::string_view text, const std::function<void(std::string_view)>& on_text,
@@ -57,40 +99,19 @@ std::string without_marks(const std::string& text) {
   return any ? trimmed(out) : text;
 }
 
-std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
-  std::vector<TokenId> ids;
-  const auto append = [&](const std::string& text) {
-    const std::vector<TokenId> made = tokenizer.encode(text);
-    ids.insert(ids.end(), made.begin(), made.end());
-  };
-  const auto append_rows = [&] { ids.insert(ids.end(), static_cast<size_t>(rows_per_frame), visual_placeholder); };
-  const std::string around = "<fake_token_around_image>";
-  if (!tokenizer.special_id(around))
-    throw Error(ErrorKind::data,
-                fmt::format("the tokenizer has no special token '{}', which stands around the tiles of images", around))
-        .at(tokenizer.folder().string())
-        .advise("take the tokenizer of the model that the image processor belongs to");
-  std::string line_break;
-  for (int64_t row = 1; row <= grid.rows; ++row) {
-    for (int64_t column = 1; column <= grid.columns; ++column) {
-      append(line_break + around + fmt::format("<row_{}_col_{}>", row, column));
-      append_rows();
-      line_break.clear();
-    }
-    line_break = "\n";
-  }
-  append(line_break + line_break + around + "<global-img>");
-  append_rows();
-  append(around);
-  return ids;
+std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame) {
+  return form == TileForm::internvl ? internvl_text(tokenizer, grid, rows_per_frame)
+                                    : idefics3_text(tokenizer, grid, rows_per_frame);
 }
 
-std::vector<std::vector<TokenId>> tile_texts(const Tokenizer& tokenizer, const std::vector<TileGrid>& grids,
-                                             int64_t frames, int64_t rows_per_frame) {
-  std::vector<std::vector<TokenId>> texts;
-  for (const TileGrid& grid : grids) texts.push_back(tile_text(tokenizer, grid, rows_per_frame));
-  if (grids.empty()) texts.assign(static_cast<size_t>(frames), tile_text(tokenizer, {}, rows_per_frame));
-  return texts;
+void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
+                    const std::vector<TileGrid>& grids) {
+  for (const TileGrid& grid : grids) frames.images.push_back(tile_text(tokenizer, form, grid, frames.rows_per_frame));
+  if (grids.empty())
+    frames.images.assign(static_cast<size_t>(frames.frames), tile_text(tokenizer, form, {}, frames.rows_per_frame));
+  if (form != TileForm::internvl) return;
+  for (size_t i = 0; i < frames.images.size(); ++i)
+    frames.video_labels.push_back(tokenizer.encode(fmt::format("{}Frame{}: ", i == 0 ? "" : "\n", i + 1)));
 }
 
 int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, const MarkedFrames& frames) {
@@ -105,8 +126,13 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
     for (size_t i = 0; i < ids.size(); ++i) {
       const bool is_mark = ids[i] == image_mark_id || ids[i] == video_mark_id;
       if (is_mark && !frames.images.empty()) {
-        const auto end = ids[i] == image_mark_id ? image + 1 : frames.images.end();
-        for (; image != end; ++image) expanded.insert(expanded.end(), image->begin(), image->end());
+        const bool is_video = ids[i] == video_mark_id;
+        const auto end = is_video ? frames.images.end() : image + 1;
+        auto label = frames.video_labels.begin();
+        for (; image != end; ++image) {
+          if (is_video && label != frames.video_labels.end()) append(expanded, *label++);
+          append(expanded, *image);
+        }
         if (!mask.empty()) expanded_mask.resize(expanded.size());
         continue;
       }

@@ -31,15 +31,18 @@ struct MarkedFrames {
   bool is_one_image = false; // which is repeated: <image> stands for all frames
   // What stands for each image, by tile_text(); <video> is all of them. Empty: rows alone.
   std::vector<std::vector<TokenId>> images;
+  // What stands before each of them in place of <video>; empty: nothing.
+  std::vector<std::vector<TokenId>> video_labels;
 };
-// The placeholders of an image that is cut into tiles, between the tokens that Idefics3 and SmolVLM were trained with:
-// <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img> before
-// those of the whole image. The same ids as those of transformers' Idefics3Processor. Throws Error(data) where the
-// tokenizer has no <fake_token_around_image>.
-std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame);
-// The same for each image; for `frames` images that were not cut where there are no grids.
-std::vector<std::vector<TokenId>> tile_texts(const Tokenizer& tokenizer, const std::vector<TileGrid>& grids,
-                                             int64_t frames, int64_t rows_per_frame);
+// The placeholders of an image that is cut into tiles, between the tokens that models were trained with. Idefics3 and
+// SmolVLM: <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img>
+// before those of the whole image. InternVL: <img> before and </img> behind those of all tiles. The same ids as those
+// of transformers' processors. Throws Error(data) where the tokenizer lacks such a token.
+std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame);
+// Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut; and the
+// labels of a video's frames, which InternVL has: "Frame1: ".
+void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
+                    const std::vector<TileGrid>& grids);
 
 // Replaces each mark in the ids by placeholders: <video> by the rows of all frames, <image> by those of the next one.
 // The mask, if it is not empty, stays as long as the ids. Returns the number of placeholders. Throws Error(data) unless

@@ -186,9 +186,9 @@ Sample Questions::measure(const DrawnSample& drawn) const {
     sample.copies = media.copies();
     sample.media.tiles = media.tiles();
   }
-  MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}};
-  if (request_.media_options.preparation().has_tile_text())
-    frames.images = tile_texts(*tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
+  MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}, {}};
+  const FramePreparation preparation = request_.media_options.preparation();
+  if (preparation.has_tile_text()) add_tile_texts(frames, *tokenizer_, preparation.tile_form(), sample.media.tiles);
   if (request_.visual_rows.in_place)
     for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
   return sample;

@@ -74,9 +74,9 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (request.frames) written.frame_keys = keys_of(shown);
   written.sample = {shown.frames, {}, shown.copies};
   const int64_t frames = model::frames_of(written.sample);
-  MarkedFrames marked{frames, visual_rows_.per_frame, shown.is_one_image, {}};
+  MarkedFrames marked{frames, visual_rows_.per_frame, shown.is_one_image, {}, {}};
   if (settings_.preparation.has_tile_text())
-    marked.images = tile_texts(tokenizer_, shown.tiles, frames, visual_rows_.per_frame);
+    add_tile_texts(marked, tokenizer_, settings_.preparation.tile_form(), shown.tiles);
   std::vector<Turn> turns = request.turns;
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)

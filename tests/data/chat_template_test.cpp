@@ -96,6 +96,11 @@ TEST(OwnTemplate, IsTheModelsOwnWhereItWritesOtherwiseThanChatml) {
                             "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
   EXPECT_EQ(own(other), "default");
   EXPECT_EQ(own("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + other), "default");
+  const std::string with_images =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for part in m.content %}{% if part.type == 'image' %}<IMG_CONTEXT>\n{% else %}{{ part.text }}{% endif %}"
+      "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  EXPECT_EQ(own(with_images), "default") << "InternVL's writes what ChatML does, but no system turn of ours";
   EXPECT_EQ(own("{% unheard %}"), std::nullopt);
   EXPECT_EQ(own("nothing of the turns"), std::nullopt);
 }

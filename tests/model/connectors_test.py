@@ -13,8 +13,9 @@ try:
     import torch
     from safetensors.torch import load_file, save_file
     from torch import nn
-    from transformers import CLIPVisionConfig, Idefics3Config, LlamaConfig, LlavaConfig
+    from transformers import CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLModel, LlamaConfig, LlavaConfig
     from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
+    from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector
     from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -111,6 +112,17 @@ class Connectors(unittest.TestCase):
         for factor, tokens in ((2, 16), (3, 36), (4, 64)):
             config = Idefics3Config(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, scale_factor=factor)
             self.check({"kind": "pixel_shuffle", "factor": factor}, tokens, Idefics3Connector(config))
+
+    def test_internvl_is_that_of_transformers(self):
+        for factor, tokens in ((2, 16), (1, 9), (4, 64)):
+            projector = InternVLMultiModalProjector(
+                InternVLConfig(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, downsample_ratio=1 / factor))
+
+            def rows(hidden):
+                squares = hidden.unflatten(1, (int(tokens ** 0.5), -1))
+                return projector(InternVLModel.pixel_shuffle(None, squares, 1 / factor).flatten(1, 2))
+
+            self.check({"kind": "internvl", "factor": factor}, tokens, projector, rows)
 
     def test_pixel_shuffle_refuses_frames_that_it_cannot_cut(self):
         config = Idefics3Config(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, scale_factor=4)

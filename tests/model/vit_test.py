@@ -1,4 +1,4 @@
-"""CLIP's, SigLIP's and SmolVLM's vision encoders against transformers: hidden states, every gradient, and folders.
+"""CLIP's, SigLIP's, SmolVLM's and InternVL's vision encoders against transformers: hidden states, every gradient, and folders.
 
 usage: vit_test.py TOWER_PROBE FVLM_ENGINE; exit 77 where transformers is missing."""
 import json
@@ -13,8 +13,8 @@ probe, engine = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM,
-                              SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
+    from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, InternVLVisionConfig, InternVLVisionModel,
+                              LlamaConfig, LlamaForCausalLM, SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
     from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
     from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
     from transformers.utils import logging
@@ -123,6 +123,23 @@ class Encoders(unittest.TestCase):
                         frames = torch.randn(2, 3, 4 * rows, 4 * columns)
                         self.check(folder, model, frames, model(frames).last_hidden_state)
 
+    def test_internvl(self):
+        for changes in ({}, {"attention_bias": True}, {"use_qk_norm": True, "norm_type": "rms_norm"},
+                        {"use_qk_norm": True, "attention_bias": True, "layer_norm_eps": 1e-3}, {"use_mean_pooling": False},
+                        {"hidden_act": "gelu_pytorch_tanh", "use_mask_token": True, "hidden_size": 30, "num_attention_heads": 3}):
+            with self.subTest(**changes):
+                model, frames = make(InternVLVisionModel, InternVLVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
+                self.check(saved(model), model, frames, model(frames).last_hidden_state)
+
+    def test_internvl_at_another_image_size_and_layer(self):
+        model, frames = make(InternVLVisionModel, InternVLVisionConfig(**BASE, use_mean_pooling=False)), torch.randn(3, 3, 42, 56)
+        self.check(saved(model), model, frames, model(frames).last_hidden_state)
+        for layer in (-2, 1, 3):
+            with self.subTest(layer=layer):
+                hidden = model(frames, output_hidden_states=True).hidden_states[layer][:, 1:]
+                folder = saved(model, vision_feature_layer=layer, vision_feature_select_strategy="default")
+                self.check(folder, model, frames, hidden)
+
     def import_folder(self, vision):
         decoder, out = root / "decoder", root / f"model-{vision.name}"
         if not decoder.exists():
@@ -142,7 +159,7 @@ class Encoders(unittest.TestCase):
     def test_folders_come_back_with_equal_bytes(self):
         frames = torch.randn(2, 3, 28, 28)
         for kind, of in ((CLIPVisionModel, CLIPVisionConfig), (SiglipVisionModel, SiglipVisionConfig),
-                         (SmolVLMVisionTransformer, SmolVLMVisionConfig)):
+                         (SmolVLMVisionTransformer, SmolVLMVisionConfig), (InternVLVisionModel, InternVLVisionConfig)):
             with self.subTest(kind.__name__):
                 model = make(kind, of(**BASE))
                 for changes in ({}, {"vision_feature_layer": -2}):
@@ -174,15 +191,23 @@ class Encoders(unittest.TestCase):
         self.check(folder, model, frames, model(frames).last_hidden_state)
 
     def test_what_is_not_supported_is_named(self):
-        source = saved(make(CLIPVisionModel, CLIPVisionConfig(**BASE)))
         frames = {"frames": torch.randn(1, 3, 28, 28), "d_hidden": torch.randn(5, 32)}
         save_file(frames, root / "in.safetensors")
-        for changes, words in (({"hidden_act": "relu"}, ["'hidden_act' = \"relu\"", "quick_gelu"]),
-                               ({"attention_dropout": 0.1}, ["'attention_dropout' = 0.1"]),
-                               ({"vision_feature_layer": 4}, ["'vision_feature_layer' = 4", "3 layers"]),
-                               ({"vision_feature_layer": [1, 2]}, ["'vision_feature_layer' is [1,2]"]),
-                               ({"vision_feature_select_strategy": "cls"}, ["'vision_feature_select_strategy' = \"cls\""]),
-                               ({"num_attention_heads": 5}, ["5 heads", "32"])):
+        self.expect_refusals(saved(make(InternVLVisionModel, InternVLVisionConfig(**BASE))), (
+            ({"norm_type": "batch_norm"}, ["'norm_type' = \"batch_norm\"", "rms_norm"]),
+            ({"use_absolute_position_embeddings": False}, ["'use_absolute_position_embeddings' = false"]),
+            ({"projection_dropout": 0.5}, ["'projection_dropout' = 0.5"]),
+            ({"image_size": [28, 42]}, ["'image_size'", "[28,42]"])))
+        self.expect_refusals(saved(make(CLIPVisionModel, CLIPVisionConfig(**BASE))), (
+            ({"hidden_act": "relu"}, ["'hidden_act' = \"relu\"", "quick_gelu"]),
+            ({"attention_dropout": 0.1}, ["'attention_dropout' = 0.1"]),
+            ({"vision_feature_layer": 4}, ["'vision_feature_layer' = 4", "3 layers"]),
+            ({"vision_feature_layer": [1, 2]}, ["'vision_feature_layer' is [1,2]"]),
+            ({"vision_feature_select_strategy": "cls"}, ["'vision_feature_select_strategy' = \"cls\""]),
+            ({"num_attention_heads": 5}, ["5 heads", "32"])))
+
+    def expect_refusals(self, source, cases):
+        for changes, words in cases:
             with self.subTest(**changes):
                 folder = root / "changed"
                 shutil.copytree(source, folder, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""Folders of whole models (LLaVA, Idefics3, SmolVLM) against transformers: logits, loss and every gradient on texts with images inside,
+"""Folders of whole models (LLaVA, InternVL, Idefics3, SmolVLM) against transformers: logits, loss and every gradient on texts with images inside,
 folders that go through the engine and back, training, new vision towers, and what is said of folders that do not fit.
 
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
-                          LlamaConfig, LlamaForCausalLM, LlavaConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3ForCausalLM,
-                          SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
+                          InternVLConfig, InternVLVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
 
 VOCABULARY, IMAGE = 260, 256
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
@@ -33,6 +33,10 @@ def idefics3(kind, **changes):
     return kind(vision_config=dict(VISION), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, **changes)
 
 
+def internvl(vision, text, **changes):
+    return InternVLConfig(vision_config=InternVLVisionConfig(**VISION, **vision), text_config=text, image_token_id=IMAGE, **changes)
+
+
 MODELS = {
     "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
     "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
@@ -42,6 +46,9 @@ MODELS = {
                                 vision_feature_select_strategy="full"),
     "idefics3": idefics3(Idefics3Config),
     "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
+    "internvl-qwen2": internvl({"attention_bias": True}, Qwen2Config(**TEXT)),
+    "internvl-qwen3": internvl({"use_qk_norm": True, "norm_type": "rms_norm"}, Qwen3Config(**TEXT, head_dim=12), tie_word_embeddings=False),
+    "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
 }
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
@@ -73,6 +80,8 @@ def rows_per_image(name):
     config = MODELS[name]
     if config.model_type == "llava":
         return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
+    if config.model_type == "internvl":
+        return int(16 * config.downsample_ratio ** 2)
     return 16 // config.scale_factor ** 2
 
 
@@ -98,17 +107,20 @@ def write_batch(name, path):
                "loss_mask": torch.cat(masks_of(texts)).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in texts])}, path)
 
 
+def pixels_for(name, text, pixels):
+    """What transformers' model gets beside a text's tokens."""
+    if IMAGE not in text:
+        return {}
+    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl") else pixels[None]}
+
+
 def logits_of(model, name):
     """transformers' logits of each text."""
     texts, counts = texts_of(name)
     images = iter(frames_of(sum(counts)).split(counts))
     out = []
     for text in texts:
-        pixels = next(images)
-        if MODELS[name].model_type != "llava":
-            pixels = pixels[None]
-        given = {"pixel_values": pixels} if IMAGE in text else {}
-        out.append(model(input_ids=torch.tensor([text]), **given).logits[0])
+        out.append(model(input_ids=torch.tensor([text]), **pixels_for(name, text, next(images))).logits[0])
     return out
 
 
@@ -208,7 +220,7 @@ class WholeModels(unittest.TestCase):
             return "model." + name.replace("language_model.model.", "language_model.")
 
         for number, rename in enumerate((older, newer)):
-            for name in ("llava-clip-llama", "llava-siglip-llama"):
+            for name in ("llava-clip-llama", "llava-siglip-llama", "internvl-qwen3")[:3 - (rename is older)]:
                 with self.subTest(name, rename=rename.__name__):
                     target = f"{name}-{number}"
                     tensors = self.renamed(name, rename, target)
@@ -290,7 +302,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "smolvlm"):
+        for name in ("llava-siglip-qwen2", "smolvlm", "internvl-qwen2"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")
@@ -327,10 +339,9 @@ class Training(unittest.TestCase):
         texts, counts = texts_of(name)
         images = iter(frames_of(sum(counts)).split(counts))
         for text, sample in zip(texts, answers["samples"], strict=True):
-            pixels, ids = next(images), torch.tensor([text])
-            given = {"pixel_values": pixels if MODELS[name].model_type == "llava" else pixels[None]} if IMAGE in text else {}
+            ids = torch.tensor([text])
             rows = trained.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=12, do_sample=False,
-                                    eos_token_id=VOCABULARY + 1, pad_token_id=0, **given)
+                                    eos_token_id=VOCABULARY + 1, pad_token_id=0, **pixels_for(name, text, next(images)))
             self.assertEqual(sample["ids"], rows[0, len(text):].tolist())
 
     def test_the_first_step_starts_from_the_imported_weights(self):
@@ -438,6 +449,7 @@ class WrongFolders(unittest.TestCase):
         said = self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
                             config=lambda one: one.update(vision_feature_layer=[-2, -1]))
         self.assertEqual(said.count("vision_feature_layer"), 1, said)
+        self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", config=lambda one: one.update(downsample_ratio=0.4))
         self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
                      config=lambda one: one.update(vision_feature_select_strategy="default"))
 

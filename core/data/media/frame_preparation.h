@@ -26,6 +26,7 @@ class FramePreparation {
   bool makes_tiles() const { return processor_ && processor_->splits_into_tiles; } // several frames of an image
   // Whether tile_text() stands for an image.
   bool has_tile_text() const { return processor_ && processor_->tile; }
+  TileForm tile_form() const { return processor_ ? processor_->tile_form : TileForm::idefics3; }
 
   // Called with each frame, bytes [image_size, image_size, 3].
   using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace fvlm {
@@ -56,6 +57,23 @@ ImageSize by_tiles(ImageSize image, int64_t tile) {
   return {height, multiple(truncated(static_cast<double>(height) * ratio), tile)};
 }
 
+// Of grids that are equally close, the one with more tiles, as long as they have less than twice the image's pixels.
+ImageSize by_aspect_ratio(ImageSize image, int64_t tile, int64_t min_tiles, int64_t max_tiles) {
+  const double ratio = static_cast<double>(image.width) / static_cast<double>(image.height);
+  double least = std::numeric_limits<double>::infinity();
+  ImageSize best{1, 1};
+  for (int64_t tiles = min_tiles; tiles <= max_tiles; ++tiles)
+    for (int64_t columns = 1; columns <= tiles; ++columns) {
+      if (tiles % columns != 0) continue;
+      const ImageSize grid{tiles / columns, columns};
+      const double difference = std::abs(ratio - static_cast<double>(grid.width) / static_cast<double>(grid.height));
+      const bool has_pixels_for_it = 2 * image.height * image.width > tile * tile * tiles;
+      if (difference < least || (difference == least && has_pixels_for_it)) best = grid;
+      least = std::min(least, difference);
+    }
+  return {best.height * tile, best.width * tile};
+}
+
 // The size of the image after each step that changes it.
 struct Sizes {
   ImageSize padded, resized, tiled;
@@ -79,9 +97,13 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
     break;
   }
   sizes.tiled = sizes.resized;
-  if (processor.tile)
-    sizes.tiled = processor.splits_into_tiles ? by_tiles(sizes.resized, *processor.tile)
-                                              : ImageSize{*processor.tile, *processor.tile};
+  if (processor.tile) {
+    const int64_t tile = *processor.tile;
+    sizes.tiled = !processor.splits_into_tiles ? ImageSize{tile, tile}
+                  : processor.tile_form == TileForm::internvl
+                      ? by_aspect_ratio(sizes.resized, tile, processor.min_tiles, processor.max_tiles)
+                      : by_tiles(sizes.resized, tile);
+  }
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
     if (size.height < 1 || size.width < 1 || size.height > max_pixels / size.width)
       throw Error(ErrorKind::data,
@@ -156,13 +178,14 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
     throw Error(ErrorKind::internal, fmt::format("process: {} values for {} frames of {} x {} pixels", out.size(),
                                                  layout.frames(), layout.frame.width, layout.frame.height));
   Image whole = processor.square_padding ? padded(image, *processor.square_padding) : image;
+  const bool global_of_tiles = processor.tile_form == TileForm::idefics3;
   for (const ImageSize& size : {sizes.resized, sizes.tiled})
     if (size != ImageSize{whole.height, whole.width}) whole = resized(whole, size, processor.filter);
   uint8_t* end = out.data();
   for (int64_t row = 0; row < layout.rows; ++row)
     for (int64_t column = 0; column < layout.columns; ++column, end += frame)
       copy_window(whole, row * layout.frame.height, column * layout.frame.width, layout.frame, end);
-  if (layout.rows > 0) whole = resized(whole, layout.frame, processor.filter);
+  if (layout.rows > 0) whole = resized(global_of_tiles ? whole : image, layout.frame, processor.filter);
   copy_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),
               layout.frame, end);
 }

@@ -1,8 +1,8 @@
 // ImageProcessor: prepares an image for an encoder as the image processor of a Hugging Face folder does. The pixels and
 // the normalized values are those of transformers' PIL-based processors, bit for bit.
 //
-// An image becomes one frame, or with Idefics3 and SmolVLM several: it is cut into square tiles, and the last frame is
-// the whole image at the size of a tile (the global image).
+// An image becomes one frame, or with Idefics3, SmolVLM and InternVL several: it is cut into square tiles, and the last
+// frame is the whole image at the size of a tile (the global image, or thumbnail).
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -36,10 +36,15 @@ struct ImageProcessor {
 
   std::optional<ImageSize> center_crop; // an image that is smaller gets black margins
 
-  // Frames are squares of this side: with `splits_into_tiles` both sides are resized to multiples of it and the image
-  // is cut, without the whole image is resized to one tile.
+  // Frames are squares of this side: with `splits_into_tiles` the image is resized to a grid of them and cut, without
+  // the whole image is resized to one tile.
   std::optional<int64_t> tile;
   bool splits_into_tiles = false;
+  // idefics3: both sides become multiples of the tile; the global image is made of what was cut. internvl: of all grids
+  // of min_tiles to max_tiles tiles the one whose aspect ratio is closest to the image's; the global image is made of
+  // the image itself.
+  TileForm tile_form = TileForm::idefics3;
+  int64_t min_tiles = 1, max_tiles = 1;
 
   // (value * rescale_factor - mean) / deviation, by channel
   double rescale_factor = 1;
@@ -71,7 +76,7 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3 and SmolVLM
-// are supported. Throws Error(data) with every option that is not.
+// and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

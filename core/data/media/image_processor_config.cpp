@@ -26,20 +26,26 @@ struct ProcessorClass {
   int64_t edge;
   ResizeFilter filter;
   bool center_crop; // to `edge`
-  int64_t tile;     // 0: images are not cut
+  int64_t tile;     // 0: images are not cut as in Idefics3
   bool may_pad_to_square;
+  bool has_patches; // images are cut as in InternVL, which calls tiles patches
   const std::array<double, 3>&mean, &deviation;
 };
 
 constexpr ProcessorClass families[]{
-    {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, clip_mean,
+    {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, clip_mean,
      clip_deviation},
-    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, half, half},
-    {"BitImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, clip_mean, clip_deviation},
-    {"LlavaImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, true, clip_mean,
+    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, false, half, half},
+    {"BitImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, clip_mean,
      clip_deviation},
-    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, half, half},
-    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, half, half},
+    {"LlavaImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, true, false, clip_mean,
+     clip_deviation},
+    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, half,
+     half},
+    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, half,
+     half},
+    {"GotOcr2ImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false, true, clip_mean,
+     clip_deviation},
 };
 
 // Options that change no pixel come last.
@@ -49,7 +55,9 @@ constexpr std::array known_keys{"image_processor_type", "feature_extractor_type"
                                 "do_image_splitting", "max_image_size", "data_format", "input_data_format",
                                 // of video, of the program that reads the config, and of text
                                 "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors",
-                                "return_row_col_info", "device", "disable_grouping", "image_seq_length"};
+                                "return_row_col_info", "device", "disable_grouping", "image_seq_length",
+                                // of InternVL
+                                "crop_to_patches", "min_patches", "max_patches"};
 
 // transformers reads null as if the option were left out.
 Json without_nulls(const Json& object) {
@@ -162,6 +170,9 @@ class Reader {
   }
 
   void read_crop_and_tiles() {
+    for (const char* key : {"crop_to_patches", "min_patches", "max_patches"})
+      reader_.refuse_unless(family_->has_patches || !reader_.has(key), key,
+                            "this processor does not cut images into patches");
     if (family_->tile) {
       int64_t tile = family_->tile;
       if (reader_.has("max_image_size") &&
@@ -176,6 +187,7 @@ class Reader {
     for (const char* key : {"max_image_size", "do_image_splitting"})
       reader_.refuse_unless(!reader_.has(key), key, "this processor does not cut images");
     reader_.refuse_unless(!reader_.has("pad_size"), "pad_size", "images are only padded to a square");
+    if (family_->has_patches) return read_patches();
     const bool pad = reader_.flag("do_pad", false);
     reader_.refuse_unless(!pad || family_->may_pad_to_square, "do_pad", "only LlavaImageProcessor pads images");
     if (pad && family_->may_pad_to_square) {
@@ -196,6 +208,26 @@ class Reader {
       refuse("do_center_crop", "'crop_size' is missing");
     }
     out_.center_crop = crop;
+  }
+
+  void read_patches() {
+    constexpr int64_t most_patches = 256;
+    out_.tile_form = TileForm::internvl;
+    out_.min_tiles = reader_.whole("min_patches", 1, 1, most_patches);
+    out_.max_tiles = reader_.whole("max_patches", 12, 1, most_patches);
+    const bool resizes = reader_.flag("do_resize", true);
+    reader_.refuse_unless(resizes, "do_resize", "frames have one size");
+    if (resizes && (out_.resize != Resize::exact || out_.size.height != out_.size.width))
+      refuse("size", "expected equal 'height' and 'width': frames are squares");
+    for (const char* key : {"do_center_crop", "do_pad"})
+      reader_.refuse_unless(!reader_.flag(key, false), key, "this processor does neither crop nor pad");
+    out_.tile = out_.size.height;
+    out_.size = {};
+    out_.resize = Resize::none;
+    // transformers' InternVLProcessor cuts images whatever the image processor's own setting is.
+    const bool crops = reader_.flag("crop_to_patches", false);
+    out_.splits_into_tiles =
+        (crops || reader_.text("processor_class", "") == "InternVLProcessor") && out_.max_tiles > 1;
   }
 
   // A number for all channels, or one for each.
@@ -235,6 +267,11 @@ class Reader {
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
   constexpr uint64_t max_bytes = 1 << 20;
   const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
+  Json processor_class; // of text and images together, which may stand in either file
+  const auto with_class = [&](Json config) {
+    if (!processor_class.is_null() && !config.contains("processor_class")) config["processor_class"] = processor_class;
+    return config;
+  };
   // fVLM's frames have the size that DINOv2 reads, and are not cropped.
   if (const auto model = folder / "config.json"; exists(model)) {
     const Json config = read_json_object(model, max_bytes);
@@ -242,11 +279,12 @@ std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& 
   }
   if (exists(nested)) {
     const Json config = read_json_object(nested, max_bytes);
+    processor_class = config.value("processor_class", Json());
     const auto found = config.find("image_processor");
-    if (found != config.end() && found->is_object()) return Reader(*found, nested.string()).read();
+    if (found != config.end() && found->is_object()) return Reader(with_class(*found), nested.string()).read();
   }
   if (!exists(own)) return std::nullopt;
-  return Reader(read_json_object(own, max_bytes), own.string()).read();
+  return Reader(with_class(read_json_object(own, max_bytes)), own.string()).read();
 }
 
 ImageProcessor read_image_processor(const std::filesystem::path& folder) {

@@ -67,7 +67,7 @@ SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, con
       visual_rows_(visual_rows), has_tile_text_(visual_rows.in_place && frames.has_tile_text()) {
   if (mix.documents) document_start_ = document_start(tokenizer);
   if (mix.questions || visual_rows.max_bytes > 0) questions_.require_tokens();
-  if (has_tile_text_) tile_text(tokenizer, {}, 1); // throws where the tokenizer lacks what it needs
+  if (has_tile_text_) tile_text(tokenizer, frames.tile_form(), {}, 1); // throws where the tokenizer lacks what it needs
 }
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
@@ -132,8 +132,9 @@ void SampleReader::place_visual_rows(Sample& sample) const {
   MarkedFrames frames{sample.frames,
                       sample.rows_per_frame,
                       sample.media.members.size() == 1 && sample.media.kind == Media::Kind::images,
+                      {},
                       {}};
-  if (has_tile_text_) frames.images = tile_texts(tokenizer_, sample.media.tiles, sample.frames, sample.rows_per_frame);
+  if (has_tile_text_) add_tile_texts(frames, tokenizer_, frames_.tile_form(), sample.media.tiles);
   for (SampleText& text : sample.texts) {
     text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
     if (has_tile_text_) limit(text, sample);

@@ -1,8 +1,13 @@
 #include "model/connector/framewise.h"
 
+#include "base/error.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/matmul.h>
+#include <fmt/format.h>
+
+#include <cmath>
 
 namespace fvlm::model {
 namespace {
@@ -54,6 +59,19 @@ double FramewiseConnector::flops(const FlopsRequest& request) const {
   const auto& [tokens, work, trained, mode] = request;
   return work.encoded_frames * parts_.encoder.flops(tokens, trained.vision) +
          with_backward(connect_flops(tokens) * work.encoded_frames, trained.connector, trained.vision);
+}
+
+Value FramewiseConnector::squares_of_patches(Tape& tape, const Input& input, int64_t factor) {
+  const int64_t patches = input.hidden.data.size(0) / input.frames;
+  const auto side = std::llround(std::sqrt(static_cast<double>(patches)));
+  if (side * side != patches || side % factor != 0)
+    throw Error(ErrorKind::data,
+                fmt::format("frames of {} tokens are not a square of patches whose side is divisible by the "
+                            "factor {} of the pixel shuffle",
+                            patches, factor))
+        .advise("choose an image size that is a multiple of the patch size times the factor, and an encoder without a "
+                "CLS token or one that drops it (vision_feature_select_strategy = \"default\")");
+  return space_to_depth(tape, input.hidden, side, side, factor);
 }
 
 Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor) {

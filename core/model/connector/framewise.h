@@ -26,6 +26,9 @@ class FramewiseConnector : public Connector {
   // [frames * rows of a frame, decoder width]. `maps`, if not null, receives the attention maps of a connector that has
   // them.
   virtual Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps* maps) const = 0;
+  // Squares of factor x factor patches side by side in one row each. Throws Error(data) where a frame's tokens are no
+  // square of patches that is divisible by the factor.
+  static Value squares_of_patches(Tape& tape, const Input& input, int64_t factor);
   // Of one frame.
   virtual ForwardFlops connect_flops(int64_t tokens) const = 0;
 };

@@ -1,4 +1,5 @@
-// Vit: the vision transformers that are called as in CLIP: CLIP itself and SigLIP, which differ in a few traits.
+// Vit: the vision transformers whose layers read all rows of a frame and nothing else: CLIP, SigLIP and InternVL, which
+// differ in a few traits and in what their weights are called.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
@@ -10,10 +11,14 @@ namespace fvlm::model {
 class Vit : public Encoder {
  public:
   struct Traits {
-    bool class_token;   // CLS, and a norm of the embedded rows (pre_layrnorm)
-    bool patch_bias;    // of the patch embedding
-    bool output_normed; // last_hidden_state is behind post_layernorm
+    VitEmbedding::Names embedding;
+    const char* input_norm; // LayerNorm of the embedded rows; null: there is none
+    const char* layers;     // the names of all layers begin with it: "encoder.layers."
+    VitLayer::Names layer;
+    const char* output_norm; // last_hidden_state is behind this LayerNorm; null: there is none
   };
+  // Names as in CLIP.
+  static Traits clip_traits(bool class_token, bool patch_bias, bool output_normed);
   Vit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
 
   int64_t width() const override { return config_.hidden_size; }
@@ -26,8 +31,7 @@ class Vit : public Encoder {
 
  private:
   VisionConfig config_;
-  Traits traits_;
-  bool drops_class_token_;
+  bool has_class_token_, drops_class_token_;
   VitEmbedding embedding_;
   VitNorm before_layers_, output_; // undefined weights: there is none
   std::vector<VitLayer> layers_;   // that the output depends on

@@ -141,13 +141,14 @@ Value VitEmbedding::operator()(Tape& tape, Operations& ops, const at::Tensor& fr
   return y;
 }
 
-VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters) {
+VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters)
+    : heads(config.num_attention_heads), head_dim(config.head_dim()) {
   const auto one = [&](const std::string& rest) { return parameters.weight(prefix + rest); };
   const auto linear = [&](const std::string& stem) -> ops::Operations::Layer {
     return {one(stem + ".weight"), one(stem + ".bias")};
   };
   const auto norm = [&](const std::string& stem) -> VitNorm {
-    return {one(stem + ".weight"), one(stem + ".bias"), config.layer_norm_eps};
+    return {one(stem + ".weight"), config.rms_norm ? ops::Weight() : one(stem + ".bias"), config.layer_norm_eps};
   };
   const auto fused = [&](const std::vector<const char*>& parts) {
     std::vector<std::string> weights, biases;
@@ -155,7 +156,8 @@ VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const 
       weights.push_back(fmt::format("{}{}.weight", prefix, part));
       biases.push_back(fmt::format("{}{}.bias", prefix, part));
     }
-    return ops::Operations::Layer{parameters.fused(weights), parameters.fused(biases)};
+    return ops::Operations::Layer{parameters.fused(weights),
+                                  config.attention_bias ? parameters.fused(biases) : ops::Weight()};
   };
   before_attention = norm(names.before_attention);
   before_mlp = norm(names.before_mlp);
@@ -167,6 +169,10 @@ VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const 
   down = linear(names.down);
   if (names.attention_scale) attention_scale = one(names.attention_scale);
   if (names.mlp_scale) mlp_scale = one(names.mlp_scale);
+  if (config.use_qk_norm) {
+    query_norm = one(names.query_norm + std::string(".weight"));
+    key_norm = one(names.key_norm + std::string(".weight"));
+  }
   activation = config.hidden_act == "quick_gelu"          ? ops::Gelu::quick
                : config.hidden_act == "gelu_pytorch_tanh" ? ops::Gelu::tanh
                                                           : ops::Gelu::exact;
@@ -174,6 +180,18 @@ VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const 
 
 Value VitLayer::queries_keys_values(Tape& tape, Operations& ops, const Value& x) const {
   return ops.linear(tape, before_attention(tape, ops, x), qkv.weight, qkv.bias);
+}
+
+Value VitLayer::attend(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const {
+  const int64_t width = heads * head_dim;
+  const Value qkv = queries_keys_values(tape, ops, x);
+  ops::Heads q{qkv, 0, heads}, k{qkv, width, heads};
+  if (query_norm.defined()) {
+    constexpr double epsilon = 1e-6; // whatever layer_norm_eps is
+    q = {ops.rmsnorm_heads(tape, {qkv, 0, 1}, width, query_norm, epsilon), 0, heads};
+    k = {ops.rmsnorm_heads(tape, {qkv, width, 1}, width, key_norm, epsilon), 0, heads};
+  }
+  return ops.attention(tape, q, k, {qkv, 2 * width, heads}, segments, segments, {head_dim});
 }
 
 Value VitLayer::finish(Tape& tape, Operations& ops, const Value& x, const Value& attended_rows,

@@ -1,5 +1,5 @@
 // What pre-norm vision transformers have in common: frames cut into embedded patches with learned positions, and the
-// layer. An encoder is made of these: dinov2/, and clip/ and siglip/ by vit.h.
+// layer. An encoder is made of these: dinov2/, and by vit.h clip/, siglip/ and internvl/.
 #pragma once
 #include "model/encoder/layerwise.h"
 #include "model/flops.h"
@@ -11,10 +11,12 @@
 
 namespace fvlm::model {
 
+// LayerNorm; without a bias, RMSNorm.
 struct VitNorm {
   ops::Weight weight, bias;
   double epsilon;
   Value operator()(Tape& tape, Operations& ops, const Value& x) const {
+    if (!bias.defined()) return ops.rmsnorm(tape, x, {}, weight, epsilon).y;
     return ops.layernorm(tape, x, weight, bias, epsilon);
   }
 };
@@ -50,12 +52,15 @@ struct VitLayer {
   struct Names {
     const char *before_attention, *query, *key, *value, *out, *before_mlp, *up, *down;
     const char *attention_scale, *mlp_scale;
+    const char *query_norm, *key_norm; // where the config has use_qk_norm
   };
   // `prefix`: "vision.encoder.layers.0."
   VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters);
 
   // The columns of queries, keys and values of the normalized rows.
   Value queries_keys_values(Tape& tape, Operations& ops, const Value& x) const;
+  // Self-attention of the rows of each segment, before the output linear.
+  Value attend(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const;
   // The rest of the layer after its attention: both branches, scaled and added to x. `folded`: the output linears with
   // LayerScale in their weights, or undefined ones.
   Value finish(Tape& tape, Operations& ops, const Value& x, const Value& attended_rows,
@@ -63,7 +68,8 @@ struct VitLayer {
 
   VitNorm before_attention, before_mlp;
   ops::Operations::Layer query, qkv, keys_values, out, up, down;
-  ops::Weight attention_scale, mlp_scale;
+  ops::Weight attention_scale, mlp_scale, query_norm, key_norm;
+  int64_t heads, head_dim;
   ops::Gelu activation;
 };
 

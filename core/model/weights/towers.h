@@ -31,6 +31,10 @@ struct VisionConfig {
   double initializer_range = 0;    // for fresh weights
   double initializer_factor = 1;   // for fresh weights
   bool use_mask_token = true;
+  bool attention_bias = true; // of queries, keys and values
+  bool use_qk_norm = false;   // RMSNorm of all queries and of all keys of a row, over their heads
+  bool rms_norm = false;      // of the layers; otherwise LayerNorm
+  bool output_norm = true;    // LayerNorm of last_hidden_state, where the family leaves it to the config
   // A patch of a frame of another size takes the position embedding at its fraction of the frame; false: they are
   // interpolated.
   bool position_buckets = false;

@@ -2,6 +2,8 @@
 #include "model/weights/model_family.h"
 #include "model/weights/whole_model.h"
 
+#include <cmath>
+
 namespace fvlm {
 namespace {
 
@@ -56,6 +58,37 @@ WholeModelFamily::Configs read_idefics3(ConfigReader& reader, const char* vision
   return out;
 }
 
+WholeModelFamily::Configs read_internvl(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "internvl_vision";
+  // -1 is last_hidden_state, which may be behind a norm.
+  const int64_t layer = reader.whole("vision_feature_layer", -1, -most_layers, most_layers);
+  if (layer != -1) out.vision["vision_feature_layer"] = layer;
+  out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", "default");
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen2";
+  // Files of transformers before 5.0 have only the one in text_config, or none.
+  if (reader.has("tie_word_embeddings")) out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", false);
+  const double ratio = reader.number("downsample_ratio", 0.5, 1.0 / 64, 1);
+  const int64_t factor = std::llround(1 / ratio);
+  reader.refuse_unless(std::abs(ratio * static_cast<double>(factor) - 1) < 1e-9, "downsample_ratio",
+                       "1 divided by a whole number is");
+  out.connector = {{"kind", "internvl"}, {"factor", factor}};
+  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
+  out.image_token_id = reader.whole("image_token_id", 151667, 0);
+  return out;
+}
+
+// As transformers writes them, and as it calls them since 4.52.
+const std::vector<WholeModelFamily::Prefix> llava_names = {
+    {"vision_tower.vision_model.", "vision."},       {"vision_tower.", "vision."},
+    {"model.vision_tower.vision_model.", "vision."}, {"model.vision_tower.", "vision."},
+    {"multi_modal_projector.", "connector."},        {"model.multi_modal_projector.", "connector."},
+    {"language_model.model.", "decoder.model."},     {"model.language_model.", "decoder.model."},
+    {"language_model.lm_head.", "decoder.lm_head."}, {"lm_head.", "decoder.lm_head."},
+};
+
 const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_model.", "vision."},
                                                               {"model.connector.", "connector."},
                                                               {"model.text_model.", "decoder.model."},
@@ -65,21 +98,10 @@ const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_mod
 
 const std::vector<WholeModelFamily>& whole_model_families() {
   static const std::vector<WholeModelFamily> all = {
-      {"llava",
-       read_llava,
-       // As transformers writes them, and as it calls them since 4.52.
-       {{"vision_tower.vision_model.", "vision."},
-        {"vision_tower.", "vision."},
-        {"model.vision_tower.vision_model.", "vision."},
-        {"model.vision_tower.", "vision."},
-        {"multi_modal_projector.", "connector."},
-        {"model.multi_modal_projector.", "connector."},
-        {"language_model.model.", "decoder.model."},
-        {"model.language_model.", "decoder.model."},
-        {"language_model.lm_head.", "decoder.lm_head."},
-        {"lm_head.", "decoder.lm_head."}}},
+      {"llava", read_llava, llava_names},
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
+      {"internvl", read_internvl, llava_names},
   };
   return all;
 }

@@ -53,6 +53,20 @@ TEST(ImageProcessor, RefusesOptionsThatItDoesNotApply) {
   EXPECT_THAT(config_refusal(tiles_with(R"("do_center_crop": true)")), HasSubstr("'do_center_crop' = true"));
 }
 
+TEST(ImageProcessor, RefusesOptionsOfPatchesThatItDoesNotApply) {
+  const auto with = [](const std::string& option) {
+    return R"({"image_processor_type": "GotOcr2ImageProcessor", )" + option + "}";
+  };
+  EXPECT_THAT(config_refusal(clip_with(R"("crop_to_patches": true)")), HasSubstr("'crop_to_patches' = true"));
+  EXPECT_THAT(config_refusal(tiles_with(R"("max_patches": 4)")), HasSubstr("'max_patches' = 4"));
+  EXPECT_THAT(config_refusal(with(R"("do_resize": false)")), HasSubstr("'do_resize' = false"));
+  EXPECT_THAT(config_refusal(with(R"("do_center_crop": true)")), HasSubstr("'do_center_crop' = true"));
+  EXPECT_THAT(config_refusal(with(R"("do_image_splitting": true)")), HasSubstr("'do_image_splitting' = true"));
+  EXPECT_THAT(config_refusal(with(R"("size": {"height": 448, "width": 224})")), HasSubstr("frames are squares"));
+  EXPECT_THAT(config_refusal(with(R"("size": {"shortest_edge": 448})")), HasSubstr("frames are squares"));
+  EXPECT_THAT(config_refusal(with(R"("max_patches": 0)")), HasSubstr("'max_patches'"));
+}
+
 TEST(ImageProcessor, RefusesSizesWithTheirValue) {
   for (const char* size :
        {R"({"shortest_edge": 224, "longest_edge": 336})", R"({"max_height": 5, "max_width": 5})",
@@ -96,6 +110,17 @@ TEST(ImageProcessor, TellsTilesOfAnImage) {
   const fvlm::ImageLayout whole = layout_of(read_config(tiles_with(R"("do_image_splitting": false)")), {480, 640});
   EXPECT_EQ(whole, (fvlm::ImageLayout{0, 0, {364, 364}}));
   EXPECT_EQ(whole.frames(), 1);
+}
+
+TEST(ImageProcessor, TellsPatchesOfAnImage) {
+  const std::string internvl =
+      R"({"image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 448, "width": 448})";
+  const fvlm::ImageProcessor cut = read_config(internvl + R"(, "processor_class": "InternVLProcessor"})");
+  EXPECT_EQ(layout_of(cut, {480, 640}), (fvlm::ImageLayout{3, 4, {448, 448}}));
+  EXPECT_EQ(layout_of(cut, {300, 300}).frames(), 1);
+  EXPECT_EQ(layout_of(cut, {700, 700}).frames(), 5) << "of squares the larger one that has less than twice the pixels";
+  EXPECT_EQ(cut, read_config(internvl + R"(, "crop_to_patches": true})"));
+  EXPECT_EQ(layout_of(read_config(internvl + "}"), {480, 640}), (fvlm::ImageLayout{0, 0, {448, 448}}));
 }
 
 TEST(ImageProcessor, RefusesImagesThatWouldBecomeTooLarge) {

@@ -12,6 +12,7 @@ try:
     from PIL import Image
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -93,6 +94,12 @@ SMOLVLM_256M = {"do_convert_rgb": True, "do_image_splitting": True, "do_normaliz
                 "image_processor_type": "Idefics3ImageProcessor", "image_std": [0.5, 0.5, 0.5],
                 "max_image_size": {"longest_edge": 512}, "processor_class": "Idefics3Processor", "resample": 1,
                 "rescale_factor": 0.00392156862745098, "size": {"longest_edge": 2048}}
+INTERNVL3 = {"crop_size": None, "crop_to_patches": False, "data_format": "channels_first", "default_to_square": True, "device": None,
+             "disable_grouping": None, "do_center_crop": None, "do_convert_rgb": True, "do_normalize": True, "do_rescale": True,
+             "do_resize": True, "image_mean": [0.485, 0.456, 0.406], "image_processor_type": "GotOcr2ImageProcessorFast",
+             "image_std": [0.229, 0.224, 0.225], "input_data_format": None, "max_patches": 12, "min_patches": 1,
+             "processor_class": "InternVLProcessor", "resample": 3, "rescale_factor": 0.00392156862745098, "return_tensors": None,
+             "size": {"height": 448, "width": 448}}
 ODD = [(337, 251), (251, 337), (640, 480), (31, 97), (224, 224), (225, 224), (1, 1), (7, 300), (500, 31)]
 
 
@@ -156,6 +163,25 @@ class ImageProcessors(unittest.TestCase):
                 settings = {"size": {"longest_edge": 256}, "max_image_size": {"longest_edge": 64}, **options}
                 some = paths[:2] if settings["size"].get("longest_edge") == 5000 else paths
                 self.expect_equal(kind(return_row_col_info=True, **settings), some)
+
+    def test_patches_of_internvl(self):
+        sizes = [(640, 480), (97, 31), (31, 97), (64, 64), (65, 64), (300, 7), (1, 1), (1, 300), (128, 128), (127, 129), (100, 50), (199, 101)]
+        paths = rgb_of(*sizes)
+        size = {"height": 64, "width": 64}
+        for options in ({}, {"max_patches": 4}, {"min_patches": 3, "max_patches": 6}, {"max_patches": 1}, {"resample": 1},
+                        {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}, {"crop_to_patches": False}):
+            self.expect_equal(GotOcr2ImageProcessorPil(**({"size": size, "crop_to_patches": True} | options)), paths)
+
+    def test_internvl_as_published(self):
+        """Its own processor cuts images, though its image processor by itself does not."""
+        oracle = GotOcr2ImageProcessorPil.from_dict({**INTERNVL3, "crop_to_patches": True})
+        paths = rgb_of((640, 480), (251, 337), (900, 300))
+        self.expect_equal(oracle, paths, INTERNVL3)
+        config = {key: value for key, value in INTERNVL3.items() if key != "processor_class"}
+        self.expect_equal(GotOcr2ImageProcessorPil.from_dict(config), paths, config)
+        folder = folder_of(config)
+        (folder / "processor_config.json").write_text(json.dumps({"image_seq_length": 256, "processor_class": "InternVLProcessor"}))
+        self.assertEqual([made[:2] for made in process(folder, paths)], [(3, 4), (4, 3), (1, 3)])
 
     def test_smolvlm_as_published(self):
         oracle = Idefics3ImageProcessorPil.from_dict({**SMOLVLM_256M, "return_row_col_info": True})

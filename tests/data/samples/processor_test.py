@@ -15,8 +15,10 @@ try:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+    from transformers.models.internvl import processing_internvl
     from transformers.models.llava.processing_llava import LlavaProcessor
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
@@ -27,6 +29,7 @@ draw = numpy.random.default_rng(3)
 scratch = tempfile.TemporaryDirectory()
 root = Path(scratch.name)
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<end_of_utterance>", "<fake_token_around_image>", "<global-img>", "<image>"]
+INTERNVL_TOKENS = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>"}
 SMOLVLM = ("<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
            "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
            "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
@@ -36,9 +39,20 @@ LLAVA = ("{% for message in messages %}{{ message['role'].upper() + ': '}}{% for
          "selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}{% for content in message['content'] | "
          "selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}{% endfor %}{% endfor %}"
          "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}")
+INTERNVL = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}{% for content in message['content'] %}"
+            "{% if content['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% elif content['type'] == 'video' %}{{ '<video>\n' }}"
+            "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{{'<|im_end|>\n'}}{% endfor %}"
+            "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}")
 
 
-def tokenizer_with(template):
+class InternVLProcessor(processing_internvl.InternVLProcessor):
+    """Without its processor of videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+def tokenizer_with(template, **named):
     """Bytes, a few merges of line breaks and letters, and the special tokens of SmolVLM."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ċ", "Ċ"), ("t", "h"), ("Ġ", "a")]
@@ -47,8 +61,9 @@ def tokenizer_with(template):
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
     rows = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
-    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL + rows])
-    made = PreTrainedTokenizerFast(tokenizer_object=model, image_token="<image>", eos_token="<|im_end|>")
+    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL + rows + list(named.values())])
+    made = PreTrainedTokenizerFast(tokenizer_object=model, image_token="<image>", eos_token="<|im_end|>",
+                                   extra_special_tokens=named or None)
     made.chat_template = template
     return made
 
@@ -65,6 +80,9 @@ def shard_of(samples):
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
         for number, (messages, images) in enumerate(samples):
+            if isinstance(images, bytes):
+                add(f"{number:04}.gif", images)
+                images = []
             for place, image in enumerate(images):
                 data = io.BytesIO()
                 image.save(data, "png")
@@ -73,23 +91,31 @@ def shard_of(samples):
     return path
 
 
+VIDEO = object()
+
+
 def said(role, *parts):
-    content = [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
+    content = [{"type": "image"} if part is None else {"type": "video"} if part is VIDEO else {"type": "text", "text": part} for part in parts]
     return {"role": role, "content": content}
 
 
 class Processors(unittest.TestCase):
-    def expect_equal(self, processor, frame, rows, samples):
+    def processed(self, processor, frame, rows, samples, image_token="<image>"):
+        """Of each sample what the engine says of it, the values of all frames, and the id of the image token."""
         folder, out = root / f"folder-{len(list(root.iterdir()))}", root / "out.bin"
         folder.mkdir()
         processor.tokenizer.save_pretrained(folder)
         processor.image_processor.save_pretrained(folder)
+        (folder / "processor_config.json").write_text(json.dumps({"processor_class": type(processor).__name__}))
         done = subprocess.run([probe, folder, str(frame), str(rows), shard_of(samples), out], capture_output=True,
                               text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         lines, pixels = done.stdout.splitlines(), numpy.frombuffer(out.read_bytes(), numpy.float32)
         self.assertEqual(len(lines), len(samples))
-        image = processor.tokenizer.convert_tokens_to_ids("<image>")
+        return lines, pixels, processor.tokenizer.convert_tokens_to_ids(image_token)
+
+    def expect_equal(self, processor, frame, rows, samples, image_token="<image>"):
+        lines, pixels, image = self.processed(processor, frame, rows, samples, image_token)
         at = 0
         for line, (messages, images) in zip(lines, samples):
             text = processor.apply_chat_template(messages, tokenize=False)
@@ -116,6 +142,31 @@ class Processors(unittest.TestCase):
                 processor = Idefics3Processor(images, tokenizer, image_seq_len=5, chat_template=SMOLVLM)
                 # Images of one call must have equally many tiles for transformers; two[0] has.
                 self.expect_equal(processor, 32, 5, one + two)
+
+    def test_internvl(self):
+        for options in ({"max_patches": 6}, {"max_patches": 1}, {"min_patches": 2, "max_patches": 4}):
+            images = GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, **options)
+            processor = InternVLProcessor(images, tokenizer_with(INTERNVL, **INTERNVL_TOKENS), None, image_seq_length=5, chat_template=INTERNVL)
+            self.expect_equal(processor, 32, 5, [
+                *(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
+                  for size in ((64, 48), (97, 31), (31, 97), (32, 32), (20, 21))),
+                ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 20)]),
+                ([said("user", "First ", None, " or this?"), said("assistant", "No."), said("user", "Why?"),
+                  said("assistant", "It is late.")], [picture(40, 90)])], "<IMG_CONTEXT>")
+
+    def test_a_video_of_internvl(self):
+        images = GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, max_patches=4)
+        processor = InternVLProcessor(images, tokenizer_with(INTERNVL, **INTERNVL_TOKENS), None, image_seq_length=5, chat_template=INTERNVL)
+        frames, file = [Image.new("RGB", (70, 40), color) for color in ((250, 0, 0), (0, 250, 0), (0, 0, 250))], io.BytesIO()
+        frames[0].save(file, "gif", save_all=True, append_images=frames[1:], duration=1000)
+        messages = [said("user", VIDEO, "What happens?"), said("assistant", "It changes.")]
+        (line,), pixels, image = self.processed(processor, 32, 5, [(messages, file.getvalue())], "<IMG_CONTEXT>")
+        shown = processor.replace_video_token({"pixel_values_videos": [numpy.zeros((3, 1))]}, 0)
+        text = processor.apply_chat_template(messages, tokenize=False).replace("<video>", shown)
+        ours = json.loads(line)
+        self.assertEqual([image if token < 0 else token for token in ours["ids"]], processor.tokenizer(text)["input_ids"])
+        theirs = images(frames, return_tensors="np")["pixel_values"]  # which by itself does not cut them
+        self.assertTrue(numpy.array_equal(pixels, theirs.ravel()))
 
     def test_llava(self):
         processor = LlavaProcessor(CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size=28),

@@ -5,7 +5,7 @@
 namespace fvlm::model {
 
 std::unique_ptr<Encoder> clip_encoder(const VisionConfig& config, Parameters& parameters) {
-  constexpr Vit::Traits traits{.class_token = true, .patch_bias = false, .output_normed = false};
+  const Vit::Traits traits = Vit::clip_traits(/*class_token=*/true, /*patch_bias=*/false, /*output_normed=*/false);
   return std::make_unique<Vit>(config, traits, parameters);
 }
 

@@ -18,7 +18,9 @@ constexpr VitLayer::Names layer_names{"norm1",
                                       "mlp.fc1",
                                       "mlp.fc2",
                                       "layer_scale1.lambda1",
-                                      "layer_scale2.lambda1"};
+                                      "layer_scale2.lambda1",
+                                      nullptr,
+                                      nullptr};
 
 } // namespace
 

@@ -6,7 +6,7 @@
 namespace fvlm::model {
 
 std::unique_ptr<Encoder> siglip_encoder(const VisionConfig& config, Parameters& parameters) {
-  constexpr Vit::Traits traits{.class_token = false, .patch_bias = true, .output_normed = true};
+  const Vit::Traits traits = Vit::clip_traits(/*class_token=*/false, /*patch_bias=*/true, /*output_normed=*/true);
   return std::make_unique<Vit>(config, traits, parameters);
 }
 
