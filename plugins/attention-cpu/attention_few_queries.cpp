@@ -47,34 +47,40 @@ FVLM_INLINE void store_at(Element* row, int64_t d, int64_t head_dim, Vector v) {
   d + lanes <= head_dim ? store(row + d, v) : store_part(row + d, v, head_dim - d);
 }
 
-// to[r][j] = dot(rows[r], keys[j]) for the first `count` of a vector of keys; the others become 0.
+// The products of a key and all rows, by lanes.
 template <int Rows, class Element>
-FVLM_INLINE void dot_products_of(const Element* key, int64_t key_row, int64_t count, int64_t head_dim,
-                                 const float* rows, const Buffers& b, float* to) {
-  Vector products[Rows][lanes];
-  for (int64_t j = 0; j < lanes; ++j, key += key_row) {
-    Vector sums[Rows];
+FVLM_INLINE void products_of_key(const Element* key, int64_t head_dim, const float* rows, int64_t dim,
+                                 Vector (&products)[Rows]) {
 #pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) sums[r] = zero();
-    if (j < count)
-      for (int64_t d = 0; d < b.dim; d += lanes) {
-        const Vector elements = load_at(key, d, head_dim);
+  for (int r = 0; r < Rows; ++r) products[r] = zero();
+  for (int64_t d = 0; d < dim; d += lanes) {
+    const Vector elements = load_at(key, d, head_dim);
 #pragma GCC unroll 8
-        for (int r = 0; r < Rows; ++r) sums[r] = fma(elements, load(rows + r * b.dim + d), sums[r]);
-      }
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) products[r][j] = sums[r];
+    for (int r = 0; r < Rows; ++r) products[r] = fma(elements, load(rows + r * dim + d), products[r]);
   }
-  for (int r = 0; r < Rows; ++r) store(to + r * b.keys, sums_of(products[r]));
 }
 
-// to[r][j] = dot(rows[r], keys[j]). Runs begin at whole vectors of keys.
+// to[r][j] = dot(rows[r], keys[j]). The lanes of as many keys as a vector has are added at once.
 template <int Rows, class Element>
 void dot_products(const AttentionProblem& problem, const HeadRows& keys, const AttentionTask& task, const float* rows,
                   const Buffers& b, float* to) {
   each_run<Element>(problem, task, keys, 0, task.kv_count, [&](int64_t first, int64_t count, const Element* key) {
-    for (int64_t j = 0; j < count; j += lanes)
-      dot_products_of<Rows>(key + j * keys.row, keys.row, count - j, problem.head_dim, rows, b, to + first + j);
+    int64_t j = first;
+    Vector products[Rows];
+    for (const int64_t end = first + count; j + lanes <= end; j += lanes) {
+      Vector all[Rows][lanes];
+      for (int i = 0; i < lanes; ++i, key += keys.row) {
+        products_of_key(key, problem.head_dim, rows, b.dim, products);
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) all[r][i] = products[r];
+      }
+      for (int r = 0; r < Rows; ++r) store(to + r * b.keys + j, sums_of(all[r]));
+    }
+    for (; j < first + count; ++j, key += keys.row) {
+      products_of_key(key, problem.head_dim, rows, b.dim, products);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) to[r * b.keys + j] = sum(products[r]);
+    }
   });
 }
 
