@@ -30,6 +30,7 @@ MODELS = {
     "llama-yarn-mscale": (LlamaConfig, {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.2}}),
     "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
     "qwen3": (Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3-biases": (Qwen3Config, {"head_dim": 16, "attention_bias": True, "rope_parameters": YARN}),

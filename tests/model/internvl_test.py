@@ -5,6 +5,7 @@ usage: internvl_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the orac
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -165,6 +166,26 @@ class Generation(unittest.TestCase):
         inputs = inputs_of(PROMPTS[0], ["0.png"]) | {"pixel_values": processor.image_processor(Image.open(folder / "4.png"),
                                                                                             return_tensors="pt")["pixel_values"]}
         self.expect_same(answer("square.model", "--image", "4.png", "--prompt", PROMPTS[0]), loaded("hf"), inputs)
+
+
+    def test_a_folder_in_the_form_of_transformers_4(self):
+        """As InternVL3's are published: the head is tied by the text's config, positions are scaled beyond the longest text."""
+        older = folder / "older"
+        shutil.copytree(folder / "hf", older)
+        config = json.loads((older / "config.json").read_text())
+        del config["tie_word_embeddings"]
+        text = config["text_config"]
+        text |= {"rope_theta": text.pop("rope_parameters")["rope_theta"], "tie_word_embeddings": True,
+                 "rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}}
+        (older / "config.json").write_text(json.dumps(config))
+        images = json.loads((older / "preprocessor_config.json").read_text())
+        images |= {"image_processor_type": "GotOcr2ImageProcessorFast", "processor_class": "InternVLProcessor", "default_to_square": True,
+                   "data_format": "channels_first"} | dict.fromkeys(("crop_size", "device", "disable_grouping", "do_center_crop"))
+        (older / "preprocessor_config.json").write_text(json.dumps(images))
+        run(engine, "import", "--model", older, "--out", "older.model")
+        for number in (0, 4):
+            ours = answer("older.model", "--image", f"{number}.png", "--prompt", PROMPTS[0])
+            self.expect_same(ours, loaded("older"), inputs_of(PROMPTS[0], [f"{number}.png"]))
 
 
 class Training(unittest.TestCase):

@@ -449,7 +449,8 @@ class WrongFolders(unittest.TestCase):
         said = self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
                             config=lambda one: one.update(vision_feature_layer=[-2, -1]))
         self.assertEqual(said.count("vision_feature_layer"), 1, said)
-        self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", config=lambda one: one.update(downsample_ratio=0.4))
+        self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", "'vision_feature_select_strategy' = \"full\"",
+                     config=lambda one: one.update(downsample_ratio=0.4, vision_feature_select_strategy="full"))
         self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
                      config=lambda one: one.update(vision_feature_select_strategy="default"))
 

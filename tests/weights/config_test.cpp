@@ -163,6 +163,8 @@ TEST(Config, ScalingOfRotaryPositionsInBothForms) {
                         "original_max_position_embeddings": 8192})"),
             llama3);
   EXPECT_EQ(scaling(R"({"rope_scaling": {"type": "linear", "factor": 2}})").factor, 2);
+  EXPECT_EQ(scaling(R"({"rope_scaling": {"type": "dynamic", "rope_type": "dynamic", "factor": 2}})"), RopeScaling())
+      << "it begins beyond the positions";
   const RopeScaling yarn = scaling(R"({"max_position_embeddings": 4096, "rope_scaling": {"type": "yarn", "factor": null,
                   "original_max_position_embeddings": 1024, "beta_fast": 0}})");
   EXPECT_EQ(yarn.factor, 4) << "what the lengths say";
@@ -329,8 +331,8 @@ std::vector<Wrong> wrong_decoders() {
       decoder("layer_types_as_text", R"({"layer_types": "full_attention"})", {"list of texts"}),
       decoder("cap_negative", R"({"model_type": "ghostvis", "final_logit_softcapping": -1})",
               {"'final_logit_softcapping' is -1"}),
-      decoder("dynamic_scaling", R"({"rope_scaling": {"type": "dynamic", "factor": 2}})",
-              {"'rope_scaling'", "\"dynamic\"", "default, linear, llama3 and yarn are"}),
+      decoder("longrope_scaling", R"({"rope_scaling": {"type": "longrope", "factor": 2}})",
+              {"'rope_scaling'", "\"longrope\"", "default, linear, dynamic, llama3 and yarn are"}),
       decoder("linear_without_a_factor", R"({"rope_scaling": {"type": "linear"}})",
               {"rope_scaling: 'factor' is missing"}),
       decoder("llama3_without_its_range", R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",

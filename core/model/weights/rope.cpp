@@ -16,8 +16,12 @@ namespace {
 
 using Type = RopeScaling::Type;
 
-constexpr std::array<std::pair<const char*, Type>, 4> types{
-    {{"default", Type::none}, {"linear", Type::linear}, {"llama3", Type::llama3}, {"yarn", Type::yarn}}};
+// Dynamic scaling begins beyond max_position_embeddings, where no text of ours ends.
+constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::none},
+                                                             {"linear", Type::linear},
+                                                             {"llama3", Type::llama3},
+                                                             {"yarn", Type::yarn},
+                                                             {"dynamic", Type::none}}};
 constexpr double max_theta = 1e12, max_factor = 1e6;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
@@ -75,7 +79,7 @@ RopeScaling read_scaling(ConfigReader& config, const char* key, ConfigReader& in
   const std::string name = inner.text("rope_type", inner.text("type", "default"));
   const auto* type = std::find_if(types.begin(), types.end(), [&](const auto& one) { return one.first == name; });
   if (type == types.end()) {
-    config.problems().add("'{}' of the type {} is not supported: default, linear, llama3 and yarn are", key,
+    config.problems().add("'{}' of the type {} is not supported: default, linear, dynamic, llama3 and yarn are", key,
                           shown(name));
     return scaling;
   }

@@ -65,7 +65,10 @@ WholeModelFamily::Configs read_internvl(ConfigReader& reader) {
   // -1 is last_hidden_state, which may be behind a norm.
   const int64_t layer = reader.whole("vision_feature_layer", -1, -most_layers, most_layers);
   if (layer != -1) out.vision["vision_feature_layer"] = layer;
-  out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", "default");
+  const std::string strategy = reader.text("vision_feature_select_strategy", "default");
+  reader.refuse_unless(strategy == "default", "vision_feature_select_strategy",
+                       "the class token is no part of a square of patches: only default is");
+  out.vision["vision_feature_select_strategy"] = strategy;
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen2";
   // Files of transformers before 5.0 have only the one in text_config, or none.
