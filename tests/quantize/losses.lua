@@ -27,7 +27,7 @@ if scheme ~= "" then -- the decoder in few bits, for an encoder that stays as it
     freeze = "vision",
     quantization_aware = true,
     optimizer = fvlm.adamw { lr = 3e-4, weight_decay = 0.01 },
-    samples = 3200,
+    samples = 9600,
   })
 end
 

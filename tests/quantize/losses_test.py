@@ -51,7 +51,7 @@ def aware(scheme, precision):
     run(engine, "train", recipe, *arguments, "--stage", "aware", "--from", learnt, "--run-dir", folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     own = [line for line in lines if line["kind"] == "evaluation"][-1]["loss"]
-    return own, exported(folder / "aware" / "step-000100", f"{scheme}-{precision}-out", "--quantize", scheme)
+    return own, exported(folder / "aware" / "step-000300", f"{scheme}-{precision}-out", "--quantize", scheme)
 
 
 class Losses(unittest.TestCase):
