@@ -2,8 +2,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/new_file.h"
-#include "base/parallel.h"
 #include "base/scratch_folder.h"
 #include "base/text.h"
 #include "budget/described_model.h"
@@ -14,10 +12,9 @@
 #include "cli/verb.h"
 #include "data/media/video.h"
 #include "data/preprocess.h"
-#include "data/samples/frames.h"
 #include "data/samples/sample_content.h"
+#include "data/stream/data_sizes.h"
 #include "data/stream/mix_samples.h"
-#include "data/stream/prefetcher.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
@@ -25,7 +22,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 
 namespace fvlm::cli {
@@ -39,13 +35,14 @@ constexpr int64_t any_number = int64_t{1} << 30;
 // What the samples of a mix are like.
 struct Findings {
   std::vector<int64_t> samples; // of each source
-  int64_t looked_at = 0, usable = 0, pairs = 0, with_choice = 0, with_frames = 0;
+  int64_t looked_at = 0, usable = 0, pairs = 0, with_choice = 0;
   int64_t most_frames = 0, most_tokens = 0;
   std::string first_reason; // why a sample cannot be used
 
   bool is_complete() const { // every sample was looked at
     return std::all_of(samples.begin(), samples.end(), [](int64_t size) { return size <= most_looked_at; });
   }
+  bool are_pairs() const { return 2 * pairs > usable; }
 };
 
 void count(const MeasuredSample& measured, Findings& seen) {
@@ -58,7 +55,6 @@ void count(const MeasuredSample& measured, Findings& seen) {
   ++seen.usable;
   seen.with_choice += sample.correct_choice.has_value();
   seen.pairs += sample.texts.size() == 2 && !sample.correct_choice;
-  seen.with_frames += sample.frames > 0;
   seen.most_frames = std::max(seen.most_frames, sample.frames);
   for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
 }
@@ -75,13 +71,7 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
       mix, tokenizer, preparation, video, rows, {},
       [&](const std::string& source, int64_t done, int64_t all) { progress.steps(source, done, all); });
   Findings seen{.samples = samples.sizes()};
-  std::vector<DrawnSample> drawn;
-  for (size_t source = 0; source < seen.samples.size(); ++source)
-    for (const int64_t sample : evenly_spaced(seen.samples[source], most_looked_at))
-      drawn.push_back({0, source, 0, sample});
-  std::vector<MeasuredSample> all(drawn.size());
-  in_parallel(std::ssize(drawn), threads_or_cores(0),
-              [&](int64_t i) { all[static_cast<size_t>(i)] = measure(samples, drawn[static_cast<size_t>(i)]); });
+  const std::vector<MeasuredSample> all = measure_evenly(samples, most_looked_at);
   progress.finish();
   for (const MeasuredSample& measured : all) count(measured, seen);
   if (2 * seen.usable < seen.looked_at)
@@ -89,8 +79,7 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
                 fmt::format("{} of the {} samples looked at cannot be used, the first of them: {}",
                             grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason))
         .advise("docs/data.md says how samples may lie; keys of other names need --field PART=KEY, and text-only "
-                "samples in a "
-                "tar --text");
+                "samples in a tar --text");
   if (seen.usable < seen.looked_at)
     log_warning("{} of the {} samples looked at cannot be used and will be skipped, the first of them: {}",
                 grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason);
@@ -121,9 +110,8 @@ void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft
   if (frames != usual_frames) draft.max_frames = frames;
 }
 
-std::string kind_of(const Findings& seen) {
-  if (seen.with_choice > 0) return "multiple choice";
-  return seen.pairs > 0 ? "pairs of answers" : "questions and answers, or captions";
+const char* kind_of(const Findings& seen) {
+  return seen.are_pairs() ? "pairs of answers" : "questions and answers, or captions";
 }
 
 std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, const std::string& file) {
@@ -151,7 +139,7 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
     throw Error(ErrorKind::usage, "which model is to learn? Give either --model, or --vision and --decoder")
         .advise("--model DIR is a model directory or a run, --vision DIR and --decoder DIR are Hugging Face folders");
   if (!named) {
-    // The foveated connector reads every layer of the encoder, which no encoder but DINOv2 has.
+    // The foveated connector attends to keys and values of every layer, which no encoder but DINOv2 gives.
     const auto config = HuggingFaceFolder::open(draft.vision).config;
     draft.connector = config.value("model_type", "") == "dinov2" ? "foveated" : "mlp";
     return;
@@ -210,8 +198,8 @@ recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed)
 
 Options options_of_recipe_new() {
   Options options(
-      "recipe new FILE --model DIR --data FORM [--text FORM] [--held-out FORM] [--lora RANK] [--epochs N]\n"
-      "    [--batch N] [--root DIR] [--image-frames N] [--json]",
+      "recipe new FILE (--model DIR | --vision DIR --decoder DIR) --data FORM [--text FORM] [--held-out FORM]\n"
+      "    [--lora RANK] [--epochs N] [--batch N] [--root DIR] [--field PART=KEY] [--image-frames N] [--json]",
       "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
       "answers, how long their texts are and how many frames they have, and which chat template the model\n"
       "was trained with. Learning rates are usual ones for training a model further.",
@@ -268,7 +256,7 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
   if (seen.with_choice > 0)
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
         .advise("give them to --held-out, and to --data samples with an answer");
-  draft.holds_pairs = 2 * seen.pairs > seen.usable;
+  draft.holds_pairs = seen.are_pairs();
   for (size_t i = 0; i < draft.train.size(); ++i) draft.train[i].samples = seen.samples[i];
   draft.batch = parsed.value("batch") ? draft.batch : std::min(draft.batch, draft.samples());
   set_limits(plan, seen, draft);
@@ -276,7 +264,7 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
     mix.sources = resolved(draft, parsed).plan.stages.front().evaluation.sets.front().data.sources;
     const Findings held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
-    draft.measure = held_out.with_choice > 0 ? "choice" : 2 * held_out.pairs > held_out.usable ? "preference" : "loss";
+    draft.measure = held_out.with_choice > 0 ? "choice" : held_out.are_pairs() ? "preference" : "loss";
   }
   draft.about = about(draft, seen, file);
   require_positions(resolved(draft, parsed));

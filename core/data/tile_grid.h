@@ -4,7 +4,8 @@
 
 namespace fvlm {
 
-// Whose way it is: how the grid is chosen (ImageProcessor), and the tokens around the rows of tiles (visual_marks.h).
+// Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
+// of tiles (visual_marks.h).
 enum class TileForm { idefics3, internvl };
 
 // The tiles come row by row, and after them the whole image as one more frame; 0: the image was not cut.

@@ -44,7 +44,7 @@ void drop_connections(bool of_store) {
 }
 
 // Nobody else can say where a rank was that is killed or stopped but its heartbeats, more than two a second.
-void be_heard_of(const std::string& how) {
+void wait_for_heartbeats(const std::string& how) {
   if (how == "kill" || how == "stop") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
@@ -90,20 +90,21 @@ int run(const std::vector<std::string>& words) {
     };
     request.faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
       ++packs;
-      if (where == "pack" && step == 2) be_heard_of(how), fail(how);
+      if (where == "pack" && step == 2) wait_for_heartbeats(how), fail(how);
     };
     request.faults.before_step = [&](const std::string&, int64_t step, model::Parameters&) {
-      if (where == "step" && step == 2) be_heard_of(how), fail(how);
+      if (where == "step" && step == 2) wait_for_heartbeats(how), fail(how);
     };
     request.faults.before_checkpoint = [&](const std::string&, int64_t step) {
-      if (where == "writing" && step == 3) be_heard_of(how); // the main thread, which goes on while another one writes
+      if (where == "writing" && step == 3)
+        wait_for_heartbeats(how); // the main thread, which goes on while another one writes
       if (where == "checkpoint" && step == 3) fail(how);
     };
     request.faults.before_part = [&, failed = false](int64_t step) mutable {
       if (where == "writing" && step == 3 && !std::exchange(failed, true)) fail(how);
     };
     request.faults.before_evaluation = [&](const std::string&, int64_t) {
-      if (where == "evaluation") be_heard_of(how), fail(how);
+      if (where == "evaluation") wait_for_heartbeats(how), fail(how);
     };
   }
   if (fails && where == "setup") fail(how);

@@ -75,7 +75,7 @@ NormalizationTable normalization_of(const ImageProcessor& processor);
 std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
-// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3 and SmolVLM
+// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3, SmolVLM
 // and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.

@@ -45,19 +45,10 @@ struct Largest {
 
 // `shares` of the sources in the mix.
 Largest largest_of(const MixSamples& samples, const std::vector<double>& shares) {
-  const auto sizes = samples.sizes();
-  std::vector<DrawnSample> drawn;
-  for (size_t source = 0; source < sizes.size(); ++source)
-    for (const int64_t sample : evenly_spaced(sizes[source], samples_of_source))
-      drawn.push_back({0, source, 0, sample});
-  std::vector<MeasuredSample> all(drawn.size());
-  in_parallel(std::ssize(drawn), threads_or_cores(0), [&](int64_t i) {
-    MeasuredSample& measured = all[static_cast<size_t>(i)];
-    measured = measure(samples, drawn[static_cast<size_t>(i)]);
-  });
+  const std::vector<MeasuredSample> all = measure_evenly(samples, samples_of_source);
   Largest largest;
   int64_t broken = 0;
-  std::vector<int64_t> usable(sizes.size());
+  std::vector<int64_t> usable(shares.size());
   for (const MeasuredSample& measured : all) usable[measured.drawn.source] += measured.sample != nullptr;
   for (const MeasuredSample& measured : all) {
     if (!measured.sample) {
@@ -78,6 +69,17 @@ Largest largest_of(const MixSamples& samples, const std::vector<double>& shares)
 }
 
 } // namespace
+
+std::vector<MeasuredSample> measure_evenly(const SampleSource& samples, int64_t most) {
+  const auto sizes = samples.sizes();
+  std::vector<DrawnSample> drawn;
+  for (size_t source = 0; source < sizes.size(); ++source)
+    for (const int64_t sample : evenly_spaced(sizes[source], most)) drawn.push_back({0, source, 0, sample});
+  std::vector<MeasuredSample> all(drawn.size());
+  in_parallel(std::ssize(drawn), threads_or_cores(0),
+              [&](int64_t i) { all[static_cast<size_t>(i)] = measure(samples, drawn[static_cast<size_t>(i)]); });
+  return all;
+}
 
 // Where many samples cannot be measured, videos without a reader for example, they may be as large as the recipe
 // allows.

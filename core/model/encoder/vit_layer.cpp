@@ -187,7 +187,7 @@ Value VitLayer::attend(Tape& tape, Operations& ops, const Value& x, const Segmen
   const Value qkv = queries_keys_values(tape, ops, x);
   ops::Heads q{qkv, 0, heads}, k{qkv, width, heads};
   if (query_norm.defined()) {
-    constexpr double epsilon = 1e-6; // whatever layer_norm_eps is
+    constexpr double epsilon = 1e-6; // that of transformers, whatever layer_norm_eps is
     q = {ops.rmsnorm_heads(tape, {qkv, 0, 1}, width, query_norm, epsilon), 0, heads};
     k = {ops.rmsnorm_heads(tape, {qkv, width, 1}, width, key_norm, epsilon), 0, heads};
   }
