@@ -5,6 +5,9 @@
 namespace fvlm::infer {
 namespace {
 
+// Passes that read more rows of prompts keep the device busy while the host launches their kernels.
+constexpr int64_t max_captured_rows = 2048;
+
 // A captured pass may leave its result only in memory that was there before: that of the first, eager one.
 void keep(at::Tensor& kept, const at::Tensor& result) {
   if (kept.defined())
@@ -32,13 +35,35 @@ const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model
   return graph->output;
 }
 
-DecodeGraphs::Output DecodeGraphs::run_eagerly(const model::PassRows& rows, const model::StagedRows& staged,
-                                               const at::Tensor& x, model::KvPages& pages) {
+DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages) {
+  if (!device::runtime() || rows.size() > max_captured_rows) {
+    const model::StagedRows staged(rows, ops_.options().device);
+    const at::Tensor x = embed(staged);
+    if (!rows.outputs.empty()) return outputs_of(x, staged, pages);
+    model_.decoder().forward(ops_, x, pages, staged);
+    return {};
+  }
+  const auto sizes = model::StagedRows::Sizes::coarse(rows);
+  auto& graph = prompt_graphs_[sizes];
+  if (graph)
+    graph->rows.restage(rows);
+  else
+    graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device, sizes));
+  keep(graph->x, embed(graph->rows));
+  graph->cache.run([this, &graph = *graph, &pages] {
+    const Output output = outputs_of(graph.x, graph.rows, pages);
+    keep(graph.output.likeliest, output.likeliest);
+    keep(graph.output.logits, output.logits);
+  });
+  return rows.outputs.empty() ? Output() : graph->output;
+}
+
+DecodeGraphs::Output DecodeGraphs::outputs_of(const at::Tensor& x, const model::StagedRows& rows,
+                                              model::KvPages& pages) {
   const model::Decoder& decoder = model_.decoder();
-  const at::Tensor hidden = decoder.forward(ops_, x, pages, staged);
-  if (rows.outputs.empty()) return {};
+  const at::Tensor hidden = decoder.forward(ops_, x, pages, rows);
   model::Tape no_grad(model::Tape::Mode::forward_only);
-  const model::Value last(hidden.index_select(0, staged.outputs));
+  const model::Value last(hidden.index_select(0, rows.outputs));
   const at::Tensor logits = decoder.logits(no_grad, ops_, last).data;
   return {logits, likeliest_tokens(logits)};
 }

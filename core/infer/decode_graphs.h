@@ -1,10 +1,11 @@
-// DecodeGraphs: passes of a decoder over pages. Those in which every row is the newest token of a sequence are CUDA
-// graphs: embedding, all layers, head and the likeliest tokens are one launch. Rows, lengths and the page table are
+// DecodeGraphs: passes of a decoder over pages, as CUDA graphs: all layers, head and the likeliest tokens are one
+// launch, and the embedding too where every row is the newest token of a sequence. Rows, lengths and the page table are
 // rewritten in place before each.
 #pragma once
 #include "model/model.h"
 #include "ops/graph_cache.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -24,25 +25,28 @@ class DecodeGraphs {
   // the first of each size. tokens: int64 [rows] on the device, in place of those of `rows`; undefined: none.
   const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
                     const at::Tensor& tokens = {});
-  // A pass that also reads rows of prompts, whose embeddings are x. Has the logits and likeliest tokens of its outputs;
-  // without any, undefined ones.
-  Output run_eagerly(const model::PassRows& rows, const model::StagedRows& staged, const at::Tensor& x,
-                     model::KvPages& pages);
+  // A pass that also reads rows of prompts. `embed` makes the embeddings of all rows, padding included. Has the logits
+  // and likeliest tokens of its outputs; without any, undefined ones. A pass of very many rows is computed eagerly.
+  using Embed = std::function<at::Tensor(const model::StagedRows&)>;
+  Output run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages);
   // To be called before the pages move.
-  void clear() { graphs_.clear(); }
+  void clear() { graphs_.clear(), prompt_graphs_.clear(); }
 
  private:
   struct Graph {
     explicit Graph(model::StagedRows staged) : rows(std::move(staged)), cache("a decoding pass", true) {}
     model::StagedRows rows;
     ops::GraphCache cache;
+    at::Tensor x; // embeddings, of a pass that reads prompts
     Output output;
   };
   void compute(Graph& graph, model::KvPages& pages, bool wants_logits);
+  Output outputs_of(const at::Tensor& x, const model::StagedRows& rows, model::KvPages& pages);
 
   const model::Model& model_;
   model::Operations& ops_;
   std::map<std::pair<model::StagedRows::Sizes, bool>, std::unique_ptr<Graph>> graphs_;
+  std::map<model::StagedRows::Sizes, std::unique_ptr<Graph>> prompt_graphs_;
 };
 
 } // namespace fvlm::infer

@@ -62,9 +62,10 @@ bool DraftModel::follow(const Request& request) {
 
 DecodeGraphs::Output DraftModel::compute(const Scheduler::Pass& pass, bool wants_logits) {
   if (only_continues(pass)) return graphs_.run(pass.rows, pages_, wants_logits);
-  const model::StagedRows rows(pass.rows, ops_.options().device);
-  const at::Tensor x = model_.decoder().embedding().value().index_select(0, rows.tokens);
-  return graphs_.run_eagerly(pass.rows, rows, x, pages_);
+  const auto embed = [&](const model::StagedRows& rows) {
+    return model_.decoder().embedding().value().index_select(0, rows.tokens);
+  };
+  return graphs_.run_prompts(pass.rows, embed, pages_);
 }
 
 int64_t DraftModel::next_token(const Request& request, const std::vector<int64_t>& drafts,

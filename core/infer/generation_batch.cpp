@@ -123,8 +123,8 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
 
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const at::Tensor& tokens) {
   if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
-  const model::StagedRows rows(pass.rows, ops_.options().device);
-  return graphs_.run_eagerly(pass.rows, rows, embed(pass, rows), pages_);
+  const auto embedded = [&](const model::StagedRows& rows) { return embed(pass, rows); };
+  return graphs_.run_prompts(pass.rows, embedded, pages_);
 }
 
 std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const {

@@ -69,8 +69,8 @@ inline at::Tensor plain_logprobs(const Model& model, ops::Operations& ops, const
   return at::log_softmax(model.decoder().logits(none, ops, hidden).data.to(at::kDouble).cpu(), 1);
 }
 
-inline std::vector<Prompt> prompts_of(int64_t count) {
-  Dice dice(7);
+inline std::vector<Prompt> prompts_of(int64_t count, uint64_t seed = 7) {
+  Dice dice(seed);
   std::vector<Prompt> prompts;
   for (int64_t i = 0; i < count; ++i) {
     Prompt& prompt = prompts.emplace_back();

@@ -79,8 +79,15 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
           row_class(std::ssize(rows.pages)), static_cast<int64_t>(std::bit_ceil(longest)), rows.are_independent()};
 }
 
-StagedRows::StagedRows(const PassRows& rows, at::Device device, int64_t padded)
-    : sizes_(Sizes::of(rows, padded)), memory_(listed(rows, sizes_, device).to(device, at::kInt, true)) {
+StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
+  const auto padded = [](int64_t size) { return static_cast<int64_t>(std::bit_ceil(static_cast<size_t>(size))); };
+  const Sizes sizes = of(rows);
+  return {padded(rows.size()), padded(std::ssize(rows.outputs)), padded(std::ssize(rows.pages)), sizes.pages,
+          sizes.independent};
+}
+
+StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)
+    : sizes_(sizes), memory_(listed(rows, sizes_, device).to(device, at::kInt, true)) {
   int64_t begin = 0;
   const auto next = [&](int64_t size) {
     const at::Tensor tensor = memory_.narrow(0, begin, size);

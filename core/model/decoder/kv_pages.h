@@ -48,9 +48,13 @@ struct StagedRows {
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
+    // Powers of two, for passes whose sizes vary a lot and that are captured all the same.
+    static Sizes coarse(const PassRows& rows);
   };
   // One copy to the device.
-  StagedRows(const PassRows& rows, at::Device device, int64_t padded = 0);
+  StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes);
+  StagedRows(const PassRows& rows, at::Device device, int64_t padded = 0)
+      : StagedRows(rows, device, Sizes::of(rows, padded)) {}
   // Replaces the rows by others of the same sizes, in the same memory.
   void restage(const PassRows& rows);
 
