@@ -105,6 +105,7 @@ struct Ranks::Connection {
     devices.reset();
     hosts.reset();
     watch.reset();
+    if (!store) return;
     try {
       store->add("gone", 1);
       // After a failure for as long as the others may need to learn of it: whoever was lost will not say that it goes.

@@ -356,6 +356,16 @@ def resumes_after_a_dropped_connection(runs):
         print(f"{how}: resumed to the same bits and lines")
 
 
+def names_the_address_where_nobody_is(runs):
+    """A rank that never reaches the store has nothing to take leave of."""
+    port = free_port()
+    variables = dict(os.environ, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    probe = [PROBE, runs.recipe, runs.data, runs.folder / "alone", 2000, -1, "step", "no way", 0]
+    done = subprocess.run([str(word) for word in probe], env=variables, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6, f"{done.returncode}\n{done.stderr}"
+    assert "rank 1 of 2 did not meet the others" in done.stderr and f"127.0.0.1:{port}" in done.stderr, done.stderr
+
+
 def refuses_different_ranks(runs):
     ranks = start(runs.command("mixed"), 2, lambda rank: ["--set", "seed=7"] if rank == 1 else [])
     said = [process.communicate(timeout=60)[0] for process in ranks]
@@ -424,7 +434,7 @@ def ranks_of(torchrun):
 
 TESTS = (equals_one_process, evaluation_equals_one_process, a_checkpoint_is_of_all_ranks, zero_changes_no_bit, accumulates_unequal_packs,
          begins_anew_together, resumes_to_the_same_bits, resumes_with_other_ranks, fills_the_memory_of_the_least_rank, names_the_failed_rank,
-         refuses_different_ranks, doctor_compares_the_ranks, resumes_after_a_dropped_connection, survives_kills)
+         names_the_address_where_nobody_is, refuses_different_ranks, doctor_compares_the_ranks, resumes_after_a_dropped_connection, survives_kills)
 
 
 def run_tests(tests, make_runs):
