@@ -21,7 +21,7 @@ using namespace fvlm::sdk;
 using std::int64_t;
 
 // Every chunk costs another pass over d_weight, so chunks are as large as this much workspace allows, per 8,192 tokens.
-constexpr int64_t max_workspace = 64 << 20, tokens_per_workspace = 8192;
+constexpr int64_t max_workspace = 124 << 20, tokens_per_workspace = 8192;
 constexpr int64_t row_unit = 128; // rows of a chunk are a multiple of a product's tile
 // A chunk also reads the whole weight twice, which binds chunks of few rows of a large vocabulary: they have at least
 // this part of the width as rows, even if that takes more workspace.
