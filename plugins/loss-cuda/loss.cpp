@@ -30,12 +30,13 @@ constexpr int64_t min_rows_divisor = 4;
 // splits the sums (split-K), which takes a workspace.
 constexpr int64_t min_wide = 1536;
 constexpr int64_t cublas_bytes_narrow = 8 << 20, cublas_bytes_wide = 5 << 18;
-// The fastest of cuBLASLt's candidate tiles for 16-bit operands on an H100 (bench/LOG.md).
+// The fastest of cuBLASLt's candidate tiles for 16-bit operands on an H100 (bench/LOG.md); undefined: its own choice.
 struct Tiles {
   int logits, d_hidden, d_weight;
 };
 constexpr Tiles narrow_tiles{CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_128x160};
-constexpr Tiles wide_tiles{CUBLASLT_MATMUL_TILE_128x160, CUBLASLT_MATMUL_TILE_128x80, CUBLASLT_MATMUL_TILE_128x128};
+constexpr Tiles wide_tiles{CUBLASLT_MATMUL_TILE_128x160, CUBLASLT_MATMUL_TILE_UNDEFINED,
+                           CUBLASLT_MATMUL_TILE_UNDEFINED};
 
 int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
