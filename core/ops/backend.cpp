@@ -1,6 +1,7 @@
 #include "ops/backend.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/runtime.h"
 #include "ops/dry_run.h"
@@ -11,10 +12,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
+
 namespace fvlm::ops {
 namespace {
 
 constexpr uint64_t alignment = 256;
+constexpr double logged_milliseconds = 1; // that a setup call takes at least to be logged
 constexpr uint64_t max_bytes = uint64_t{1} << 46; // a plugin that requests more is taken to be defective
 
 Error defect(const Instance& instance, std::string_view operation, std::string what) {
@@ -104,9 +108,12 @@ namespace detail {
 void call_setup(const Instance& instance, std::string_view operation, std::string_view function,
                 const std::function<fvlm_status(fvlm_error*)>& call) {
   ErrorSink sink;
+  const auto begin = std::chrono::steady_clock::now();
   guard_call(
       instance.plugin, fmt::format("{} {}", operation, function), sink, [&] { return call(sink.get()); },
       [] { return std::string(); });
+  const auto took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  if (took >= logged_milliseconds) log_debug("{} {} of {} took {:.1f} ms", operation, function, instance.plugin, took);
 }
 
 void require_support(const Instance& instance, std::string_view operation, const fvlm_support& support) {

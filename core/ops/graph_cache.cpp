@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <chrono>
+
 namespace fvlm::ops {
 
 GraphCache::GraphCache(std::string name, bool enabled)
@@ -12,9 +14,14 @@ GraphCache::GraphCache(std::string name, bool enabled)
 
 bool GraphCache::run(const std::function<void()>& work) {
   const bool captures = runtime_ && has_run_ && !graph_;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto milliseconds = [&begin] {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  };
   if (captures) {
     try {
       graph_ = runtime_->capture(work);
+      log_debug("{}: captured a CUDA graph of {} kernels in {:.0f} ms", name_, graph_->kernels(), milliseconds());
     } catch (const std::exception& error) {
       if (is_out_of_memory(error)) throw;
       const auto* torch = dynamic_cast<const c10::Error*>(&error); // whose what() contains a backtrace
@@ -25,6 +32,7 @@ bool GraphCache::run(const std::function<void()>& work) {
   }
   if (!graph_) {
     work();
+    if (runtime_ && !has_run_) log_debug("{}: launched a pass of new shapes in {:.0f} ms", name_, milliseconds());
     has_run_ = true;
     return true;
   }

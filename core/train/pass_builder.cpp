@@ -19,7 +19,9 @@ PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const
     : stage_(stage), speed_(plan.speed),
       texts_(plan.speed.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
       image_size_(plan.model.image_size), reader_(policy.frame_reader(image_size_, image_size_)), options_(options),
-      max_(max), context_(context) {
+      max_(max), context_(context),
+      classes_(max, ops::real_device(options.device()).is_cuda(),
+               PackClasses::decoder_share(policy, max, reader_.tokens_per_frame)) {
   std::copy_if(stage.objective.begin(), stage.objective.end(), std::back_inserter(teacher_terms_),
                [](const plan::Term& term) { return term->reads_teacher_prompt(); });
 }
@@ -66,7 +68,7 @@ std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, const P
   const int64_t classes = std::max<int64_t>(classes_of(ops::real_device(options_.device()).is_cuda()), 16);
   auto capacity = model::Capacity::of(samples, 0);
   capacity.rows = model::size_class(capacity.rows, max_.rows, classes);
-  capacity.sequences = model::size_class(capacity.sequences, max_.sequences, classes);
+  capacity.sequences = classes_.sequences(capacity.sequences, max_.sequences);
   capacity.longest_sequence = max_.longest_sequence;
   model::Pack& pack = in.teacher_pack.emplace(model::make_pack(samples, capacity, reader_, options_.device(at::kCPU)));
   const int64_t* next = pack.labels.rows.const_data_ptr<int64_t>();
@@ -100,7 +102,8 @@ void PassBuilder::add_compared(const PredictedTokens& tokens, const std::vector<
       else if (!of_teacher.empty())
         teacher_rows.push_back(of_teacher[label]);
     }
-    const auto size = static_cast<size_t>(padded_labels(std::max<int64_t>(1, std::ssize(rows)), most_labels(term)));
+    const auto used = std::max<int64_t>(1, std::ssize(rows)), labels = in.pack.labels.rows.size(0);
+    const auto size = static_cast<size_t>(classes_.compared(used, most_labels(term), labels));
     weights.resize(size, 0);
     rows.resize(size, 0);
     objective::ComparedLabels& compared = in.compared[index];
@@ -118,42 +121,15 @@ int64_t PassBuilder::most_labels(const plan::ObjectiveTerm& term) const {
   return first ? std::min(max_.labels, max_.sequences * *first) : max_.labels;
 }
 
-int64_t PassBuilder::padded_labels(int64_t used, int64_t most) const {
-  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
-  return model::size_class(used, most, std::max<int64_t>(classes, 16));
-}
-
-model::Capacity PassBuilder::padded(const model::Capacity& used) const {
-  const int64_t classes = classes_of(ops::real_device(options_.device()).is_cuda());
-  model::Capacity capacity = max_;
+model::Capacity PassBuilder::padded(model::Capacity used) const {
   const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_.frames);
-  capacity.frames = padded_frames(std::max(used.frames, min_frames));
-  capacity.encoder_frames = encoder_slots(used.encoder_frames, capacity.frames);
-  capacity.bytes = model::size_class(std::max(used.bytes, std::min(min_frames, max_.bytes)), max_.bytes, classes);
-  capacity.rows = model::size_class(used.rows, max_.rows, classes);
+  used.frames = std::max(used.frames, min_frames);
+  used.bytes = std::max(used.bytes, std::min(min_frames, max_.bytes));
+  model::Capacity capacity = classes_.of(used);
   if (context_.are_several()) capacity.rows = model::divisible_rows(capacity.rows, context_);
-  capacity.sequences = model::size_class(used.sequences, max_.sequences, classes);
-  capacity.labels = padded_labels(used.labels, max_.labels);
   return capacity;
 }
 
-int64_t PassBuilder::padded_frames(int64_t used) const {
-  return model::size_class(used, max_.frames, classes_of(ops::real_device(options_.device()).is_cuda()));
-}
-
-// For so many frames that are encoded: some eighths of the frame slots, because their number multiplies the size
-// classes, of which a GPU captures each. More than six are all.
-int64_t PassBuilder::encoder_slots(int64_t encoded, int64_t slots) const {
-  const bool on_gpu = ops::real_device(options_.device()).is_cuda();
-  for (int64_t eighths = 1; eighths <= 6; ++eighths) {
-    if (on_gpu && (eighths == 3 || eighths == 5)) continue;
-    if (const int64_t some = (slots * eighths + 7) / 8; encoded <= some) return some;
-  }
-  return slots;
-}
-
-// Queries that share a frame cannot be deferred to the backward pass of the encoder's own attention, which costs memory
-// for the gradients of all keys and values. Where few frames are repeated, that would be more than is saved.
 feed::Repeats PassBuilder::repeats_of(const HostPack& host) const {
   if (!speed_.shared_repeated_frames) return feed::Repeats::apart;
   int64_t frames = 0, encoded = 0;
@@ -162,8 +138,7 @@ feed::Repeats PassBuilder::repeats_of(const HostPack& host) const {
     frames += times * packed.sample->frames;
     encoded += times * packed.sample->distinct_frames();
   }
-  const int64_t slots = padded_frames(frames);
-  return encoder_slots(encoded, slots) < slots ? feed::Repeats::share_encoding : feed::Repeats::apart;
+  return classes_.encodes_once(frames, encoded) ? feed::Repeats::share_encoding : feed::Repeats::apart;
 }
 
 BuiltPass PassBuilder::build_to_read(const HostPack& host, size_t decoder) const {
@@ -219,7 +194,7 @@ void PassBuilder::keep_part(BuiltPass& built) const {
   objective::PassInputs& in = built.inputs;
   built.all_rows /= context_.ranks;
   const model::ContextPart part = model::keep_part(in.pack, context_, [&](int64_t labels) {
-    return padded_labels(std::max<int64_t>(labels, 1), std::min(max_.labels, built.all_rows));
+    return classes_.compared(std::max<int64_t>(labels, 1), max_.labels, built.all_rows);
   });
   built.used_rows = part.used_rows;
   const at::Tensor kept = at::tensor(part.labels, at::kLong);

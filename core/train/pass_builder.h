@@ -4,6 +4,7 @@
 #include "feed/model_samples.h"
 #include "objective/objective.h"
 #include "recipe/plan.h"
+#include "train/pack_classes.h"
 #include "train/step_counts.h"
 
 namespace fvlm::train {
@@ -51,11 +52,8 @@ class PassBuilder {
                     objective::PassInputs& in) const;
   void keep_part(BuiltPass& built) const;
   at::Tensor mask_of(size_t term, const PredictedTokens& tokens, int64_t labels, double progress) const;
-  model::Capacity padded(const model::Capacity& used) const;
+  model::Capacity padded(model::Capacity used) const;
   feed::Repeats repeats_of(const HostPack& host) const;
-  int64_t padded_frames(int64_t used) const;
-  int64_t encoder_slots(int64_t encoded, int64_t slots) const;
-  int64_t padded_labels(int64_t used, int64_t most) const;
   int64_t most_labels(const plan::ObjectiveTerm& term) const;
 
   const plan::Stage& stage_;
@@ -67,6 +65,7 @@ class PassBuilder {
   at::TensorOptions options_;
   model::Capacity max_;
   ops::ContextGroup context_;
+  PackClasses classes_;
 };
 
 } // namespace fvlm::train

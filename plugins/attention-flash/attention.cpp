@@ -3,6 +3,7 @@
 #include "common/cuda_rotary.cuh"
 #include "paged_attention.h"
 #include "problem.h"
+#include "segment_lengths.h"
 
 #include <algorithm>
 #include <cmath>
@@ -48,8 +49,8 @@ class AttentionFlash : public Attention {
                     static_cast<long long>(query.segments));
     if (fits_persistent_kernels(query))
       return accept(250, "one launch, persistent kernels with a segment's keys in shared memory");
-    const bool is_short = query.max_seqlen_q > 1 && query.max_seqlen_kv <= max_fast_keys && query.causal;
-    return accept(is_short ? 250 : 150, is_short ? "one launch, for short segments" : "one launch");
+    const bool fast = has_short_segments(query);
+    return accept(fast ? 250 : 150, fast ? "one launch, for short segments" : "one launch");
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
@@ -142,8 +143,6 @@ class AttentionFlash : public Attention {
   }
 
  private:
-  static constexpr int max_fast_keys = 512; // keys per segment up to which it was measured to be faster than cuDNN
-
   // Segments like the frames of a vision tower: long enough to fill tiles, short enough for all keys to fit in shared
   // memory.
   static bool fits_persistent_kernels(const Query& query) {

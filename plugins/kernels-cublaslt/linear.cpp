@@ -6,15 +6,13 @@
 #include "gemm_gelu.h"
 #include "gemm_skinny.h"
 #include "gemm_weight_gradient.h"
+#include "linear_choices.h"
 #include "linear_extended.h"
 #include "linear_operands.h"
-#include "linear_plan.h"
-#include "matmul.h"
 #include "timing.h"
 #include "timing_operands.h"
 
 #include <algorithm>
-#include <map>
 
 namespace fvlm::plugins {
 namespace {
@@ -76,13 +74,14 @@ class KernelsCublasLt : public Kernels {
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
     Plan plan = heuristic_plan(query, scratch.products.size());
-    TimingOperands operands(query);
-    const std::size_t needed = workspace.used() + static_cast<std::size_t>(operands.bytes());
     // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
-    if (!deterministic && !streams_weight(query) && !(call.flags & FVLM_CAPTURING) && operands.rows > 0 &&
-        call.workspace_size >= needed) {
+    if (TimingOperands operands(query);
+        !deterministic && !streams_weight(query) && !choices_.apply(library_, query, scratch.products.size(), plan) &&
+        !(call.flags & FVLM_CAPTURING) && operands.rows > 0 &&
+        call.workspace_size >= workspace.used() + static_cast<std::size_t>(operands.bytes())) {
       operands.memory = workspace.take<char>(operands.bytes()).data();
       measure(call, query, scratch, operands, plan);
+      choices_.keep(query, plan);
     }
     plans_[key] = std::move(plan);
   }
@@ -492,6 +491,7 @@ class KernelsCublasLt : public Kernels {
   int multiprocessors_;
   bool is_hopper_; // has clusters and TMA
   std::map<PlanKey, Plan> plans_;
+  LinearChoices choices_;
 };
 
 } // namespace

@@ -136,6 +136,24 @@ void Matmul::measure(const CublasLt& library, const fvlm_call& call, const Matmu
                       candidates_.size(), seconds[chosen_] * 1e6, seconds[first_] * 1e6);
 }
 
+MatmulChoice Matmul::choice() const {
+  if (candidates_.empty()) return {};
+  return {candidates_[chosen_], true};
+}
+
+void Matmul::choose(const CublasLt& library, const MatmulChoice& choice, std::size_t workspace) {
+  if (!choice.exists || candidates_.empty()) return;
+  Description d(shape_, contiguous_operands(shape_));
+  cublasLtMatmulHeuristicResult_t found{};
+  if (cublasLtMatmulAlgoCheck(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c, &choice.algorithm.algorithm,
+                              &found) != CUBLAS_STATUS_SUCCESS ||
+      found.workspaceSize > workspace)
+    return;
+  const bool distributes_tiles = choice.algorithm.workspace == 0 && found.workspaceSize <= max_counter_bytes;
+  chosen_ = candidates_.size();
+  candidates_.push_back({choice.algorithm.algorithm, distributes_tiles ? 0 : found.workspaceSize});
+}
+
 bool Matmul::takes(const MatmulOperands& operands) const {
   const Alignments needed = alignments_of(shape_, contiguous_operands(shape_)), given = alignments_of(shape_, operands);
   return given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();

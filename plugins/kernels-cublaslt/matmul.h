@@ -28,6 +28,12 @@ struct MatmulAlgorithm {
   std::size_t workspace = 0; // bytes that it needs
 };
 
+// The algorithm of another Matmul, of the same product with another number of rows. Trivially copyable.
+struct MatmulChoice {
+  MatmulAlgorithm algorithm;
+  bool exists = false;
+};
+
 class Matmul {
  public:
   Matmul() = default;
@@ -44,6 +50,10 @@ class Matmul {
   // returns operands aligned to 256 bytes that differ per repetition, so that they are not in the L2 already. [setup]
   void measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
                const std::function<MatmulOperands(int repeat)>& operands, sdk::Span<char> workspace);
+  // What measure() selected, and its selection in place of a measurement. An algorithm that does not do for this number
+  // of rows, or needs more workspace, is ignored. [setup]
+  MatmulChoice choice() const;
+  void choose(const CublasLt& library, const MatmulChoice& choice, std::size_t workspace);
   // The result of the last measure(), such as "candidate 3 of 8, 31.2 us, the first 33.1 us".
   const char* report() const { return report_; }
 

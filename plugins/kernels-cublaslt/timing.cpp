@@ -12,6 +12,7 @@ namespace {
 using sdk::check_cuda;
 
 constexpr int rounds = 4;
+constexpr double hopeless = 1.25; // times the fastest in the first round: not timed again
 constexpr double round_seconds = 2e-4, launch_seconds = 6e-6, never = std::numeric_limits<double>::infinity();
 
 class Event {
@@ -47,15 +48,17 @@ double seconds_of(cudaStream_t stream, const Candidate& candidate, int times, Ev
 std::vector<double> time_interleaved(cudaStream_t stream, const std::vector<Candidate>& candidates) {
   Event before, after;
   std::vector<double> best(candidates.size(), never);
+  double limit = never;
   for (int round = 0; round <= rounds; ++round) {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (round > 0 && best[i] == never) continue;
+      if (round > 0 && (best[i] == never || best[i] > limit)) continue;
       // The first round loads the code and shows whether the candidate works; the second determines how often to repeat
       // it.
       const int times = round > 1 ? static_cast<int>(std::clamp(round_seconds / best[i], 2.0, 24.0)) : 2;
       const double seconds = seconds_of(stream, candidates[i], times, before, after);
       best[i] = round > 1 ? std::min(best[i], seconds) : seconds;
     }
+    if (round == 1) limit = hopeless * *std::min_element(best.begin(), best.end());
   }
   return best;
 }
