@@ -18,7 +18,7 @@ namespace fvlm::ops {
 namespace {
 
 constexpr uint64_t alignment = 256;
-constexpr double logged_milliseconds = 1; // that a setup call takes at least to be logged
+constexpr double logged_milliseconds = 1;         // that a setup call takes at least to be logged
 constexpr uint64_t max_bytes = uint64_t{1} << 46; // a plugin that requests more is taken to be defective
 
 Error defect(const Instance& instance, std::string_view operation, std::string what) {

@@ -1,27 +1,21 @@
 #include "ops/timing_cache.h"
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/log.h"
-#include "base/new_file.h"
 #include "base/text.h"
 #include "device/probe.h"
+#include "plugin/answer_files.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
 
 #include <dlfcn.h>
-#include <mutex>
 
 namespace fvlm::ops {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr uint64_t max_bytes = 16 << 10; // of a file, which has a line for each plugin
-constexpr size_t max_files = 4096;
 
 std::string text_of(fvlm_dtype dtype) {
   return fmt::format("{}.{}.{}", dtype.code, dtype.bits, dtype.lanes);
@@ -72,17 +66,6 @@ std::string device_text(at::Device device) {
   return fmt::format("{}, {} bytes, driver {}", gpu.name, gpu.memory_bytes, cuda.driver_version);
 }
 
-// Where the cache is full, removes the half of its files that was written longest ago.
-void evict_oldest(const fs::path& folder) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  std::error_code ignored; // other processes may be writing and removing files, too
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (const auto time = entry.last_write_time(ignored); !ignored) files.emplace_back(time, entry.path());
-  if (files.size() < max_files) return;
-  std::sort(files.begin(), files.end());
-  for (size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
-}
-
 } // namespace
 
 const std::string& TimingCache::environment() {
@@ -110,7 +93,7 @@ void TimingCache::warn_once(const fs::path& file, const std::exception& error) {
 // Empty where there is no cache folder.
 fs::path TimingCache::file_of(const std::string& question) {
   try {
-    return cache_folder() / "measured" / (sha256_hex(question).substr(0, 24) + ".json");
+    return answer_files::file_of(question);
   } catch (const Error& error) {
     warn_once("the cache of plugin times", error);
     return {};
@@ -120,29 +103,18 @@ fs::path TimingCache::file_of(const std::string& question) {
 // The cached entries of the query, by plugin; an empty object where there are none.
 nlohmann::json TimingCache::load(const fs::path& file, const std::string& question) {
   try {
-    if (std::error_code ignored; file.empty() || !fs::exists(file, ignored)) return nlohmann::json::object();
-    nlohmann::json kept = read_json_object(file, max_bytes);
-    if (kept.value("question", "") != question || !kept.value("plugins", nlohmann::json()).is_object())
-      throw Error(ErrorKind::data, "holds the times of another query");
-    return kept["plugins"];
+    if (!file.empty()) return answer_files::load(file, question);
   } catch (const std::exception& error) {
     warn_once(file, error);
-    return nlohmann::json::object();
   }
+  return nlohmann::json::object();
 }
 
-// Merges with what other processes have written meanwhile. Of two writes at the same instant one is lost.
 void TimingCache::store(const fs::path& file, const std::string& question, const std::string& plugin,
                         const nlohmann::json& time) {
   if (file.empty()) return;
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock(one_at_a_time);
   try {
-    make_folders(file.parent_path());
-    nlohmann::json plugins = load(file, question);
-    plugins[plugin] = time;
-    evict_oldest(file.parent_path());
-    write_file_atomic(file, nlohmann::json{{"question", question}, {"plugins", plugins}}.dump(1) + "\n");
+    answer_files::store(file, question, plugin, time);
   } catch (const std::exception& error) {
     warn_once(file, error);
   }

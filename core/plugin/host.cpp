@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "plugin/active_call.h"
+#include "plugin/plugin_cache.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -152,8 +153,15 @@ Pool& the_pool(int32_t threads) {
 // One plugin's host table. The table has to be the first member: the plugin passes its address back, from which the
 // name is found.
 struct Host {
-  fvlm_host table;
+  fvlm_caching_host table;
   std::string name;
+  std::mutex mutex;
+  std::string identity; // of the plugin's file
+
+  CachingPlugin plugin() {
+    const std::lock_guard lock(mutex);
+    return {name, identity};
+  }
 };
 
 void host_log(const fvlm_host* host, int32_t level, const char* text) {
@@ -176,6 +184,23 @@ void host_parallel_for(const fvlm_host*, int64_t count, int64_t grain, void (*ta
 
 int32_t host_parallel_threads(const fvlm_host*) {
   return parallel_threads();
+}
+
+// Hosts are made below, not const; plugins see them as const.
+CachingPlugin plugin_of(const fvlm_host* host) {
+  return const_cast<Host*>(reinterpret_cast<const Host*>(host))->plugin();
+}
+
+constexpr size_t max_key = 1000; // characters
+
+int32_t host_cache_load(const fvlm_host* host, fvlm_device device, const char* key, void* value, uint64_t size) {
+  if (!key || !value || strnlen(key, max_key + 1) > max_key) return 0;
+  return load_cached(plugin_of(host), device, printable(key), value, size);
+}
+
+void host_cache_store(const fvlm_host* host, fvlm_device device, const char* key, const void* value, uint64_t size) {
+  if (!key || !value || strnlen(key, max_key + 1) > max_key) return;
+  store_cached(plugin_of(host), device, printable(key), value, size);
 }
 
 } // namespace
@@ -227,18 +252,31 @@ void set_parallel_backend(ParallelBackend backend, int32_t threads) {
   replace_parallel({std::max(1, threads), std::move(backend)});
 }
 
-const fvlm_host* host_for(std::string_view plugin) {
+static Host& host_of(std::string_view plugin) {
   static std::mutex mutex;
   static auto& hosts = *new std::map<std::string, std::unique_ptr<Host>, std::less<>>;
   std::lock_guard lock(mutex);
   auto found = hosts.find(plugin);
   if (found == hosts.end()) {
-    auto host = std::make_unique<Host>(Host{{sizeof(fvlm_host), FVLM_ABI_MAJOR, FVLM_ABI_MINOR, FVLM_VERSION, host_log,
-                                             host_parallel_for, host_parallel_threads},
-                                            std::string(plugin)});
+    auto host = std::make_unique<Host>();
+    host->table = {{sizeof(fvlm_caching_host), FVLM_ABI_MAJOR, FVLM_ABI_MINOR, FVLM_VERSION, host_log,
+                    host_parallel_for, host_parallel_threads},
+                   host_cache_load,
+                   host_cache_store};
+    host->name = plugin;
     found = hosts.emplace(std::string(plugin), std::move(host)).first;
   }
-  return &found->second->table;
+  return *found->second;
+}
+
+const fvlm_host* host_for(std::string_view plugin) {
+  return &host_of(plugin).table.host;
+}
+
+void identify_plugin(std::string_view plugin, const std::string& identity) {
+  Host& host = host_of(plugin);
+  const std::lock_guard lock(host.mutex);
+  host.identity = identity;
 }
 
 } // namespace fvlm

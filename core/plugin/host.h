@@ -1,6 +1,6 @@
-// The services that the engine offers plugins (fvlm_host): its log and its CPU threads.
+// The services that the engine offers plugins (fvlm_caching_host): its log, its CPU threads, and a cache on disk.
 #pragma once
-#include <fvlm/abi.h>
+#include <fvlm/cache.h>
 
 #include <functional>
 #include <string_view>
@@ -9,6 +9,8 @@ namespace fvlm {
 
 // The host table for a plugin of this name. Always the same one, never freed. [any thread]
 const fvlm_host* host_for(std::string_view plugin);
+// What tells the plugin's file from others, such as a hash; without, nothing is kept for it between runs. [any thread]
+void identify_plugin(std::string_view plugin, const std::string& identity);
 
 // The maximal number of pieces of parallel_for: FVLM_THREADS, else the number of processors that this process may use.
 int32_t parallel_threads();

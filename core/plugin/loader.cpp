@@ -211,6 +211,7 @@ const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const L
   }();
   file.verify_unchanged();
   plugin.sha256 = sha256;
+  identify_plugin(plugin.name(), sha256);
   return keep(std::move(plugin));
 }
 

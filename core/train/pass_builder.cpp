@@ -19,9 +19,8 @@ PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const
     : stage_(stage), speed_(plan.speed),
       texts_(plan.speed.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
       image_size_(plan.model.image_size), reader_(policy.frame_reader(image_size_, image_size_)), options_(options),
-      max_(max), context_(context),
-      classes_(max, ops::real_device(options.device()).is_cuda(),
-               PackClasses::decoder_share(policy, max, reader_.tokens_per_frame)) {
+      max_(max), context_(context), classes_(max, ops::real_device(options.device()).is_cuda(),
+                                             PackClasses::decoder_share(policy, max, reader_.tokens_per_frame)) {
   std::copy_if(stage.objective.begin(), stage.objective.end(), std::back_inserter(teacher_terms_),
                [](const plan::Term& term) { return term->reads_teacher_prompt(); });
 }

@@ -76,12 +76,12 @@ class KernelsCublasLt : public Kernels {
     Plan plan = heuristic_plan(query, scratch.products.size());
     // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
     if (TimingOperands operands(query);
-        !deterministic && !streams_weight(query) && !choices_.apply(library_, query, scratch.products.size(), plan) &&
-        !(call.flags & FVLM_CAPTURING) && operands.rows > 0 &&
-        call.workspace_size >= workspace.used() + static_cast<std::size_t>(operands.bytes())) {
+        !deterministic && !streams_weight(query) &&
+        !choices_.apply(library_, call, query, scratch.products.size(), plan) && !(call.flags & FVLM_CAPTURING) &&
+        operands.rows > 0 && call.workspace_size >= workspace.used() + static_cast<std::size_t>(operands.bytes())) {
       operands.memory = workspace.take<char>(operands.bytes()).data();
       measure(call, query, scratch, operands, plan);
-      choices_.keep(query, plan);
+      choices_.keep(call, query, plan);
     }
     plans_[key] = std::move(plan);
   }

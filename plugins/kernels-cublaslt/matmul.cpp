@@ -138,11 +138,11 @@ void Matmul::measure(const CublasLt& library, const fvlm_call& call, const Matmu
 
 MatmulChoice Matmul::choice() const {
   if (candidates_.empty()) return {};
-  return {candidates_[chosen_], true};
+  return {candidates_[chosen_], 1};
 }
 
 void Matmul::choose(const CublasLt& library, const MatmulChoice& choice, std::size_t workspace) {
-  if (!choice.exists || candidates_.empty()) return;
+  if (choice.exists == 0 || candidates_.empty()) return;
   Description d(shape_, contiguous_operands(shape_));
   cublasLtMatmulHeuristicResult_t found{};
   if (cublasLtMatmulAlgoCheck(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c, &choice.algorithm.algorithm,

@@ -31,7 +31,7 @@ struct MatmulAlgorithm {
 // The algorithm of another Matmul, of the same product with another number of rows. Trivially copyable.
 struct MatmulChoice {
   MatmulAlgorithm algorithm;
-  bool exists = false;
+  std::uint64_t exists = 0; // 0: there is none
 };
 
 class Matmul {

@@ -2,6 +2,8 @@
 // append, and add a line. sdk/docs/ABI.md says what may change when.
 #include "abi_layout.h"
 
+#include <fvlm/cache.h>
+
 #include <gtest/gtest.h>
 
 namespace {
@@ -87,6 +89,12 @@ FIELD(fvlm_host, log, 24, void (*)(const fvlm_host*, int32_t, const char*));
 FIELD(fvlm_host, parallel_for, 32,
       void (*)(const fvlm_host*, int64_t, int64_t, void (*)(void*, int64_t, int64_t), void*));
 FIELD(fvlm_host, parallel_threads, 40, int32_t (*)(const fvlm_host*));
+
+SIZE(fvlm_caching_host, 64);
+FIELD(fvlm_caching_host, host, 0, fvlm_host);
+FIELD(fvlm_caching_host, cache_load, 48, int32_t (*)(const fvlm_host*, fvlm_device, const char*, void*, uint64_t));
+FIELD(fvlm_caching_host, cache_store, 56, void (*)(const fvlm_host*, fvlm_device, const char*, const void*, uint64_t));
+VALUE(FVLM_MAX_CACHED, 4096);
 
 SIZE(fvlm_call, 80);
 FIELD(fvlm_call, struct_size, 0, uint32_t);

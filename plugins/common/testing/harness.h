@@ -4,6 +4,7 @@
 
 #include "common/testing/test_device.h"
 
+#include <fvlm/cache.h>
 #include <fvlm/fvlm.h>
 
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@
 #include <cmath>
 #include <cstring>
 #include <dlfcn.h>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -22,12 +24,27 @@ namespace fvlm::testing {
 // A host whose parallel_for runs on `threads` threads of its own.
 class Host {
  public:
-  explicit Host(int threads = 2) : threads_(threads) {
-    host_.struct_size = sizeof host_;
+  using Kept = std::map<std::string, std::vector<char>>; // what plugins keep, by key
+
+  // `kept`: where not null, the host offers fvlm/cache.h with it, which outlives it.
+  explicit Host(int threads = 2, Kept* kept = nullptr) : threads_(threads), kept_(kept) {
+    fvlm_host& host_ = table_.host;
+    host_.struct_size = kept ? sizeof table_ : sizeof host_;
     host_.abi_major = FVLM_ABI_MAJOR;
     host_.abi_minor = FVLM_ABI_MINOR;
     host_.engine_version = "test";
-    host_.log = [](const fvlm_host*, std::int32_t, const char*) {};
+    host_.log = [](const fvlm_host* host, std::int32_t, const char* text) { of(host).log_.emplace_back(text); };
+    table_.cache_load = [](const fvlm_host* host, fvlm_device, const char* key, void* value, std::uint64_t size) {
+      const auto found = of(host).kept_->find(key);
+      if (found == of(host).kept_->end() || found->second.size() != size) return 0;
+      std::memcpy(value, found->second.data(), size);
+      return 1;
+    };
+    table_.cache_store = [](const fvlm_host* host, fvlm_device, const char* key, const void* value,
+                            std::uint64_t size) {
+      const char* bytes = static_cast<const char*>(value);
+      (*of(host).kept_)[key] = {bytes, bytes + size};
+    };
     host_.parallel_for = [](const fvlm_host* host, std::int64_t count, std::int64_t grain,
                             void (*task)(void*, std::int64_t, std::int64_t), void* context) {
       const std::int64_t pieces = std::max<std::int64_t>(
@@ -43,11 +60,20 @@ class Host {
       return static_cast<std::int32_t>(reinterpret_cast<const Host*>(host)->threads_);
     };
   }
-  const fvlm_host* get() const { return &host_; }
+  const fvlm_host* get() const { return &table_.host; }
+  // How many lines of the log hold the words.
+  int lines_with(const char* words) const {
+    return static_cast<int>(std::count_if(
+        log_.begin(), log_.end(), [&](const std::string& line) { return line.find(words) != std::string::npos; }));
+  }
 
  private:
-  fvlm_host host_{}; // has to be first: parallel_for casts its address to a Host
+  static Host& of(const fvlm_host* host) { return *const_cast<Host*>(reinterpret_cast<const Host*>(host)); }
+
+  fvlm_caching_host table_{}; // has to be first: its address is cast to a Host
   int threads_;
+  Kept* kept_;
+  std::vector<std::string> log_;
 };
 
 // A library's function table of one kind, and an instance of it.

@@ -28,7 +28,8 @@ class Linear : public ::testing::Test {
 // A plugin instance that is used for one shape.
 class Bench {
  public:
-  explicit Bench(const Shape& s) : plugin_(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_) {
+  explicit Bench(const Shape& s, Host::Kept* kept = nullptr)
+      : host_(2, kept), plugin_(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_) {
     query_.struct_size = sizeof query_;
     query_.op = FVLM_OP_LINEAR;
     query_.device = test_device().device;
@@ -70,6 +71,7 @@ class Bench {
     return status;
   }
   const std::string& error() const { return error_; }
+  int measurements() const { return host_.lines_with("timed on"); }
 
  private:
   Host host_;
@@ -201,6 +203,40 @@ TEST_F(Linear, two_instances_take_the_same_algorithms_where_the_call_is_determin
   EXPECT_EQ(first.y.values(), second.y.values());
   EXPECT_EQ(first.d_x.values(), second.d_x.values());
   EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
+}
+
+TEST_F(Linear, what_one_process_measured_another_does_not_measure_again) {
+  const Shape s{640, 192, 320}, similar{1000, 192, 320}, other{640, 192, 256};
+  Host::Kept kept;
+  Operands first(s), second(s), third(similar);
+  Bench measures(s, &kept);
+  measures.prepare(0);
+  EXPECT_GT(measures.measurements(), 0);
+  EXPECT_EQ(kept.size(), 1U);
+  run_all(s, measures, first, 0);
+  Bench knows(s, &kept);
+  knows.prepare(0);
+  EXPECT_EQ(knows.measurements(), 0);
+  run_all(s, knows, second, 0);
+  EXPECT_EQ(first.y.values(), second.y.values());
+  EXPECT_EQ(first.d_x.values(), second.d_x.values());
+  EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
+  Bench of_its_class(similar, &kept);
+  of_its_class.prepare(0);
+  EXPECT_EQ(of_its_class.measurements(), 0);
+  run_all(similar, of_its_class, third, 0);
+  expect_right(similar, third);
+  Bench of_another(other, &kept);
+  of_another.prepare(0);
+  EXPECT_GT(of_another.measurements(), 0);
+}
+
+TEST_F(Linear, deterministic_calls_keep_nothing) {
+  Host::Kept kept;
+  Bench bench({640, 192, 320}, &kept);
+  bench.prepare(FVLM_DETERMINISTIC);
+  EXPECT_EQ(bench.measurements(), 0);
+  EXPECT_TRUE(kept.empty());
 }
 
 // With GELU and its derivative, kept and not, and with column sums that are added to what they hold.
