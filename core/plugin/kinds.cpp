@@ -273,7 +273,7 @@ std::vector<TableOperation> kernels() {
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
            .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS,
+                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -444,7 +444,8 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_WITH_SWIGLU, "swiglu"},
                                                           {FVLM_STRIDED_WEIGHT, "strided weight"},
                                                           {FVLM_BOTH_GRADIENTS, "both gradients at once"},
-                                                          {FVLM_WITH_OUTPUT, "output"}};
+                                                          {FVLM_WITH_OUTPUT, "output"},
+                                                          {FVLM_WITH_FP8, "fp8"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

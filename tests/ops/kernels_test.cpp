@@ -310,6 +310,58 @@ TEST_P(Kernels, LinearWithResidual) {
   }
 }
 
+// The e4m3 number nearest to x, which is at most 448: 3 bits behind the leading one, and multiples of 2^-9 below 2^-6.
+double e4m3(double x) {
+  const double unit = std::exp2(std::max(std::floor(std::log2(std::max(std::abs(x), 0x1p-20))), -6.0) - 3);
+  return std::nearbyint(x / unit) * unit;
+}
+
+// `numbers`, each row rounded with the least power of two as its scale.
+Tensor rows_in_fp8(const Tensor& numbers) {
+  Tensor rounded = numbers.to(at::kDouble).clone(at::MemoryFormat::Contiguous);
+  for (int64_t row = 0; row < rounded.size(0); ++row) {
+    double* values = rounded[row].data_ptr<double>();
+    double largest = 0x1p-100, scale = 0x1p-110;
+    for (int64_t i = 0; i < rounded.size(1); ++i) largest = std::max(largest, std::abs(values[i]));
+    while (448 * scale < largest) scale *= 2;
+    for (int64_t i = 0; i < rounded.size(1); ++i) values[i] = e4m3(values[i] / scale) * scale;
+  }
+  return rounded;
+}
+
+TEST_P(Kernels, LinearInFp8) {
+  constexpr int64_t inner = 37;
+  auto q = query(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_FP8);
+  q.inner = inner;
+  const Linear linear(backend(), q);
+  const Tensor x = rows_of(1, inner), weight = random({width, inner}, 2, precision.type), bias = parameter(3),
+               residual = rows_of(4), d_y = rows_of(5);
+  if (rows > 1) x[0].mul_(1e-3), d_y[1].mul_(10), weight[2].fill_(448);
+  const Tensor product = at::matmul(rows_in_fp8(x), rows_in_fp8(weight).t());
+  expect_rounded(linear.forward(x, weight, bias, {}, residual).y,
+                 product + bias.to(at::kDouble) + residual.to(at::kDouble), "y");
+  const Tensor columns = rows_in_fp8(weight.t().contiguous());
+  expect_rounded(linear.input_gradient(d_y, weight), at::matmul(rows_in_fp8(d_y), columns.t()), "d_x");
+  const auto fresh = linear.weight_gradient(d_y, x, true),
+             added = linear.weight_gradient(d_y, x, true, {gradient_like(weight), gradient_like(bias)}, true);
+  expect_gradient(fresh.weight, added.weight, at::matmul(d_y.to(at::kDouble).t(), x.to(at::kDouble)), "d_weight");
+}
+
+// A row that holds infinity or no number leaves no finite result behind, and the others as they are.
+TEST_P(Kernels, LinearInFp8KeepsWhatIsNotFinite) {
+  if (rows < 2) return;
+  auto q = query(FVLM_WITH_FP8);
+  q.inner = 4;
+  const Linear linear(backend(), q);
+  for (const double value : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    const Tensor x = rows_of(1, 4), weight = random({width, 4}, 2, precision.type);
+    x[1][2] = value;
+    const Tensor finite = linear.forward(x, weight, {}).y.isfinite().all(1);
+    EXPECT_FALSE(finite[1].item<bool>());
+    EXPECT_EQ(finite.sum().item<int64_t>(), rows - 1);
+  }
+}
+
 TEST_P(Kernels, ScaledRows) {
   constexpr int64_t inner = 5;
   auto q = query();

@@ -75,6 +75,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {strided_weight, FVLM_STRIDED_WEIGHT},
                                     {both_gradients, FVLM_BOTH_GRADIENTS},
                                     {output, FVLM_WITH_OUTPUT},
+                                    {fp8, FVLM_WITH_FP8},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
@@ -116,6 +117,7 @@ std::string KernelCase::label() const {
   if (norm) text += ", norm";
   if (swiglu) text += ", swiglu";
   if (column_sums) text += ", sums";
+  if (fp8) text += ", fp8";
   if (per_head) text += ", heads apart";
   if (inverse) text += ", inverse";
   if (frequencies) text += ", frequencies";

@@ -2,6 +2,8 @@
 #include "check/formulas.h"
 #include "check/kernels.h"
 
+#include <ATen/ops/exp2.h>
+#include <ATen/ops/frexp.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
@@ -45,22 +47,37 @@ Numbers numbers_of(const KernelCase& c) {
   return n;
 }
 
+// Along `contracted`, e4m3 times the least power of two by which the largest magnitude is at most 448.
+at::Tensor in_fp8(const at::Tensor& numbers, int64_t contracted) {
+  if (numbers.numel() == 0) return numbers;
+  const at::Tensor largest = numbers.to(at::kDouble).abs().amax(contracted, true);
+  const auto [mantissa, exponent] = at::frexp((largest / 448).clamp_min(0x1p-140));
+  const at::Tensor scale = at::exp2((exponent - (mantissa == 0.5).to(at::kInt)).to(at::kDouble));
+  const at::Tensor scaled = (numbers.to(at::kDouble) / scale).to(at::kFloat);
+  return (scaled.to(at::kFloat8_e4m3fn).to(at::kDouble) * scale).to(numbers.scalar_type());
+}
+
 struct Results {
   at::Tensor pre_activation, y, d_x, sums, d_weight, d_bias;
 };
 
 Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
-  auto x = n.x.to(work), weight = n.weight.to(work), d_y = n.d_y.to(work);
+  auto x = n.x.to(work), d_y = n.d_y.to(work);
   Results r;
-  if (c.norm) x = x * at::rsqrt(x.square().mean(1, true) + static_cast<double>(c.epsilon)) * n.norm_weight.to(work);
-  r.pre_activation = at::matmul(x, weight.t());
+  const auto operand = [&](const at::Tensor& numbers, int64_t contracted) {
+    return c.fp8 ? in_fp8(numbers, contracted).to(work) : numbers.to(work);
+  };
+  at::Tensor of_forward = operand(n.x, 1);
+  if (c.norm)
+    of_forward = x = x * at::rsqrt(x.square().mean(1, true) + static_cast<double>(c.epsilon)) * n.norm_weight.to(work);
+  r.pre_activation = at::matmul(of_forward, operand(n.weight, 1).t());
   if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
   if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
   if (c.reads_compensation) r.pre_activation = r.pre_activation + n.rest.to(work);
   r.y = c.gelu ? gelu_of(c, r.pre_activation) : r.pre_activation;
   if (c.swiglu) r.y = at::silu(r.y.narrow(1, 0, c.width)) * r.y.narrow(1, c.width, c.width);
   if (!c.backward) return r;
-  r.d_x = at::matmul(d_y, weight);
+  r.d_x = at::matmul(operand(n.d_y, 1), operand(n.weight, 0));
   if (c.gelu_on_input) {
     auto before = leaf(n.before, work);
     r.d_x = gradients({gelu_of(c, before)}, {before}, {r.d_x})[0];

@@ -104,6 +104,23 @@ Outcome linear_both_gradients(Context& context) {
   return supported<FVLM_OP_LINEAR>(context, all);
 }
 
+// Sizes as fp8 products of devices take them, and others.
+Outcome linear_fp8(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.bias = false},
+                              {.rows = 300, .width = 384, .inner = 96, .bias = false, .accumulate = true},
+                              {.rows = 33, .width = 48, .inner = 208, .bias = false, .frozen = true},
+                              {.rows = 129, .width = 2064, .inner = 1040, .bias = false},
+                              {.rows = 70, .width = 80, .inner = 4112, .backward = false},
+                              {.rows = 5, .width = 21, .inner = 43, .residual = true},
+                              {.rows = 130, .width = 64, .inner = 128, .bias = false, .magnitude = 3e4},
+                              {.rows = 130, .width = 64, .inner = 128, .bias = false, .magnitude = 3e-6},
+                              {.rows = 1, .width = 64, .inner = 48, .bias = false},
+                              {.rows = 0}};
+  for (KernelCase& one : all) one.fp8 = true;
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
 Outcome swiglu_output(Context& context) {
   const std::vector<KernelCase> all{{.output = true},
                                     {.rows = 33, .width = 20, .output = true},
@@ -160,6 +177,8 @@ std::vector<Check> kernel_option_checks() {
        "linear_float*,linear_bfloat16,linear_residual,linear_accumulates"},
       {"linear_both_gradients", "d_x along with d_weight, where supports() says so", linear_both_gradients,
        "linear_float*,linear_bfloat16,linear_strided_weight"},
+      {"linear_fp8", "operands rounded to e4m3, where supports() says so", linear_fp8,
+       "linear_float*,linear_bfloat16,linear_accumulates"},
       {"swiglu_output", "y along with the gradients, where supports() says so", swiglu_output,
        "swiglu_float*,swiglu_bfloat16"}};
 }

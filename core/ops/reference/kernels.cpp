@@ -12,6 +12,7 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/where.h>
 
 namespace fvlm::ops::reference {
 namespace {
@@ -21,7 +22,7 @@ using at::Tensor;
 constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                    FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
                                    FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT;
+                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -33,7 +34,10 @@ constexpr OwnOption own_options[] = {
     {FVLM_WITH_OUTPUT, FVLM_OP_SWIGLU, 0},
     {FVLM_STRIDED_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_NORM | FVLM_WITH_SWIGLU},
     {FVLM_BOTH_GRADIENTS, FVLM_OP_LINEAR,
-     FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL}};
+     FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL},
+    {FVLM_WITH_FP8, FVLM_OP_LINEAR,
+     FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_WITH_COLUMN_SUMS |
+         FVLM_COMPENSATED | FVLM_BOTH_GRADIENTS}};
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -96,6 +100,18 @@ Tensor gelu_gradient(const Tensor& d_y, const Tensor& x, uint32_t options) {
   if (!(options & FVLM_QUICK_GELU)) return at::gelu_backward(d_y, x, approximation(options));
   const Tensor sigmoid = at::sigmoid(x * quick_gelu_factor);
   return (x * quick_gelu_factor * (1 - sigmoid)).add_(1).mul_(sigmoid).mul_(d_y);
+}
+
+// x as FVLM_WITH_FP8 rounds it: e4m3 with a power of two as the scale of all numbers along `contracted`.
+Tensor rounded_to_fp8(const Tensor& x, int64_t contracted) {
+  if (x.numel() == 0) return upcast(x);
+  const Tensor exact = upcast(x), largest = exact.abs().amax(contracted, true).clamp_min(0x1p-100);
+  // The exponent of largest / 448, rounded up: 448 is 1.75 * 2^8.
+  const Tensor bits = largest.to(at::kFloat).view(at::kInt);
+  const Tensor exponent = bits.bitwise_right_shift(23) - 8 + (bits.bitwise_and(0x7fffff) > 0x600000);
+  const Tensor scale = exponent.bitwise_left_shift(23).view(at::kFloat);
+  const Tensor rounded = (exact / scale).to(at::kFloat8_e4m3fn).to(exact.scalar_type()) * scale;
+  return at::where(largest.isfinite(), rounded, exact);
 }
 
 // Whether ATen's gelu can write to `out` directly. It leaves a tensor unwritten that is not contiguous (2.11, oneDNN).
@@ -247,8 +263,17 @@ static void extended_linear(const fvlm_kernels_query& query, const fvlm_linear_f
   store(y, sum);
 }
 
+static void fp8_linear(const fvlm_linear_forward& arguments) {
+  const Tensor x = rounded_to_fp8(torch_tensor(arguments.x), 1), weight = torch_tensor(arguments.weight);
+  Tensor sum = product(x, rounded_to_fp8(weight, 1).t(), x.scalar_type());
+  if (arguments.bias) sum += torch_tensor(arguments.bias);
+  if (arguments.residual) sum += torch_tensor(arguments.residual);
+  store(torch_tensor(arguments.y), sum);
+}
+
 void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_linear_forward& arguments) {
   if (query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) return extended_linear(query, arguments);
+  if (query.options & FVLM_WITH_FP8) return fp8_linear(arguments);
   const Tensor x = torch_tensor(arguments.x), weight = torch_tensor(arguments.weight).t();
   const Tensor bias = torch_tensor(arguments.bias);
   Tensor y = torch_tensor(arguments.y);
@@ -295,7 +320,10 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
 void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const fvlm_linear_input_gradient& arguments) {
   const Tensor d_y = torch_tensor(arguments.d_y), weight = torch_tensor(arguments.weight);
   Tensor d_x = torch_tensor(arguments.d_x);
-  if (!arguments.pre_activation) {
+  if (query.options & FVLM_WITH_FP8) {
+    const Tensor rounded = rounded_to_fp8(d_y, 1);
+    store(d_x, product(rounded, rounded_to_fp8(weight, 0), rounded.scalar_type()));
+  } else if (!arguments.pre_activation) {
     store_product(d_x, d_y, weight);
   } else if (gelu_can_write_to(d_x) && !(query.options & FVLM_QUICK_GELU)) {
     at::mm_out(d_x, d_y, weight);

@@ -58,6 +58,8 @@ enum {
   FVLM_BOTH_GRADIENTS = 1u << 13, /* linear, with backward, without bias, residual and gelu: linear_weight_gradient also
                                      gives d_x, for which d_y is read once */
   FVLM_WITH_OUTPUT = 1u << 14,    /* swiglu: backward also gives y, which was not kept */
+  FVLM_WITH_FP8 = 1u << 15,       /* linear: the operands of its products are rounded to e4m3; not together with gelu,
+                                     norm, swiglu, column sums, compensation and both gradients */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -168,7 +170,13 @@ typedef struct fvlm_layerscale_backward {
  * together with gelu, rest is added too, and the rounding error of y goes to y_rest.
  *
  * With FVLM_WITH_NORM, x * rsqrt(mean(x^2) + epsilon) * norm_weight stands in place of x; whether that is rounded is
- * the plugin's choice. */
+ * the plugin's choice.
+ *
+ * With FVLM_WITH_FP8, x and weight are rounded to e4m3 (8 bits, at most 448, to nearest, ties to even) before they are
+ * multiplied, each row with a scale of its own: the least power of two by which the row's largest magnitude is at most
+ * 448, of magnitudes of 2^-100 at least. So nothing saturates, and what was rounded is a number of 16 bits again. A row
+ * that is not finite gives results that are not. The input gradient rounds d_y by its rows and the weight by its
+ * columns; the weight gradient rounds nothing. Sums are of float32, or of the device's own products of e4m3. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
