@@ -25,6 +25,9 @@ class CublasLt {
   cublasLtHandle_t handle_ = nullptr;
 };
 
+// e4m3 has no code in the ABI, whose tensors never hold it.
+inline constexpr fvlm_dtype e4m3{FVLM_FLOAT, 8, 1};
+
 // c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be stored transposed.
 struct GemmShape {
   fvlm_dtype dtype{}, result{}; // of a and b; of c
@@ -62,7 +65,10 @@ struct GemmDescriptor {
  private:
   static void layout(cublasLtMatrixLayoutOpaque_t& made, fvlm_dtype dtype, std::int64_t rows, std::int64_t columns,
                      std::int64_t ld) {
-    const cudaDataType type = dtype == sdk::bfloat16 ? CUDA_R_16BF : dtype == sdk::float16 ? CUDA_R_16F : CUDA_R_32F;
+    const cudaDataType type = dtype.bits == 8          ? CUDA_R_8F_E4M3
+                              : dtype == sdk::bfloat16 ? CUDA_R_16BF
+                              : dtype == sdk::float16  ? CUDA_R_16F
+                                                       : CUDA_R_32F;
     check_cublas(cublasLtMatrixLayoutInit(&made, type, static_cast<std::uint64_t>(rows),
                                           static_cast<std::uint64_t>(columns), std::max(ld, rows)),
                  "cublasLtMatrixLayoutInit");

@@ -8,7 +8,9 @@
 #include "gemm_weight_gradient.h"
 #include "linear_choices.h"
 #include "linear_extended.h"
+#include "linear_fp8.h"
 #include "linear_operands.h"
+#include "linear_support.h"
 #include "timing.h"
 #include "timing_operands.h"
 
@@ -21,11 +23,6 @@ using namespace fvlm::sdk;
 using std::int64_t;
 using Plan = LinearPlan;
 
-// Options that this plugin knows; queries with others are refused.
-constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                                        FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | gelu_forms;
-
 class KernelsCublasLt : public Kernels {
  public:
   explicit KernelsCublasLt(const fvlm_instance_config& config)
@@ -36,33 +33,12 @@ class KernelsCublasLt : public Kernels {
     return fits(query);
   }
 
-  // Also checked by every call.
-  static Support fits(const Query& query) {
-    if (!is_one_of<float, BFloat16, Half>(query.dtype))
-      return refuse("dtype %s is not supported", name_of(query.dtype));
-    if (has_backward(query) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
-    if ((query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
-      return refuse("GELU together with a residual is not supported");
-    if ((query.options & gelu_forms) == gelu_forms) return refuse("quick_gelu and gelu_tanh are mutually exclusive");
-    if (keeps_compensation(query) && (query.dtype == float32 || !has_residual(query)))
-      return refuse("compensation is supported for 16-bit dtypes with a residual only");
-    if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
-        std::max({query.rows, query.width, query.inner}) > INT32_MAX)
-      return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
-                    static_cast<long long>(query.inner), static_cast<long long>(query.width));
-    if (Support no = fits_both_gradients(query); no.score == 0) return no;
-    if (is_extended(query)) return fits_extended(query, has_fused_gemms(query.device));
-    return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
-  }
-
   void requirements(const Query& query, Requirements& requirements) const {
     require(fits(query));
     Workspace workspace;
     (void)allocate(workspace, query);
     requirements.forward_workspace = requirements.backward_workspace = workspace.used();
-    if (has_plan(query) && query.rows > 0)
+    if (has_plan(query) && !is_fp8(query) && query.rows > 0)
       requirements.prepare_workspace = workspace.used() + static_cast<std::size_t>(TimingOperands(query).bytes());
   }
 
@@ -76,7 +52,7 @@ class KernelsCublasLt : public Kernels {
     Plan plan = heuristic_plan(query, scratch.products.size());
     // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
     if (TimingOperands operands(query);
-        !deterministic && !streams_weight(query) &&
+        !deterministic && !is_fp8(query) && !streams_weight(query) &&
         !choices_.apply(library_, call, query, scratch.products.size(), plan) && !(call.flags & FVLM_CAPTURING) &&
         operands.rows > 0 && call.workspace_size >= workspace.used() + static_cast<std::size_t>(operands.bytes())) {
       operands.memory = workspace.take<char>(operands.bytes()).data();
@@ -99,6 +75,7 @@ class KernelsCublasLt : public Kernels {
     Matrix residual{};
     if (has_residual(query)) residual = matrix_of(a.residual, query.dtype, query.rows, query.width, "residual");
     if (query.rows == 0) return;
+    if (is_fp8(query)) return fp8_forward(fp8_call(call, query), x, weight, y, bias, residual);
     if (keeps_compensation(query)) {
       const auto rows = [&](const fvlm_tensor* tensor, const char* name) {
         return rows_of(matrix_of(tensor, query.dtype, query.rows, query.width, name));
@@ -131,6 +108,10 @@ class KernelsCublasLt : public Kernels {
       return;
     }
     const Plan& plan = backward_plan_of(call, query);
+    if (is_fp8(query)) {
+      if (a.pre_activation) throw Failure(FVLM_ERROR_UNSUPPORTED, "fp8 together with a gelu is not supported");
+      return fp8_input_gradient(fp8_call(call, query), d_y, weight, d_x);
+    }
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
     input_gradient(call, query, plan, {d_y, weight, pre_activation, d_x}, sums_of(query, scratch, d_bias, accumulate),
@@ -165,7 +146,21 @@ class KernelsCublasLt : public Kernels {
   struct Scratch {
     Span<char> products; // workspace of cuBLASLt or of a custom weight gradient, or partial sums of a fused product
     GradientSums sums;
+    Fp8Scratch fp8;
   };
+
+  Fp8Call fp8_call(const fvlm_call& call, const Query& query) const {
+    Workspace workspace(call);
+    const Scratch scratch = allocate(workspace, query);
+    return {library_,
+            call,
+            on(call),
+            query,
+            plan_of(call, query),
+            scratch.fp8,
+            scratch.products.data(),
+            scratch.products.size()};
+  }
 
   const Plan& plan_of(const fvlm_call& call, const Query& query) const {
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
@@ -196,6 +191,7 @@ class KernelsCublasLt : public Kernels {
     Plan plan;
     if (has_bias(query)) plan.forward = Matmul(library_, forward_shape(query, query.rows, true), cublas_bytes);
     plan.adds_bias = plan.forward.exists();
+    if (is_fp8(query)) plan_fp8(library_, query, cublas_bytes, plan);
     if (!plan.adds_bias)
       plan.forward = require_algorithm(Matmul(library_, forward_shape(query, query.rows, false), cublas_bytes));
     plan.forward_is_skinny = may_be_skinny(skinny_forward_shape(query));
@@ -484,6 +480,7 @@ class KernelsCublasLt : public Kernels {
     if (query.options & FVLM_WITH_COLUMN_SUMS) summed_columns = std::max(summed_columns, query.inner);
     if (has_backward(query) && summed_columns > 0 && query.rows > 0)
       scratch.sums.allocate(workspace, summed_columns, 1, multiprocessors_);
+    if (is_fp8(query)) scratch.fp8 = allocate_fp8(workspace, query);
     return scratch;
   }
 

@@ -29,6 +29,9 @@ inline bool keeps_compensation(const fvlm_kernels_query& query) {
 inline bool gives_both_gradients(const fvlm_kernels_query& query) {
   return query.options & FVLM_BOTH_GRADIENTS;
 }
+inline bool is_fp8(const fvlm_kernels_query& query) {
+  return query.options & FVLM_WITH_FP8;
+}
 // With what only the kernel for few rows does along with a product.
 inline bool is_extended(const fvlm_kernels_query& query) {
   return query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU);

@@ -25,6 +25,7 @@ struct Description : GemmDescriptor {
     if (const int64_t row = std::max(operands.addend.row_stride, s.columns); operands.addend.data)
       check_cublas(cublasLtMatrixLayoutSetAttribute(&addend, CUBLASLT_MATRIX_LAYOUT_LD, &row, sizeof row),
                    "cublasLtMatrixLayoutSetAttribute");
+    if (s.dtype == e4m3) set_scales(operands);
     using Gelu = MatmulShape::Gelu;
     const bool keeps = s.has_pre_activation || s.gelu == Gelu::derivative;
     const std::uint32_t gelu = s.gelu == Gelu::none         ? 0
@@ -37,6 +38,17 @@ struct Description : GemmDescriptor {
     if (!keeps) return;
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.pre_activation.data);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::max(operands.pre_activation.row_stride, s.columns));
+  }
+
+ private:
+  // Sums of a few products at a time have 14 bits until they are added in float32, and all of them with fast
+  // accumulation, which is up to 1.3 times as fast on an H100: e4m3 itself has 4 bits.
+  void set_scales(const MatmulOperands& operands) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.b_scales);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.a_scales);
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
   }
 };
 
@@ -70,6 +82,7 @@ MatmulOperands contiguous_operands(const MatmulShape& s) {
   operands.b.row_stride = s.b_transposed ? s.inner : s.columns;
   operands.c.row_stride = s.columns;
   if (s.adds_bias) operands.bias = reinterpret_cast<void*>(max_alignment); // has to be non-NULL
+  operands.a_scales = operands.b_scales = reinterpret_cast<const float*>(max_alignment);
   if (s.gelu != MatmulShape::Gelu::none) operands.pre_activation = {reinterpret_cast<void*>(max_alignment), s.columns};
   return operands;
 }

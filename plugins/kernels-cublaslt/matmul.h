@@ -21,6 +21,8 @@ struct MatmulOperands {
   bool accumulate = false; // c += a b
   Matrix addend{};         // c = addend + a b; may be c itself
   Matrix pre_activation{}; // as c
+  // Of e4m3: what each row of a and each column of b is multiplied by.
+  const float *a_scales = nullptr, *b_scales = nullptr;
 };
 
 struct MatmulAlgorithm {
@@ -43,6 +45,8 @@ class Matmul {
 
   // Whether cuBLASLt has an algorithm for operands of any alignment.
   bool exists() const { return exists_; }
+  // Whether it has one for contiguous operands at aligned addresses.
+  bool exists_aligned() const { return !candidates_.empty(); }
   // Whether it has a fast one for operands of such an alignment.
   bool takes(const MatmulOperands& operands) const;
 

@@ -1,0 +1,75 @@
+#include "linear_fp8.h"
+
+#include "linear_operands.h"
+
+namespace fvlm::plugins {
+
+using namespace fvlm::sdk;
+
+namespace {
+
+constexpr int64_t unit = 16; // of columns and inner features: cuBLASLt's products of 8 bits
+
+MatmulShape forward_product(const fvlm_kernels_query& q) {
+  return {{e4m3, q.dtype, q.rows, q.width, q.inner, false, true}, has_bias(q)};
+}
+// Hopper multiplies rows by rows: the weight is transposed where it is rounded.
+MatmulShape input_product(const fvlm_kernels_query& q) {
+  return {{e4m3, q.dtype, q.rows, q.inner, q.width, false, true}};
+}
+
+Matmul require_product(const CublasLt& library, const MatmulShape& shape, std::size_t workspace) {
+  Matmul product(library, shape, workspace);
+  if (!product.exists_aligned()) throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for e4m3");
+  return product;
+}
+
+void run(const Fp8Call& on, const Matmul& product, MatmulOperands operands, int64_t inner) {
+  operands.a = {on.scratch.rows.values, inner}, operands.a_scales = on.scratch.rows.scales;
+  operands.b = {on.scratch.weight.values, inner}, operands.b_scales = on.scratch.weight.scales;
+  product.run(on.library, on.call, operands, {static_cast<char*>(on.workspace), on.workspace_size});
+}
+
+} // namespace
+
+Support fits_fp8(const fvlm_kernels_query& query, bool is_hopper) {
+  constexpr std::uint32_t allowed =
+      FVLM_WITH_FP8 | FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | FVLM_STRIDED_WEIGHT;
+  if (query.options & ~allowed) return refuse("fp8 together with options %#x is not supported", query.options);
+  if (!is_hopper) return refuse("fp8 with a scale for each row needs a GPU of compute capability 9.0");
+  if (query.dtype != bfloat16)
+    return refuse("fp8 in place of %s is not supported: expected bfloat16", name_of(query.dtype));
+  if (query.width % unit != 0 || query.inner % unit != 0)
+    return refuse("fp8 from %lld to %lld features is not supported: expected multiples of 16",
+                  static_cast<long long>(query.inner), static_cast<long long>(query.width));
+  return accept(200, "cuBLASLt %zu, e4m3", cublasLtGetVersion());
+}
+
+Fp8Scratch allocate_fp8(Workspace& workspace, const fvlm_kernels_query& query) {
+  const int64_t widest = has_backward(query) ? std::max(query.width, query.inner) : query.inner;
+  return {{workspace.take<std::uint8_t>(query.rows * widest).data(), workspace.take<float>(query.rows).data()},
+          {workspace.take<std::uint8_t>(query.width * query.inner).data(),
+           workspace.take<float>(std::max(query.width, query.inner)).data()}};
+}
+
+void plan_fp8(const CublasLt& library, const fvlm_kernels_query& query, std::size_t workspace, LinearPlan& plan) {
+  plan.fp8_forward = require_product(library, forward_product(query), workspace);
+  if (has_backward(query)) plan.fp8_input = require_product(library, input_product(query), workspace);
+}
+
+void fp8_forward(const Fp8Call& on, const Matrix& x, const Matrix& weight, const Matrix& y, void* bias,
+                 const Matrix& residual) {
+  const fvlm_kernels_query& q = on.query;
+  round_rows_to_fp8(on.device, shape_of(q.dtype, q.rows, q.inner, {x}), rows_of(x), on.scratch.rows);
+  round_rows_to_fp8(on.device, shape_of(q.dtype, q.width, q.inner, {weight}), rows_of(weight), on.scratch.weight);
+  run(on, on.plan.fp8_forward, {{}, {}, y, bias, false, residual}, q.inner);
+}
+
+void fp8_input_gradient(const Fp8Call& on, const Matrix& d_y, const Matrix& weight, const Matrix& d_x) {
+  const fvlm_kernels_query& q = on.query;
+  round_rows_to_fp8(on.device, shape_of(q.dtype, q.rows, q.width, {d_y}), rows_of(d_y), on.scratch.rows);
+  round_columns_to_fp8(on.device, shape_of(q.dtype, q.width, q.inner, {weight}), rows_of(weight), on.scratch.weight);
+  run(on, on.plan.fp8_input, {{}, {}, d_x}, q.width);
+}
+
+} // namespace fvlm::plugins
