@@ -12,7 +12,8 @@ namespace fvlm::budget {
 
 RankBudget rank_budget(const plan::Plan& plan, const StageBudget& budget, int64_t ranks) {
   const auto amount = [&](Item item) { return budget.step.amounts[static_cast<size_t>(item)]; };
-  const bool half_weights = plan.precision == plan::Precision::bf16 || plan.precision == plan::Precision::fp16;
+  const bool half_weights = plan.precision == plan::Precision::bf16 || plan.precision == plan::Precision::fp8 ||
+                            plan.precision == plan::Precision::fp16;
   const int64_t gradients = amount(Item::gradients);
   const int64_t elements = gradients / (plan.gradients == plan::Gradients::bf16 ? 2 : 4);
   const int64_t weights = elements * (half_weights ? 2 : 4);

@@ -76,6 +76,7 @@ struct OperationsOptions {
   at::ScalarType dtype = at::kFloat;          // of activations and parameters
   at::ScalarType gradient_dtype = at::kFloat; // of parameters' gradients: dtype or float32
   bool deterministic = false;
+  bool fp8 = false; // linears of weights that allow it are computed with FVLM_WITH_FP8
   BackendPreference attention, loss, kernels, quantizer;
   std::map<std::string, BackendPreference> operations; // "rmsnorm" -> its own preference, which replaces `kernels`
   ContextGroup context;                                // the ranks that share a sequence
@@ -89,9 +90,9 @@ class Operations {
 
   // Here and below `into` is the memory for the result; undefined: new memory.
 
-  // x weight^T + bias. A quantized weight is multiplied by its scheme's quantizer, and what the adapters of a weight
-  // add is added, here and in the two below. In a pass that shares the weight's gradient with another one, x should lie
-  // in pass.input().
+  // x weight^T + bias, with OperationsOptions::fp8 by the first of these two alone. A quantized weight is multiplied by
+  // its scheme's quantizer, and what the adapters of a weight add is added, here and in the two below. In a pass that
+  // shares the weight's gradient with another one, x should lie in pass.input().
   Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {},
                const SharedGradientPass& pass = {});
   struct Layer {
@@ -204,6 +205,9 @@ class Operations {
   }
   bool observes_linears() const { return observe_linear_ != nullptr; }
 
+  // Whether a plugin did without OperationsOptions::fp8, so that linears were computed in the other precision.
+  bool did_without_fp8() const { return did_without_fp8_; }
+
   // Excludes a plugin that refused a call although it had claimed to support the problem: the next preference replaces
   // it for this problem. A tape that was begun with it has to be discarded. False: the call was not made here. [setup]
   bool drop(const UnsupportedCall& refused);
@@ -254,6 +258,10 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   static KernelKey key_of(const fvlm_kernels_query& query);
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
+  // The operation that computes y and d_x in place of `plain`, which computes d_weight.
+  const Linear& fp8_or_plain(const Linear& plain, const Weight& weight);
+  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Compensation* compensation,
+               bool allows_fp8);
   const Linear* extended_linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, double epsilon);
   fvlm_paged_attention_query paged_query(int64_t rows, int64_t heads_q, const PagedKeys& keys,
                                          const AttentionShape& shape) const;
@@ -282,8 +290,8 @@ class Operations {
                                 Compensation* compensation);
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
-  void push_shared_weight_gradient(Tape& tape, const Linear& op, const Value& x, const Weight& weight,
-                                   const Weight& bias, const Value& y,
+  void push_shared_weight_gradient(Tape& tape, const Linear& op, const Linear& plain, const Value& x,
+                                   const Weight& weight, const Weight& bias, const Value& y,
                                    const std::shared_ptr<SharedWeightGradient>& shared, size_t pass);
   struct FoldedStack;
   std::vector<Layer> fold_scale(Tape& tape, std::span<const LayerWithScale> layers, const FoldedStack& stack);
@@ -300,6 +308,7 @@ class Operations {
   std::map<LossKey, Chosen<Loss>> losses_;
   std::map<QuantizerKey, Chosen<Quantizer>> quantizers_;
   std::function<void(const Weight&, const at::Tensor&)> observe_linear_;
+  bool did_without_fp8_ = false;
   std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
   std::map<int64_t, at::Tensor> ones_;               // by length
   // By plugin, table, and the variant of a kind that has some.

@@ -1,9 +1,11 @@
 // Linears: with a residual, with a shared weight gradient, GELU's MLP, padded columns, folded LayerScale.
+#include "base/log.h"
 #include "ops/dry_run.h"
 #include "ops/operations.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -117,11 +119,12 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
                          const SharedGradientPass& pass) {
   if (!weight.is_plain()) return linear(tape, x, {weight, bias}, {});
   const auto shared = tape.records(x, weight, bias) ? pass.gradient_of(weight, x.data.size(0)) : nullptr;
-  if (!shared) return linear(tape, x, {weight, bias}, {});
-  const Linear& op = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
+  if (!shared) return linear(tape, x, {weight, bias}, {}, nullptr, weight.allows_fp8());
+  const Linear& plain = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
+  const Linear& op = fp8_or_plain(plain, weight);
   Value y(op.forward(x.data, weight.value(), bias.value()).y, true);
   join_side_stream_after_backward(tape);
-  push_shared_weight_gradient(tape, op, x, weight, bias, y, shared, pass.index());
+  push_shared_weight_gradient(tape, op, plain, x, weight, bias, y, shared, pass.index());
   return y;
 }
 
@@ -142,8 +145,30 @@ at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x,
   return sum;
 }
 
+// A device's plugin may do without fp8, and the reference would be slower there than the plugin in 16 bits. On a CPU
+// fp8 is there to be tried out, by whoever computes it.
+const Linear& Operations::fp8_or_plain(const Linear& plain, const Weight& weight) {
+  if (!options_.fp8 || !weight.allows_fp8()) return plain;
+  fvlm_kernels_query query = plain.query();
+  query.options = (query.options & ~uint32_t{FVLM_WITH_COLUMN_SUMS}) | FVLM_WITH_FP8;
+  if (real_device(options_.device).is_cpu()) return kernel<Linear>(query);
+  if (const Linear* in_fp8 = extended(plain, query)) return *in_fp8;
+  did_without_fp8_ = true;
+  const std::string& reason = kernels_.at(key_of(query)).refused.begin()->second;
+  if (const auto line = fmt::format("'{}' computes no linears in fp8 here ({}); falling back to bf16",
+                                    plain.backend().plugin(), reason);
+      registry_.is_first_occurrence(line))
+    log_warning("{}", line);
+  return plain;
+}
+
 Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                          Compensation* compensation) {
+  return linear(tape, x, layer, residual, compensation, false);
+}
+
+Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
+                         Compensation* compensation, bool allows_fp8) {
   const auto& [weight, bias] = layer;
   if (observe_linear_) observe_linear_(weight, x.data);
   if (!weight.is_plain()) {
@@ -152,16 +177,17 @@ Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const V
   }
   const bool records = tape.records(x, weight, bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_WITH_RESIDUAL, residual.defined());
-  const Linear& op = linear_for(x.data, layer, options, gradient_type(layer));
+  const Linear& plain = linear_for(x.data, layer, options, gradient_type(layer));
+  const Linear& op = allows_fp8 ? fp8_or_plain(plain, weight) : plain;
   Value y(compensated_linear(op, x.data, layer, residual.data, compensation), records);
   if (!records) return y;
   join_side_stream_after_backward(tape);
   if (bias.requires_grad()) y.gradient->request_bias_gradient(bias);
-  tape.push([this, &op, input = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient, layer,
-             residual = residual.gradient, out = y.gradient] {
+  tape.push([this, &op, &plain, input = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient,
+             layer, residual = residual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    weight_gradient(op, d_y, input.get(), layer.weight, out->has_bias_gradient() ? Weight() : layer.bias);
+    weight_gradient(plain, d_y, input.get(), layer.weight, out->has_bias_gradient() ? Weight() : layer.bias);
     if (in) in->add(op.input_gradient(d_y, layer.weight.value()));
     if (residual) residual->add(d_y);
   });
@@ -169,10 +195,10 @@ Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const V
 }
 
 // The weight's gradient is computed in the backward step of pass 0, which is the last of the two.
-void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const Value& x, const Weight& weight,
-                                             const Weight& bias, const Value& y,
+void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const Linear& plain, const Value& x,
+                                             const Weight& weight, const Weight& bias, const Value& y,
                                              const std::shared_ptr<SharedWeightGradient>& shared, size_t pass) {
-  auto query = op.query();
+  auto query = plain.query();
   query.rows = shared->rows();
   const Linear& op_of_both = kernel<Linear>(query);
   shared->set_input(pass, x.data);

@@ -25,6 +25,7 @@ struct Parameter {
   // The matrix in which a frozen weight and its neighbours lie, with room for their adapters: see JoinedWeight. `value`
   // is then a view with strided rows. Undefined: none, or one that another model writes its adapters to.
   at::Tensor joined;
+  bool allows_fp8 = false;          // its products may be computed in fp8, where OperationsOptions::fp8 is set
   bool in_base = false;             // a frozen weight below adapters, which checkpoints leave out
   bool has_gradient = false;        // a gradient was written in this step, so that the next write has to accumulate
   bool on_side_stream = false;      // that write was enqueued on the side stream
@@ -57,6 +58,7 @@ class Weight {
   bool is_quantized() const { return !packed_.empty(); }
   bool is_adapted() const; // in any part
   bool is_plain() const { return !is_quantized() && !is_adapted(); }
+  bool allows_fp8() const { return parts_.front()->allows_fp8; }
   at::Tensor joined() const; // of all parts that lie in it; else undefined
   bool is_strided() const { return value_.dim() == 2 && value_.size(0) > 1 && value_.stride(0) != value_.size(1); }
   const std::vector<at::Tensor>& packed() const { return packed_; } // of a quantized weight, whose value() is a shape

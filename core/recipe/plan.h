@@ -353,7 +353,7 @@ struct Stage {
   SampleSize largest_sample(int64_t rows_per_frame) const;
 };
 
-enum class Precision { bf16, fp16, tf32, fp32 };
+enum class Precision { bf16, fp16, tf32, fp32, fp8 };
 
 // Preferred backends for one kind of kernel, best first: names, with "auto" (best score) or "measure" (fastest) only
 // last.

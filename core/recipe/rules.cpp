@@ -62,6 +62,7 @@ class Rules {
     check_best_by();
     check_adapters();
     check_gradients();
+    check_fp8();
     check_positions();
     check_quantization_is_used();
     check_timed_kernels();
@@ -302,8 +303,19 @@ class Rules {
 
   void check_gradients() {
     if (plan_.gradients == Gradients::fp32 || !reader_.is_valid("precision")) return;
-    if (plan_.precision != Precision::bf16)
+    if (plan_.precision != Precision::bf16 && plan_.precision != Precision::fp8)
       reader_.report_at("gradients", "bf16 gradients need precision = \"bf16\"", "remove `gradients`");
+  }
+
+  // Both change what the decoder's linears multiply.
+  void check_fp8() {
+    if (plan_.precision != Precision::fp8 || !reader_.is_valid("precision")) return;
+    const auto refuse = [this](const std::string& what, const std::string& advice) {
+      reader_.report_at("precision", "\"fp8\" " + what, advice);
+    };
+    if (plan_.quantization) refuse("together with quantization-aware training is not supported", "use \"bf16\"");
+    if (plan_.model.adapters)
+      refuse("has no effect on weights with adapters, which are multiplied in bf16", "use \"bf16\"");
   }
 
   void check_best_by() {

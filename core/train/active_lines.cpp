@@ -63,7 +63,7 @@ std::string algorithm(const SelectionReport& report) {
   return report.reason().empty() ? name : fmt::format("{}: {}", name, report.reason());
 }
 
-std::string precision_text(const plan::Plan& plan, at::Device device, const std::vector<SelectionReport>& operations) {
+std::string precision_text(const plan::Plan& plan, at::Device device, const ActiveParts& parts) {
   std::string text;
   switch (plan.precision) {
   case plan::Precision::fp32:
@@ -72,11 +72,15 @@ std::string precision_text(const plan::Plan& plan, at::Device device, const std:
   case plan::Precision::bf16:
     text = "bf16, master weights in fp32";
     break;
+  case plan::Precision::fp8:
+    text = parts.did_without_fp8 ? "bf16, master weights in fp32 (\"fp8\" is the recipe's, and a plugin does without)"
+                                 : "bf16, linears of the decoder's inner layers in fp8, master weights in fp32";
+    break;
   case plan::Precision::fp16:
     text = "fp16, master weights in fp32, dynamic loss scale";
     break;
   case plan::Precision::tf32:
-    if (product_precision(plan.precision, device, operations) == plan::Precision::tf32)
+    if (product_precision(plan.precision, device, parts.operations) == plan::Precision::tf32)
       text = "fp32, linear layers multiplied in TF32";
     else if (device.is_cpu())
       text = "fp32 (\"tf32\" is the recipe's, and a CPU has none)";
@@ -157,7 +161,7 @@ std::vector<std::string> active_lines(const plan::Plan& plan, const plan::Stage&
   add("Using kernel backends", backends(of_kind(parts.operations, kernels_prefix), operation));
   add("Using loss backend", backends(of_kind(parts.operations, "loss"), why));
   add("Using optimizer backend", backends(of_kind(parts.optimizers, "optimizer"), algorithm));
-  add("Using precision", precision_text(plan, device, parts.operations));
+  add("Using precision", precision_text(plan, device, parts));
   add("Using packer backend", packing_text(parts.packer, parts.packing));
   add("Using activation checkpointing", checkpointing_text(stage.activation_checkpointing));
   return lines;

@@ -29,7 +29,9 @@ struct ActiveParts {
   const std::vector<SelectionReport>&operations, &optimizers;
   const SelectionReport& packer;
   PackingStatistics packing;
+  bool did_without_fp8 = false; // a plugin did, as a warning says
 };
+
 // "Using attention backend: attention-cpu (online softmax by tiles)", ... Plugins that were preferred by name and
 // refused are named with the reason; of the others the log for debugging tells.
 std::vector<std::string> active_lines(const plan::Plan& plan, const plan::Stage& stage, at::Device device,

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "train/stage_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -134,9 +135,7 @@ void Optimization::share_gradients(const Sharing& sharing) {
 }
 
 void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device) {
-  const at::ScalarType type = plan.precision == plan::Precision::bf16   ? at::kBFloat16
-                              : plan.precision == plan::Precision::fp16 ? at::kHalf
-                                                                        : at::kFloat;
+  const at::ScalarType type = type_of(plan.precision);
   const fvlm_optimizer_segment one{0, 1, 1, 0};
   fvlm_optimizer_query query{};
   query.struct_size = sizeof query;

@@ -1,6 +1,7 @@
 #include "train/stage_model.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/peak.h"
 #include "device/probe.h"
 #include "model/loading.h"
@@ -15,7 +16,7 @@
 namespace fvlm::train {
 
 at::ScalarType type_of(plan::Precision precision) {
-  if (precision == plan::Precision::bf16) return at::kBFloat16;
+  if (precision == plan::Precision::bf16 || precision == plan::Precision::fp8) return at::kBFloat16;
   if (precision == plan::Precision::fp16) return at::kHalf;
   return at::kFloat;
 }
@@ -37,6 +38,7 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   options.dtype = type_of(plan.precision);
   options.gradient_dtype = gradient_type(plan);
   options.deterministic = plan.deterministic;
+  options.fp8 = plan.precision == plan::Precision::fp8;
   options.attention = BackendPreference::of(plan.kernels["attention"]);
   options.loss = BackendPreference::of(plan.kernels["loss"]);
   options.quantizer = BackendPreference::of(plan.kernels["quantizer"]);
@@ -92,6 +94,19 @@ void require_sharded_gradients(const plan::Stage& stage, at::Device device, cons
            "give each rank a GPU of its own, or train with --zero 1");
 }
 
+// Rounding costs what products of small matrices gain: a hint, since what is computed is right at any size.
+void warn_of_small_decoder(const model::Model& model, Registry& registry) {
+  constexpr int64_t enough = 1'000'000'000;
+  int64_t count = 0;
+  for (const ops::Parameter& parameter : model.parameters().all())
+    if (parameter.name.starts_with("decoder.")) count += parameter.value.numel();
+  const auto line =
+      fmt::format("precision = \"fp8\" is for decoders of a billion parameters and more: with {} million, "
+                  "\"bf16\" is likely as fast, and more accurate",
+                  count / 1'000'000);
+  if (count < enough && registry.is_first_occurrence(line)) log_warning("{}", line);
+}
+
 } // namespace
 
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
@@ -107,6 +122,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   made.model->speed = plan.speed;
   made.model->set_recompute(model::Recompute::from_plan(stage.activation_checkpointing.vision),
                             model::Recompute::from_plan(stage.activation_checkpointing.decoder));
+  if (plan.precision == plan::Precision::fp8) warn_of_small_decoder(*made.model, registry);
   if (stage.uses(plan::ObjectiveTerm::Reference::live))
     made.frozen.models.reference = make_frozen(plan, device, begin, &made.model->parameters());
   for (size_t term = 0; term < stage.objective.size(); ++term) {

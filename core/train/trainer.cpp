@@ -390,7 +390,8 @@ void Trainer::report_active(const PendingStep& first) {
   PackingStatistics packing = first.packing;
   if (first.all_rows > 0)
     packing.padding_share = 1 - static_cast<double>(first.used_rows) / static_cast<double>(first.all_rows);
-  const ActiveParts parts{operations, model_.optimization->choices(), data_.packer(), packing};
+  const ActiveParts parts{operations, model_.optimization->choices(), data_.packer(), packing,
+                          operations_->did_without_fp8()};
   for (const std::string& line : active_lines(context_.plan, stage_, context_.device, parts))
     if (context_.registry.is_first_occurrence(line)) log_info("{}", line);
   const plan::Mix& mix = stage_.data;

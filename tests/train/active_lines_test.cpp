@@ -20,13 +20,14 @@ SelectionReport chosen(const std::string& subject, const std::string& plugin, co
 
 struct ActiveLines : testing::Test {
   std::vector<std::string> lines(at::Device device) const {
-    return active_lines(plan, stage, device, {operations, optimizers, packer, packing});
+    return active_lines(plan, stage, device, {operations, optimizers, packer, packing, did_without_fp8});
   }
   plan::Plan plan;
   plan::Stage stage;
   std::vector<SelectionReport> operations, optimizers;
   SelectionReport packer = chosen("packer", "packer-bestfit");
   PackingStatistics packing;
+  bool did_without_fp8 = false;
 };
 
 TEST_F(ActiveLines, NameTf32OnlyWhereProductsUseIt) {
@@ -41,6 +42,13 @@ TEST_F(ActiveLines, NameTf32OnlyWhereProductsUseIt) {
   EXPECT_EQ(product_precision(plan.precision, gpu, operations), plan::Precision::fp32);
   EXPECT_THAT(lines(gpu), Contains(HasSubstr("multiplies in fp32; kernels = { linear = \"reference\" }")));
   EXPECT_EQ(product_precision(plan::Precision::bf16, gpu, operations), plan::Precision::bf16);
+}
+
+TEST_F(ActiveLines, NameFp8OnlyWhereProductsUseIt) {
+  plan.precision = plan::Precision::fp8;
+  EXPECT_THAT(lines(at::Device(at::kCUDA, 0)), Contains(HasSubstr("linears of the decoder's inner layers in fp8")));
+  did_without_fp8 = true;
+  EXPECT_THAT(lines(at::Device(at::kCUDA, 0)), Contains(StartsWith("Using precision: bf16, master weights in fp32 (")));
 }
 
 TEST_F(ActiveLines, NameEachPluginOnceWithPreferencesAndRefusals) {

@@ -66,6 +66,14 @@ TEST_F(Precision, GradientsInBf16FollowFp32) {
   EXPECT_NE(losses("bf16"), losses("bf16", "bf16")) << "they are kept in fp32";
 }
 
+// With inner layers, which alone multiply in fp8.
+TEST_F(Precision, Fp8FollowsFp32) {
+  change_recipe("width = 16, layers = 2, heads = 2, mlp = 32", "width = 64, layers = 4, heads = 2, mlp = 128");
+  change_recipe("lr = 1e-2", "lr = 3e-3");
+  expect_follows("fp8", 0.03);
+  EXPECT_NE(losses("fp8"), losses("bf16")) << "it computes in bf16";
+}
+
 TEST_F(Precision, Fp16FollowsFp32) {
   expect_follows("fp16", 3e-3);
 }

@@ -15,10 +15,11 @@ namespace {
 
 plan::Precision precision_named(const std::string& name) {
   if (name == "bf16") return plan::Precision::bf16;
+  if (name == "fp8") return plan::Precision::fp8;
   if (name == "fp16") return plan::Precision::fp16;
   if (name == "tf32") return plan::Precision::tf32;
   if (name == "fp32") return plan::Precision::fp32;
-  throw Error(ErrorKind::usage, fmt::format("--precision: expected bf16, fp16, tf32 or fp32, got '{}'", name));
+  throw Error(ErrorKind::usage, fmt::format("--precision: expected bf16, fp8, fp16, tf32 or fp32, got '{}'", name));
 }
 
 // The switches of a recipe's `speed` that --without can turn off.
@@ -50,7 +51,7 @@ void switch_off(const std::string& name, plan::Speed& speed) {
 Options& with_training_options(Options& options) {
   return with_plugin_options(options)
       .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
-      .value("precision", "P", "bf16 (default), fp16, tf32 or fp32")
+      .value("precision", "P", "bf16 (default), fp8, fp16, tf32 or fp32")
       .flag("bf16-moments", "store the optimizer's moments in bf16 instead of float32")
       .flag("bf16-gradients", "store gradients in bf16 instead of float32")
       .flag("deterministic", "use kernels with bitwise reproducible results")

@@ -184,6 +184,8 @@ Ref<Plan> recipe_schema() {
           .field("precision", &Plan::precision,
                  choice<Precision>(
                      {{"bf16", Precision::bf16, "bfloat16, with fp32 master weights"},
+                      {"fp8", Precision::fp8,
+                       "bf16, but linears of the decoder's inner layers multiply in e4m3 (docs/fp8.md)"},
                       {"fp16", Precision::fp16, "float16, with fp32 master weights and a dynamic loss scale"},
                       {"tf32", Precision::tf32,
                        "float32; matrix products outside of plugins use TF32 where the device has it"},

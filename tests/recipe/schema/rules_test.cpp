@@ -232,6 +232,15 @@ TEST(Rules, GradientsAreBf16OnlyIfAllThatComputesThemIs) {
       IsEmpty());
 }
 
+TEST(Rules, Fp8IsForWeightsThatTrainAsTheyAre) {
+  EXPECT_THAT(of_stage({}, {key("precision", 4, "fp8")}), IsEmpty());
+  EXPECT_THAT(of_stage({}, {key("precision", 4, "fp8"), key("gradients", 5, "bf16")}), IsEmpty());
+  EXPECT_THAT(
+      of_stage({key("quantization_aware", 16, true)}, {key("precision", 4, "fp8"), key("quantization", 5, "int8")}),
+      ElementsAre("r.lua:4: precision: \"fp8\" together with quantization-aware training is not supported\n  "
+                  "use \"bf16\""));
+}
+
 TEST(Rules, BestCheckpointUsesAnExistingSet) {
   auto set = table(17, "evaluation", {key("data", 17, table(17, "mix", {}, {value(17, "v.tar")}))}, {},
                    {value(17, "heldout")});
