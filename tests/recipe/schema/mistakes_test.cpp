@@ -216,8 +216,9 @@ TEST(Mistakes, OutOfRange) {
 TEST(Mistakes, OneOfSeveralWords) {
   EXPECT_THAT(
       mistakes_of(small_recipe({small_stage()}, {key("precision", 4, "bf1")})),
-      ElementsAre("r.lua:4: precision: expected \"bf16\", \"fp16\", \"tf32\" or \"fp32\", got the string \"bf1\"\n"
-                  "  did you mean \"bf16\"?"));
+      ElementsAre(
+          "r.lua:4: precision: expected \"bf16\", \"fp8\", \"fp16\", \"tf32\" or \"fp32\", got the string \"bf1\"\n"
+          "  did you mean \"bf16\"?"));
 }
 
 TEST(Mistakes, MissingKeysAreReportedAtTheTable) {
