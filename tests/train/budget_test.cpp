@@ -219,6 +219,11 @@ TEST_F(Budget, Bfloat16MatchesMeasured) {
   expect_true("align", narrowest, Kernels::plugins);
 }
 
+TEST_F(Budget, Fp8MatchesMeasured) {
+  const auto fp8 = [](plan::Plan& plan, plan::Stage&) { plan.precision = plan::Precision::fp8; };
+  for (const Kernels kernels : {Kernels::reference, Kernels::plugins}) expect_true("align", fp8, kernels);
+}
+
 TEST_F(Budget, QuickstartMatchesMeasured) {
   recipe::Request request;
   request.file = FVLM_QUICKSTART;

@@ -221,6 +221,8 @@ TEST_F(LoraRun, SaysWhatDoesNotFit) {
   EXPECT_THAT(refused("fvlm.lora { rank = 2, parts = { 'connector' } }"), testing::HasSubstr("no part 'connector'"));
   EXPECT_THAT(refused("fvlm.lora { rank = 2, modules_to_save = { 'q_proj' } }"), testing::HasSubstr("is a linear"));
   EXPECT_THAT(refused("{ fvlm.lora { rank = 2 }, fvlm.lora { rank = 4 } }"), testing::HasSubstr("has two adapters"));
+  describe_adapters(adapters);
+  EXPECT_THAT(mistake([&] { resolved({"precision=fp8"}); }), testing::HasSubstr("no effect on weights with adapters"));
 
   describe_adapters(adapters);
   run("lora", {}, {.max_steps = 4});

@@ -203,7 +203,7 @@ class Profile {
       arguments.insert(arguments.end(), {"--lora", fmt::format("{}", lora_rank)});
     else if (const auto& freeze = job.plan.stages.front().freeze; !freeze.empty())
       arguments.insert(arguments.end(), {"--freeze", join(freeze, ",")});
-    if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
+    if (train::type_of(request_.precision) == at::kBFloat16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
     Peer peer(request_.peer, arguments);
     PeerSide& side = row.peer.emplace();
     side.first_loss = peer.run(1).loss;

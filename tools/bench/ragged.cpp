@@ -74,7 +74,7 @@ class Stream {
                                        "--first",  first_pack(row).string(),
                                        "--device", request_.device,
                                        "--rate",   fmt::format("{}", request_.rate)};
-    if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
+    if (train::type_of(request_.precision) == at::kBFloat16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
     Peer peer(request_.peer, arguments);
     side.first_loss = number_in(peer, peer.ask(0), "loss");
     require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, "the first pack");
