@@ -11,7 +11,8 @@ namespace fvlm::plugins {
 using Candidate = std::function<bool(int repeat)>;
 
 // Seconds per candidate, infinite for those that cannot do the work. Candidates are interleaved, so that disturbances
-// affect all of them, and the best round of each counts; one that is far behind after the first is not timed again. Synchronizes with the stream. [setup]
+// affect all of them, and the best round of each counts; one that is far behind after the first is not timed again.
+// Synchronizes with the stream. [setup]
 std::vector<double> time_interleaved(cudaStream_t stream, const std::vector<Candidate>& candidates);
 
 // The first candidate within 1 % of the fastest, so that noise rarely decides.

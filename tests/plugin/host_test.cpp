@@ -126,7 +126,7 @@ TEST(HostTable, IsOnePerNameAndComplete) {
   const fvlm_host* host = host_for("sample");
   EXPECT_EQ(host, host_for("sample"));
   EXPECT_NE(host, host_for("other"));
-  EXPECT_EQ(host->struct_size, sizeof(fvlm_host));
+  EXPECT_EQ(host->struct_size, sizeof(fvlm_caching_host));
   EXPECT_EQ(host->abi_major, uint32_t{FVLM_ABI_MAJOR});
   EXPECT_GT(std::strlen(host->engine_version), 0u);
   EXPECT_EQ(host->parallel_threads(host), parallel_threads());
