@@ -193,7 +193,8 @@ void PassBuilder::keep_part(BuiltPass& built) const {
   objective::PassInputs& in = built.inputs;
   built.all_rows /= context_.ranks;
   const model::ContextPart part = model::keep_part(in.pack, context_, [&](int64_t labels) {
-    return classes_.compared(std::max<int64_t>(labels, 1), max_.labels, built.all_rows);
+    const int64_t most = std::min(max_.labels, built.all_rows);
+    return classes_.compared(std::max<int64_t>(labels, 1), most, most);
   });
   built.used_rows = part.used_rows;
   const at::Tensor kept = at::tensor(part.labels, at::kLong);
