@@ -15,12 +15,18 @@ namespace {
 constexpr std::array<int64_t, 3> length_classes{144, 512, 2048};
 constexpr int64_t min_length_ratio = 3;
 
-constexpr int64_t label_classes = 4; // up to the number of rows
+constexpr int64_t label_classes = 4;   // up to the number of rows
+constexpr int64_t few_row_classes = 4; // where the decoder is the smaller part of the work
 
 } // namespace
 
 PackClasses::PackClasses(const model::Capacity& max, bool on_gpu, double decoder_share)
-    : max_(max), on_gpu_(on_gpu), row_classes_(on_gpu && decoder_share < 0.5 ? 4 : classes_of(on_gpu)) {}
+    : max_(max), on_gpu_(on_gpu), row_classes_(on_gpu && decoder_share < 0.5 ? few_row_classes : classes_of(on_gpu)) {}
+
+PackSize PackClasses::most_on_gpu(const PackSize& used, const PackSize& capacity) {
+  return {model::size_class(used.frames, capacity.frames, classes_of(true)),
+          model::size_class(used.rows, capacity.rows, few_row_classes)};
+}
 
 double PackClasses::decoder_share(const model::Model& model, const model::Capacity& max, int64_t tokens_per_frame) {
   if (max.frames == 0) return 1;

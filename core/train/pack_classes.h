@@ -2,6 +2,7 @@
 // so there they are few and depend on each other: classes are fine only where padding costs a part of the step that
 // counts.
 #pragma once
+#include "data/stream/composer.h"
 #include "model/pack.h"
 
 #include <cstdint>
@@ -17,6 +18,9 @@ class PackClasses {
   // `max`: the most that a pack of the stage holds. `decoder_share`: of the floating-point operations of such a pack,
   // those of the decoder.
   PackClasses(const model::Capacity& max, bool on_gpu, double decoder_share);
+  // What packs of at most `used`, in a stage whose packs hold at most `capacity`, are padded to on a GPU, for any
+  // share.
+  static PackSize most_on_gpu(const PackSize& used, const PackSize& capacity);
   // Of this model's packs, which have frames of so many tokens.
   static double decoder_share(const model::Model& model, const model::Capacity& max, int64_t tokens_per_frame);
 

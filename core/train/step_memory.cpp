@@ -248,8 +248,14 @@ budget::StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stag
                                  Registry& registry, budget::Device device, int64_t ranks) {
   budget::StageBudget budget;
   budget.stage = stage.name;
-  budget.pack = budget::largest_pack(stage, visual_rows(plan.model).per_frame, budget.assumptions);
-  const PackSize size{budget.pack.frames, budget.pack.rows};
+  const int64_t rows_per_frame = visual_rows(plan.model).per_frame;
+  budget.pack = budget::largest_pack(stage, rows_per_frame, budget.assumptions);
+  PackSize size{budget.pack.frames, budget.pack.rows};
+  if (device == budget::Device::cuda) {
+    std::vector<std::string> known; // assumptions
+    const budget::PackCapacity capacity = budget::capacity_of(stage, rows_per_frame, known);
+    size = PackClasses::most_on_gpu(size, {capacity.frames, capacity.rows});
+  }
   const int64_t most_samples = stage.packing.segments.value_or(0);
   {
     StepMemory memory(plan, stage, description, registry, device);

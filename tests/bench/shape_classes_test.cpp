@@ -189,6 +189,21 @@ TEST(PackClasses, FollowTheLongestSequenceOfAPack) {
   EXPECT_EQ(length_of(train::PackClasses(max, false, 0.5), 100), 4096);
 }
 
+// Memory is planned for these where a step is smaller than a pack may be.
+TEST(PackClasses, OfSmallPacksAreThoseThatArePlanned) {
+  const PackSize capacity{512, 8192};
+  const Capacity max{.frames = 512, .rows = 8192, .sequences = 513, .labels = 8192, .longest_sequence = 1088};
+  for (const double decoder_share : {0.2, 0.8})
+    for (int64_t frames = 1; frames <= capacity.frames; frames += 7) {
+      const train::PackClasses classes(max, true, decoder_share);
+      const int64_t rows = 16 * frames;
+      const Capacity padded = classes.of({.frames = frames, .rows = rows, .sequences = 9, .encoder_frames = frames});
+      const PackSize planned = train::PackClasses::most_on_gpu({frames, rows}, capacity);
+      EXPECT_LE(padded.frames, planned.frames) << frames;
+      EXPECT_LE(padded.rows, planned.rows) << frames;
+    }
+}
+
 TEST(PackClasses, LongSegmentsAreNotShort) {
   const auto longest_of = [](int64_t longest, int64_t sequences) {
     return plugins::has_short_segments(
