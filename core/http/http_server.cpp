@@ -1,13 +1,13 @@
 #include "http/http_server.h"
 
 #include "base/error.h"
+#include "http/client_watch.h"
 #include "http/pending_response.h"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -32,7 +32,6 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
-using namespace asio::experimental::awaitable_operators;
 
 using RequestParser = http::request_parser<http::string_body>;
 constexpr auto outcome = asio::as_tuple(asio::use_awaitable); // errors are returned instead of thrown
@@ -105,6 +104,7 @@ struct HttpServer::State {
     error_code ignored;
     // Without this, the first token would wait for the client's acknowledgement of the headers, 40 ms.
     stream.socket().set_option(tcp::no_delay(true), ignored);
+    stream.socket().non_blocking(true, ignored);
     beast::flat_buffer buffer;
     buffer.reserve(16 << 10); // it reads as much at a time: 512 bytes unless it is told
     bool open = connections <= limits.connections;
@@ -157,22 +157,8 @@ struct HttpServer::State {
     co_return sent&& keep_alive;
   }
 
-  // Waits until the handler adds to its response. Returns false where the client has closed its connection.
-  asio::awaitable<bool> wait(beast::tcp_stream& stream, PendingResponse& response, bool& watches) {
-    if (!watches) {
-      co_await response.changed();
-      co_return true;
-    }
-    const auto first = co_await (response.changed() || stream.socket().async_wait(tcp::socket::wait_read, outcome));
-    if (first.index() == 0) co_return true;
-    error_code error;
-    const size_t waiting = stream.socket().available(error);
-    watches = false; // more bytes are the next request
-    co_return !error && waiting > 0;
-  }
-
   asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, unsigned version, bool keep_alive) {
-    bool watches = true;
+    const ClientWatch watch(stream.socket(), response.shared_from_this());
     stream.expires_never();
     // An answer that the handler gave at once is sent even if the client has closed its sending direction.
     co_await asio::post(io, asio::use_awaitable);
@@ -180,8 +166,10 @@ struct HttpServer::State {
     patience.async_wait([pending = response.shared_from_this()](error_code error) {
       if (!error) pending->give_up();
     });
-    while (!response.head_)
-      if (!co_await wait(stream, response, watches)) co_return false;
+    while (!response.head_) {
+      if (response.client_has_left_) co_return false;
+      co_await response.changed();
+    }
     patience.cancel();
     const PendingResponse::Head head = std::move(*response.head_);
     if (!head.in_pieces) co_return co_await send_whole(stream, head, version, keep_alive);
@@ -196,28 +184,30 @@ struct HttpServer::State {
     if (auto [error, bytes] = co_await http::async_write_header(stream, serializer, outcome); error) co_return false;
     for (;;) {
       while (response.pieces_.empty() && !response.ended_) {
-        stream.expires_never();
-        if (!co_await wait(stream, response, watches)) co_return false;
+        if (response.client_has_left_) co_return false;
+        co_await response.changed();
       }
       std::string text;
       for (std::string& piece : response.pieces_) text += piece;
       response.pieces_.clear();
-      stream.expires_after(limits.idle);
-      if (!text.empty() && !co_await send_piece(stream, text, chunked)) co_return false;
-      if (!response.ended_ || !response.pieces_.empty()) continue;
-      if (!chunked) co_return false;
-      auto [error, bytes] = co_await asio::async_write(stream, http::make_chunk_last(), outcome);
-      co_return !error;
+      if (!text.empty() && chunked) text = fmt::format("{:x}\r\n{}\r\n", text.size(), text);
+      const bool ends = response.ended_;
+      if (ends && chunked) text += "0\r\n\r\n";
+      if (!co_await send_piece(stream, text)) co_return false;
+      if (ends) co_return chunked;
     }
   }
 
-  static asio::awaitable<bool> send_piece(beast::tcp_stream& stream, const std::string& text, bool chunked) {
-    if (chunked) {
-      auto [error, bytes] = co_await asio::async_write(stream, http::make_chunk(asio::buffer(text)), outcome);
-      co_return !error;
-    }
-    auto [error, bytes] = co_await asio::async_write(stream, asio::buffer(text), outcome);
-    co_return !error;
+  // Nearly always the system takes all of it at once, which costs a fraction of an operation that could wait.
+  asio::awaitable<bool> send_piece(beast::tcp_stream& stream, const std::string& text) {
+    error_code error;
+    const size_t sent = stream.socket().write_some(asio::buffer(text), error);
+    if (!error && sent == text.size()) co_return true;
+    if (error && error != asio::error::would_block) co_return false;
+    stream.expires_after(limits.idle);
+    const auto [failed, bytes] = co_await asio::async_write(stream, asio::buffer(text) + (error ? 0 : sent), outcome);
+    stream.expires_never();
+    co_return !failed;
   }
 
   asio::awaitable<bool> send_whole(beast::tcp_stream& stream, const PendingResponse::Head& head, unsigned version,

@@ -92,6 +92,11 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
         Head{503, "text/plain", "the answer did not begin in time; try again later\n", false, {{"Retry-After", "10"}}};
     changed_.cancel();
   }
+  // Ends the wait for what the handler adds.
+  void client_left() {
+    client_has_left_ = true;
+    changed_.cancel();
+  }
   bool finished() const { return finished_; }
   boost::asio::awaitable<void> changed() {
     changed_.expires_at(boost::asio::steady_timer::time_point::max());
@@ -99,7 +104,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   }
   std::optional<Head> head_;
   std::deque<std::string> pieces_;
-  bool ended_ = false;
+  bool ended_ = false, client_has_left_ = false;
 
   // The handler's end. When the last copy is dropped without an answer, that is the answer.
   class Handle final : public HttpResponse {
