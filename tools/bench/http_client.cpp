@@ -20,8 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The text and the counts of a stream of events.
-void read_events(const std::string& body, LoadResult& result) {
+void take_events(const std::string& body, LoadResult& result) {
   bool is_complete = false;
   for (size_t at = 0; at < body.size();) {
     const size_t end = std::min(body.find("\n\n", at), body.size());
@@ -48,6 +47,16 @@ void read_events(const std::string& body, LoadResult& result) {
 
 } // namespace
 
+void read_events(LoadResult& result) {
+  if (!result.problem.empty()) return;
+  const std::string events = std::exchange(result.text, "");
+  try {
+    take_events(events, result);
+  } catch (const Json::exception& error) {
+    result.problem = fmt::format("events of another form: {}", error.what());
+  }
+}
+
 http::request<http::string_body> HttpClient::request(http::verb verb, const std::string& path,
                                                      const std::string& body) const {
   http::request<http::string_body> request{verb, path, 11};
@@ -71,6 +80,14 @@ asio::awaitable<bool> HttpClient::connect() {
 }
 
 asio::awaitable<LoadResult> HttpClient::ask(const std::string& body, std::chrono::steady_clock::time_point start) {
+  LoadResult result = co_await ask_unread(body, start);
+  read_events(result);
+  if (!result.problem.empty()) stream_.close();
+  co_return result;
+}
+
+asio::awaitable<LoadResult> HttpClient::ask_unread(const std::string& body,
+                                                   std::chrono::steady_clock::time_point start) {
   LoadResult result = co_await try_to_ask(body, start);
   if (!result.problem.empty()) stream_.close(); // it may be in the middle of something
   co_return result;
@@ -105,14 +122,10 @@ asio::awaitable<LoadResult> HttpClient::try_to_ask(const std::string& body,
   }
   result.done = seconds_since(start);
   if (result.first == 0) result.first = result.done;
-  const auto response = parser.release();
+  auto response = parser.release();
   if (response.result_int() != 200)
     co_return failed(fmt::format("status {}: {}", response.result_int(), response.body().substr(0, 300)));
-  try {
-    read_events(response.body(), result);
-  } catch (const Json::exception& error) {
-    result.problem = fmt::format("events of another form: {}", error.what());
-  }
+  result.text = std::move(response.body());
   if (!response.keep_alive()) stream_.close();
   co_return result;
 }

@@ -19,6 +19,9 @@ namespace fvlm::bench {
 
 inline constexpr auto outcome = boost::asio::as_tuple(boost::asio::use_awaitable); // errors are returned
 
+// Replaces the events of an answer that was streamed by their text and counts.
+void read_events(LoadResult& result);
+
 class HttpClient {
  public:
   HttpClient(boost::asio::io_context& io, const HttpAddress& address) : stream_(io), address_(address) {}
@@ -26,6 +29,8 @@ class HttpClient {
   // Asks for the answer to a streamed request, over a connection that earlier calls opened where there is one. Times
   // are seconds since `start`.
   boost::asio::awaitable<LoadResult> ask(const std::string& body, std::chrono::steady_clock::time_point start);
+  // The same with events as its text, for read_events().
+  boost::asio::awaitable<LoadResult> ask_unread(const std::string& body, std::chrono::steady_clock::time_point start);
   // A request as bytes of the caller's. Returns the answer's status, or 0 where there is none.
   boost::asio::awaitable<int> send_raw(const std::string& bytes);
 

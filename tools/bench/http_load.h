@@ -34,10 +34,10 @@ struct RequestTimes {
   uint64_t seed = 0;
 };
 
-// Sends each of the bodies to /v1/chat/completions. Returns their results in the same order. Throws Interrupted where
-// Ctrl-C was pressed.
+// Sends each of the bodies to /v1/chat/completions. Returns their results in the same order. `clients_cpu`, if not
+// null, receives the processor time of all clients. Throws Interrupted where Ctrl-C was pressed.
 std::vector<LoadResult> run_load(const HttpAddress& address, const std::vector<std::string>& bodies,
-                                 const RequestTimes& arrivals, const Progress& progress);
+                                 const RequestTimes& arrivals, const Progress& progress, double* clients_cpu = nullptr);
 
 // Sends one request whose answer is streamed, and waits for it.
 LoadResult ask_once(const HttpAddress& address, const std::string& body);

@@ -220,8 +220,10 @@ void measure_serving(const HttpAddress& address, const ServingLoad& load, bool h
     (void)run_load(address, bodies_of(load.prompts, first_of_warm_up(measurement), count), arrivals, progress);
     const std::vector<std::string> bodies = bodies_of(load.prompts, first_question(measurement), count);
     const ServingTimes before = has_times ? times_of(address) : ServingTimes();
-    ServingReport::Row row = row_of(run_load(address, bodies, arrivals, progress));
+    double clients_cpu = 0;
+    ServingReport::Row row = row_of(run_load(address, bodies, arrivals, progress, &clients_cpu));
     if (has_times) row.times = since(before, times_of(address));
+    if (has_times) row.times["clients cpu seconds"] = clients_cpu;
     return row;
   };
   double fastest = 0; // answered requests a second

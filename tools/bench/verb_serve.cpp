@@ -135,7 +135,7 @@ std::string in_milliseconds(const bench::ServingReport::Quantiles& seconds) {
 void print_times(const bench::ServingReport& report) {
   if (!report.offline) return;
   TextTable table({"load", "steps", "that read", "waits", "encodes", "reads", "its device", "decodes", "its device",
-                   "server cpu", "prompts cpu", "model cpu", "delivery cpu"});
+                   "server cpu", "prompts cpu", "model cpu", "delivery cpu", "clients cpu"});
   const auto add = [&](const std::string& load, const bench::ServingTimes& times, int64_t tokens) {
     const auto value = [&](const char* name) {
       const auto found = times.find(name);
@@ -144,7 +144,7 @@ void print_times(const bench::ServingReport& report) {
     std::vector<std::string> cells{load};
     for (const char* name : {"steps", "reading steps"}) cells.push_back(fmt::format("{:.0f}", value(name)));
     for (const char* name : {"waiting", "encoding", "reading", "reading_device", "decoding", "decoding_device",
-                             "server cpu", "prompts cpu", "model cpu", "delivery cpu"})
+                             "server cpu", "prompts cpu", "model cpu", "delivery cpu", "clients cpu"})
       cells.push_back(fmt::format("{:.2f}", 1e6 * value((std::string(name) + " seconds").c_str()) /
                                                 static_cast<double>(std::max<int64_t>(1, tokens))));
     table.row(std::move(cells));
