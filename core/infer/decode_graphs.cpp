@@ -1,5 +1,7 @@
 #include "infer/decode_graphs.h"
 
+#include "infer/captured.h"
+
 #include <tuple>
 
 namespace fvlm::infer {
@@ -8,14 +10,6 @@ namespace {
 // Passes that read more rows of prompts keep the device busy while the host launches their kernels.
 constexpr int64_t max_captured_rows = 2048;
 
-// A captured pass may leave its result only in memory that was there before: that of the first, eager one.
-void keep(at::Tensor& kept, const at::Tensor& result) {
-  if (kept.defined())
-    kept.copy_(result);
-  else
-    kept = result;
-}
-
 // The first of the largest logits of each row. On a CPU argmax() compares one element after another, max() vectors.
 at::Tensor likeliest_tokens(const at::Tensor& logits) {
   return logits.is_cpu() ? std::get<1>(logits.max(1)) : logits.argmax(1);
@@ -23,21 +17,31 @@ at::Tensor likeliest_tokens(const at::Tensor& logits) {
 
 } // namespace
 
+void DeviceTokens::put_into(model::StagedRows& staged) const {
+  if (!tokens.defined()) return;
+  if (rows.defined())
+    staged.tokens.index_copy_(0, rows, tokens.to(staged.tokens.scalar_type()));
+  else
+    staged.tokens.narrow(0, 0, tokens.size(0)).copy_(tokens);
+}
+
 const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
-                                              const at::Tensor& tokens) {
+                                              const DeviceTokens& tokens) {
   auto& graph = graphs_[{model::StagedRows::Sizes::of(rows), wants_logits}];
   if (graph)
     graph->rows.restage(rows);
   else
     graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device));
-  if (tokens.defined()) graph->rows.tokens.narrow(0, 0, tokens.size(0)).copy_(tokens);
+  tokens.put_into(graph->rows);
   graph->cache.run([this, &graph = *graph, &pages, wants_logits] { compute(graph, pages, wants_logits); });
   return graph->output;
 }
 
-DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages) {
+DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages,
+                                               const DeviceTokens& tokens) {
   if (!device::runtime() || rows.size() > max_captured_rows) {
-    const model::StagedRows staged(rows, ops_.options().device);
+    model::StagedRows staged(rows, ops_.options().device);
+    tokens.put_into(staged);
     const at::Tensor x = embed(staged);
     if (!rows.outputs.empty()) return outputs_of(x, staged, pages);
     model_.decoder().forward(ops_, x, pages, staged);
@@ -49,6 +53,7 @@ DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, cons
     graph->rows.restage(rows);
   else
     graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device, sizes));
+  tokens.put_into(graph->rows);
   keep(graph->x, embed(graph->rows));
   graph->cache.run([this, &graph = *graph, &pages] {
     const Output output = outputs_of(graph.x, graph.rows, pages);

@@ -12,6 +12,14 @@
 
 namespace fvlm::infer {
 
+// Tokens that only the device has: int64, and the rows of a pass that have them, int64; undefined: the first ones.
+struct DeviceTokens {
+  at::Tensor tokens, rows;
+
+  // In place of those of the rows. Does nothing where there are none.
+  void put_into(model::StagedRows& staged) const;
+};
+
 class DecodeGraphs {
  public:
   // Both outlive it.
@@ -22,13 +30,14 @@ class DecodeGraphs {
     at::Tensor likeliest; // int64 [rows and padding]
   };
   // The output of each row, in memory that the next run overwrites. Without a GPU the pass is computed eagerly, with it
-  // the first of each size. tokens: int64 [rows] on the device, in place of those of `rows`; undefined: none.
+  // the first of each size.
   const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
-                    const at::Tensor& tokens = {});
+                    const DeviceTokens& tokens = {});
   // A pass that also reads rows of prompts. `embed` makes the embeddings of all rows, padding included. Has the logits
   // and likeliest tokens of its outputs; without any, undefined ones. A pass of very many rows is computed eagerly.
   using Embed = std::function<at::Tensor(const model::StagedRows&)>;
-  Output run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages);
+  Output run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages,
+                     const DeviceTokens& tokens = {});
   // To be called before the pages move.
   void clear() { graphs_.clear(), prompt_graphs_.clear(); }
 

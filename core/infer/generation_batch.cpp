@@ -1,5 +1,6 @@
 #include "infer/generation_batch.h"
 
+#include "infer/captured.h"
 #include "infer/ngram.h"
 #include "ops/torch_threads.h"
 
@@ -8,10 +9,10 @@
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 namespace fvlm::infer {
 namespace {
@@ -23,6 +24,11 @@ double now() {
 // Passes of a small model over so many rows, or a multiple, have as much work for threads as those of a model so many
 // times as large over a few.
 constexpr int64_t rows_of_threads = 32;
+
+// Whether they are 0, 1, 2, ...
+bool is_range(const std::vector<int64_t>& numbers) {
+  return numbers.empty() || (numbers.front() == 0 && numbers.back() + 1 == std::ssize(numbers));
+}
 
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
   if (options.prefill_rows > 0) return {options.page_rows, options.prefill_rows};
@@ -102,8 +108,7 @@ at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::Stag
     }
     begin += part.count + std::ssize(part.drafts);
   }
-  if (!places.empty())
-    x.index_copy_(0, at::tensor(places, at::kLong).to(x.device()), at::concat(visual).to(x.scalar_type()));
+  if (!places.empty()) x.index_copy_(0, upload(places, x.device()), at::concat(visual).to(x.scalar_type()));
   return x;
 }
 
@@ -121,10 +126,10 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
   });
 }
 
-DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const at::Tensor& tokens) {
+DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const DeviceTokens& tokens) {
   if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
   const auto embedded = [&](const model::StagedRows& rows) { return embed(pass, rows); };
-  return graphs_.run_prompts(pass.rows, embedded, pages_);
+  return graphs_.run_prompts(pass.rows, embedded, pages_, tokens);
 }
 
 std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const {
@@ -143,7 +148,7 @@ std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const
   if (draws.empty()) return tokens;
   const at::Tensor& logits = last.output.logits;
   const std::vector<int64_t> drawn =
-      Sampler::pick_together(logits.index_select(0, at::tensor(rows, at::kLong).to(logits.device())), draws);
+      Sampler::pick_together(logits.index_select(0, upload(rows, logits.device())), draws);
   for (size_t i = 0; i < rows.size(); ++i) tokens[rows[i]] = drawn[i];
   return tokens;
 }
@@ -199,22 +204,24 @@ void GenerationBatch::propose_drafts() {
     for (auto& [number, tokens] : draft_model_->propose(requests)) scheduler_.draft(number, std::move(tokens));
 }
 
-bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
-  if (!device::runtime() || options_.draft_tokens > 0 || !scheduler_.can_run_ahead()) return false;
-  size_t continued = 0;
-  for (const Scheduler::Part& part : pass.parts) {
-    const auto found = answers_.find(part.number);
-    if (found == answers_.end()) continue;
-    const Answer& answer = found->second;
-    if (!part.is_continued || !answer.sampler.is_argmax() || answer.prompt.top_logprobs || !answer.given.empty() ||
-        std::ssize(answer.answer.tokens) + 1 >= answer.prompt.max_tokens)
-      return false;
-    ++continued;
-  }
-  return continued > 0 && continued == answers_.size();
+bool GenerationBatch::ends_with_next_token(const Answer& answer) {
+  return std::ssize(answer.answer.tokens) + 1 >= answer.prompt.max_tokens;
 }
 
-GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, const at::Tensor& tokens) {
+bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
+  if (!device::runtime() || options_.draft_tokens > 0 || !scheduler_.can_run_ahead()) return false;
+  bool goes_on = false;
+  for (const Scheduler::Part& part : pass.parts) {
+    const auto found = answers_.find(part.number);
+    if (found == answers_.end() || !part.is_continued) continue;
+    const Answer& answer = found->second;
+    if (!answer.sampler.is_argmax() || answer.prompt.top_logprobs || !answer.given.empty()) return false;
+    goes_on = goes_on || !ends_with_next_token(answer);
+  }
+  return goes_on;
+}
+
+GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, const DeviceTokens& tokens) {
   const bool reads_prompts = !only_decodes(pass);
   step_reads_ |= reads_prompts;
   PassInFlight launched{std::move(pass), {}, {}, {}, now(), reads_prompts};
@@ -228,18 +235,36 @@ GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, cons
   return launched;
 }
 
+// Prompts that wait join it, so that the device has no pause.
 GenerationBatch::PassInFlight GenerationBatch::launch_behind(const PassInFlight& last) {
-  std::vector<int64_t> rows; // of the last pass, whose answers go on
-  for (size_t row = 0; row < last.pass.parts.size(); ++row) {
-    if (!answers_.contains(last.pass.parts[row].number)) continue;
-    rows.push_back(static_cast<int64_t>(row));
-    scheduler_.append(last.pass.parts[row].number, Scheduler::unknown_token);
+  std::map<int64_t, int64_t> outputs; // of the last pass: by number of the answers that go on, which one is theirs
+  std::set<int64_t> ending;
+  int64_t output = 0;
+  for (const Scheduler::Part& part : last.pass.parts) {
+    if (!part.is_continued) continue;
+    const int64_t own = output++;
+    const auto found = answers_.find(part.number);
+    if (found == answers_.end()) continue;
+    if (ends_with_next_token(found->second)) {
+      ending.insert(part.number);
+    } else {
+      scheduler_.append(part.number, Scheduler::unknown_token);
+      outputs.emplace(part.number, own);
+    }
+  }
+  Scheduler::Pass pass = scheduler_.next([&](int64_t number) { return !ending.contains(number); });
+  std::vector<int64_t> from, to; // outputs, and the rows that have their tokens
+  int64_t row = 0;
+  for (const Scheduler::Part& part : pass.parts) {
+    if (const auto found = outputs.find(part.number); found != outputs.end())
+      from.push_back(found->second), to.push_back(row);
+    row += part.count;
   }
   const at::Tensor& tokens = last.output.likeliest;
-  const auto count = std::ssize(rows);
-  return launch(scheduler_.next(), count == std::ssize(last.pass.parts)
-                                       ? tokens.narrow(0, 0, count)
-                                       : tokens.index_select(0, at::tensor(rows, at::kLong).to(tokens.device())));
+  const auto selected = [&](const at::Tensor& all) {
+    return is_range(from) ? all.narrow(0, 0, std::ssize(from)) : all.index_select(0, upload(from, all.device()));
+  };
+  return launch(std::move(pass), {selected(tokens), is_range(to) ? at::Tensor() : upload(to, tokens.device())});
 }
 
 void GenerationBatch::take(const PassInFlight& last) {
@@ -262,7 +287,8 @@ void GenerationBatch::take(const PassInFlight& last) {
     bool is_over = false, is_right = true;
     for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
       const int64_t at = first + static_cast<int64_t>(i);
-      const at::Tensor logits = last.output.logits.defined() ? last.output.logits[at] : at::Tensor();
+      const bool reads_logits = !answer.sampler.is_argmax() || answer.prompt.top_logprobs;
+      const at::Tensor logits = reads_logits ? last.output.logits[at] : at::Tensor();
       const auto own = drawn.find(at);
       const GeneratedToken token = pick(answer, logits, last.likeliest.const_data_ptr<int64_t>()[at],
                                         own == drawn.end() ? std::nullopt : std::optional(own->second));

@@ -128,12 +128,14 @@ class GenerationBatch {
   bool run_step();
   void reserve();
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
-  // The outputs of a pass, in the order of its parts. tokens: of its rows, on the device; undefined: those of the pass.
-  DecodeGraphs::Output compute(const Scheduler::Pass& pass, const at::Tensor& tokens);
-  PassInFlight launch(Scheduler::Pass pass, const at::Tensor& tokens = {});
-  // Whether the pass behind this one can be launched before the host knows this one's tokens: every answer continues
-  // with the likeliest one, unless that ends it. Such an answer is computed once more in vain.
+  // The outputs of a pass, in the order of its parts.
+  DecodeGraphs::Output compute(const Scheduler::Pass& pass, const DeviceTokens& tokens);
+  PassInFlight launch(Scheduler::Pass pass, const DeviceTokens& tokens = {});
+  // Whether the pass behind this one can be launched before the host knows this one's tokens: some answer goes on, and
+  // each continues with the likeliest token, unless that ends it. Such an answer is computed once more in vain; one
+  // that has as many tokens as it may have is not.
   bool can_run_ahead(const Scheduler::Pass& pass) const;
+  static bool ends_with_next_token(const Answer& answer);
   PassInFlight launch_behind(const PassInFlight& last);
   // Waits for a pass and appends its tokens to the answers.
   void take(const PassInFlight& last);

@@ -205,7 +205,7 @@ bool Scheduler::can_run_ahead() const {
   int64_t needed = 0;
   for (const Sequence& sequence : running_)
     needed += std::max<int64_t>(0, pages_of(std::ssize(sequence.prompt.rows) + 1) - std::ssize(sequence.pages));
-  return waiting_.empty() && needed <= pool_.available();
+  return needed <= pool_.available();
 }
 
 void Scheduler::append_tentative(int64_t number, int64_t token) {

@@ -75,8 +75,8 @@ class Scheduler {
   void draft(int64_t number, std::vector<int64_t> tokens);
   // The token that the pass continued a sequence with. Further ones, of its drafts that were right, may follow.
   void append(int64_t number, int64_t token);
-  // The next pass may be made before the tokens of the last one are known, if no prompt waits for it and each sequence
-  // has room for its next row. Then unknown_token is appended first; the token itself takes its place.
+  // The next pass may be made before the tokens of the last one are known, if each sequence has room for its next row.
+  // Then unknown_token is appended first; the token itself takes its place.
   bool can_run_ahead() const;
   static constexpr int64_t unknown_token = -2;
   // The same for a token that may turn out to be wrong. A sequence that loses its pages forgets it.

@@ -163,6 +163,33 @@ TEST(GenerationBatch, PromptsJoinWhileOthersAreAnswered) {
   EXPECT_TRUE(batch.take_finished().empty());
 }
 
+TEST(GenerationBatch, PromptsThatJoinAndAnswersThatAreLongEnoughDoNotStopTheDevice) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  auto prompts = mixed_prompts(24, 17);
+  prompts[0].max_tokens = 60;
+  prompts[5].tokens.assign(100, 11); // read in several passes
+  const int64_t end = one_by_one(tiny, {prompts[9]}, {}).at(0).back();
+  const auto expected = one_by_one(tiny, prompts, {end});
+  ASSERT_GT(expected[0].size(), 30U);
+  train::FakeRuntime device;
+  std::vector<int> launched; // passes, at each token of the first answer
+  prompts[0].on_token = [&](const GeneratedToken&) {
+    launched.push_back(device.marks);
+    return true;
+  };
+  GenerationBatch batch(tiny.model, *tiny.operations, {end}, {.reserved_rows = 8192, .prefill_rows = 48});
+  std::vector<GeneratedAnswer> answers;
+  batch.add(prompts[0]);
+  for (size_t next = 1; batch.step() || next < prompts.size();) {
+    if (next < prompts.size()) batch.add(prompts[next++]);
+    for (GeneratedAnswer& answer : batch.take_finished()) answers.push_back(std::move(answer));
+  }
+  std::sort(answers.begin(), answers.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  EXPECT_EQ(tokens_of(answers), expected);
+  for (size_t token = 0; token + 1 < launched.size(); ++token)
+    EXPECT_EQ(launched[token], static_cast<int>(token) + 2) << "the pass behind token " << token << " was launched";
+}
+
 TEST(GenerationBatch, CallbackSeesEveryTokenButTheEndAndMayStop) {
   Tiny tiny(tiny_config(), at::kFloat);
   auto prompts = mixed_prompts(3, 4);
