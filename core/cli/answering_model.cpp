@@ -33,7 +33,7 @@ AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, co
       rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),
       prompts(tokenizer, rows,
               {input.media.preparation(), input.media.image_frames, input.system, input.chat_template,
-               generator.config().vision.patch_size}) {
+               generator.config().vision.patch_size, generator.is_on_gpu()}) {
   tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, folder.string());
   if (rows.max_bytes > 0)
     throw Error(ErrorKind::data,

@@ -35,6 +35,14 @@ bool has_frames(const Sample& sample) {
   return frames_of(sample.frames) > 0;
 }
 
+// Whether those that have frames have one each, of one size.
+bool have_single_frames(std::span<const Sample> samples) {
+  const Sample& shown = *std::find_if(samples.begin(), samples.end(), has_frames);
+  return std::all_of(samples.begin(), samples.end(), [&](const Sample& sample) {
+    return !has_frames(sample) || (frames_of(sample) == 1 && sample.frames.sizes() == shown.frames.sizes());
+  });
+}
+
 int64_t tokens_of_prompt(const Sample& sample) {
   const auto& prompt = sample.texts[0].tokens;
   return std::ssize(prompt) - placeholders_of(prompt);
@@ -89,6 +97,7 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
   ends_ = end_tokens(directory.description());
   calculator_ = Calculator::of_file(directory.description().sole_part(Role::decoder).folder.path / "tokenizer.json");
   model_ = load_model(directory, execution.arena(false));
+  if (is_on_gpu()) frame_graphs_ = std::make_unique<FrameGraphs>(*model_, ops_);
 }
 
 void Generator::use_draft_model(const std::filesystem::path& model, const Execution& execution) {
@@ -124,6 +133,12 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
   if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
   const ops::ModelThreads threads(model_->parameters().element_count());
   const FrameReader reader = model_->frame_reader(shown->frames);
+  if (frame_graphs_ && !attention && !reader.reads_bytes && have_single_frames(samples)) {
+    std::vector<at::Tensor> frames;
+    for (const Sample& sample : samples)
+      if (has_frames(sample)) frames.push_back(sample.frames[0]);
+    return visual_by_sample(frame_graphs_->encode(frames), {samples.begin(), samples.end()}, reader.rows_per_frame);
+  }
   std::vector<Sample> packed(samples.begin(), samples.end());
   for (Sample& sample : packed)
     for (Text& text : sample.texts) text.is_label.assign(text.tokens.size(), false);

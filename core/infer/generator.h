@@ -1,5 +1,6 @@
 // Answers of a model directory: frames are encoded as in use, then a GenerationBatch answers the prompts behind them.
 #pragma once
+#include "infer/frame_graphs.h"
 #include "infer/generation_batch.h"
 #include "model/execution.h"
 #include "model/weights/model_directory.h"
@@ -72,6 +73,7 @@ class Generator {
   std::vector<int64_t> ends_;
   std::unique_ptr<model::Model> model_, draft_model_; // the second may be null
   std::unique_ptr<const Calculator> calculator_;      // null: the tokenizer has no tokens for one
+  std::unique_ptr<FrameGraphs> frame_graphs_;         // null: without a GPU
 };
 
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its

@@ -63,7 +63,7 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
     out.copies = settings_.image_frames;
     keys.resize(static_cast<size_t>(out.copies), keys[0]);
   }
-  out.frames = at::empty({read, 3, size, size}, at::kFloat);
+  out.frames = at::empty({read, 3, size, size}, at::TensorOptions(at::kFloat).pinned_memory(settings_.pinned));
   std::copy(pixels.begin(), pixels.end(), out.frames.data_ptr<float>());
   return out;
 }

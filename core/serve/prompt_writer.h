@@ -15,6 +15,7 @@ struct PromptSettings {
   std::string system;       // the system turn of requests that have none
   std::optional<std::string> chat_template;
   int64_t patch_size = 1; // of the encoder, for attention_of()
+  bool pinned = false;    // frames in memory that a GPU copies from by itself
 };
 
 struct WrittenPrompt {

@@ -101,6 +101,8 @@ class FoveatedConnector : public Connector {
  private:
   VisualTokens encode_autoregressively(Tape& tape, Operations& ops, const Pack& pack,
                                        const EncodeRequest& request) const;
+  // Where no sample has a second frame. The host decides nothing, so that it can be captured.
+  VisualTokens encode_first_frames(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const;
   // Visual tokens of the frames: each row of `queries` attends to its frame.
   Value attend_frames(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
                       AttentionMaps* maps = nullptr) const;
@@ -197,6 +199,9 @@ VisualTokens FoveatedConnector::encode(Tape& tape, Operations& ops, const Pack& 
 VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& ops, const Pack& pack,
                                                         const EncodeRequest& request) const {
   const FoveatedMaps own(pack.maps);
+  const bool has_next = own.videos.max_length > 1 || pack.frame_source.defined();
+  if (!has_next && pack.frames_used == pack.frame_slots && request.outputs == EncodeOutputs::tokens)
+    return encode_first_frames(tape, ops, pack, request);
   const VisualCache cache = encoder_.encode(tape, ops, pack.frames, pack.patches, own.queries, encode_options());
   request.end_phase("vision", nullptr);
   VisualTokens seen = allocate_visual_tokens(ops, pack.frame_slots);
@@ -212,6 +217,23 @@ VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& 
   for (int64_t index = 0; index < own.videos.max_length; ++index)
     decode_frames_autoregressive(ops, cache, sources, videos, index, kv_pages, seen, request.outputs);
   return seen;
+}
+
+VisualTokens FoveatedConnector::encode_first_frames(Tape& tape, Operations& ops, const Pack& pack,
+                                                    const EncodeRequest& request) const {
+  const FoveatedMaps own(pack.maps);
+  const Value queries = projections_.first_query(tape, pack.frame_slots);
+  Value tokens;
+  if (appends_coarse_queries(tape)) {
+    const Value projected = projections_.project_query(tape, ops, queries);
+    const auto both = encoder_.encode_and_attend(tape, ops, pack.frames, projected, own.appended, encode_options());
+    tokens = projections_.to_visual_tokens(tape, ops, both.attended);
+  } else {
+    const VisualCache cache = encoder_.encode(tape, ops, pack.frames, pack.patches, own.queries, encode_options());
+    tokens = attend_frames(tape, ops, queries, cache);
+  }
+  request.end_phase("vision", nullptr);
+  return {tokens, {}, queries, {}, {}};
 }
 
 Value FoveatedConnector::next_queries(Tape& tape, Operations& ops, const Value& tokens, const FoveatedMaps& maps,

@@ -23,8 +23,8 @@ Value Projections::static_query(Tape& tape, int64_t frames) const {
   return ops::broadcast_row(tape, static_, frames);
 }
 
-Value Projections::first_query(Tape& tape) const {
-  return ops::broadcast_row(tape, first_, 1);
+Value Projections::first_query(Tape& tape, int64_t frames) const {
+  return ops::broadcast_row(tape, first_, frames);
 }
 
 Value Projections::query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const {

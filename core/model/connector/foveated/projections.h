@@ -11,7 +11,7 @@ class Projections {
 
   // q_static, the query of every frame in the coarse pass; q_init, that of a first frame in the fine pass.
   Value static_query(Tape& tape, int64_t frames) const;
-  Value first_query(Tape& tape) const;
+  Value first_query(Tape& tape, int64_t frames = 1) const;
 
   // Queries from the decoder's hidden states.
   Value query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const;

@@ -1,0 +1,56 @@
+// Frames that are encoded as graphs, in sizes that are padded: the visual tokens of each frame alone.
+#include "../model/tiny.h"
+#include "../train/fake_runtime.h"
+#include "infer/frame_graphs.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/stack.h>
+
+namespace fvlm::infer {
+
+using namespace model;
+
+namespace {
+
+std::vector<at::Tensor> frames_of_seed(int64_t count, uint64_t seed) {
+  std::vector<at::Tensor> frames;
+  for (int64_t i = 0; i < count; ++i)
+    frames.push_back(ops::random({3, 8, 8}, 100 * seed + static_cast<uint64_t>(i)).to(at::kFloat));
+  return frames;
+}
+
+// As the first frame of a video, whose second one needs the decoder.
+at::Tensor first_of_two(Tiny& tiny, const at::Tensor& frame) {
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const Sample video{at::stack({frame, frame}), {{{1}, {false}}}};
+  return tiny.model.encode(none, *tiny.operations, tiny.pack({video}), "autoregressive").tokens.data.narrow(0, 0, 1);
+}
+
+TEST(FrameGraphs, VisualTokensAreThoseOfEachFrameAsTheFirstOfAVideo) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  train::FakeRuntime device;
+  FrameGraphs graphs(tiny.model, *tiny.operations);
+  for (const int64_t count : {1, 3, 1, 4, 9, 2, 70, 1, 16}) {
+    const auto frames = frames_of_seed(count, static_cast<uint64_t>(count));
+    const at::Tensor tokens = graphs.encode(frames);
+    ASSERT_EQ(tokens.size(0), count);
+    for (const int64_t frame : {int64_t{0}, count - 1}) {
+      const at::Tensor expected = first_of_two(tiny, frames[static_cast<size_t>(frame)]);
+      EXPECT_LT((tokens.narrow(0, frame, 1) - expected).abs().max().item<double>(), 1e-5)
+          << count << " frames, number " << frame;
+    }
+  }
+  EXPECT_EQ(device.recorded, 3) << "of 1, 4 and 16 frames, which came again";
+}
+
+TEST(FrameGraphs, TokensStayWhenOthersAreEncoded) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  train::FakeRuntime device;
+  FrameGraphs graphs(tiny.model, *tiny.operations);
+  const at::Tensor tokens = graphs.encode(frames_of_seed(2, 1)), before = tokens.clone();
+  for (uint64_t seed = 2; seed < 5; ++seed) (void)graphs.encode(frames_of_seed(2, seed));
+  EXPECT_TRUE(tokens.equal(before));
+}
+
+} // namespace
+} // namespace fvlm::infer
