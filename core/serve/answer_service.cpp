@@ -89,7 +89,7 @@ void AnswerService::serve_once() {
   if (running_.empty()) queue_.wait();
   const double awake = now();
   std::vector<Job> jobs = take_prompts();
-  const std::optional<double> joins_at = jobs.empty() ? std::nullopt : std::optional(awake);
+  const bool joins = !jobs.empty();
   begin(std::move(jobs));
   count_times(awake - start, now() - awake);
   cancel_abandoned();
@@ -97,20 +97,28 @@ void AnswerService::serve_once() {
     count_batch(batch_->step() ? 1 : 0);
     for (const infer::GeneratedAnswer& generated : batch_->take_finished()) end(generated);
   }
-  // The device is done with the prompts at the end of the step behind.
-  if (joined_at_ && !joins_at)
-    joining_seconds_ = std::min(now() - *joined_at_, joining_seconds_.value_or(max_patience));
-  joined_at_ = joins_at;
+  learn_joining_time(awake, joins);
   delivery_.send();
 }
 
-// On a GPU, a pass that reads prompts and the encoding of their frames take far longer than a captured pass that only
+// Of a step that began then. Of what varies, times that others delayed count for less: graphs are captured, other
+// processes run.
+void AnswerService::learn_joining_time(double begin, bool joins) {
+  const auto learn = [](double& known, double seen) { known += (seen < known ? 0.3 : 0.03) * (seen - known); };
+  if (joined_at_ && !joins) // the device is done with the prompts at the end of this step
+    learn(joining_seconds_, std::clamp(now() - *joined_at_ - 2 * continuing_seconds_, 0.0, max_patience));
+  else if (!joined_at_ && !joins)
+    learn(continuing_seconds_, std::min(now() - begin, max_patience));
+  joined_at_ = joins ? std::optional(begin) : std::nullopt;
+}
+
+// On a GPU, a pass that reads prompts and the encoding of their frames take longer than a captured pass that only
 // continues answers, and not much longer for many prompts than for one. So prompts wait for others until they have
 // waited as long, all together, as their joining holds up all answers. On a CPU each prompt takes its own time, in
 // which no answer grows.
 std::vector<AnswerService::Job> AnswerService::take_prompts() {
   if (!generator_.is_on_gpu()) return queue_.take(1, {});
-  const double held_up = static_cast<double>(running_.size()) * joining_seconds_.value_or(0);
+  const double held_up = static_cast<double>(running_.size()) * joining_seconds_;
   return queue_.take(64, {held_up, max_patience});
 }
 

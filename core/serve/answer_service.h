@@ -56,6 +56,7 @@ class AnswerService {
   using Job = PromptQueue::Job;
   void work();
   void serve_once();
+  void learn_joining_time(double begin, bool joins);
   std::vector<Job> take_prompts();
   void begin(std::vector<Job> jobs);
   std::vector<infer::Prompt> encode(const std::vector<Job>& jobs);
@@ -73,7 +74,8 @@ class AnswerService {
   std::optional<infer::GenerationBatch> batch_;
   std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch
   std::optional<double> joined_at_;                           // when prompts did in the step before
-  std::optional<double> joining_seconds_;                     // the least time in which prompts joined
+  double joining_seconds_ = 0;    // for which prompts that join hold up the others, besides the steps themselves
+  double continuing_seconds_ = 0; // of a step that only continues answers
   std::atomic<bool> stops_ = false;
 
   mutable std::mutex lock_; // of the counts
