@@ -7,8 +7,9 @@
 namespace fvlm::infer {
 namespace {
 
-// Passes that read more rows of prompts keep the device busy while the host launches their kernels.
-constexpr int64_t max_captured_rows = 2048;
+// 2,048 rows of prompts, the most beside which answers are continued, and those. Passes of more rows keep the device
+// busy while the host launches their kernels.
+constexpr int64_t max_captured_rows = 2560;
 
 // The first of the largest logits of each row. On a CPU argmax() compares one element after another, max() vectors.
 at::Tensor likeliest_tokens(const at::Tensor& logits) {

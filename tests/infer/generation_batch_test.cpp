@@ -190,6 +190,32 @@ TEST(GenerationBatch, PromptsThatJoinAndAnswersThatAreLongEnoughDoNotStopTheDevi
     EXPECT_EQ(launched[token], static_cast<int>(token) + 2) << "the pass behind token " << token << " was launched";
 }
 
+// Each size that is new is prepared and captured, for which all answers wait.
+TEST(GenerationBatch, PassesThatReadPromptsOf64ClientsHaveFewSizes) {
+  constexpr int64_t page_rows = 16, prompt = 85;
+  std::set<StagedRows::Sizes> sizes;
+  for (int64_t answers = 0; answers <= 64; ++answers)
+    for (int64_t prompts = 1; prompts * prompt <= 2048 && answers + prompts <= 64; ++prompts) {
+      PassRows rows(page_rows);
+      const auto add = [&](int64_t length, int64_t read) {
+        const std::vector<int32_t> pages(static_cast<size_t>((length + page_rows - 1) / page_rows), 1);
+        rows.begin_sequence(pages);
+        for (int64_t row = length - read; row < length; ++row) rows.append(5, row);
+        rows.mark_output();
+      };
+      for (int64_t i = 0; i < answers; ++i) add(prompt + 1 + i, 1);
+      for (int64_t i = 0; i < prompts; ++i) add(prompt, prompt);
+      const auto padded = StagedRows::Sizes::coarse(rows);
+      ASSERT_GE(padded.rows, rows.size());
+      ASSERT_LT(padded.rows, std::max<int64_t>(65, 2 * rows.size()));
+      ASSERT_GE(padded.sequences, answers + prompts);
+      ASSERT_GE(padded.outputs, answers + prompts);
+      ASSERT_GE(padded.pages, (prompt + answers + page_rows - 1) / page_rows);
+      sizes.insert(padded);
+    }
+  EXPECT_LE(sizes.size(), 12U);
+}
+
 TEST(GenerationBatch, CallbackSeesEveryTokenButTheEndAndMayStop) {
   Tiny tiny(tiny_config(), at::kFloat);
   auto prompts = mixed_prompts(3, 4);

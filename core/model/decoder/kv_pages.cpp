@@ -80,10 +80,14 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
-  const auto padded = [](int64_t size) { return static_cast<int64_t>(std::bit_ceil(static_cast<size_t>(size))); };
+  const auto padded = [](int64_t size, int64_t least, int64_t factor) {
+    while (least < size) least *= factor;
+    return least;
+  };
   const Sizes sizes = of(rows);
-  return {padded(rows.size()), padded(std::ssize(rows.outputs)), padded(std::ssize(rows.pages)), sizes.pages,
-          sizes.independent};
+  const int64_t sequences = padded(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4);
+  return {rows.size() > 2048 ? sizes.rows : padded(rows.size(), 64, 2), sequences, sequences,
+          padded(sizes.pages, 16, 2), /*independent=*/false};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)

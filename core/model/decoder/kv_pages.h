@@ -48,7 +48,9 @@ struct StagedRows {
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
-    // Powers of two, for passes whose sizes vary a lot and that are captured all the same.
+    // A few sizes for passes that vary a lot and are captured all the same, since a size that is new holds up all that
+    // wait: powers of two, of sequences and outputs, which cost next to nothing, powers of four; from 2,048 rows on
+    // size classes.
     static Sizes coarse(const PassRows& rows);
   };
   // One copy to the device.
