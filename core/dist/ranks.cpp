@@ -10,10 +10,12 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <condition_variable>
 #include <thread>
 #include <unistd.h>
 
@@ -85,6 +87,29 @@ std::unique_ptr<Group> nccl_group(const StorePointer& store, const std::string& 
   return make_nccl_group(rank, ranks, share, watch);
 }
 
+// While ranks look for each other: says so where it takes long, instead of c10d, whose log has a stack trace for each
+// attempt.
+class Meeting {
+ public:
+  explicit Meeting(std::string text)
+      : thread_([text = std::move(text)](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::unique_lock lock(mutex);
+          const auto never = [] { return false; };
+          while (!std::condition_variable_any().wait_for(lock, stop, 5s, never) && !stop.stop_requested())
+            log_info("{}", text);
+        }) {
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
+  ~Meeting() { FLAGS_caffe2_log_level = log_level_; }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+ private:
+  int log_level_ = FLAGS_caffe2_log_level;
+  std::jthread thread_;
+};
+
 [[noreturn]] void end_process(const Error& error) {
   log_error("{}", error.text());
   _exit(error.exit_code());
@@ -134,6 +159,8 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
   ranks->timeout_ = timeout;
   auto connection = std::make_unique<Connection>();
   try {
+    const Meeting meeting(fmt::format("rank {} of {} waits for the others at {}:{}", launch.rank, launch.ranks,
+                                      launch.host, launch.port));
     connection->store = connect(launch, timeout);
     connection->serves = launch.rank == 0 && !launch.has_store;
     connection->ranks = launch.ranks;
