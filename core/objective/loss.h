@@ -25,11 +25,11 @@ struct LossInputs {
   ops::Operations& ops;
   const model::Model& policy;
   const model::Pack& pack;
-  const ops::Value& visual; // the connector's, in the term's view; undefined: the pack has no frames
-  const ops::Value& hidden; // the policy's, behind it
-  const at::Tensor& mask;   // float32 [labels]: the weight of each label in the term, 0 where it does not learn
-  at::Tensor weight;        // float64, a scalar: in the step's loss, of the loss of each label, pair or text
-  int64_t pairs = 0;
+  const ops::Value& visual;     // the connector's, in the term's view; undefined: the pack has no frames
+  const ops::Value& hidden;     // the policy's, behind it
+  const at::Tensor& mask;       // float32 [labels]: the weight of each label in the term, 0 where it does not learn
+  at::Tensor weight;            // float64, a scalar: in the step's loss, of the loss of each label, pair or text
+  const at::Tensor& used_pairs; // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
   // The term's teacher, where it is compared with the model, and its hidden states there: [n, width].

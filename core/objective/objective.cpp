@@ -130,7 +130,7 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& visual
                                                      hidden,
                                                      in.masks[term],
                                                      in.weights[static_cast<int64_t>(term)],
-                                                     in.pairs,
+                                                     in.used_pairs,
                                                      {},
                                                      nullptr,
                                                      nullptr,
@@ -198,7 +198,8 @@ at::Tensor Objective::log_probs(ops::Operations& ops, const model::Model& refere
                                 size_t term) const {
   Tape none(Tape::Mode::forward_only);
   const Value hidden = hidden_of(reference, ops, in.pack);
-  return model::log_probabilities(none, ops, reference, hidden, in.pack, in.masks[term]).sum.narrow(0, 0, 2 * in.pairs);
+  return model::log_probabilities(none, ops, reference, hidden, in.pack, in.masks[term])
+      .sum.narrow(0, 0, 2 * in.used_pairs.size(0));
 }
 
 at::Tensor Objective::reference_log_probs(ops::Operations& ops, const model::Model& reference,

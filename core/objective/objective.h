@@ -35,8 +35,8 @@ struct PassInputs {
   std::vector<at::Tensor> masks;  // one a term: float32 [labels], weights of labels, 0 where it does not learn
   at::Tensor weights;             // float64 [terms]: of the loss of each label, pair or text in the step's
   at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
+  at::Tensor used_pairs;          // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
   at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack
-  int64_t pairs = 0;
 };
 
 // The passes of a pack, one for each decoder of the model.

@@ -95,7 +95,7 @@ std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const Host
     if (decoder == 0) encoded_frames_ += own.encoded_frames; // once for all decoders
     used_rows_ += own.used_rows;
     all_rows_ += own.all_rows;
-    if (frozen_.cache) own.inputs.reference_log_probs = cached_log_probs(host);
+    if (frozen_.cache) own.inputs.reference_log_probs = cached_log_probs(host, own.inputs.used_pairs.size(0));
     if (frozen_.teacher_cache) add_cached_rows(host, decoder, own.inputs);
   }
   measure_attention =
@@ -243,12 +243,13 @@ void GradientComputer::finish_caching() {
   frozen_packs_.clear();
 }
 
-at::Tensor GradientComputer::cached_log_probs(const HostPack& host) const {
+at::Tensor GradientComputer::cached_log_probs(const HostPack& host, int64_t pairs) const {
   std::vector<double> sums;
   for (const PackedSample& packed : host.samples) {
     const auto& pair = frozen_.cache->at(packed);
     sums.insert(sums.end(), {pair.chosen, pair.rejected});
   }
+  sums.resize(static_cast<size_t>(2 * pairs));
   return at::tensor(sums, at::kDouble);
 }
 

@@ -92,7 +92,7 @@ class GradientComputer {
   enum class FrozenRead { reference, teachers };
   void compute_once(FrozenRead which, const HostPack& host, const MakeOutputs& make, TakeOutputs take);
   void collect_outputs();
-  at::Tensor cached_log_probs(const HostPack& host) const;
+  at::Tensor cached_log_probs(const HostPack& host, int64_t pairs) const; // padded to so many pairs
   void add_cached_rows(const HostPack& host, size_t decoder, objective::PassInputs& inputs) const;
   static std::vector<int64_t> shape_keys(std::vector<BuiltPass>& built);
   // Where passes read them, one for each decoder.

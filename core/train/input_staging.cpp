@@ -10,7 +10,7 @@ namespace {
 
 // Those beside the pack's own.
 std::vector<at::Tensor*> tensors_beside_pack(objective::PassInputs& in) {
-  std::vector<at::Tensor*> all{&in.weights, &in.frame_shares, &in.reference_log_probs};
+  std::vector<at::Tensor*> all{&in.weights, &in.frame_shares, &in.used_pairs, &in.reference_log_probs};
   for (at::Tensor& mask : in.masks) all.push_back(&mask);
   for (auto& [term, compared] : in.compared)
     all.insert(all.end(), {&compared.rows, &compared.teacher_rows, &compared.weights, &compared.cached});
@@ -72,7 +72,6 @@ std::vector<int64_t> shape_key(objective::PassInputs& inputs) {
     const auto of_teacher = inputs.teacher_pack->shape();
     key.insert(key.end(), of_teacher.begin(), of_teacher.end());
   }
-  key.push_back(inputs.pairs);
   for (const at::Tensor* tensor : tensors_beside_pack(inputs)) model::append_shape(key, *tensor);
   return key;
 }

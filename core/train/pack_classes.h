@@ -31,6 +31,8 @@ class PackClasses {
   // of all keys and values; where few frames are repeated, that would be more than is saved.
   bool encodes_once(int64_t frames, int64_t encoded) const;
 
+  // Of pairs, in a pack of so many texts.
+  int64_t pairs(int64_t used, int64_t texts) const { return on_gpu_ ? texts / 2 : used; }
   // Of texts, and of the labels that a term compares in a pack of so many, with their maximum.
   int64_t sequences(int64_t used, int64_t max) const;
   int64_t compared(int64_t used, int64_t max, int64_t labels) const;

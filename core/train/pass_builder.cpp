@@ -160,7 +160,11 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   built.all_rows = capacity.rows;
   objective::PassInputs& in = built.inputs;
   in.pack = model::make_pack(samples, capacity, reader_, options_.device(at::kCPU), model::Frames::apart);
-  in.pairs = stage_.needs_pairs() ? std::ssize(host.samples) : 0;
+  if (stage_.needs_pairs()) {
+    const auto pairs = std::ssize(host.samples);
+    in.used_pairs = at::zeros({classes_.pairs(pairs, in.pack.texts.cu_seqlens.size(0) - 1)}, at::kDouble);
+    in.used_pairs.narrow(0, 0, pairs).fill_(1);
+  }
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, tokens, in.pack.labels.targets.size(0), progress));
   const auto of_teacher = with_teacher_texts ? add_teacher_pack(host, tokens, in) : std::vector<int64_t>();

@@ -4,7 +4,6 @@
 #include "objective/dpo/preference.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 namespace fvlm::objective {
@@ -18,26 +17,24 @@ class DpoLoss : public Loss {
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value& label_losses) const override {
     const auto policy = model::log_probabilities(label_losses, in.pack, in.mask);
     const at::Tensor lengths = term_.averages() ? text_lengths(in) : at::Tensor();
-    at::Tensor ours = policy.sum.narrow(0, 0, 2 * in.pairs),
+    const at::Tensor& used = in.used_pairs;
+    at::Tensor ours = policy.sum.narrow(0, 0, 2 * used.size(0)),
                reference = term_.reads_reference() ? in.reference_log_probs() : at::Tensor();
     if (lengths.defined()) {
       ours = ours / lengths;
       if (reference.defined()) reference = reference / lengths;
     }
     const Preference made =
-        preference(term_, ours.view({-1, 2}), reference.defined() ? reference.view({-1, 2}) : reference);
+        preference(term_, ours.view({-1, 2}), reference.defined() ? reference.view({-1, 2}) : reference, used);
     if (label_losses.requires_grad()) {
-      const at::Tensor gradient = made.gradient.reshape(-1) * in.weight;
+      const at::Tensor gradient = (made.gradient * used.unsqueeze(1)).reshape(-1) * in.weight;
       model::add_text_gradient(policy, in.pack, lengths.defined() ? gradient / lengths : gradient);
     }
     const at::Tensor chosen = made.rewards.select(1, 0), rejected = made.rewards.select(1, 1);
-    std::vector<at::Tensor> sums{made.losses.sum(),
-                                 at::full({}, in.pairs, made.losses.options()),
-                                 (chosen - rejected).gt(0).sum(),
-                                 chosen.sum(),
-                                 rejected.sum(),
-                                 (chosen - rejected).sum()};
-    for (const at::Tensor& figure : made.figures) sums.push_back(figure.sum());
+    const auto sum = [&used](const at::Tensor& of_pairs) { return (of_pairs * used).sum(); };
+    std::vector<at::Tensor> sums{sum(made.losses), used.sum(),    sum((chosen - rejected).gt(0)),
+                                 sum(chosen),      sum(rejected), sum(chosen - rejected)};
+    for (const at::Tensor& figure : made.figures) sums.push_back(sum(figure));
     return sums;
   }
 
@@ -46,7 +43,7 @@ class DpoLoss : public Loss {
   static at::Tensor text_lengths(const LossInputs& in) {
     const at::Tensor counts = at::zeros({in.pack.texts.cu_seqlens.size(0) - 1}, in.weight.options());
     return counts.index_add_(0, in.pack.labels.sequences, in.mask.to(at::kDouble))
-        .narrow(0, 0, 2 * in.pairs)
+        .narrow(0, 0, 2 * in.used_pairs.size(0))
         .clamp_min(1);
   }
 

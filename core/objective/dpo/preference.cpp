@@ -31,9 +31,9 @@ at::Tensor of_difference(const at::Tensor& slope, double scale) {
   return pair_of(slope * scale, slope * -scale);
 }
 
-Preference kto(double beta, const at::Tensor& ratios) {
+Preference kto(double beta, const at::Tensor& ratios, const at::Tensor& used) {
   // The divergence from the reference is estimated by the pack's answers of the other kind, and passes no gradient.
-  const auto estimate = [&](int64_t side) { return ratios.select(1, side).mean().clamp_min(0); };
+  const auto estimate = [&](int64_t side) { return ((ratios.select(1, side) * used).sum() / used.sum()).clamp_min(0); };
   const at::Tensor of_chosen = estimate(0), of_rejected = estimate(1);
   const at::Tensor chosen = at::sigmoid((ratios.select(1, 0) - of_rejected) * beta),
                    rejected = at::sigmoid((of_chosen - ratios.select(1, 1)) * beta);
@@ -60,7 +60,7 @@ Preference orpo(double beta, const at::Tensor& policy) {
 
 } // namespace
 
-Preference preference(const Dpo& term, const at::Tensor& policy, const at::Tensor& reference) {
+Preference preference(const Dpo& term, const at::Tensor& policy, const at::Tensor& reference, const at::Tensor& used) {
   const double beta = term.beta;
   const at::Tensor ratios = reference.defined() ? policy - reference : policy,
                    difference = ratios.select(1, 0) - ratios.select(1, 1);
@@ -83,7 +83,7 @@ Preference preference(const Dpo& term, const at::Tensor& policy, const at::Tenso
     made.gradient = of_difference(made.losses.gt(0).to(at::kDouble).neg(), beta);
     break;
   case Dpo::Loss::kto:
-    made = kto(beta, ratios);
+    made = kto(beta, ratios, used);
     break;
   case Dpo::Loss::simpo: {
     const Logistic logistic(difference * beta - term.gamma.value_or(0.5), term.label_smoothing.value_or(0));

@@ -16,7 +16,8 @@ struct Preference {
 };
 
 // `policy`, `reference`: float64 [pairs, 2], the log-probabilities of the chosen and the rejected text, or their means
-// over labels where term.averages(). Without a reference in the loss it is undefined.
-Preference preference(const Dpo& term, const at::Tensor& policy, const at::Tensor& reference);
+// over labels where term.averages(). Without a reference in the loss it is undefined. `used`: float64 [pairs], 1, and 0
+// for pairs that others must not read.
+Preference preference(const Dpo& term, const at::Tensor& policy, const at::Tensor& reference, const at::Tensor& used);
 
 } // namespace fvlm::objective
