@@ -78,9 +78,8 @@ class PaddedPairs : public SmallRun, public testing::WithParamInterface<Dpo::Los
 
 TEST_P(PaddedPairs, ChangeNothing) {
   plan::Plan plan = resolved().plan;
-  plan::Stage& stage = *std::find_if(plan.stages.begin(), plan.stages.end(), [](const auto& each) {
-    return each.needs_pairs();
-  });
+  plan::Stage& stage =
+      *std::find_if(plan.stages.begin(), plan.stages.end(), [](const auto& each) { return each.needs_pairs(); });
   Dpo& term = *stage.objective[0].as<Dpo>();
   term.loss = GetParam();
   term.cache_reference = true;
