@@ -101,9 +101,9 @@ void warn_of_small_decoder(const model::Model& model, Registry& registry) {
   for (const ops::Parameter& parameter : model.parameters().all())
     if (parameter.name.starts_with("decoder.")) count += parameter.value.numel();
   const auto line =
-      fmt::format("precision = \"fp8\" is for decoders of a billion parameters and more: with {} million, "
+      fmt::format("precision = \"fp8\" is for decoders of a billion parameters and more: with {:.1f} million, "
                   "\"bf16\" is likely as fast, and more accurate",
-                  count / 1'000'000);
+                  static_cast<double>(count) / 1e6);
   if (count < enough && registry.is_first_occurrence(line)) log_warning("{}", line);
 }
 
