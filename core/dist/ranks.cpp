@@ -16,8 +16,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace fvlm::dist {
 namespace {
@@ -87,28 +89,35 @@ std::unique_ptr<Group> nccl_group(const StorePointer& store, const std::string& 
   return make_nccl_group(rank, ranks, share, watch);
 }
 
-// While ranks look for each other: says so where it takes long, instead of c10d, whose log has a stack trace for each
-// attempt.
-class Meeting {
+// While one of these exists, c10d does not log, whose log has a stack trace for each attempt to connect.
+class QuietC10d {
  public:
-  explicit Meeting(std::string text)
-      : thread_([text = std::move(text)](const std::stop_token& stop) {
-          std::mutex mutex;
-          std::unique_lock lock(mutex);
-          const auto never = [] { return false; };
-          while (!std::condition_variable_any().wait_for(lock, stop, 5s, never) && !stop.stop_requested())
-            log_info("{}", text);
-        }) {
-    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  QuietC10d() {
+    const std::lock_guard hold(lock_);
+    if (count_++ == 0) level_ = std::exchange(FLAGS_caffe2_log_level, c10::GLOG_FATAL);
   }
-  ~Meeting() { FLAGS_caffe2_log_level = log_level_; }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  ~QuietC10d() {
+    const std::lock_guard hold(lock_);
+    if (--count_ == 0) FLAGS_caffe2_log_level = level_;
+  }
+  QuietC10d(const QuietC10d&) = delete;
+  QuietC10d& operator=(const QuietC10d&) = delete;
 
  private:
-  int log_level_ = FLAGS_caffe2_log_level;
-  std::jthread thread_;
+  static inline std::mutex lock_; // several threads are ranks in tests
+  static inline int count_ = 0, level_ = 0;
 };
+
+// Says that ranks look for each other, where it takes long.
+std::jthread notice_of_waiting(std::string text) {
+  return std::jthread([text = std::move(text)](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    const auto never = [] { return false; };
+    while (!std::condition_variable_any().wait_for(lock, stop, 5s, never) && !stop.stop_requested())
+      log_info("{}", text);
+  });
+}
 
 [[noreturn]] void end_process(const Error& error) {
   log_error("{}", error.text());
@@ -159,8 +168,9 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
   ranks->timeout_ = timeout;
   auto connection = std::make_unique<Connection>();
   try {
-    const Meeting meeting(fmt::format("rank {} of {} waits for the others at {}:{}", launch.rank, launch.ranks,
-                                      launch.host, launch.port));
+    const QuietC10d quiet;
+    const std::jthread notice = notice_of_waiting(fmt::format("rank {} of {} waits for the others at {}:{}",
+                                                              launch.rank, launch.ranks, launch.host, launch.port));
     connection->store = connect(launch, timeout);
     connection->serves = launch.rank == 0 && !launch.has_store;
     connection->ranks = launch.ranks;
