@@ -7,8 +7,8 @@
 namespace fvlm::infer {
 namespace {
 
-// 2,048 rows of prompts, the most beside which answers are continued, and those. Passes of more rows keep the device
-// busy while the host launches their kernels.
+// Room for 2,048 rows of prompts, the most that a pass reads while answers wait for it, and for the rows of those
+// answers. Passes of more rows keep the device busy while the host launches their kernels.
 constexpr int64_t max_captured_rows = 2560;
 
 // The first of the largest logits of each row. On a CPU argmax() compares one element after another, max() vectors.

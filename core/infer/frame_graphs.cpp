@@ -40,7 +40,7 @@ at::Tensor FrameGraphs::encode_together(std::span<const at::Tensor> frames) {
                 width = frames[0].size(2);
   auto& graph = graphs_[{size, height, width}];
   if (!graph) graph = make_graph(size, height, width);
-  for (int64_t i = 0; i < count; ++i) // what is behind them are frames of an earlier call
+  for (int64_t i = 0; i < count; ++i) // the slots behind them hold frames of an earlier call
     graph->pack.frames[i].copy_(frames[static_cast<size_t>(i)], /*non_blocking=*/true);
   graph->cache.run([this, &graph = *graph] {
     model::Tape no_grad(model::Tape::Mode::forward_only);

@@ -1,5 +1,6 @@
-// FrameGraphs: frames that nothing connects, as most pictures of questions are, encoded as CUDA graphs. Their numbers
-// are padded to a few sizes, each with a pack of its own on the device, in which only the frames change.
+// FrameGraphs: encodes the frames of samples that have one frame each, as most questions about pictures do, as CUDA
+// graphs. Their number is padded to one of a few sizes, each with a pack of its own on the device, in which only the
+// frames change.
 #pragma once
 #include "model/model.h"
 #include "ops/graph_cache.h"

@@ -101,8 +101,8 @@ void AnswerService::serve_once() {
   delivery_.send();
 }
 
-// Of a step that began then. Of what varies, times that others delayed count for less: graphs are captured, other
-// processes run.
+// From a step that began at `begin`. Shorter times count for more, since graphs that are captured and other processes
+// only ever make a step longer.
 void AnswerService::learn_joining_time(double begin, bool joins) {
   const auto learn = [](double& known, double seen) { known += (seen < known ? 0.3 : 0.03) * (seen - known); };
   if (joined_at_ && !joins) // the device is done with the prompts at the end of this step

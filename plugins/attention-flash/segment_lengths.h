@@ -1,4 +1,5 @@
-// segment_lengths.h: for which lengths of segments this plugin was measured to be faster than cuDNN.
+// segment_lengths.h: for which lengths of segments this plugin asks to be chosen before cuDNN. Up to 512 keys each was
+// measured to be faster, packs of all lengths and fine queries of repeated frames in the ragged stream as a whole.
 #pragma once
 #include <fvlm/attention.h>
 

@@ -4,7 +4,7 @@
 
 namespace fvlm::plugins {
 
-// Whatever the device: supports() asks that before, and every call asks this again.
+// Checks all but the device, which supports() checks before it. Every call checks this, too.
 sdk::Support fits(const fvlm_kernels_query& query);
 
 } // namespace fvlm::plugins

@@ -35,7 +35,7 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     layer.up = config.gated_mlp ? linear(i, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias)
                                 : linear(i, {"mlp.fc1"}, config.mlp_bias);
     layer.down = linear(i, {config.gated_mlp ? "mlp.down_proj" : "mlp.fc2"}, config.mlp_bias);
-    if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer lose most by rounding
+    if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer stay in 16 bits, as is common
       for (const auto* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
         for (ops::Parameter* part : each->weight.parts()) part->allows_fp8 = true;
     layer.attention_norm = norm(layer_name(i, "input_layernorm"));
