@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <fstream>
@@ -88,18 +89,21 @@ LogPosition lines_to_continue(const fs::path& file, uint64_t from) {
 }
 
 LogPosition events_to_continue(const fs::path& run, uint64_t from) {
-  std::optional<int64_t> newest;
+  std::optional<int64_t> newest, newest_name; // of regular files; of anything that has such a name
   fs::path file;
-  for (const auto& entry : fs::directory_iterator(run))
-    if (const auto time = time_in_name(entry.path().filename().string()); time && (!newest || *time > *newest)) {
-      newest = time;
-      file = entry.path();
-    }
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const auto time = time_in_name(entry.path().filename().string());
+    if (!time) continue;
+    newest_name = std::max(newest_name.value_or(*time), *time);
+    if ((newest && *time <= *newest) || entry.symlink_status().type() != fs::file_type::regular) continue;
+    newest = time;
+    file = entry.path();
+  }
   if (newest && (from == 0 || ends_a_record(file, from))) return {file, from};
   const int64_t now =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   const fs::path fresh =
-      run / fmt::format("{}{}{}", events_begin, newest ? std::max(now, *newest + 1) : now, events_end);
+      run / fmt::format("{}{}{}", events_begin, newest_name ? std::max(now, *newest_name + 1) : now, events_end);
   if (from > 0)
     log_warning("{}: {}; TensorBoard's curves begin anew in {}", run.string(),
                 newest ? fmt::format("{} is not as it was when the checkpoint was written", file.filename().string())

@@ -237,6 +237,20 @@ TEST_F(LogsOfOthers, AnOlderEventsFileIsPassedOver) {
   EXPECT_EQ(fs::file_size(events_), after_.events);
 }
 
+TEST_F(LogsOfOthers, APipeOrALinkInPlaceOfEventsIsPassedOver) {
+  const std::string kept = read_file(events_);
+  fs::remove(events_);
+  ASSERT_EQ(mkfifo(events_.c_str(), 0600), 0); // opening it would wait for a writer
+  EXPECT_THAT(resume(), HasSubstr("the events file that the run wrote is missing"));
+  EXPECT_EQ(fs::file_size(newest_events()), after_.events);
+  fs::remove(newest_events());
+  fs::remove(events_);
+  write_file_atomic(run_ / "elsewhere", kept);
+  fs::create_symlink(run_ / "elsewhere", events_);
+  EXPECT_THAT(resume(), HasSubstr("the events file that the run wrote is missing"));
+  EXPECT_EQ(read_file(run_ / "elsewhere"), kept);
+}
+
 TEST_F(LogsOfOthers, ShortenedMetricsKeepTheirWholeLines) {
   write_file_atomic(run_ / "metrics.jsonl", lines_.substr(0, lines_.size() - 1));
   EXPECT_THAT(resume(), HasSubstr(fmt::format("metrics.jsonl: 1 of the {} bytes", at_.metrics)));
