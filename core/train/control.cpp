@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "recipe/control_memory.h"
 #include "recipe/freeze.h"
@@ -26,15 +27,19 @@ Json actions_json(const std::vector<plan::Action>& actions) {
   return list;
 }
 
+// Throws Error(data) for what actions_json() does not write.
 std::vector<plan::Action> read_journaled(const Json& list) {
+  if (!list.is_array()) throw Error(ErrorKind::data, "its actions are no list");
   std::vector<plan::Action> actions;
   for (const Json& action : list)
-    if (action.is_object())
-      actions.emplace_back(plan::ScaleRate{action.at("scale_lr").get<double>()});
+    if (action.is_object() && action.contains("scale_lr") && action["scale_lr"].is_number() && action["scale_lr"] > 0)
+      actions.emplace_back(plan::ScaleRate{action["scale_lr"].get<double>()});
     else if (action == "save")
       actions.emplace_back(plan::Save{});
-    else
+    else if (action == "stop_stage")
       actions.emplace_back(plan::StopStage{});
+    else
+      throw Error(ErrorKind::data, "it has an unknown action");
   return actions;
 }
 
@@ -50,18 +55,30 @@ ControlCalls::ControlCalls(const plan::Stage& stage, std::string plan_hash, std:
         .advise("train from the recipe; the run's folder recipe/ has it");
   const std::string text = std::filesystem::exists(journal) ? read_file(journal) : "";
   const size_t whole = text.rfind('\n') + 1; // a killed process may have begun a line: what it says was not done
+  int64_t number = 0, damaged = 0;
+  std::string first;
   for (const std::string& line : split(text.substr(0, whole), '\n')) {
-    if (line.empty()) continue;
+    ++number;
     try {
-      const Json entry = parse_json(line, journal.string());
-      if (entry.at("stage") == stage.name && entry.value("plan", "") == plan_hash_)
-        known_[entry.at("step").get<int64_t>()] = {entry.at("actions").dump(), entry.at("memory").dump()};
-    } catch (const nlohmann::json::exception& error) {
-      throw Error(ErrorKind::data, fmt::format("the journal makes no sense: {}", error.what())).at(journal.string());
+      if (!line.empty()) read(line);
+    } catch (const std::exception& error) { // Error, or nlohmann's
+      if (damaged++ == 0) first = fmt::format("line {}: {}", number, error.what());
     }
   }
+  if (damaged > 0)
+    log_warning("{}: {} cannot be used, the first is {}; `control` is called anew for the steps that are not journaled",
+                journal.string(), counted(damaged, "line"), first);
   journal_.emplace(journal, whole);
   fsync_folder(journal.parent_path());
+}
+
+void ControlCalls::read(const std::string& line) {
+  const Json entry = parse_json(line, "");
+  if (entry.at("stage") != stage_.name || entry.value("plan", "") != plan_hash_) return;
+  const Json &actions = entry.at("actions"), &memory = entry.at("memory");
+  read_journaled(actions);
+  if (!memory.is_object() && !memory.is_array()) throw Error(ErrorKind::data, "its memory is no table");
+  known_[entry.at("step").get<int64_t>()] = {actions.dump(), memory.dump()};
 }
 
 std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std::string, double>& metrics,

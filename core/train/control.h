@@ -17,8 +17,8 @@ namespace fvlm::train {
 
 class ControlCalls {
  public:
-  // `lua` is null for a plan file. Throws Error(recipe) where the stage has a function and nobody to call it through,
-  // Error(data) for a journal that makes no sense. The first rank calls the function, for all.
+  // `lua` is null for a plan file. Throws Error(recipe) where the stage has a function and nobody to call it through.
+  // Damaged lines of the journal are reported and not used. The first rank calls the function, for all.
   ControlCalls(const plan::Stage& stage, std::string plan_hash, std::shared_ptr<recipe::Sandbox> lua,
                std::filesystem::path journal, const dist::Ranks& ranks);
 
@@ -30,6 +30,7 @@ class ControlCalls {
   struct Entry {
     std::string actions, memory;
   };
+  void read(const std::string& line); // of the journal; throws Error(data) or nlohmann's error for a damaged one
   Entry answer_of_first(int64_t step, const std::map<std::string, double>& metrics, const std::string& memory);
 
   const plan::Stage& stage_;

@@ -105,6 +105,37 @@ void copy_folder(const fs::path& from, const fs::path& to) {
   fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
 }
 
+TEST_F(Resume, NeedsNoWholeJournal) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
+    memory.calls = (memory.calls or 0) + 1
+    if memory.calls == 2 then return fvlm.scale_lr(0.5) end
+  end },)");
+  run("whole", {}, {.stage = "align"});
+  const auto changed = [](std::string text, const std::string& from, const std::string& to) {
+    return text.replace(text.rfind(from), from.size(), to);
+  };
+  const std::vector<std::pair<std::string, std::function<std::string(const std::string&)>>> damages = {
+      {"no_json", [&](const auto& text) { return "z" + text.substr(1); }},
+      {"no_object", [](const auto& text) { return "[1]\n" + text; }},
+      {"no_list", [&](const auto& text) { return changed(text, R"("actions":[{"scale_lr":0.5}])", R"("actions":5)"); }},
+      {"no_action", [&](const auto& text) { return changed(text, R"({"scale_lr":0.5})", R"("stop_stags")"); }},
+      {"no_factor", [&](const auto& text) { return changed(text, R"({"scale_lr":0.5})", R"({"scale_lr":"a"})"); }},
+      {"no_table", [&](const auto& text) { return changed(text, R"("memory":{"calls":2})", R"("memory":2)"); }},
+  };
+  for (const auto& [name, damaged] : damages) {
+    run(name, {}, {.stage = "align", .max_steps = 5});
+    const StageFolder stage(folder(name) / "align");
+    const fs::path journal = folder(name) / "journal.jsonl";
+    write_file_atomic(journal, damaged(read_file(journal)));
+    const std::string output =
+        stderr_of([&] { EXPECT_EQ(run(name, {}, {.stage = "align", .resume = stage.of(3)}).step, 10) << name; });
+    EXPECT_NE(output.find("journal.jsonl: 1 line cannot be used, the first is line "), std::string::npos) << output;
+    EXPECT_TRUE(read_file(stage.of(10) / "connector.safetensors") ==
+                read_file(StageFolder(folder("whole") / "align").of(10) / "connector.safetensors"))
+        << name;
+  }
+}
+
 TEST_F(Resume, OfAnEarlierVersionsRunEndsInTheSameBits) {
   run("whole");
   for (const int64_t steps : {5, 10 + 8 + 2}) {
