@@ -99,7 +99,13 @@ Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::O
   const auto report = [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->settings(), mode, done, all});
   };
-  return evaluation::score(*set, model, ops, mode, report, decoder, ranks_);
+  Scores scores = evaluation::score(*set, model, ops, mode, report, decoder, ranks_);
+  if (scores.samples.empty())
+    throw Error(ErrorKind::data, fmt::format("none of its {} can be used",
+                                             counted(set->samples() + std::ssize(set->skipped()), "sample")))
+        .at("evaluation set " + set->settings().name)
+        .advise("`fvlm-engine data check RECIPE` says what is wrong with each");
+  return scores;
 }
 
 std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operations& ops,

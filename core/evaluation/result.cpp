@@ -92,7 +92,8 @@ std::string Result::text() const {
     const bool share = name.ends_with("accuracy");
     parts.push_back(share ? fmt::format("{} {:.1f} %", words, 100 * value) : fmt::format("{} {:.4g}", words, value));
   }
-  return fmt::format("{} ({}): {}; {} in {}", set, mode, join(parts, ", "), counted(samples, "sample"),
+  const std::string unusable = unused > 0 ? fmt::format(", {} not used", grouped(unused)) : "";
+  return fmt::format("{} ({}): {}; {}{} in {}", set, mode, join(parts, ", "), counted(samples, "sample"), unusable,
                      human_duration(seconds));
 }
 

@@ -94,6 +94,17 @@ TEST_F(BrokenData, HalfBrokenSetEndsTheRun) {
   EXPECT_THAT(refused([&] { run("a", {}, {.stage = "instruct"}); }), HasSubstr("samples read are broken"));
 }
 
+TEST_F(BrokenData, EvaluationSetOfBrokenImagesEndsTheRun) {
+  break_images("heldout/questions", [](int64_t number) { return number < 4; });
+  const std::vector<std::string> every{"stages.instruct.evaluation.every=8"};
+  testing::internal::CaptureStderr();
+  run("some", every, {.stage = "instruct"});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("; 8 samples, 4 not used in "));
+  break_images("heldout/questions", [](int64_t) { return true; });
+  EXPECT_THAT(refused([&] { run("none", every, {.stage = "instruct"}); }),
+              HasSubstr("evaluation set questions: none of its 12 samples can be used"));
+}
+
 TEST_F(BrokenData, SkippedSamplesAreInTheMetricsAndSurviveAStop) {
   break_images("questions", [](int64_t number) { return number % 12 == 5; });
   run("whole", {},
