@@ -6,7 +6,6 @@
 #include "data/preprocess.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_form.h"
-#include "data/shards/tar_header.h"
 #include "data/shards/unpack.h"
 #include "data/tokenizer.h"
 #include "model/weights/model_directory.h"
@@ -17,9 +16,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 namespace fvlm::cli {
@@ -161,20 +158,13 @@ class FileCheck {
     }
   }
 
-  // A tar file begins with a header block, an empty one with zeros.
   void shard(const std::string& path, const std::string& file) {
-    std::array<std::byte, tar_block> block{};
-    std::ifstream in(file, std::ios::binary);
-    in.read(reinterpret_cast<char*>(block.data()), tar_block);
-    const auto got = static_cast<uint64_t>(in.gcount());
-    if (in.bad() || !in.is_open()) return note(path, file, "cannot be read");
-    const ShardForm& form = form_of(file);
-    if (!form.endings.empty() || is_packed(std::span(block).first(got))) return;
-    if (got == tar_block && (is_zero(TarBlock(block)) || read_tar_header(TarBlock(block)))) return;
-    note(path, file,
-         "not a tar file: a shard is a .tar, .jsonl, .json or .parquet of samples, may be compressed (.gz, .zst), or "
-         "is a "
-         "folder");
+    try {
+      const RetryingFile opened(file, {.tries = 1});
+      if (!is_packed(opened)) form_of(file).check_head(opened);
+    } catch (const Error& error) {
+      note(path, file, error.what());
+    }
   }
 
   std::set<std::string> missing_, seen_;

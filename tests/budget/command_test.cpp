@@ -165,6 +165,32 @@ TEST_F(CheckFiles, OpensWhatADryRunOpens) {
   EXPECT_THAT(check(fresh), HasSubstr("unusable: " + at("tokenizer").string()));
 }
 
+TEST_F(CheckFiles, ReadsTheBeginningOfShardsOfEveryForm) {
+  const auto of = [&](const std::string& name, const std::string& content) {
+    write_file_atomic(at(name), content);
+    write_file_atomic(at("f.lua"), fmt::format(R"(local fvlm = require "fvlm"
+return fvlm.recipe {{ name = "x",
+  model = fvlm.model {{ image_size = 224, vision = fvlm.dinov2 {{ width = 64, layers = 2, heads = 2, patch_size = 14 }},
+    decoder = fvlm.llama {{ tokenizer = "{0}/tokenizer", width = 64, layers = 2, heads = 2 }} }},
+  fvlm.stage "a" {{ data = fvlm.mix {{ "{0}/{1}" }}, objective = fvlm.next_token {{}}, samples = 100, batch = 10,
+    optimizer = fvlm.adamw {{ lr = 1e-3 }} }} }}
+)",
+                                               scratch_.path().string(), name));
+    const Ran ran = run("check --files " + at("f.lua").string());
+    EXPECT_EQ(ran.code, ran.err.empty() ? 0 : 4) << ran.err;
+    return ran.err;
+  };
+  EXPECT_EQ(of("good.jsonl", "\xef\xbb\xbf\n {\"caption\": \"a\"}\n"), "");
+  EXPECT_EQ(of("good.json", "\n[]"), "");
+  EXPECT_EQ(of("one.json", "{\"caption\": \"a\"}"), "");
+  EXPECT_EQ(of("packed.jsonl.gz", "\x1f\x8b\x08 and what is compressed"), "") << "is not decompressed";
+  EXPECT_THAT(of("bad.jsonl", "a,b\n1,2\n"), HasSubstr("bad.jsonl: its first line is no JSON object"));
+  EXPECT_THAT(of("list.jsonl", "[{}]\n"), HasSubstr("list.jsonl: its first line is no JSON object"));
+  EXPECT_THAT(of("page.json", "<html>"), HasSubstr("page.json: it begins with neither a JSON list nor an object"));
+  EXPECT_THAT(of("empty.jsonl", ""), HasSubstr("empty.jsonl: the file is empty"));
+  EXPECT_THAT(of("cut.parquet", "PAR1" + std::string(400, 'x')), HasSubstr("cut.parquet: it is no whole Parquet file"));
+}
+
 TEST_F(CheckFiles, ReadsConfigsAndTheHeadersOfWeights) {
   EXPECT_THAT(check("\"facebook/dinov2-small\""), HasSubstr("hf download facebook/dinov2-small"));
   write_file_atomic(at("vision/model.safetensors"), "cut");

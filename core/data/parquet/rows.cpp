@@ -197,6 +197,10 @@ std::unique_ptr<const RowReader> open_parquet(const RetryingFile& file) {
   return rows;
 }
 
+void check_head_of_parquet(const RetryingFile& file) {
+  read_metadata(file);
+}
+
 void scan_parquet(const RetryingFile& file, IndexWriter& index) {
   try {
     ParquetRows rows(file);

@@ -30,6 +30,9 @@ struct ShardForm {
   bool names_media;                      // samples are JSON objects, which name their images and videos
   std::string_view damage_mark;          // written behind what is left of a damaged .gz or .zst
   void (*scan)(const RetryingFile& file, IndexWriter& index);
+  // Throws Error(data) where the beginning, or what the form has as a header, shows that the file is of another form,
+  // empty or cut short. Of a file that is not compressed.
+  void (*check_head)(const RetryingFile& file);
   std::unique_ptr<const RowReader> (*rows)(const RetryingFile& file) = nullptr; // must not outlive the file
 };
 
@@ -47,6 +50,10 @@ void scan_lines(const RetryingFile& file, IndexWriter& index);
 void scan_objects(const RetryingFile& file, IndexWriter& index);
 void scan_folder_list(const RetryingFile& file, IndexWriter& index);
 void scan_parquet(const RetryingFile& file, IndexWriter& index);
+void check_head_of_tar(const RetryingFile& file);
+void check_head_of_lines(const RetryingFile& file);
+void check_head_of_objects(const RetryingFile& file);
+void check_head_of_parquet(const RetryingFile& file);
 std::unique_ptr<const RowReader> open_parquet(const RetryingFile& file);
 
 } // namespace fvlm

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <vector>
 #include <zlib.h>
 #include <zstd.h>
@@ -91,25 +93,17 @@ struct Compression {
 };
 constexpr Compression compressions[] = {{"\x1f\x8b\x08", make<Gzip>}, {"\x28\xb5\x2f\xfd", make<Zstandard>}};
 
-const Compression* compression_of(std::span<const std::byte> head) {
+const Compression* compression_of(const RetryingFile& file) {
+  std::array<std::byte, 4> head{};
+  if (file.size() < head.size()) return nullptr;
+  file.read(0, head);
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   const auto* found = std::find_if(std::begin(compressions), std::end(compressions),
                                    [&](const Compression& each) { return text.starts_with(each.magic); });
   return found == std::end(compressions) ? nullptr : found;
 }
 
-const Compression* compression_of(const RetryingFile& file) {
-  std::array<std::byte, 4> head{};
-  if (file.size() < head.size()) return nullptr;
-  file.read(0, head);
-  return compression_of(head);
-}
-
 } // namespace
-
-bool is_packed(std::span<const std::byte> head) {
-  return compression_of(head) != nullptr;
-}
 
 bool is_packed(const RetryingFile& file) {
   return compression_of(file) != nullptr;

@@ -5,13 +5,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string_view>
 
 namespace fvlm {
 
-bool is_packed(std::span<const std::byte> head); // by the first bytes of a file
-bool is_packed(const RetryingFile& file);
+bool is_packed(const RetryingFile& file); // by its first bytes
 
 // Decompresses `packed` to `out` atomically. Of a damaged or truncated stream, the part before the damage is kept,
 // `mark` is written behind it, and a warning is logged. Throws Error(data) when the result is larger than `most` bytes.
