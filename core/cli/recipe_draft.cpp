@@ -1,5 +1,7 @@
 #include "cli/recipe_draft.h"
 
+#include "base/terminal.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,15 +10,24 @@ namespace fvlm::cli {
 namespace {
 
 std::string quoted(const std::string& text) {
+  const bool all_can_be_shown = strip_control_characters(text) == text;
   std::string out = "\"";
   for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\{:03}", static_cast<int>(c));
+    if (byte < 0x20 || (byte >= 0x7f && !all_can_be_shown))
+      out += fmt::format("\\{:03}", byte);
     else
       out += c;
   }
   return out + '"';
+}
+
+// Text of one line, as a comment: the names of files and folders may hold anything, a line's end included.
+std::string comment(const std::string& text) {
+  std::string line = strip_control_characters(text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line.empty() ? "--\n" : "-- " + line + "\n";
 }
 
 // Rates at which such models are usually trained further.
@@ -112,7 +123,7 @@ int64_t RecipeDraft::samples() const {
 
 std::string RecipeDraft::lua() const {
   std::string text;
-  for (const std::string& line : about) text += (line.empty() ? "--" : "-- " + line) + "\n";
+  for (const std::string& line : about) text += comment(line);
   text += "local fvlm = require \"fvlm\"\n\n" + mix_text(*this);
   text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}\n{}}}\n", quoted(name), model_text(*this),
                       stage_text(*this));

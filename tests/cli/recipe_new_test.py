@@ -54,6 +54,17 @@ class RecipeNew(unittest.TestCase):
         self.assertIn("held-out", said)
         self.assertNotIn("truncated", said)
 
+    def test_names_of_files_stay_names(self):
+        hostile = "new\nreturn 1 --\x1b\u009b\u202e\"]]"
+        shutil.copytree(folder / "exported", folder / hostile)
+        shutil.copytree(folder / "shapes/captions", folder / ("data" + hostile))
+        text = new("hostile", "--model", hostile, "--data", f"data{hostile}/*.tar")
+        found = plan("hostile")
+        self.assertEqual(found["model"]["directory"], hostile)
+        self.assertEqual(found["stages"][0]["data"]["sources"][0]["shards"], [f"data{hostile}/*.tar"])
+        for character in "\x1b\u009b\u202e":
+            self.assertNotIn(character, text)
+
     def test_pairs_are_preferences(self):
         new("pairs", "--model", "exported", "--data", "shapes/pairs/*.tar", "--held-out", "shapes/heldout/pairs/*.tar", "--lora", 4)
         found = plan("pairs")
