@@ -125,7 +125,8 @@ class Walk {
   void check_owner(const fs::path& path, const struct stat& info, const char* what) const {
     if (info.st_uid == 0 || info.st_uid == policy_.user || (has_also_ && info.st_uid == also_)) return;
     refuse(path,
-           fmt::format("a {} owned by {}, not by {} or root", what, user_name(info.st_uid), user_name(policy_.user)),
+           fmt::format("a {} owned by {}, not by {}", what, user_name(info.st_uid),
+                       policy_.user == 0 ? "root" : user_name(policy_.user) + " or root"),
            fmt::format("copy it to a folder of your own, or: chown {} {}", user_name(policy_.user), path.string()));
   }
 

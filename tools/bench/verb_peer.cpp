@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/torch_library.h"
+#include "plugin/trust.h"
 
 #include <fmt/format.h>
 
@@ -20,10 +21,15 @@ constexpr const char* ragged_peer = "tools/oracle/train-ragged";
 constexpr const char* op_peer = "tools/oracle/time-op";
 constexpr const char* generation_peer = "tools/oracle/time-generate";
 
+// Throws Error(plugin) where another user could change it: where the program is installed, this is no source tree but a
+// folder that may be everybody's.
 std::string source_tree_peer(const std::string& tool) {
   const fs::path path = (program_folder() / "../../.." / tool).lexically_normal();
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return "";
+  TrustPolicy policy;
+  policy.also_owner_of = program_folder();
+  check_trusted(path, policy);
   const fs::path python = (find_torch().folder / "../../../../bin/python").lexically_normal();
   return fmt::format("'{}' '{}'", fs::exists(python, ignored) ? python.string() : "python3", path.string());
 }
