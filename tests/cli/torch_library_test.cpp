@@ -78,6 +78,23 @@ TEST_F(TorchLibrary, AFolderThatOthersCanWriteToIsRefusedByName) {
               HasSubstr((folder / "lib").string() + ": a folder owned by user 12345"));
 }
 
+// An installed program is three folders below one that may be everybody's, where a source tree has tools/oracle.
+TEST_F(TorchLibrary, APeerThatOthersCanWriteToIsNotRun) {
+  const fs::path marker = scratch / "ran", build = fs::path(FVLM_ENGINE).parent_path().parent_path();
+  fs::create_directories(scratch / "a/installed/bin");
+  fs::copy_file(FVLM_ENGINE, scratch / "a/installed/bin/fvlm-engine");
+  fs::create_directory_symlink(build / "lib", scratch / "a/installed/lib");
+  fs::create_directories(scratch / "tools/oracle");
+  write_file_atomic(scratch / "tools/oracle/time-op", fmt::format("open('{}', 'w').close()\n", marker.string()));
+  fs::permissions(scratch / "tools/oracle", fs::perms::others_write, fs::perm_options::add);
+  const auto ran = test::shell(fmt::format("'{}/a/installed/bin/fvlm-engine' bench op --device cpu --precision fp32 "
+                                           "--configurations 135m:1 --operations swiglu --peer eager",
+                                           scratch.path().string()));
+  EXPECT_EQ(ran.code, 5) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr((scratch / "tools/oracle").string() + ": a world-writable folder"));
+  EXPECT_FALSE(fs::exists(marker));
+}
+
 TEST_F(TorchLibrary, WithoutOneDoctorExitsWith6) {
   const auto ran = doctor("FVLM_TORCH=/nowhere");
   EXPECT_EQ(ran.code, 6);
