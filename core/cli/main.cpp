@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -135,6 +136,7 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
 
 int main(int count, char** words) {
   std::vector<std::string> arguments(words + 1, words + count);
+  std::signal(SIGXFSZ, SIG_IGN); // a file beyond the limit (ulimit -f) is a failed write, as on a full disk
   try {
     fvlm::sanitize_standard_output();
     return fvlm::cli::flush_output(fvlm::cli::run(arguments));

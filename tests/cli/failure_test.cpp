@@ -25,6 +25,14 @@ TEST_F(Failure, WhatCannotBeWrittenExitsWith7) {
   EXPECT_THAT(run_folder.err, HasSubstr("cannot create the folder"));
 }
 
+TEST_F(Failure, AFileBeyondTheLimitOfSizesExitsWith7) {
+  const auto ran =
+      test::shell(fmt::format("cd '{}' && ulimit -f 1 && env FVLM_CACHE=cache '{}' recipe reference > page",
+                              scratch.path().string(), FVLM_ENGINE));
+  EXPECT_EQ(ran.code, 7) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("standard output: File too large"));
+}
+
 TEST_F(Failure, AFailureWithJsonIsADocument) {
   const auto expect = [&](const std::string& arguments, int code, const char* kind) {
     const auto ran = run(arguments);
