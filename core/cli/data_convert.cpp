@@ -18,7 +18,7 @@ int data_convert(Arguments arguments) {
       "data convert FORM... --out NAME-%06d.tar [--root DIR] [--field PART=KEY] [--text] [--size MIB] [--json]",
       "Write samples to tar shards, as they are and in their order: of .jsonl, .json and .parquet files, .gz and .zst\n"
       "of them, folders and tars. A tar is read fastest, and holds the images with their texts. A sample whose image\n"
-      "is missing keeps its place and is counted.",
+      "is missing, or is a file of another kind, keeps its place and is counted.",
       "data convert llava_v1_5_mix665k.json --root data/images --out data/llava-%06d.tar");
   options.remaining("FORM", "files, folders and patterns of them, as in a recipe's `shards`")
       .required_value("out", "NAME", "the shards' name; %06d stands for the number of each")

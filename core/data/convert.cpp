@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <optional>
+#include <string_view>
 
 namespace fvlm {
 namespace {
@@ -45,6 +47,27 @@ std::string name_in_tar(const Member& member, std::span<const std::byte> bytes) 
   const auto ending = image_ending(bytes);
   if (!member.name.ends_with("jpg") || !ending || *ending == "gif") return member.name;
   return member.name.substr(0, member.name.size() - 3) + *ending;
+}
+
+// The first bytes of MP4, QuickTime, WebM, Matroska, AVI and GIF.
+bool looks_like_video(std::span<const std::byte> bytes) {
+  const std::string_view head(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 8));
+  for (const char* begin : {"\x1a\x45\xdf\xa3", "RIFF", "GIF8"})
+    if (head.starts_with(begin)) return true;
+  for (const char* box : {"ftyp", "moov", "mdat", "wide", "free", "skip"})
+    if (head.ends_with(box) && head.size() == 8) return true;
+  return false;
+}
+
+// A list of samples names files by path, and may come from somebody else: a file that is no image or video, such as a
+// key or a password, is not copied into shards that are given away. Throws Error(data).
+void require_media(const Member& member, std::span<const std::byte> bytes) {
+  if (member.name.ends_with("mp4") || member.name.ends_with("gif")) {
+    if (!looks_like_video(bytes))
+      throw Error(ErrorKind::data, "not a video: expected MP4, QuickTime, WebM, Matroska, AVI or GIF");
+  } else if (!looks_like_image(bytes)) {
+    decode_image(bytes); // throws, and says which format it is if it knows
+  }
 }
 
 // Without the images in it, which are members of their own.
@@ -107,6 +130,7 @@ class Conversion {
     }
     for (const Member& member : sample.members) {
       auto bytes = with_member_context(member, [&] { return shard.read(member); });
+      if (shard.names_media()) with_member_context(member, [&] { require_media(member, bytes); });
       std::string name = shard.names_media() ? name_in_tar(member, bytes) : member.name;
       files.emplace_back(std::move(name), std::move(bytes));
     }

@@ -10,6 +10,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 ShardOptions cached_in(const Folder& folder) {
   return {.cache = folder / "cache", .index_beside = false, .threads = 1};
@@ -85,6 +86,29 @@ struct OneFile {
     return SampleReader(wanted.mix, byte_tokenizer(), 4, nullptr).measure(*shard, shard->sample(i), wanted.source);
   }
 };
+
+TEST(JsonLines, ConvertWithImagesAndVideosAlone) {
+  const Folder folder;
+  write_bytes(folder / "key", "-----BEGIN PRIVATE KEY-----");
+  write_bytes(folder / "film", std::string("\0\0\0\x18"
+                                           "ftypisom",
+                                           12));
+  write_bytes(folder / "a.jsonl", fmt::format("{{\"image\": \"{0}\", \"caption\": \"x\"}}\n"
+                                              "{{\"video\": \"{0}\", \"caption\": \"x\"}}\n"
+                                              "{{\"video\": \"film\", \"caption\": \"x\"}}\n",
+                                              (folder / "key").string()));
+  plan::Source source;
+  source.shards = {(folder / "a.jsonl").string()};
+  const fs::path out = folder / "out-%d.tar";
+  const Converted done = convert(source, out.string(), 1 << 20, cached_in(folder), [](int64_t, int64_t) {});
+  EXPECT_EQ(done.samples, 3);
+  EXPECT_EQ(done.broken, 2);
+  ASSERT_EQ(done.reasons.size(), 2);
+  EXPECT_THAT(done.reasons[0], AllOf(HasSubstr("line 1"), HasSubstr("not an image")));
+  EXPECT_THAT(done.reasons[1], AllOf(HasSubstr("line 2"), HasSubstr("not a video")));
+  const std::string shard = read_file(folder / "out-0.tar");
+  EXPECT_THAT(shard, AllOf(Not(HasSubstr("PRIVATE")), HasSubstr("ftypisom")));
+}
 
 TEST(JsonLines, SayWhichLineIsBroken) {
   const OneFile file(
