@@ -190,6 +190,7 @@ class Summary {
     std::string path = "stages" + key_part(stage.name);
     out_ += fmt::format("\n{}  {}\n", styled(stage.name, Style::bold), heading(stage));
     data(stage.data);
+    if (plan_.model.connector->training_mode_names().size() > 1) line("mode", {stage.mode});
     objective(stage, path);
     std::string optimizer = path + ".optimizer";
     std::vector<std::string> parts{value_text(json_of(stage)["optimizer"]["kind"]), values_.by_group(optimizer, "lr")};
@@ -312,6 +313,9 @@ class Summary {
       if (set.samples > 0) parts.push_back(fmt::format("{} samples", grouped(set.samples)));
       for (const auto& source : set.data.sources)
         for (const auto& shards : source.patterns()) parts.push_back(shards);
+      if (plan_.model.connector->mode_names().size() > 1)
+        parts.push_back(set.modes.size() == 1 ? "mode " + set.modes.front()
+                                              : fmt::format("modes ({})", join(set.modes, ", ")));
       std::string when =
           evaluation.every > 0 ? fmt::format("every {} steps and at the end", grouped(evaluation.every)) : "at the end";
       if (first) parts.push_back(when);

@@ -164,20 +164,26 @@ Ref<Lora> lora() {
                  "Which parts: vision, decoder, decoder2 and so on.")
           .field("rank", &Lora::rank, integer(between(1, 4096)), "Rank of each adapter.")
           .required()
+          .aliases({"r", "lora_rank", "lora_r"})
           .field("alpha", &Lora::alpha, optional(number(above(0))),
                  "What an adapter adds is scaled by alpha / rank. Default: 2 x rank.")
+          .aliases({"lora_alpha"})
           .field("dropout", &Lora::dropout, number(at_least(0).below(1)),
                  "Share of the inputs of adapters that is zeroed in training.")
+          .aliases({"lora_dropout"})
           .field("targets", &Lora::targets, list(text(), {.min = 1, .allow_single = true}),
                  "Linears that get an adapter: q, k, v, o, gate, up, down of any family, names of modules or ends of "
                  "such names as in PEFT (\"self_attn.q_proj\"), or all.")
+          .aliases({"target_modules", "lora_target"})
           .field("modules_to_save", &Lora::modules_to_save, optional(list(text(), {.min = 1, .allow_single = true})),
                  "Modules of the part that train whole, beside the adapters: names or ends of names, none of a linear "
                  "of a layer.")
+          .aliases({"additional_target"})
           .example("{ \"model.norm\" }")
           .field("dora", &Lora::dora, boolean(),
                  "DoRA: a trained magnitude for each output feature, and adapters of the direction. Dropout then "
                  "applies to what the adapters read alone.")
+          .aliases({"use_dora"})
           .done();
   return type;
 }
@@ -243,6 +249,7 @@ Ref<Model> model_schema() {
           .field("adapters", &Model::adapters, optional(list(lora(), {.min = 1, .allow_single = true})),
                  "Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.")
           .example("fvlm.lora { rank = 16, targets = { \"q\", \"k\", \"v\", \"o\" } }")
+          .aliases({"lora", "peft_config"})
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
                  "model directory. Matched parameters leave those three groups; no parameter may match two groups.")

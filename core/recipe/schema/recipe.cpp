@@ -19,6 +19,11 @@ void check_preferences(Reader& reader, const Kernels& kernels) {
                          "it considers every backend, so later entries have no effect");
 }
 
+constexpr const char* attention_advice =
+    "the fastest plugin that fits is chosen, and train says which; kernels = { attention = \"...\" } prefers one";
+constexpr const char* quantized_base_advice =
+    "write the model by export --quantize int4, and train fvlm.lora adapters on it (docs/adapters.md)";
+
 BackendPreferences& preferences_for(Kernels& kernels, const std::string& kind) {
   return kernels.preferences.find(kind)->second;
 }
@@ -201,6 +206,7 @@ Ref<Plan> recipe_schema() {
                  "Bitwise reproducible runs on a GPU, at some cost in speed. CPU runs always are.")
           .field("model", &Plan::model, model_schema(), "The model.")
           .required()
+          .aliases({"model_name_or_path"})
           .field("kernels", &Plan::kernels, kernels(), "Preferred backends.")
           .field("speed", &Plan::speed, speed(), "Switches of optimizations.")
           .field("loader", &Plan::loader, loader(), "How shards are read.")
@@ -223,6 +229,19 @@ Ref<Plan> recipe_schema() {
           .foreign("bf16", "write precision = \"bf16\"")
           .foreign("fp16", "write precision = \"fp16\"")
           .foreign("output_dir", "the run's folder is runs/NAME, with the recipe's name, or what train --run-dir says")
+          .foreign("lr", "each stage's optimizer has its own: fvlm.adamw { lr = ... }, and on the command line --set "
+                         "stages.*.optimizer.lr=...")
+          .foreign("learning_rate", "each stage's optimizer has its own: fvlm.adamw { lr = ... }, and on the command "
+                                    "line --set stages.*.optimizer.lr=...")
+          .foreign("dataset", "each stage has its own: data = fvlm.mix { \"train.jsonl\" }")
+          .foreign("eval_steps", "each stage has its own: evaluation = { every = ..., fvlm.evaluation ... }")
+          .foreign("attn_implementation", attention_advice)
+          .foreign("flash_attn", attention_advice)
+          .foreign("load_in_4bit", quantized_base_advice)
+          .foreign("quantization_bit", quantized_base_advice)
+          .foreign("report_to",
+                   "every run writes metrics.jsonl and TensorBoard's events; tools/track gives them to MLflow "
+                   "and Weights & Biases")
           .foreign("cutoff_len", "write max_text_tokens = ... into the fvlm.mix of each stage")
           .foreign("max_steps", "set samples = steps x batch in each stage")
           .foreign("gradient_accumulation_steps", micro_batch_advice)

@@ -186,7 +186,7 @@ class TableReader {
         reader_.mark_unknown(key_part(field.name));
     for (const auto& field : info_.fields) {
       if (!field.required || seen_.contains(field.name) || misnamed_.contains(field.name)) continue;
-      if (seen_.contains(field.required_unless)) continue;
+      if (seen_.contains(field.required_unless) || misnamed_.contains(field.required_unless)) continue;
       good_ = reader_.report(table_.origin, fmt::format("'{}' is missing: {}", field.name, field.node->expected()),
                              field.doc);
     }

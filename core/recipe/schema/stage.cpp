@@ -187,6 +187,7 @@ Ref<Evaluation> evaluation_schema() {
           .usage("{ every = 1000, fvlm.evaluation \"heldout\" { data = fvlm.mix { \"val/*.tar\" } } }")
           .field("every", &Evaluation::every, integer(at_least(0)), "How often; 0: only at the end of the stage.")
           .unit("steps")
+          .aliases({"eval_steps", "eval_every"})
           .field("sets", &Evaluation::sets, list(evaluation_set(), {.named = true}), "The held-out sets.")
           .items()
           .done();
@@ -252,6 +253,9 @@ Ref<Stage> stage_schema() {
           .field("warmup_steps", &Stage::warmup_steps, optional(integer()),
                  "The schedule's warm-up in steps, rounded to the nearest.")
           .derived()
+          .foreign("lr_scheduler_type", "write schedule = fvlm.cosine { warmup = 0.03 }, or another of REFERENCE.md")
+          .foreign("save_steps", "it is of the recipe, not of a stage: checkpoint = { every = ... }")
+          .foreign("dataset", "write data = fvlm.mix { \"train.jsonl\" }")
           .foreign("max_steps", "set samples = steps x batch: a stage is as long as its samples")
           .foreign("num_steps", "set samples = steps x batch: a stage is as long as its samples")
           .foreign("gradient_accumulation_steps", micro_batch_advice)

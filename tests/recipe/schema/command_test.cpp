@@ -141,6 +141,7 @@ TEST_F(CommandTest, PlanFitsAPageWithoutColourInAPipe) {
                         "                43 %  data/webvid/*.tar\n"
                         "                14 %  data/smoltalk/*.tar  (text only)\n"
                         "                at most 64 frames, 512 text tokens\n"
+                        "  mode          coarse_fine\n"
                         "  objective     next_token, on all\n"
                         "  optimizer     adamw, lr connector 0.001, decoder 1e-5, vision 1e-5, weight_decay 0.01,"));
   EXPECT_THAT(ran.out, HasSubstr("  schedule      converging to 3e-5, warm-up 938 steps (3 %)\n"));

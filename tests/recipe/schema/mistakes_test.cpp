@@ -72,6 +72,37 @@ TEST(Mistakes, KeysOfOtherProgramsSayWhatToWrite) {
   EXPECT_THAT(recipe("precision", value(4, "float32")), ElementsAre(HasSubstr("\"fp32\" is float32")));
 }
 
+TEST(Mistakes, NamesOfPeftAndLlamaFactoryAreKnown) {
+  using testing::EndsWith;
+  using testing::HasSubstr;
+  const Value lora = table(
+      5, "lora",
+      {key("r", 5, 16), key("lora_alpha", 5, 32), key("lora_dropout", 5, 0.1), key("target_modules", 5, "q_proj")});
+  const Value model =
+      table(3, "model", {key("vision", 3, "weights/v"), key("decoder", 3, "weights/d"), key("adapters", 5, lora)});
+  const auto of_lora = mistakes_of(small_recipe({small_stage()}, {key("model", 3, model)}));
+  ASSERT_EQ(of_lora.size(), 4u) << "and no word of a rank that is missing";
+  const char* const own[] = {"rank", "alpha", "dropout", "targets"};
+  for (size_t i = 0; i < 4; ++i) EXPECT_THAT(of_lora[i], EndsWith(fmt::format("it is called '{}' here", own[i])));
+  EXPECT_THAT(of_stage({key("lr_scheduler_type", 16, "cosine")}), ElementsAre(HasSubstr("schedule = fvlm.cosine")));
+  EXPECT_THAT(of_stage({key("eval_steps", 16, 100)}), ElementsAre(EndsWith("it belongs in 'evaluation', as 'every'")));
+  EXPECT_THAT(of_stage({key("save_steps", 16, 100)}), ElementsAre(EndsWith("checkpoint = { every = ... }")));
+  const auto recipe = [](const char* name) { return mistakes_of(small_recipe({small_stage()}, {key(name, 4, 1)})); };
+  for (const char* name : {"flash_attn", "attn_implementation"})
+    EXPECT_THAT(recipe(name), ElementsAre(HasSubstr("kernels = { attention"))) << name;
+  EXPECT_THAT(recipe("quantization_bit"), ElementsAre(HasSubstr("export --quantize int4")));
+  EXPECT_THAT(mistakes_of(small_recipe(), {"lr=10"}), ElementsAre(EndsWith("--set stages.*.optimizer.lr=...")));
+}
+
+TEST(Mistakes, EpochsUnderAnotherNameAreALength) {
+  auto copy = std::make_shared<Table>(*as_table(small_stage("align")));
+  for (auto& [name, field] : copy->fields)
+    if (name == "samples") name = "num_train_epochs";
+  EXPECT_THAT(mistakes_of(small_recipe({table_value(copy)})),
+              ElementsAre("r.lua:14: stages.align.num_train_epochs: unknown key 'num_train_epochs'\n  it is called "
+                          "'epochs' here"));
+}
+
 TEST(Mistakes, AnEntryInPlaceOfItsTableSaysHowToWriteIt) {
   using testing::EndsWith;
   EXPECT_THAT(of_stage({key("data", 11, "x/*.tar")}), ElementsAre(EndsWith("\n  write fvlm.mix { \"x/*.tar\" }")));
