@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
 
 namespace fvlm::train {
 namespace {
@@ -53,8 +56,18 @@ std::string why(const SelectionReport& report) {
   return report.reason();
 }
 
-std::string operation(const SelectionReport& report) {
-  return report.subject.substr(kernels_prefix.size());
+// "kernels-cpu (linear for some shapes, rope), reference (linear for some shapes)", in an order that does not depend on
+// which operation a stage selected first, so that stages with the same choices have the same line.
+std::string kernel_backends(std::vector<const SelectionReport*> reports) {
+  std::map<std::string, std::set<std::string>> plugins; // by operation
+  for (const SelectionReport* report : reports) plugins[report->subject].insert(report->chosen);
+  std::sort(reports.begin(), reports.end(), [](const SelectionReport* a, const SelectionReport* b) {
+    return std::tie(a->subject, a->chosen) < std::tie(b->subject, b->chosen);
+  });
+  return backends(reports, [&](const SelectionReport& report) {
+    const std::string operation = report.subject.substr(kernels_prefix.size());
+    return plugins[report.subject].size() > 1 ? operation + " for some shapes" : operation;
+  });
 }
 
 std::string algorithm(const SelectionReport& report) {
@@ -158,7 +171,7 @@ std::vector<std::string> active_lines(const plan::Plan& plan, const plan::Stage&
     if (!text.empty()) lines.push_back(fmt::format("{}: {}", what, text));
   };
   add("Using attention backend", backends(of_kind(parts.operations, "attention"), why));
-  add("Using kernel backends", backends(of_kind(parts.operations, kernels_prefix), operation));
+  add("Using kernel backends", kernel_backends(of_kind(parts.operations, kernels_prefix)));
   add("Using loss backend", backends(of_kind(parts.operations, "loss"), why));
   add("Using optimizer backend", backends(of_kind(parts.optimizers, "optimizer"), algorithm));
   add("Using precision", precision_text(plan, device, parts));

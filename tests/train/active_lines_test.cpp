@@ -67,6 +67,17 @@ TEST_F(ActiveLines, NameEachPluginOnceWithPreferencesAndRefusals) {
   EXPECT_THAT(all, Contains("Using activation checkpointing: vision off, decoder one layer of 2"));
 }
 
+TEST_F(ActiveLines, NameKernelsInOneOrderAndWhatPluginsShare) {
+  operations = {chosen("kernels scaled_rows", "reference"), chosen("kernels linear", "reference"),
+                chosen("kernels linear", "kernels-cpu"), chosen("kernels layernorm", "kernels-cpu")};
+  const auto line =
+      Contains("Using kernel backends: kernels-cpu (layernorm, linear for some shapes), reference (linear "
+               "for some shapes, scaled_rows)");
+  EXPECT_THAT(lines(at::kCPU), line);
+  std::reverse(operations.begin(), operations.end());
+  EXPECT_THAT(lines(at::kCPU), line) << "as another stage selects them";
+}
+
 TEST_F(ActiveLines, ShowWhatPackingSaves) {
   const auto sample = [](int64_t frames, size_t tokens) {
     auto made = std::make_shared<Sample>();

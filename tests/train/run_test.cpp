@@ -86,7 +86,7 @@ TEST_F(TrainSays, ActivePluginsOnceAndTheRestInTheLog) {
   const std::string text = output("a");
   for (const char* line :
        {"Using attention backend: reference \\(ATen, by segment\\); missing refused: no plugin of this name was found",
-        "Using kernel backends: reference \\(linear, .*rmsnorm.*\\)\n", "Using loss backend: reference \\(",
+        "Using kernel backends: reference \\(layernorm, linear, rmsnorm, .*\\)\n", "Using loss backend: reference \\(",
         "Using optimizer backend: reference \\(adamw: ATen\\)\n", "Using precision: fp32\n",
         "Using activation checkpointing: off\n"})
     EXPECT_EQ(times_in(text, line), 1) << line << "\nin\n" << text;
