@@ -5,7 +5,6 @@
 #include "cli/recipe_options.h"
 #include "data/chat.h"
 #include "model/weights/model_file.h"
-#include "recipe/resolve.h"
 
 #include <algorithm>
 
@@ -14,16 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For a checkpoint RUN/STAGE/step-000100, takes the settings of its stage from RUN/plan.json. Returns whether it did.
+// For a checkpoint of a run, takes the settings of its stage from the run's plan. Returns whether it did.
 bool read_training_settings(const fs::path& model, InputSettings& out) {
-  const fs::path folder = fs::weakly_canonical(model), plan_file = folder.parent_path().parent_path() / "plan.json";
-  if (!fs::exists(plan_file)) return false;
   try {
-    recipe::Request request;
-    request.file = plan_file;
-    const plan::Plan plan = recipe::resolve(request).plan;
-    const plan::Stage& stage = stage_named(plan, folder.parent_path().filename().string());
-    out.media.image_size = plan.model.image_size;
+    const auto trained = plan_of_checkpoint(model);
+    if (!trained) return false;
+    const plan::Stage& stage = stage_named(trained->plan, trained->stage);
+    out.media.image_size = trained->plan.model.image_size;
     out.media.max_frames = stage.data.max_frames;
     out.media.image_frames = stage.data.replicate_image_frames;
     out.system = stage.data.system;

@@ -60,10 +60,11 @@ std::string model_text(const RecipeDraft& draft) {
   if (draft.directory.empty())
     text = fmt::format("    vision = {},\n    decoder = {},\n    connector = fvlm.{} {{}},\n", quoted(draft.vision),
                        quoted(draft.decoder), draft.connector);
-  else if (draft.lora_rank == 0)
+  else if (draft.lora_rank == 0 && !draft.image_size)
     return fmt::format("  model = {},\n", quoted(draft.directory));
   else
     text = fmt::format("    directory = {},\n", quoted(draft.directory));
+  if (draft.image_size) text += fmt::format("    image_size = {},\n", *draft.image_size);
   if (draft.lora_rank > 0)
     text += fmt::format("    adapters = fvlm.lora {{ rank = {}, targets = \"all\" }},\n", draft.lora_rank);
   return "  model = fvlm.model {\n" + text + "  },\n";
@@ -73,7 +74,8 @@ std::string model_text(const RecipeDraft& draft) {
 std::string mix_text(const RecipeDraft& draft) {
   std::string text = "local function mix(...)\n  return fvlm.mix {\n";
   const auto add = [&](const char* key, const auto& value) { text += fmt::format("    {} = {},\n", key, value); };
-  if (draft.chat_template) add("chat_template", quoted(*draft.chat_template)), add("system", "\"\"");
+  if (draft.chat_template) add("chat_template", quoted(*draft.chat_template));
+  if (draft.system) add("system", quoted(*draft.system));
   if (draft.max_frames) add("max_frames", *draft.max_frames);
   if (draft.image_frames) add("replicate_image_frames", *draft.image_frames);
   if (draft.max_text_tokens) add("max_text_tokens", *draft.max_text_tokens);
@@ -97,6 +99,7 @@ std::string stage_text(const RecipeDraft& draft) {
   };
   if (draft.lora_rank > 0) add("freeze", "{ \"vision\", \"connector\" }");
   add("data", fmt::format("mix({})", sources_text(draft, draft.train)));
+  if (!draft.mode.empty()) add("mode", quoted(draft.mode));
   add("objective", draft.holds_pairs ? "fvlm.dpo { beta = 0.1 }" : "fvlm.next_token { on = \"answer\" }");
   add("optimizer", fmt::format("fvlm.adamw {{ lr = {}, weight_decay = {} }}", rates.lr, rates.weight_decay));
   add("schedule", "fvlm.cosine { to_share = 0.1, warmup = 0.03 }");
@@ -106,9 +109,11 @@ std::string stage_text(const RecipeDraft& draft) {
     constexpr int64_t evaluations = 10; // in the whole stage
     const int64_t steps = draft.epochs * draft.samples() / draft.batch;
     text += fmt::format("    evaluation = {{\n      every = {},\n", std::max<int64_t>(1, steps / evaluations));
-    text += fmt::format("      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = \"{}\", samples = 512, show = "
-                        "8 }},\n    }},\n",
-                        sources_text(draft, draft.held_out), draft.measure);
+    const std::string mode = draft.evaluation_mode.empty() ? "" : ", modes = " + quoted(draft.evaluation_mode);
+    text +=
+        fmt::format("      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = \"{}\"{}, samples = 512, show = "
+                    "8 }},\n    }},\n",
+                    sources_text(draft, draft.held_out), draft.measure, mode);
   }
   return text + "  },\n";
 }

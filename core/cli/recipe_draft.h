@@ -24,6 +24,10 @@ struct RecipeDraft {
   int64_t lora_rank = 0;                    // 0: all parameters are trained
   std::vector<Source> train, held_out;      // held_out: none, nothing is evaluated
   std::optional<std::string> root;          // of paths in the sources' files
+  std::optional<int64_t> image_size;        // where it is not the default for this model
+  std::string mode;                         // to train in; empty: the connector's first
+  std::string evaluation_mode;              // that of generation, where it is not the first; empty: the first
+  std::optional<std::string> system;        // the system turn, where it is not the default
   std::optional<std::string> chat_template; // of the decoder's folder, else ChatML
   bool holds_pairs = false;                 // of answers: preferences are learnt
   std::string measure = "loss";             // of held_out

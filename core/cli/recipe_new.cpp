@@ -239,19 +239,39 @@ void name_fields(std::vector<RecipeDraft::Source>& sources, const RecipeDraft& d
   }
 }
 
+// How frames and chats are read: as the run did that trained the model, or else as the model's folders say.
+void read_settings(const plan::Model& model, const Tokenizer& tokenizer, RecipeDraft& draft) {
+  const plan::ConnectorSettings& connector = *model.connector;
+  const std::string usual = connector.mode_names().front();
+  if (connector.mode_of_use() != usual) draft.evaluation_mode = connector.mode_of_use();
+  if (connector.name() == "foveated") draft.mode = "refined"; // its queries are those of generation
+  const auto trained = draft.directory.empty() ? std::nullopt : plan_of_checkpoint(draft.directory);
+  if (!trained) {
+    draft.chat_template = own_chat_template(tokenizer);
+    if (draft.chat_template) draft.system = "";
+    return;
+  }
+  const plan::Stage& stage = stage_named(trained->plan, trained->stage);
+  if (trained->plan.model.image_size != model.image_size) draft.image_size = trained->plan.model.image_size;
+  if (!draft.image_frames && stage.data.replicate_image_frames > 1)
+    draft.image_frames = stage.data.replicate_image_frames;
+  draft.mode = stage.mode == usual ? "" : stage.mode;
+  draft.chat_template = stage.data.chat_template;
+  if (stage.data.system != plan::Mix{}.system) draft.system = stage.data.system;
+}
+
 // Fills in what the model and the data say, and writes the file.
 Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraft& draft) {
   name_fields(draft.train, draft);
   name_fields(draft.held_out, draft);
-  const plan::Plan plan = resolved(draft, parsed).plan;
+  plan::Plan plan = resolved(draft, parsed).plan;
   budget::describe(plan); // throws where the parts do not go together
-  const plan::Stage& stage = plan.stages.front();
   const auto tokenizer = Tokenizer::from_file(fs::path(plan.model.tokenizer_folder()) / "tokenizer.json");
-  draft.chat_template = own_chat_template(tokenizer);
+  read_settings(plan.model, tokenizer, draft);
+  plan = resolved(draft, parsed).plan;
   const auto registry = open_registry(parsed);
   const auto video = choose_video_decoder(*registry, plan.kernels["video"]);
-  plan::Mix mix = stage.data;
-  if ((mix.chat_template = draft.chat_template)) mix.system.clear();
+  plan::Mix mix = plan.stages.front().data;
   const Findings seen = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the data");
   if (seen.with_choice > 0)
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")

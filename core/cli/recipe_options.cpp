@@ -116,6 +116,14 @@ std::map<std::string, std::string> source_fields(const ParsedOptions& parsed) {
   return fields;
 }
 
+std::optional<CheckpointPlan> plan_of_checkpoint(const std::filesystem::path& model) {
+  const auto folder = std::filesystem::weakly_canonical(model);
+  recipe::Request request;
+  request.file = folder.parent_path().parent_path() / "plan.json";
+  if (!std::filesystem::exists(request.file)) return {};
+  return CheckpointPlan{recipe::resolve(request).plan, folder.parent_path().filename().string()};
+}
+
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
   std::vector<std::string> names;
   for (const plan::Stage& stage : plan.stages) {

@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace fvlm::cli {
@@ -27,6 +29,14 @@ int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bo
 
 // The parts of a sample by their keys, as a source's `fields`: of --field PART=KEY. Throws Error(usage).
 std::map<std::string, std::string> source_fields(const ParsedOptions& parsed);
+
+// For a checkpoint RUN/STAGE/step-000100: the plan of its run, RUN/plan.json, and the name of its stage. Nothing for a
+// model directory elsewhere. Throws Error where the file cannot be read.
+struct CheckpointPlan {
+  plan::Plan plan;
+  std::string stage;
+};
+std::optional<CheckpointPlan> plan_of_checkpoint(const std::filesystem::path& model);
 
 // Throws Error(usage) where the recipe has no stage of that name.
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);

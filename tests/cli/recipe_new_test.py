@@ -50,6 +50,11 @@ class RecipeNew(unittest.TestCase):
         self.assertEqual([source["weight"] for source in stage["data"]["sources"]], [96, 64])
         self.assertEqual(stage["evaluation"]["every"], 4)  # ten times in 40 steps
         self.assertNotIn("chat_template", text)  # the folder's is none, or ChatML
+        # As the run that trained the model read them, and measured as `generate` will read them.
+        trained = json.loads((folder / "model/plan.json").read_text())["plan"]
+        self.assertEqual(plan("answers")["model"]["image_size"], trained["model"]["image_size"])
+        self.assertEqual(stage["data"]["system"], trained["stages"][0]["data"]["system"])
+        self.assertEqual((stage["mode"], stage["evaluation"]["sets"][0]["modes"]), ("refined", ["autoregressive"]))
         said = run(engine, "train", "answers.lua", "--max-steps", 4)
         self.assertIn("held-out", said)
         self.assertNotIn("truncated", said)
@@ -68,6 +73,7 @@ class RecipeNew(unittest.TestCase):
     def test_pairs_are_preferences(self):
         new("pairs", "--model", "exported", "--data", "shapes/pairs/*.tar", "--held-out", "shapes/heldout/pairs/*.tar", "--lora", 4)
         found = plan("pairs")
+        self.assertEqual(found["model"]["image_size"], 32)  # of no run's checkpoint: the encoder's
         self.assertEqual(found["stages"][0]["objective"][0]["kind"], "dpo")
         self.assertEqual(found["stages"][0]["evaluation"]["sets"][0]["measure"], "preference")
         self.assertEqual(found["stages"][0]["freeze"], ["vision", "connector"])

@@ -96,9 +96,12 @@ void read_model_directory(plan::Model& model) {
     if (!decoders.empty()) return;
   }
   model.decoder = (directory / file.sole_part(Role::decoder, directory).location).string();
-  if (model.connector->known_rows_per_frame()) return;
   const fs::path config = vision / "config.json";
-  model.image_size = read_vision_config(read_json_object(config, largest_encoder_config), config.string()).image_size;
+  const int64_t own_size =
+      read_vision_config(read_json_object(config, largest_encoder_config), config.string()).image_size;
+  if (own_size < 1) return; // an encoder of bytes has none
+  // Encoders whose positions are interpolated have configs of larger images than those that they read best.
+  model.image_size = model.connector->known_rows_per_frame() ? std::min(own_size, model.image_size) : own_size;
 }
 
 } // namespace fvlm
