@@ -12,9 +12,21 @@ namespace {
 
 constexpr size_t buffer_size = size_t{256} << 10;
 
+// A file is replaced by renaming another over it, which would take a device such as /dev/null away from everybody.
+const std::filesystem::path& require_replaceable(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_other(status))
+    throw Error(ErrorKind::output, "this is a device, pipe or socket, not a file")
+        .at(path.string())
+        .advise("name a file: it is written under another name and then moved into place");
+  return path;
+}
+
 } // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(create_partial_file(path_)) {}
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(create_partial_file(require_replaceable(path_))) {}
 
 AtomicFile::~AtomicFile() {
   if (!committed_) unlink(temporary_.path.c_str());

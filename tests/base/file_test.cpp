@@ -135,6 +135,21 @@ TEST_F(FileTest, ASymlinkLaidInTheWayIsReplacedNotFollowed) {
   EXPECT_EQ(read_file(folder / "precious"), "mine");
 }
 
+TEST_F(FileTest, ADeviceIsNotReplacedByAFile) {
+  const auto pipe = folder / "pipe", link = folder / "link";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink(pipe, link);
+  for (const auto& name : {pipe, link}) try {
+      write_file_atomic(name, "text");
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::output);
+      EXPECT_NE(error.text().find("this is a device, pipe or socket"), std::string::npos) << error.text();
+    }
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_symlink(link)) << "as /dev/stdout is one";
+}
+
 TEST_F(FileTest, AKeptFileIsMadeOnceAndIsARegularFile) {
   EXPECT_TRUE(open_kept_file(folder / "kept"));
   write_file_atomic(folder / "kept", "text");
