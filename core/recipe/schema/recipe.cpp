@@ -185,7 +185,8 @@ Ref<Plan> recipe_schema() {
           .field("name", &Plan::name, identifier(true), "Name of the run folder.")
           .required()
           .excluded_from_hash()
-          .field("seed", &Plan::seed, integer(at_least(0)), "Seed of data order, packing and initialization.")
+          .field("seed", &Plan::seed, integer(at_least(0)),
+                 "Seed of data order, packing, initialization and the dropout of adapters.")
           .field("precision", &Plan::precision,
                  choice<Precision>(
                      {{"bf16", Precision::bf16, "bfloat16, with fp32 master weights"},
