@@ -51,9 +51,10 @@ class PrintedAnswer final : public serve::AnswerListener {
   std::string figures() const {
     const double seconds =
         first_ ? std::chrono::duration<double>(std::chrono::steady_clock::now() - *first_).count() : 0;
-    std::string words = fmt::format("{}, a prompt of {}", counted(usage_.completion, "token"), grouped(usage_.prompt));
+    std::string words =
+        fmt::format("{}, {}", counted(usage_.prompt, "prompt token"), counted(usage_.completion, "new token"));
     if (usage_.completion > 1 && seconds > 0)
-      words += fmt::format(", {:.1f} a second", static_cast<double>(usage_.completion - 1) / seconds);
+      words += fmt::format(", {:.1f} tokens/s", static_cast<double>(usage_.completion - 1) / seconds);
     if (interrupted_) return words + ", stopped";
     return finish_ == "length" ? words + ", not finished" : words;
   }

@@ -370,7 +370,7 @@ int data_show(Arguments arguments) {
                counted(std::ssize(sample.bytes), "byte"));
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
-    fmt::print("\n{}\n{}, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),
+    fmt::print("\n{}\n{}, {} with a loss, between [[ and ]]\n", with_marked_labels(data.tokenizer(), text, has_loss),
                counted(text.tokens(), "token"), std::count(has_loss.begin(), has_loss.end(), true));
   }
   if (!picture.empty())

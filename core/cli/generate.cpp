@@ -70,8 +70,8 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
     tokens += std::ssize(answer.ids);
     if (!parsed.flag("json"))
       fmt::print("{}\n{}\n\n",
-                 styled(fmt::format("sample {}: {}, a prompt of {}, {}{}", samples.size(),
-                                    counted(answer.frames, "frame"), grouped(answer.prompt),
+                 styled(fmt::format("sample {}: {}, {}, {}{}", samples.size(), counted(answer.frames, "frame"),
+                                    counted(answer.prompt, "prompt token"),
                                     counted(std::ssize(answer.ids), "new token"), answer.ended ? "" : ", not finished"),
                         Style::dim),
                  text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
@@ -183,8 +183,8 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
     return 0;
   }
   fmt::print("\n");
-  log_info("{}, a prompt of {}, {}{} in {:.2f} s: {:.1f} a second", counted(answer.frames, "frame"),
-           grouped(answer.prompt), counted(std::ssize(answer.ids), "new token"),
+  log_info("{}, {}, {}{} in {:.2f} s: {:.1f} tokens/s", counted(answer.frames, "frame"),
+           counted(answer.prompt, "prompt token"), counted(std::ssize(answer.ids), "new token"),
            answer.ended || stream.stopped() ? "" : ", not finished", answer.seconds,
            tokens_per_second(std::ssize(answer.ids), answer.seconds));
   return 0;

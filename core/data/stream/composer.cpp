@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "data/document.h"
 
 #include <fmt/format.h>
@@ -183,9 +184,9 @@ void Composer::count_unusable(const MeasuredSample& found) {
     return;
   }
   if (++consecutive_unusable_ < max_consecutive_unusable) return;
-  throw Error(ErrorKind::data,
-              fmt::format("of {} samples in a row none can be used; the last of them:\n  {}: {}", consecutive_unusable_,
-                          place_of(found.skipped), found.sample ? too_large(*found.sample) : found.skipped.reason))
+  throw Error(ErrorKind::data, fmt::format("none of {} samples drawn in a row can be used; the last of them:\n  {}: {}",
+                                           grouped(consecutive_unusable_), place_of(found.skipped),
+                                           found.sample ? too_large(*found.sample) : found.skipped.reason))
       .advise("correct what the stage says of its data: shards or text, fields, objective, max_text_tokens, packing");
 }
 

@@ -263,9 +263,10 @@ void DataLoader::count_unusable(const PendingPack& pending) {
     if (consecutive_unusable_ < max_consecutive_unusable) continue;
     const SkippedSample& skipped = pending.samples[i].skipped;
     throw Error(ErrorKind::data,
-                fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample "
+                fmt::format("none of {} samples drawn in a row can be used; the last of them:\n  {}, sample "
                             "'{}': {}",
-                            consecutive_unusable_, skipped.place, skipped.key, pending.failed[failed - 1].second))
+                            grouped(consecutive_unusable_), skipped.place, skipped.key,
+                            pending.failed[failed - 1].second))
         .advise("fvlm-engine data check RECIPE lists every broken sample");
   }
 }

@@ -169,7 +169,7 @@ TEST(Composer, DataWithoutUsableSamplesAreAnErrorInEveryEpoch) {
         FAIL() << "no error";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::data);
-        EXPECT_THAT(error.text(), testing::AllOf(testing::HasSubstr("none can be used"),
+        EXPECT_THAT(error.text(), testing::AllOf(testing::HasSubstr("drawn in a row can be used"),
                                                  testing::HasSubstr(useless.reason), testing::HasSubstr("source ")));
       }
     }
