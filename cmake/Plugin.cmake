@@ -67,10 +67,10 @@ function(fvlm_plugin)
     file(WRITE \"\${installed}/bundled/${ARG_NAME}.sha256\" \"\${hash}\\n\")")
   if(NOT FVLM_SANITIZE) # once is enough, where nothing of it is instrumented
     add_test(NAME plugin_check.${ARG_NAME} COMMAND ${test})
-    set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+    set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77)
     if(ARG_SOURCES MATCHES "[.]cu(;|$)") # with the kernels of devices that are no Hopper
       add_test(NAME plugin_check_portable.${ARG_NAME} COMMAND ${test})
-      set_tests_properties(plugin_check_portable.${ARG_NAME} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
+      set_tests_properties(plugin_check_portable.${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77
         ENVIRONMENT FVLM_PORTABLE_KERNELS=1)
     endif()
   endif()
@@ -85,12 +85,12 @@ endfunction()
 # that plugin (FVLM_TEST_LIBRARY), which may ask PyTorch through FVLM_PYTHON. Paths of includes begin in plugins/. GPU:
 # the tests' memory is one that a GPU sees, and without FVLM_TEST_GPU they are skipped.
 function(fvlm_plugin_test)
-  cmake_parse_arguments(ARG "GPU" "PLUGIN;NAME;TIMEOUT" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "GPU" "PLUGIN;NAME" "SOURCES" ${ARGN})
   if(ARG_GPU)
     find_package(CUDAToolkit REQUIRED)
     list(APPEND ARG_SOURCES ${PROJECT_SOURCE_DIR}/plugins/common/testing/cuda_test_device.cpp)
   endif()
-  fvlm_test(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES} DEPENDS fvlm_sdk ${CMAKE_DL_LIBS} TIMEOUT "${ARG_TIMEOUT}")
+  fvlm_test(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES} DEPENDS fvlm_sdk ${CMAKE_DL_LIBS})
   add_dependencies(${ARG_NAME} plugin_${ARG_PLUGIN})
   target_include_directories(${ARG_NAME} PRIVATE ${PROJECT_SOURCE_DIR}/plugins)
   if(ARG_GPU)

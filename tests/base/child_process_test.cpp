@@ -26,7 +26,7 @@ std::pair<std::string, int> run(const std::string& script) {
   ChildProcess child(options);
   output.close_writer();
   std::string text;
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + std::chrono::minutes(30);
   while (output.reader() && Clock::now() < deadline) {
     wait_for_output({&output}, deadline);
     output.drain(text);
@@ -71,7 +71,7 @@ TEST(ChildProcess, OutputWithoutEndIsReadInPieces) {
   ChildProcess child(options);
   output.close_writer();
   std::string text;
-  for (const auto deadline = Clock::now() + std::chrono::seconds(20); text.size() < 4096 && Clock::now() < deadline;)
+  for (const auto deadline = Clock::now() + std::chrono::minutes(30); text.size() < 4096 && Clock::now() < deadline;)
     output.drain(text);
   EXPECT_GE(text.size(), 4096u);
   EXPECT_TRUE(output.reader());
@@ -91,7 +91,7 @@ TEST(ChildProcess, IsKilledWithEverythingThatItStarted) {
     options.descriptors = {{output.writer().get(), STDOUT_FILENO}};
     ChildProcess child(options);
     output.close_writer();
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    const auto deadline = Clock::now() + std::chrono::minutes(30);
     while (text.find('\n') == std::string::npos && Clock::now() < deadline) {
       wait_for_output({&output}, deadline);
       output.drain(text);
@@ -99,7 +99,7 @@ TEST(ChildProcess, IsKilledWithEverythingThatItStarted) {
     EXPECT_FALSE(child.has_ended());
   }
   // The pipe closes when the last process that holds its writer is gone.
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + std::chrono::minutes(30);
   while (output.reader() && Clock::now() < deadline) {
     wait_for_output({&output}, deadline);
     output.drain(text);

@@ -69,7 +69,7 @@ class Profile(Bench):
                                       stderr=subprocess.PIPE,
                                       env=dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
                                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for rank in range(2)]
-            said = [rank.communicate(timeout=120) for rank in ranks]
+            said = [rank.communicate(timeout=1800) for rank in ranks]
             self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
             self.assertEqual(said[1][0], "")
             row, = json.loads(said[0][0])["rows"]

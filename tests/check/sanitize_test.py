@@ -44,7 +44,7 @@ class Sanitize(unittest.TestCase):
             environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "RACES": races}
             command = [sys.executable, sanitize, "--engine", f"{folder}/fvlm-engine", "--logs", f"{folder}/logs", "--seconds", "60",
                        *options, "loss-cuda"]
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
             return done.returncode, done.stdout + done.stderr
 
     def test_every_row_but_those_that_a_tool_cannot_follow_is_asked_for(self):

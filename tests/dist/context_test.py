@@ -23,7 +23,7 @@ class ContextRuns(Runs):
 def equals_plain_attention(_):
     for ranks in (2, 4):
         processes = start([PROBE], ranks)
-        said = [process.communicate(timeout=120)[0] for process in processes]
+        said = [process.communicate(timeout=1800)[0] for process in processes]
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"rank {rank} of {ranks}: {process.returncode}\n{said[rank]}"
         cases = said[0].strip().splitlines()
@@ -67,7 +67,7 @@ def survives_kills_in_the_ring(runs):
 def refuses(runs):
     def expect(words, *options):
         processes = start(runs.command("refused", *options), 2)
-        said = [process.communicate(timeout=60)[0] for process in processes]
+        said = [process.communicate(timeout=1800)[0] for process in processes]
         for process, text in zip(processes, said):
             assert process.returncode == 2 and words in text, f"{process.returncode}: {text}"
 

@@ -29,7 +29,7 @@ class GpuRuns(Runs):
 def one_rank_has_the_bits_of_a_process(runs):
     runs.need("one", 1)
     rank, = start(runs.command("nccl-1"), 1)
-    said = rank.communicate(timeout=120)[0]
+    said = rank.communicate(timeout=1800)[0]
     assert rank.returncode == 0, said
     runs.expect_same_bits("one", "nccl-1")
     print("1 rank by NCCL: the bits of a process alone")
@@ -92,10 +92,10 @@ def goes_on_after(how, runs):
             known = lines(runs, run)
         if known is not None and lines(runs, run) > known:
             break
-        assert time.monotonic() - began < 120, said.read_text()
+        assert time.monotonic() - began < 1800, said.read_text()
         time.sleep(0.05)
     seconds = time.monotonic() - began
-    assert torchrun.wait(timeout=300) == 0, said.read_text()
+    assert torchrun.wait(timeout=1800) == 0, said.read_text()
     runs.expect_same_bits(f"ranks-{ranks}", run)
     names = [line for line in said.read_text().splitlines() if "rank" in line and "error" in line.lower()]
     print(f"{how.name} of one of {ranks} ranks: it trains again {seconds:.1f} s later, and ends in the same bits; said: "

@@ -50,7 +50,7 @@ class Process:
         raise AssertionError(self.said)
 
     def ask(self, method, path, body=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
         text = answer.read().decode()
@@ -58,7 +58,7 @@ class Process:
         return answer.status, text
 
     def ended(self):
-        self.said += self.process.communicate(timeout=120)[1]
+        self.said += self.process.communicate(timeout=1800)[1]
         return self.process.returncode
 
     def interrupt(self):

@@ -36,7 +36,7 @@ class Browser:
     def close(self):
         self.session = None
         self.call("Browser.close")
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=1800)
         os.close(self.input)
         os.close(self.output)
 
@@ -81,7 +81,7 @@ class Browser:
 
     def wait_for(self, expression):
         """Until the expression is true."""
-        for _ in range(1200):
+        for _ in range(36_000):
             if self.evaluate(expression):
                 return
             time.sleep(0.05)

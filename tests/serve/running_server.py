@@ -58,11 +58,11 @@ class Server:
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        self.log += self.process.communicate(timeout=60)[1]
+        self.log += self.process.communicate(timeout=1800)[1]
         return self.process.returncode
 
     def connection(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
 
     def send(self, path, body=None, method=None, headers=None, raw=False):
         connection = self.connection()
@@ -86,7 +86,7 @@ class Server:
         return {name.removeprefix("fvlm_"): float(value) for name, value in lines}
 
     def wait_for(self, **metrics):
-        for _ in range(600):
+        for _ in range(36_000):
             now = self.metrics()
             if all(now[name] == value for name, value in metrics.items()):
                 return

@@ -35,7 +35,7 @@ class Attacks(unittest.TestCase):
     def status_of(self, sent, says_more=False):
         """Of the first answer to these bytes; 0 where the connection is closed without one. A client that says no more has
         left, for the server."""
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=1800) as client:
             answer = b""
             try:
                 client.sendall(sent)
@@ -83,7 +83,7 @@ class Attacks(unittest.TestCase):
     def test_clients_that_vanish_hold_nothing(self):
         request = json.dumps(chat("Tell a story.", max_tokens=4096, n=8, stream=True, temperature=5)).encode()
         for _ in range(20): # with a reset in place of an end
-            client = socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
+            client = socket.create_connection(("127.0.0.1", self.server.port), timeout=1800)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.sendall(post(b"Content-Length: %d\r\n" % len(request), request))
             client.recv(20)
@@ -92,7 +92,7 @@ class Attacks(unittest.TestCase):
         self.still_answers()
 
     def test_a_flood_of_pipelined_requests_is_answered_in_order(self):
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=1800) as client:
             client.sendall(get() * 300 + get(b"/nothing"))
             client.shutdown(socket.SHUT_WR)
             answer = b""
@@ -104,7 +104,7 @@ class Attacks(unittest.TestCase):
     def test_slow_clients_are_cut_off(self):
         with Server("--image-size", 28, "--idle", 1) as server:
             def opened(sent):
-                client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+                client = socket.create_connection(("127.0.0.1", server.port), timeout=1800)
                 client.sendall(sent)
                 return client
             half = [opened(get()[:-2]) for _ in range(50)] + [opened(post(b"Content-Length: 50\r\n", b"{")) for _ in range(50)] + [opened(b"")]
@@ -124,11 +124,11 @@ class Attacks(unittest.TestCase):
 
     def test_connections_have_a_limit(self):
         with Server("--image-size", 28, "--connections", 8) as server:
-            held = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(8)]
+            held = [socket.create_connection(("127.0.0.1", server.port), timeout=1800) for _ in range(8)]
             for client in held:
                 client.sendall(get())
                 self.assertIn(b" 200 ", client.recv(100))
-            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=1800) as client:
                 self.assertIn(b" 503 ", client.recv(100))
             for client in held:
                 client.close()

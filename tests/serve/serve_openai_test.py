@@ -31,7 +31,7 @@ class OpenAi(unittest.TestCase):
 
     @classmethod
     def with_key(cls, key):
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key=key, max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key=key, max_retries=0, timeout=1800)
 
     @classmethod
     def tearDownClass(cls):

@@ -178,7 +178,7 @@ class Trouble(unittest.TestCase):
                                  (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b" 413 "),
                                  (b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b" 400 "),
                                  (b"GET /health HTTP/1.0\r\n\r\n", b" 200 ")):
-                with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+                with socket.create_connection(("127.0.0.1", server.port), timeout=1800) as client:
                     client.sendall(sent)
                     client.shutdown(socket.SHUT_WR)
                     answer = b""
@@ -186,7 +186,7 @@ class Trouble(unittest.TestCase):
                         answer += piece
                     self.assertIn(status, answer[:20], sent[:60])
             large = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1048576\r\n\r\n"
-            held = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(513)]
+            held = [socket.create_connection(("127.0.0.1", server.port), timeout=1800) for _ in range(513)]
             for client in held:
                 client.sendall(large)
             turned_away = select.select(held, [], [], 60)[0]
@@ -203,12 +203,16 @@ class Trouble(unittest.TestCase):
 
     def test_a_client_is_not_late_while_the_server_is(self):
         with Server("--idle", 1) as server:
+            began = time.monotonic()
             clients = [server.connection() for _ in range(8)]
             for client in clients:
                 client.request("GET", "/health")
                 client.getresponse().read()
                 client.auto_open = False # a second connection would hide that the first was closed
             server.process.send_signal(signal.SIGSTOP)
+            if time.monotonic() - began > 0.5: # on a busy machine it may have closed some already
+                server.process.send_signal(signal.SIGCONT)
+                return self.test_a_client_is_not_late_while_the_server_is()
             request = json.dumps({"messages": [user("Hi")], "temperature": 0, "max_tokens": 2, "user": "x" * 30_000})
             for client in clients:
                 client.request("POST", "/v1/chat/completions", request, JSON)
@@ -280,7 +284,7 @@ class Trouble(unittest.TestCase):
             documents, ended = events((first + response.read()).decode())
             self.assertTrue(ended)
             self.assertIn(documents[-1]["choices"][0]["finish_reason"], ("stop", "length"))
-            self.assertEqual(server.process.wait(timeout=60), 0)
+            self.assertEqual(server.process.wait(timeout=1800), 0)
             with self.assertRaises(OSError):
                 server.send("/health")
 
@@ -314,16 +318,16 @@ class Trouble(unittest.TestCase):
         for code, words, options in ((2, "is no IP address", ["--host", "everywhere"]), (2, "is no port", ["--port", 70000]),
                                      (2, "--queue: expected 1 or more", ["--queue", 0]), (4, "nothing", ["--token-file", folder / "nothing"])):
             command = [engine, "serve", folder / "gqa", *options]
-            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
+            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1800)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn(words, result.stderr)
         tool("make-tiny", "model", "bytes-latents", folder / "bytes", "--seed", "1")
-        bytes_model = subprocess.run([str(word) for word in (engine, "serve", folder / "bytes")], capture_output=True, text=True, timeout=60)
+        bytes_model = subprocess.run([str(word) for word in (engine, "serve", folder / "bytes")], capture_output=True, text=True, timeout=1800)
         self.assertEqual(bytes_model.returncode, 4)
         self.assertIn("generate --context", bytes_model.stderr)
         with Server() as server:
             second = subprocess.run([str(word) for word in (engine, "serve", folder / "gqa", "--port", server.port)],
-                                    capture_output=True, text=True, timeout=60)
+                                    capture_output=True, text=True, timeout=1800)
             self.assertEqual(second.returncode, 7, second.stderr)
             self.assertIn("--port 0 for any free one", second.stderr)
 
