@@ -20,7 +20,10 @@ constexpr std::string_view published[] = {"facebook/dinov2-small",
                                           "HuggingFaceTB/SmolLM2-360M",
                                           "HuggingFaceTB/SmolLM2-360M-Instruct",
                                           "HuggingFaceTB/SmolLM2-1.7B",
-                                          "HuggingFaceTB/SmolLM2-1.7B-Instruct"};
+                                          "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+                                          "HuggingFaceTB/SmolVLM-256M-Instruct",
+                                          "llava-hf/llava-1.5-7b-hf",
+                                          "OpenGVLab/InternVL3-1B-hf"};
 
 bool is_hub_word(const std::string& word) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; };

@@ -92,7 +92,9 @@ int run_preprocess(Arguments arguments) {
   if (parsed->flag("json"))
     fmt::print("{}", dump(document));
   else
-    fmt::print("To use it, set `preprocessed = \"FOLDER\"` in the stage's fvlm.mix\n");
+    fmt::print("To use it, set `preprocessed = \"{}\"` in the fvlm.mix of the stage {}{}\n",
+               document[0]["folder"].get<std::string>(), document[0]["stage"].get<std::string>(),
+               document.size() > 1 ? ", and so in the others" : "");
   return 0;
 }
 

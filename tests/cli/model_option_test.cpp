@@ -71,6 +71,9 @@ TEST_F(ModelOption, ARunWithoutACheckpointSaysSo) {
 TEST_F(ModelOption, ANameOfTheHubIsAdvisedToDownload) {
   const std::string advice = "`hf download facebook/dinov2-small --local-dir weights/dinov2-small`";
   EXPECT_THAT(export_of("facebook/dinov2-small").err, HasSubstr(advice));
+  EXPECT_THAT(export_of("HuggingFaceTB/SmolVLM-256M-Instruct").err,
+              HasSubstr("`hf download HuggingFaceTB/SmolVLM-256M-Instruct --local-dir weights/SmolVLM-256M-Instruct`; "
+                        "`fvlm-engine import` makes a model directory of it"));
   EXPECT_THAT(run("import --vision facebook/dinov2-small --decoder decoder --out o").err, HasSubstr(advice));
   EXPECT_THAT(run("check '" FVLM_RECIPES "/fvlm-135m.lua' --files --set model.vision=facebook/dinov2-small").err,
               HasSubstr(advice));

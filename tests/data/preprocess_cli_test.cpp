@@ -45,6 +45,7 @@ TEST_F(PreprocessVerb, WritesAFolderPerStageAndKeepsUpToDateOnes) {
   auto before = fs::last_write_time(made / "align/manifest.json");
   ASSERT_EQ(preprocess("--stage align"), 0) << err();
   EXPECT_THAT(out(), HasSubstr("up to date"));
+  EXPECT_THAT(out(), HasSubstr("/align\"` in the fvlm.mix of the stage align\n"));
   EXPECT_EQ(fs::last_write_time(made / "align/manifest.json"), before);
 
   ASSERT_EQ(preprocess("--stage align --set model.image_size=16 --json"), 0) << err();
