@@ -26,13 +26,16 @@ struct Problem {
   const void* resident_x; // what the map of x describes
   std::int64_t x_stride;
   int ring_bytes; // of the stages that are used, and at least sum_bytes
+  // Whether the next kernel may start once all of the weight is on its way, and not only when x is here. Where x is
+  // resident.
+  bool starts_next_early;
 };
 
 // How a block is laid out. Weight: what its numbers are, such as PlainWeight. lines: of 128 bytes a column of the
 // weight, in a stage of the ring. resident: x is brought to shared memory as a whole, normalized once, and not by the
 // ring.
 template <class WeightOf, int of_row_tiles, int of_columns, int of_column_warps, int of_lines, int of_stages,
-          bool is_normed, bool is_resident = of_row_tiles == 1>
+          bool is_normed, int of_blocks = of_row_tiles == 1 ? 3 : 2, bool is_resident = of_row_tiles == 1>
 struct Layout {
   using Weight = WeightOf;
   static constexpr int row_tiles = of_row_tiles, rows = row_tiles * tile_rows, columns = of_columns;
@@ -46,8 +49,10 @@ struct Layout {
   static constexpr int weight_bytes = lines * columns * box_row_bytes,
                        x_bytes = resident ? 0 : lines * words * rows * box_row_bytes,
                        stage_bytes = weight_bytes + x_bytes;
-  static constexpr int sum_stride = columns + 4;                         // no two threads of a store share a bank
-  static constexpr int blocks = row_tiles == 1 ? 3 : words == 1 ? 2 : 1; // that have to fit on a multiprocessor
+  static constexpr int sum_stride = columns + 4; // no two threads of a store share a bank
+  static constexpr int blocks = of_blocks;       // that have to fit on a multiprocessor
+  // Whether codes are multiplied with their offset, which sums of x take from the products again.
+  static constexpr bool keeps_offset = Weight::has_groups && resident;
   static constexpr int x_pad = 16 * words; // bytes behind a row of x, so that no two threads of a load share a bank
   static_assert(columns % (tile_columns * column_warps) == 0 && steps % inner_warps == 0);
   static constexpr int sum_bytes = inner_warps * rows * sum_stride * 4; // at the end they are where the ring was

@@ -72,6 +72,7 @@ struct SmallOperands {
   char* x;
   int x_row_bytes;
   const char* norm_weight;
+  float* offsets; // [steps, L::rows]: what a step's sum with a row of x begins with, to make up for the codes' offset
   const float* scales;
   int column_stride = 0;
 
@@ -90,6 +91,8 @@ struct SmallOperands {
       for (int i = count / 8 + thread; i < all / 8; i += threads) reinterpret_cast<uint4*>(memory)[i] = uint4{};
       memory += all * 2;
     }
+    offsets = reinterpret_cast<float*>(memory);
+    if constexpr (L::keeps_offset) memory += 4 * L::rows * part.count() * L::steps;
     scales = reinterpret_cast<const float*>(memory);
     if constexpr (L::Weight::has_groups) {
       const int first = part.inner_begin() >> p.group_shift,
@@ -180,9 +183,19 @@ class ResidentX {
             __hmul2(sdk::bit_cast<__nv_bfloat162>(pairs[i]), sdk::bit_cast<__nv_bfloat162>(weights[i])));
       }
     }
+    if constexpr (L::keeps_offset) store_offset(pairs, row_of(slot), pack_of(first, slot));
     L::Weight::order(pairs, ordered);
     *reinterpret_cast<uint4*>(small.x + row_of(slot) * small.x_row_bytes +
                               pack_of(first, slot) * 16) = {ordered[0], ordered[1], ordered[2], ordered[3]};
+  }
+  // By the eight adjacent threads that have the numbers of a step.
+  __device__ void store_offset(const std::uint32_t (&pairs)[4], int row, int pack) {
+    float sum = 0;
+#pragma unroll
+    for (const std::uint32_t pair : pairs) sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (pack % 8 == 0) small.offsets[pack / 8 * L::rows + row] = -L::Weight::offset * sum;
   }
   __device__ void store_squares(int thread) {
     for (int row = first_row; row < min(p.rows, first_row + (1 << row_shift)); ++row) {

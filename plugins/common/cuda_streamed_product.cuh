@@ -28,8 +28,9 @@ struct Sums {
   const int inner_warp = warp % L::inner_warps, first_column = warp / L::inner_warps * L::column_tiles * tile_columns;
 
   // scales: of the lane's first column, from the step's group on; behind it by column_stride those of the next.
+  // offsets: what the sums with the lane's two rows of x begin with.
   __device__ void add(const char* weight, const Factors<L>& x, int step, [[maybe_unused]] const float* scales,
-                      [[maybe_unused]] int column_stride) {
+                      [[maybe_unused]] int column_stride, [[maybe_unused]] float2 offsets) {
     std::uint32_t right[L::row_tiles][products][2];
 #pragma unroll
     for (int tile = 0; tile < L::row_tiles; ++tile) L::Weight::template right<L::resident>(x.pairs[tile], right[tile]);
@@ -41,13 +42,13 @@ struct Sums {
       hopper::Matrix8x8x4 codes;
       codes.load(from + m * tile_columns * box_row_bytes);
       std::uint32_t left[products][4];
-      L::Weight::left(codes, left);
+      L::Weight::template left<L::resident>(codes, left);
       if constexpr (L::Weight::has_groups) {
         const float low = scales[m * tile_columns * column_stride],
                     high = scales[(m * tile_columns + 8) * column_stride];
 #pragma unroll
         for (int tile = 0; tile < L::row_tiles; ++tile) {
-          float of_group[4] = {};
+          float of_group[4] = {offsets.x, offsets.y, offsets.x, offsets.y};
 #pragma unroll
           for (int i = 0; i < products; ++i)
             mma_16x8x16<BFloat16>(of_group, left[i], right[tile][i][0], right[tile][i][1]);
@@ -64,15 +65,18 @@ struct Sums {
     }
   }
 
-  __device__ void store(float* sums, [[maybe_unused]] Shared<L>& s) const {
+  __device__ void store(float* sums, int rows_of_x, [[maybe_unused]] Shared<L>& s) const {
 #pragma unroll
     for (int m = 0; m < L::column_tiles; ++m)
 #pragma unroll
       for (int tile = 0; tile < L::row_tiles; ++tile)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          sums[(inner_warp * L::rows + tile * tile_rows + lane % 4 * 2 + i % 2) * L::sum_stride + first_column +
-               m * tile_columns + lane / 4 + i / 2 * 8] = of[m][tile][i];
+        for (int i = 0; i < 4; ++i) {
+          const int row = tile * tile_rows + lane % 4 * 2 + i % 2;
+          if (row < rows_of_x)
+            sums[(inner_warp * L::rows + row) * L::sum_stride + first_column + m * tile_columns + lane / 4 +
+                 i / 2 * 8] = of[m][tile][i];
+        }
     if constexpr (L::normed && !L::resident) {
       if (first_column > 0) return;
 #pragma unroll
@@ -91,31 +95,32 @@ template <class L>
 __device__ void finish(Shared<L>& s, const Problem& p, const Part<L>& part, const Extras<L>& extras) {
   float* sums = reinterpret_cast<float*>(s.ring(0));
   const int thread = static_cast<int>(threadIdx.x);
-  for (int index = thread; index < p.rows * L::columns; index += consumers) {
-    float* at = sums + index / L::columns * L::sum_stride + index % L::columns;
-    float sum = *at;
-#pragma unroll
-    for (int w = 1; w < L::inner_warps; ++w) sum += at[w * L::rows * L::sum_stride];
-    *at = sum;
-  }
-  if (L::normed && thread < L::rows) {
+  const auto over_warps = [](const float* at, int count, int stride) {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < (L::resident ? warps : L::inner_warps); ++w) sum += s.squares[w][thread];
-    s.squares[0][thread] = sum;
-  }
-  if (part.split > 1)
+    for (int w = 0; w < count; ++w) sum += at[w * stride];
+    return sum;
+  };
+  constexpr int summands = L::inner_warps, stride = L::rows * L::sum_stride,
+                squares = L::resident ? warps : L::inner_warps;
+  if (part.split > 1) {
+    for (int index = thread; index < p.rows * L::columns; index += consumers) {
+      float* at = sums + index / L::columns * L::sum_stride + index % L::columns;
+      *at = over_warps(at, summands, stride);
+    }
+    if (L::normed && thread < p.rows) s.squares[0][thread] = over_warps(&s.squares[0][thread], squares, L::rows);
     hopper::cluster_sync();
-  else
-    sync_consumers();
-  const auto over_cluster = [&](const float* at) {
+  }
+  const auto total = [&](const float* at, int count, int each) {
+    if (part.split == 1) return over_warps(at, count, each);
     float sum = 0;
-    for (int rank = 0; rank < part.split; ++rank) sum += part.split > 1 ? Cluster::load_float(at, rank) : *at;
+    for (int rank = 0; rank < part.split; ++rank) sum += Cluster::load_float(at, rank);
     return sum;
   };
   const auto product = [&](int row, int in_block, int column) {
-    float sum = over_cluster(sums + row * L::sum_stride + in_block);
-    if constexpr (L::normed) sum *= rsqrtf(over_cluster(&s.squares[0][row]) / static_cast<float>(p.inner) + p.epsilon);
+    float sum = total(sums + row * L::sum_stride + in_block, summands, stride);
+    if constexpr (L::normed)
+      sum *= rsqrtf(total(&s.squares[0][row], squares, L::rows) / static_cast<float>(p.inner) + p.epsilon);
     if (L::Weight::has_scales && !L::Weight::has_groups) sum *= p.scales[column];
     return p.bias ? sum + static_cast<float>(static_cast<const BFloat16*>(p.bias)[column]) : sum;
   };
@@ -145,6 +150,10 @@ __device__ void produce(Shared<L>& s, const Problem& p, const Part<L>& part) {
     load_weight(s, p, part, i);
     if constexpr (!L::resident) load_x(s, p, part, i);
   }
+  if (L::resident && p.starts_next_early) {
+    wait_for_previous_kernel();
+    start_next_kernel();
+  }
 }
 
 template <class L>
@@ -158,7 +167,8 @@ __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, con
     wait_for_copies();
     if constexpr (L::Weight::has_groups) sync_consumers();
   }
-  start_next_kernel(); // not before: what the next one reads ahead would be in this one's way
+  // Not before: what the next one reads ahead would be in this one's way.
+  if (!L::resident || !p.starts_next_early) start_next_kernel();
   Extras<L> extras;
   extras.load(p, part);
   const char* own_row = small.x + sums.lane / 4 * small.x_row_bytes;
@@ -175,15 +185,18 @@ __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, con
         x.load(s.ring(stage) + L::weight_bytes, step);
       if constexpr (L::normed && !L::resident) x.norm(small.norm_weight + inner * 2, sums.squares);
       const float* scales = small.scales;
+      float2 offsets{};
       if constexpr (L::Weight::has_groups)
         scales += (sums.first_column + sums.lane / 4) * small.column_stride + (inner >> p.group_shift);
-      sums.add(s.ring(stage), x, step, scales, small.column_stride);
+      if constexpr (L::keeps_offset)
+        offsets = *reinterpret_cast<const float2*>(small.offsets + inner / L::step_inner * L::rows + sums.lane % 4 * 2);
+      sums.add(s.ring(stage), x, step, scales, small.column_stride, offsets);
     }
     __syncwarp();
     if (sums.lane == 0) s.empty[stage].arrive();
   }
   sync_consumers(); // the ring has been read, and holds sums from now on
-  sums.store(reinterpret_cast<float*>(s.ring(0)), s);
+  sums.store(reinterpret_cast<float*>(s.ring(0)), p.rows, s);
   sync_consumers();
   finish(s, p, part, extras);
 }
@@ -250,7 +263,9 @@ void launch(cudaStream_t stream, const Operands& o, Problem p, int split, bool s
                       : L::normed ? 2 * most_inner
                                   : 0,
             scale_bytes = L::Weight::has_groups ? 4 * L::columns * ((most_inner >> p.group_shift) | 1) : 0,
-            bytes = static_cast<int>(sizeof(Shared<L>) + alignof(Shared<L>)) + p.ring_bytes + x_bytes + scale_bytes;
+            offset_bytes = L::keeps_offset ? 4 * L::rows * most_inner / L::step_inner : 0,
+            bytes = static_cast<int>(sizeof(Shared<L>) + alignof(Shared<L>)) + p.ring_bytes + x_bytes + offset_bytes +
+                    scale_bytes;
   const auto kernel = streamed_product_kernel<L>;
   sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10),
                   "shared memory");
@@ -276,6 +291,7 @@ struct PlainWeight {
   static constexpr int words = 1, products = 1;
   static constexpr bool has_scales = false, has_groups = false;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  template <bool is_resident>
   __device__ static void left(const hopper::Matrix8x8x4& numbers, std::uint32_t (&pairs)[1][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[0][i] = numbers.at[i];

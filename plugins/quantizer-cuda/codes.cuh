@@ -16,6 +16,13 @@ __device__ inline std::uint32_t subtract(std::uint32_t pair, std::uint32_t offse
   return *reinterpret_cast<const std::uint32_t*>(&off);
 }
 
+// (bits & mask) | base, in one instruction.
+__device__ inline std::uint32_t masked_or(std::uint32_t bits, std::uint32_t mask, std::uint32_t base) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(bits), "r"(mask), "r"(base));
+  return result;
+}
+
 // What a scheme's 16 bytes of a lane are: `columns` of them in words, and how a word becomes pairs of numbers.
 template <int bits>
 struct Codes;
@@ -23,14 +30,19 @@ struct Codes;
 template <>
 struct Codes<4> {
   static constexpr int columns = 32, columns_of_word = 8;
-  // The pairs (0, 4), (1, 5), (2, 6) and (3, 7) of the word's columns.
   template <class Element>
+  static constexpr float offset = std::is_same_v<Element, __nv_bfloat16> ? 136 : 1032;
+  // The pairs (0, 4), (1, 5), (2, 6) and (3, 7) of the word's columns, with or without `offset` added.
+  template <class Element, bool keeps_offset = false>
   static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[4]) {
     constexpr bool is_bfloat16 = std::is_same_v<Element, __nv_bfloat16>;
     constexpr std::uint32_t base = is_bfloat16 ? 0x43004300u : 0x64006400u, // 128 and 1024, whose steps are 1
-        offset = is_bfloat16 ? 0x43084308u : 0x64086408u;
+        both_offsets = is_bfloat16 ? 0x43084308u : 0x64086408u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = subtract(((word >> (4 * i)) & 0x000f000fu) | base, offset, Element{});
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = masked_or(word >> (4 * i), 0x000f000fu, base);
+      if constexpr (!keeps_offset) pairs[i] = subtract(pairs[i], both_offsets, Element{});
+    }
   }
   // The same pairs of eight elements of x.
   static __device__ void order(const std::uint32_t (&x)[4], std::uint32_t (&pairs)[4]) {
@@ -44,19 +56,29 @@ struct Codes<4> {
 template <>
 struct Codes<8> {
   static constexpr int columns = 16, columns_of_word = 4;
-  // The pairs (0, 1) and (2, 3).
   template <class Element>
+  static constexpr float offset = 0; // always taken from the numbers
+  // The pairs (0, 1) and (2, 3). of_one_tile: for few products with each code.
+  template <class Element, bool of_one_tile = false>
   static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[2]) {
-    word ^= 0x80808080u; // codes with 128 added
     if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) { // bfloat16 has steps of 1 up to 256 only: by way of float32
-        const float a = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
-                    b = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.0f;
-        const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-        pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
+      for (int i = 0; i < 2; ++i) { // bfloat16 has steps of 1 up to 256 only
+        if constexpr (of_one_tile) {
+          // The seven low bits with 128 added, less 128, or 256 if the sign is set: it is the exponent's lowest bit.
+          const std::uint32_t bytes = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
+          pairs[i] = subtract(masked_or(bytes, 0x007f007fu, 0x43004300u), masked_or(bytes, 0x00800080u, 0x43004300u),
+                              Element{});
+        } else { // by way of float32
+          const std::uint32_t biased = word ^ 0x80808080u;
+          const float a = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
+                      b = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.0f;
+          const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+          pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
+        }
       }
     } else {
+      word ^= 0x80808080u; // codes with 128 added
       pairs[0] = subtract(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u, Element{});
       pairs[1] = subtract(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u, Element{});
     }

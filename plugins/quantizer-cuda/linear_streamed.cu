@@ -10,14 +10,16 @@ template <int bits>
 struct CodesWeight {
   static constexpr int words = 16 / bits, products = words;
   static constexpr bool has_scales = true, has_groups = bits == 4;
-  static_assert(has_scales && products * bits == 16); // nvcc warns of constants that only sm_90a uses
+  static constexpr float offset = Codes<bits>::template offset<__nv_bfloat16>;
+  static_assert(has_scales && offset >= 0 && products * bits == 16); // nvcc warns of constants that only sm_90a uses
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  template <bool is_resident>
   __device__ static void left(const hopper::Matrix8x8x4& codes, std::uint32_t (&pairs)[products][4]) {
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
       std::uint32_t low[words], high[words];
-      Codes<bits>::template widen<__nv_bfloat16>(codes.at[2 * piece], low);
-      Codes<bits>::template widen<__nv_bfloat16>(codes.at[2 * piece + 1], high);
+      Codes<bits>::template widen<__nv_bfloat16, is_resident>(codes.at[2 * piece], low);
+      Codes<bits>::template widen<__nv_bfloat16, is_resident>(codes.at[2 * piece + 1], high);
 #pragma unroll
       for (int i = 0; i < words / 2; ++i) {
         auto& to = pairs[piece * words / 2 + i];
@@ -62,16 +64,16 @@ struct Launch {
   streamed::Problem problem;
   int split;
 
-  template <int bits, int row_tiles, int columns, int column_warps, int lines, int stages>
+  template <int bits, int blocks, int row_tiles, int columns, int column_warps, int lines, int stages>
   void run() const {
     using streamed::Layout;
     using Weight = CodesWeight<bits>;
     if (problem.norm_weight)
-      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, true>>(stream, operands, problem,
-                                                                                              split, true);
+      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, true, blocks>>(
+          stream, operands, problem, split, true);
     else
-      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, false>>(stream, operands,
-                                                                                               problem, split, true);
+      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, false, blocks>>(
+          stream, operands, problem, split, true);
   }
 };
 
@@ -107,19 +109,23 @@ void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const Skin
   p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
   const bool wide = is_wide(packed, multiprocessors);
   if (linear.tokens > streamed::tile_rows) {
-    if (packed.bits == 4) return launch.run<4, 4, 64, 2, 1, 4>();
+    if (packed.bits == 4) return launch.run<4, 1, 4, 64, 2, 1, 4>();
     launch.split = packed.cols >= 4096 ? 2 : 1;
-    return launch.run<8, 4, 32, 1, 2, 4>();
+    return launch.run<8, 1, 4, 32, 1, 2, 4>();
   }
-  const bool is_small = packed.rows * packed.cols < least_codes * 2;
-  if (packed.bits == 4) {
-    if (wide) return launch.run<4, 1, 128, 2, 1, 6>();
-    return is_small ? launch.run<4, 1, 32, 1, 4, 4>() : launch.run<4, 1, 16, 1, 4, 10>();
+  const bool is_long = packed.cols >= 4096, is_narrow = packed.rows < 32 * static_cast<std::int64_t>(multiprocessors);
+  p.starts_next_early = packed.bits == 4;
+  if (packed.bits == 8) {
+    if (wide) return launch.run<8, 2, 1, 64, 1, 2, 5>();
+    if (is_long) return launch.run<8, 2, 1, 16, 1, 4, 12>();
+    return is_narrow ? launch.run<8, 3, 1, 32, 1, 2, 8>() : launch.run<8, 2, 1, 48, 1, 2, 5>();
   }
-  if (wide) return launch.run<8, 1, 64, 1, 2, 4>();
-  if (is_small) return launch.run<8, 1, 32, 1, 2, 8>();
-  launch.split = packed.cols >= 4096 ? 2 : 1;
-  launch.run<8, 1, 16, 1, 4, 6>();
+  if (wide) return launch.run<4, 2, 1, 64, 1, 2, 4>();
+  if (is_long) {
+    launch.split = 2;
+    return launch.run<4, 2, 1, 32, 1, 4, 4>();
+  }
+  return is_narrow ? launch.run<4, 3, 1, 32, 1, 4, 4>() : launch.run<4, 2, 1, 48, 1, 4, 2>();
 }
 
 } // namespace fvlm::plugins
