@@ -148,12 +148,15 @@ LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor
 Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                                const Output& into, const at::Tensor& residual, const at::Tensor& compensation,
                                const at::Tensor& norm_weight) const {
-  constexpr uint32_t needs_pre_activation = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
+  const bool gated = query().options & FVLM_WITH_SWIGLU,
+             keeps_pre_activation =
+                 (query().options & FVLM_WITH_BACKWARD) && (gated || (query().options & FVLM_WITH_GELU));
   const std::array<int64_t, 2> shape = {x.size(0), query().width};
   Output output{this->output(into.y, shape, x.scalar_type()), {}, {}};
   if (query().options & FVLM_COMPENSATED) output.compensation = this->output(into.compensation, shape, x.scalar_type());
-  if ((query().options & needs_pre_activation) == needs_pre_activation)
-    output.pre_activation = this->output(into.pre_activation, shape, x.scalar_type());
+  if (keeps_pre_activation)
+    output.pre_activation =
+        this->output(into.pre_activation, {shape[0], gated ? 2 * shape[1] : shape[1]}, x.scalar_type());
   BoundArguments<fvlm_linear_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.weight = arguments.bind(weight);
@@ -170,7 +173,8 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
 
 at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation,
                                   const at::Tensor& into, const at::Tensor& column_sums, bool accumulate) const {
-  at::Tensor d_x = output(into, {d_y.size(0), weight.size(1)}, d_y.scalar_type());
+  const int64_t columns = (query().options & FVLM_SWIGLU_INPUT ? 2 : 1) * weight.size(1);
+  at::Tensor d_x = output(into, {d_y.size(0), columns}, d_y.scalar_type());
   BoundArguments<fvlm_linear_input_gradient> arguments;
   arguments.d_y = arguments.bind(d_y);
   arguments.weight = arguments.bind(weight);

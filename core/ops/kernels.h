@@ -108,7 +108,7 @@ class Linear : public Kernel {
 
   struct Output {
     at::Tensor y;
-    at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
+    at::Tensor pre_activation; // with FVLM_WITH_GELU or FVLM_WITH_SWIGLU and FVLM_WITH_BACKWARD, else undefined
     at::Tensor compensation;   // the rounding error of y (Kahan compensation), with FVLM_COMPENSATED
   };
   // residual: with FVLM_WITH_RESIDUAL. compensation: the rounding error of the residual, or undefined. norm_weight:
@@ -117,8 +117,8 @@ class Linear : public Kernel {
                  const at::Tensor& residual = {}, const at::Tensor& compensation = {},
                  const at::Tensor& norm_weight = {}) const;
 
-  // pre_activation: where x is gelu(pre_activation), the gradient is that of pre_activation. column_sums: as Norm's,
-  // and added to with `accumulate`.
+  // pre_activation: where x is gelu(pre_activation), or its SwiGLU with FVLM_SWIGLU_INPUT, the gradient is that of
+  // pre_activation. column_sums: as Norm's, and added to with `accumulate`.
   at::Tensor input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation = {},
                             const at::Tensor& into = {}, const at::Tensor& column_sums = {},
                             bool accumulate = false) const;
@@ -128,7 +128,7 @@ class Linear : public Kernel {
   };
   Gradients weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool requires_bias, const Gradients& into = {},
                             bool accumulate = false) const;
-  // Both at once, with FVLM_BOTH_GRADIENTS.
+  // Both at once, with FVLM_BOTH_GRADIENTS; with FVLM_WITH_FP8 an undefined d_x is not computed.
   void both_gradients(const at::Tensor& d_y, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& d_weight,
                       const at::Tensor& d_x, bool accumulate) const;
 };

@@ -150,6 +150,10 @@ class Operations {
   // A view of some columns of x.
   Value slice_columns(Tape& tape, const Value& x, int64_t first, int64_t count);
 
+  // down(swiglu(up(x))), where the rows of up are those of gate, then those of up. SwiGLU is part of the linears where
+  // their plugin has it so. `into`: memory for SwiGLU's result, or undefined.
+  Value swiglu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const SharedGradientPass& pass,
+                   const at::Tensor& into = {});
   // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
   Value gelu(Tape& tape, const Value& x, Gelu form);
@@ -260,6 +264,11 @@ class Operations {
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
   // The operation that computes y and d_x in place of `plain`, which computes d_weight.
   const Linear& fp8_or_plain(const Linear& plain, const Weight& weight);
+  // What computes both gradients in fp8 of a linear whose forward is `op`; null: nothing.
+  const Linear* fp8_gradients(const Linear& op, const Linear& plain);
+  // The weight's gradient by such an operation, and that of the input where it is required.
+  static at::Tensor gradients_in_fp8(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
+                                     bool requires_input);
   Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Compensation* compensation,
                bool allows_fp8);
   const Linear* extended_linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, double epsilon);
@@ -290,9 +299,18 @@ class Operations {
                                 Compensation* compensation);
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
-  void push_shared_weight_gradient(Tape& tape, const Linear& op, const Linear& plain, const Value& x,
-                                   const Weight& weight, const Weight& bias, const Value& y,
-                                   const std::shared_ptr<SharedWeightGradient>& shared, size_t pass);
+  using InputGradient = std::function<void(const at::Tensor& d_y)>; // passes a linear's gradient on
+  void push_shared_weight_gradient(Tape& tape, const Linear& plain, const at::Tensor& x, const Layer& layer,
+                                   const Value& y, const std::shared_ptr<SharedWeightGradient>& shared, size_t pass,
+                                   InputGradient input_gradient);
+  // The linears of swiglu_mlp, and those that have SwiGLU or its derivative in them; null: there are none.
+  struct SwigluLinears {
+    const Linear *up = nullptr, *down = nullptr, *up_with_swiglu = nullptr, *down_of_swiglu = nullptr;
+    bool fp8 = false;
+  };
+  void push_gradients(Tape& tape, const Linear& op, const Linear& plain, const Value& x, const Layer& layer,
+                      const Value& y, const SharedGradientPass& pass, InputGradient pass_on);
+  SwigluLinears swiglu_linears(const Tape& tape, const Value& x, const Layer& up, const Layer& down);
   struct FoldedStack;
   std::vector<Layer> fold_scale(Tape& tape, std::span<const LayerWithScale> layers, const FoldedStack& stack);
   NormOutput norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,

@@ -124,7 +124,10 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   const Linear& op = fp8_or_plain(plain, weight);
   Value y(op.forward(x.data, weight.value(), bias.value()).y, true);
   join_side_stream_after_backward(tape);
-  push_shared_weight_gradient(tape, op, plain, x, weight, bias, y, shared, pass.index());
+  push_shared_weight_gradient(tape, plain, x.data, {weight, bias}, y, shared, pass.index(),
+                              [&op, in = x.gradient, weight](const at::Tensor& d_y) {
+                                if (in) in->add(op.input_gradient(d_y, weight.value()));
+                              });
   return y;
 }
 
@@ -162,6 +165,22 @@ const Linear& Operations::fp8_or_plain(const Linear& plain, const Weight& weight
   return plain;
 }
 
+at::Tensor Operations::gradients_in_fp8(const Linear& op, const at::Tensor& d_y, const at::Tensor& x,
+                                        const Weight& weight, bool requires_input) {
+  const bool accumulate = Weight::begin_write(weight);
+  const at::Tensor d_x =
+      requires_input ? at::empty({d_y.size(0), weight.value().size(1)}, d_y.options()) : at::Tensor();
+  op.both_gradients(d_y, x, weight.value(), weight.gradient(), d_x, accumulate);
+  return d_x;
+}
+
+const Linear* Operations::fp8_gradients(const Linear& op, const Linear& plain) {
+  if (&op == &plain) return nullptr;
+  fvlm_kernels_query query = op.query();
+  query.options = FVLM_WITH_BACKWARD | FVLM_WITH_FP8 | FVLM_BOTH_GRADIENTS;
+  return real_device(options_.device).is_cpu() ? &kernel<Linear>(query) : extended(plain, query);
+}
+
 Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
                          Compensation* compensation) {
   return linear(tape, x, layer, residual, compensation, false);
@@ -183,33 +202,40 @@ Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const V
   if (!records) return y;
   join_side_stream_after_backward(tape);
   if (bias.requires_grad()) y.gradient->request_bias_gradient(bias);
-  tape.push([this, &op, &plain, input = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient,
-             layer, residual = residual.gradient, out = y.gradient] {
+  const Linear* both = x.gradient && weight.requires_grad() ? fp8_gradients(op, plain) : nullptr;
+  tape.push([this, &op, &plain, both, input = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(),
+             in = x.gradient, layer, residual = residual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    weight_gradient(plain, d_y, input.get(), layer.weight, out->has_bias_gradient() ? Weight() : layer.bias);
-    if (in) in->add(op.input_gradient(d_y, layer.weight.value()));
+    const Weight bias_here = out->has_bias_gradient() ? Weight() : layer.bias;
+    if (both) {
+      if (bias_here.requires_grad()) bias_here.add_gradient(d_y.sum(0, false, bias_here.gradient().scalar_type()));
+      in->add(gradients_in_fp8(*both, d_y, input.get(), layer.weight, true));
+    } else {
+      weight_gradient(plain, d_y, input.get(), layer.weight, bias_here);
+      if (in) in->add(op.input_gradient(d_y, layer.weight.value()));
+    }
     if (residual) residual->add(d_y);
   });
   return y;
 }
 
 // The weight's gradient is computed in the backward step of pass 0, which is the last of the two.
-void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const Linear& plain, const Value& x,
-                                             const Weight& weight, const Weight& bias, const Value& y,
-                                             const std::shared_ptr<SharedWeightGradient>& shared, size_t pass) {
+void Operations::push_shared_weight_gradient(Tape& tape, const Linear& plain, const at::Tensor& x, const Layer& layer,
+                                             const Value& y, const std::shared_ptr<SharedWeightGradient>& shared,
+                                             size_t pass, InputGradient input_gradient) {
   auto query = plain.query();
   query.rows = shared->rows();
   const Linear& op_of_both = kernel<Linear>(query);
-  shared->set_input(pass, x.data);
+  shared->set_input(pass, x);
   y.gradient->set_destination([shared, pass] { return shared->output_gradient(pass); });
-  tape.push([this, &op, &op_of_both, shared, pass, in = x.gradient, weight, bias, out = y.gradient] {
+  tape.push([this, &op_of_both, shared, pass, layer, out = y.gradient, input_gradient = std::move(input_gradient)] {
     const at::Tensor d_y = out->take();
     shared->set_output_gradient(pass, d_y);
     if (pass == 0)
       if (const auto [all_x, all_d_y] = shared->take_operands(); all_d_y.defined())
-        weight_gradient(op_of_both, all_d_y, all_x, weight, bias);
-    if (in && d_y.defined()) in->add(op.input_gradient(d_y, weight.value()));
+        weight_gradient(op_of_both, all_d_y, all_x, layer.weight, layer.bias);
+    if (d_y.defined()) input_gradient(d_y);
   });
 }
 

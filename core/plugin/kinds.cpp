@@ -273,7 +273,7 @@ std::vector<TableOperation> kernels() {
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
            .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8,
+                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -445,7 +445,8 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_STRIDED_WEIGHT, "strided weight"},
                                                           {FVLM_BOTH_GRADIENTS, "both gradients at once"},
                                                           {FVLM_WITH_OUTPUT, "output"},
-                                                          {FVLM_WITH_FP8, "fp8"}};
+                                                          {FVLM_WITH_FP8, "fp8"},
+                                                          {FVLM_SWIGLU_INPUT, "swiglu before it"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

@@ -259,10 +259,27 @@ using Accumulator128 = Accumulator<128>;
   else                                                                                                                 \
     FVLM_WGMMA(columns, "f16", operands, adds_name, a_major "0", __VA_ARGS__)
 
+// Numbers of 8 bits, of which 32 lie where 16 of 16 bits would.
+struct E4m3 {
+  std::uint8_t bits;
+};
+
 // sum = a b, or sum += a b if `adds`. Asynchronous until wgmma_wait(). With a_mn_major each box row of A holds 64 rows
 // of one column.
 template <class T, bool b_mn_major, bool a_mn_major = false, int size>
 __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool adds) {
+  if constexpr (std::is_same_v<T, E4m3>) {
+    static_assert(size == 96 && !b_mn_major && !a_mn_major);
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" FVLM_REGISTERS_192
+                 "}, %96, %97, add, 1, 1;\n"
+                 "}"
+                 : FVLM_OUTPUTS_192
+                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
+    return;
+  }
   static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68 || size == 96);
   static_assert(!a_mn_major || size == 8 || size == 32);
   if constexpr (a_mn_major && size == 8) {

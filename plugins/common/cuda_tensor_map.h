@@ -44,7 +44,8 @@ struct TensorMapShape {
 };
 
 inline CUtensorMapDataType tensor_map_type(fvlm_dtype dtype) {
-  return dtype == sdk::float32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+  return dtype.bits == 8          ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+         : dtype == sdk::float32  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
          : dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }

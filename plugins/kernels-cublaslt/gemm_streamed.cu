@@ -1,182 +1,24 @@
 // gemm_streamed.cu: products with GELU or its derivative (gemm_gelu.h) for inner dimensions that do not fit into shared
-// memory, as vision towers of width 768 or 1,024 have. For Hopper, 16-bit operands; chosen by measurement.
-//
-// A cluster of two blocks computes 256 x 192 of the result at a time, a tile of 128 x 192 per block, and shares the
-// columns of the weight by TMA multicast: with 128 columns the bandwidth of shared memory binds. Warp-specialized: a
-// producer warp loads chunks of 64 of the inner dimension, four pipeline stages deep; two consumer warpgroups alternate
-// on tiles, one running its epilogue while the other uses the tensor cores (ping-pong).
+// memory, as vision towers of width 768 or 1,024 have. Chosen by measurement; the main loop is that of
+// gemm_streamed.cuh.
 //
 // Measured on an H100, bf16 (bench/LOG.md, 2026-11-26): 18,464 x 1,024 -> 4,096 with quick_gelu 220 us, as cuBLASLt's
 // plain product; 32,768 x 768 -> 3,072 with tanh and the pre-activation kept 245 us, the derivative with sums 292 us.
-#include "common/cuda_tensor_map.h"
-#include "gemm_gelu.h"
-#include "gemm_pipeline.cuh"
-
-#include <algorithm>
+#include "gemm_streamed.cuh"
 
 namespace fvlm::plugins {
 namespace {
 
 using namespace fused;
 
-constexpr int blocks = 2; // per cluster
-constexpr int stages = 4, wide = 3, tile_columns = wide * box_width;
-constexpr int x_bytes = tile_rows * box_row_bytes, weight_bytes = tile_columns * box_row_bytes; // of a chunk
-
-struct Problem {
-  CUtensorMap x, weight;
-  EpilogueOperands epilogue;
-  int row_tiles, column_tiles, chunks; // row tiles of a cluster: 256 rows
-};
-
-struct alignas(8 * box_row_bytes) Shared {
-  char x[stages][x_bytes], weight[stages][weight_bytes];
-  EpilogueMemory<wide> epilogue;
-  Barrier full[stages], empty[stages], ping_pong[consumer_warpgroups];
-};
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
-
-// Tiles of columns that are computed in turn before the next rows. Their weight stays in the L2.
-constexpr int columns_together = 32;
-
-// The tiles of a block. Clusters take units round-robin; neighbouring units have the same rows, so that rows and
-// columns come from the L2.
-struct BlockTiles {
-  int first, step, end, rank;
-
-  __device__ explicit BlockTiles(const Problem& p)
-      : first(static_cast<int>(blockIdx.x) / blocks), step(static_cast<int>(gridDim.x) / blocks),
-        end(p.row_tiles * p.column_tiles), rank(static_cast<int>(cluster_rank())) {}
-  __device__ Tile at(const Problem& p, int unit) const {
-    const int group = p.row_tiles * columns_together, first_column = unit / group * columns_together,
-              columns = min(columns_together, p.column_tiles - first_column), inside = unit % group;
-    return {(inside / columns * blocks + rank) * tile_rows, (first_column + inside % columns) * tile_columns};
-  }
-};
-
-using Stage = PipelineStage<stages>;
-
-// Loads this block's half of a chunk of the weight, for both blocks.
-template <bool weight_mn_major>
-__device__ void load_weight(char* to, const Problem& p, int column, int chunk, int rank, Barrier& full) {
-  constexpr unsigned both = (1u << blocks) - 1;
-  if constexpr (weight_mn_major) {
-    constexpr int rows = box_width / blocks;
-    for (int box = 0; box < wide; ++box)
-      tma_load(to + (box * box_width + rank * rows) * box_row_bytes, p.weight, column + box * box_width,
-               chunk * box_width + rank * rows, full, both);
-  } else {
-    constexpr int columns = tile_columns / blocks;
-    tma_load(to + rank * columns * box_row_bytes, p.weight, chunk * box_width, column + rank * columns, full, both);
-  }
-}
-
-template <bool weight_mn_major>
-__device__ void run_producer(Shared& s, const Problem& p, const BlockTiles& tiles) {
-  unsigned count = 0;
-  for (int unit = tiles.first; unit < tiles.end; unit += tiles.step) {
-    const Tile of = tiles.at(p, unit);
-    for (int chunk = 0; chunk < p.chunks; ++chunk, ++count) {
-      const Stage stage(count);
-      Barrier& full = s.full[stage.index];
-      s.empty[stage.index].wait(stage.parity ^ 1);
-      full.arrive_and_expect_tx(x_bytes + weight_bytes);
-      tma_load(s.x[stage.index], p.x, chunk * box_width, of.row, full);
-      load_weight<weight_mn_major>(s.weight[stage.index], p, of.column, chunk, tiles.rank, full);
-    }
-  }
-  // Waits while the other block still releases stages of this one, which must not exit before.
-  for (int i = 0; i < stages; ++i, ++count) s.empty[Stage(count).index].wait(Stage(count).parity ^ 1);
-}
-
-template <class T, bool weight_mn_major>
-__device__ void multiply(TileSum<wide>& sum, Shared& s, int chunks, int group, int tile_count) {
-  const ChunkDescriptors first{matrix_descriptor(s.x),
-                               matrix_descriptor(s.weight, weight_mn_major ? box_width * box_row_bytes : 16)};
-  const auto wait = [&](int, unsigned count) {
-    const Stage stage(count);
-    s.full[stage.index].wait(stage.parity);
-    return ChunkDescriptors{advance_descriptor(first.x, stage.index * x_bytes),
-                            advance_descriptor(first.weight, stage.index * weight_bytes)};
-  };
-  // Both blocks of the cluster have to know, since they load for each other.
-  const auto release = [&](unsigned count) {
-    if (const unsigned lane = threadIdx.x % warp_size; lane < blocks) s.empty[Stage(count).index].arrive_remote(lane);
-  };
-  multiply_tile<T, weight_mn_major, wide>(sum, s.ping_pong, chunks, group, tile_count, wait, release);
-}
-
-#endif
-
-template <class T, class Epilogue>
-__global__ void __launch_bounds__(threads, 1) streamed_gemm_kernel(const __grid_constant__ Problem p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ char memory[];
-  Shared& s = *reinterpret_cast<Shared*>(memory + (-shared_address(memory) & (alignof(Shared) - 1)));
-  const BlockTiles tiles(p);
-  if (threadIdx.x == 0) {
-    for (Barrier& each : s.full) each.init(1);
-    for (Barrier& each : s.empty) each.init(blocks * warpgroup_warps);
-    s.epilogue.init();
-    for (Barrier& each : s.ping_pong) each.init(warpgroup_warps);
-    Barrier::fence_init();
-  }
-  __syncwarp();
-  cluster_sync();
-  // uniform within the warp
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
-  if (group == consumer_warpgroups) {
-    setmaxnreg_dec<producer_registers>();
-    if (threadIdx.x % warpgroup_threads == 0) run_producer<Epilogue::weight_mn_major>(s, p, tiles);
-  } else {
-    setmaxnreg_inc<consumer_registers>();
-    Epilogue epilogue(p.epilogue, s.epilogue);
-    int tile_count = 0;
-    for (int unit = tiles.first + group * tiles.step; unit < tiles.end;
-         unit += consumer_warpgroups * tiles.step, ++tile_count) {
-      const Tile of = tiles.at(p, unit);
-      TileSum<wide> sum;
-      epilogue.prepare(of);
-      multiply<T, Epilogue::weight_mn_major>(sum, s, p.chunks, group, tile_count);
-      epilogue.finish(sum, of, tile_count);
-    }
-    epilogue.end();
-  }
-#endif
-}
-
-template <class T, class Epilogue>
-void launch(const Device& device, const Problem& p) {
-  const auto kernel = streamed_gemm_kernel<T, Epilogue>;
-  constexpr int bytes = sizeof(Shared) + alignof(Shared);
-  static_assert(bytes <= 227 << 10);
-  sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {blocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(
-      blocks * std::min<int64_t>(device.multiprocessors / blocks, static_cast<int64_t>(p.row_tiles) * p.column_tiles)));
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = device.stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
-}
+using Problem = StreamedProblem<EpilogueOperands>;
+using Memory = EpilogueMemory<wide>;
 
 Problem problem_of(const FusedGemmShape& shape, const Matrix& x, const Matrix& weight, bool weight_transposed,
                    const Matrix& out) {
-  Problem p{};
-  p.x = map_of(shape.dtype, x, shape.rows, shape.inner, tile_rows);
-  p.weight = weight_transposed ? map_of(shape.dtype, weight, shape.inner, shape.width, box_width / blocks)
-                               : map_of(shape.dtype, weight, shape.width, shape.inner, tile_columns / blocks);
+  auto p = streamed_problem<EpilogueOperands>(shape, x, weight, weight_transposed);
   p.epilogue.out = map_of(shape.dtype, out, shape.rows, shape.width, box_rows);
   p.epilogue.width = static_cast<int>(shape.width);
-  p.row_tiles = static_cast<int>(ceil_divide(shape.rows, blocks * tile_rows));
-  p.column_tiles = static_cast<int>(ceil_divide(shape.width, tile_columns));
-  p.chunks = static_cast<int>(ceil_divide(shape.inner, box_width));
   return p;
 }
 
@@ -185,11 +27,11 @@ void launch_form(const Device& device, const FusedGemmShape& shape, const Proble
   sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     if (shape.form.exact)
-      launch<T, Epilogue<T, FusedExactGelu, wide>>(device, p);
+      launch_streamed<T, Epilogue<T, FusedExactGelu, wide>, Memory>(device, p);
     else if (shape.form.cubic != 0)
-      launch<T, Epilogue<T, FusedSigmoidGelu<true>, wide>>(device, p);
+      launch_streamed<T, Epilogue<T, FusedSigmoidGelu<true>, wide>, Memory>(device, p);
     else
-      launch<T, Epilogue<T, FusedSigmoidGelu<false>, wide>>(device, p);
+      launch_streamed<T, Epilogue<T, FusedSigmoidGelu<false>, wide>, Memory>(device, p);
   });
 }
 

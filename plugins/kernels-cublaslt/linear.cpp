@@ -15,6 +15,7 @@
 #include "timing_operands.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace fvlm::plugins {
 namespace {
@@ -64,7 +65,8 @@ class KernelsCublasLt : public Kernels {
 
   void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& a) const {
     require(fits(query));
-    if (is_extended(query)) return few_rows_gemm(on(call), skinny_forward_shape(query), extended_product(query, a));
+    Workspace workspace(call);
+    if (is_extended(query)) return extended_forward(on(call), query, a, allocate(workspace, query).fp8);
     const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x"), weight = weight_of(query, a.weight),
                  y = matrix_of(a.y, query.dtype, query.rows, query.width, "y");
     const bool gelu = query.options & FVLM_WITH_GELU;
@@ -89,12 +91,13 @@ class KernelsCublasLt : public Kernels {
     few.starts_early = true;
     if (streams_weight(query) && few_rows_aligned(few))
       return few_rows_gemm(on(call), skinny_forward_shape(query), few);
-    Workspace workspace(call);
     forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, allocate(workspace, query));
   }
 
   void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& a) const {
     require(fits(query));
+    Workspace workspace(call);
+    if (is_extended(query)) return extended_input_gradient(on(call), query, a, allocate(workspace, query).fp8);
     const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y"),
                  weight = weight_of(query, a.weight),
                  d_x = matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x");
@@ -112,7 +115,6 @@ class KernelsCublasLt : public Kernels {
       if (a.pre_activation) throw Failure(FVLM_ERROR_UNSUPPORTED, "fp8 together with a gelu is not supported");
       return fp8_input_gradient(fp8_call(call, query), d_y, weight, d_x);
     }
-    Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
     input_gradient(call, query, plan, {d_y, weight, pre_activation, d_x}, sums_of(query, scratch, d_bias, accumulate),
                    scratch);
@@ -135,6 +137,7 @@ class KernelsCublasLt : public Kernels {
     const Scratch scratch = allocate(workspace, query);
     if (gives_both_gradients(query)) {
       const NarrowGradients both = both_gradients_of(query, a);
+      if (is_fp8(query)) return fp8_both_gradients(fp8_call(call, query), both);
       if (narrow_gradients_take(both))
         return narrow_gradients(on(call), narrow_gradients_shape(query), both, scratch.products.data());
       input_gradient(call, query, plan, {d_y, matrix_of(both.weight), {}, matrix_of(both.d_x)}, {}, scratch);
@@ -295,9 +298,7 @@ class KernelsCublasLt : public Kernels {
     const auto timed = [&](Matmul& product, const MatmulShape& shape,
                            const std::function<MatmulOperands(int)>& operands, const char* what) {
       product.measure(library_, call, shape, operands, scratch.products);
-      log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: %s",
-          static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
-          what, static_cast<long long>(sets.rows), product.report());
+      log_timing(call, query, what, sets.rows, product.report());
     };
     timed(
         plan.forward, forward_shape(query, sets.rows, plan.adds_bias),
@@ -448,10 +449,10 @@ class KernelsCublasLt : public Kernels {
     };
     const std::vector<double> seconds =
         time_interleaved(stream_of(call), {candidate_of(plan), candidate_of(cublas_plan)});
-    log(call.host, FVLM_LOG_DEBUG,
-        "linear %lld x %lld -> %lld, %s, timed on %lld rows: custom kernel %.1f us, cuBLASLt %.1f us",
-        static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
-        what, static_cast<long long>(rows), seconds[0] * 1e6, seconds[1] * 1e6);
+    char report[80];
+    (void)std::snprintf(report, sizeof report, "custom kernel %.1f us, cuBLASLt %.1f us", seconds[0] * 1e6,
+                        seconds[1] * 1e6);
+    log_timing(call, query, what, rows, report);
     return pick_fastest(seconds) == 0;
   }
 
@@ -468,6 +469,7 @@ class KernelsCublasLt : public Kernels {
 
   Scratch allocate(Workspace& workspace, const Query& query) const {
     Scratch scratch;
+    if (is_extended(query)) scratch.fp8 = allocate_extended(workspace, query);
     if (!has_plan(query)) return scratch;
     if (query.rows > 0) {
       const bool may_sum = query.options & FVLM_WITH_COLUMN_SUMS && may_fuse(fused_input_shape(query));

@@ -9,6 +9,7 @@ namespace fvlm::plugins {
 
 struct LinearPlan {
   Matmul forward, input, weight;
+  Matmul fp8_weight;               // with both gradients
   Matmul fp8_forward, fp8_input;   // of e4m3 (linear_fp8.h), in place of forward and input
   Matmul gelu_forward, gelu_input; // with cuBLASLt's epilogues of the approximation with tanh
   bool gelu_is_epilogue = false, gelu_derivative_is_epilogue = false;
@@ -31,7 +32,8 @@ inline PlanKey plan_key_of(const fvlm_kernels_query& q, bool deterministic) {
           q.inner,
           q.dtype.code * 256 + q.dtype.bits,
           has_backward(q) ? q.gradient_dtype.bits : 0,
-          q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | FVLM_WITH_FP8 | forms),
+          (is_fp8(q) ? q.options & FVLM_BOTH_GRADIENTS : 0) |
+              (q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL | FVLM_WITH_FP8 | forms)),
           deterministic};
 }
 

@@ -32,9 +32,9 @@ inline bool gives_both_gradients(const fvlm_kernels_query& query) {
 inline bool is_fp8(const fvlm_kernels_query& query) {
   return query.options & FVLM_WITH_FP8;
 }
-// With what only the kernel for few rows does along with a product.
+// With what only kernels of this plugin do along with a product: those for few rows, or with SwiGLU in training.
 inline bool is_extended(const fvlm_kernels_query& query) {
-  return query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU);
+  return query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_SWIGLU_INPUT);
 }
 // With compensation the forward is always a skinny GEMM.
 inline bool has_plan(const fvlm_kernels_query& query) {

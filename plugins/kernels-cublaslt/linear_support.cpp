@@ -13,7 +13,7 @@ using namespace fvlm::sdk;
 static constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS |
                                                FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED |
                                                FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT |
-                                               FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | gelu_forms;
+                                               FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT | gelu_forms;
 
 Support fits(const fvlm_kernels_query& query) {
   if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s is not supported", name_of(query.dtype));
@@ -33,6 +33,13 @@ Support fits(const fvlm_kernels_query& query) {
   if (is_extended(query)) return fits_extended(query, has_fused_gemms(query.device));
   if (is_fp8(query)) return fits_fp8(query, has_fused_gemms(query.device));
   return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
+}
+
+void log_timing(const fvlm_call& call, const fvlm_kernels_query& query, const char* what, int64_t rows,
+                const char* report) {
+  log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: %s",
+      static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
+      what, static_cast<long long>(rows), report);
 }
 
 } // namespace fvlm::plugins

@@ -32,6 +32,8 @@ TEST(MinimalWork, CountsLinear) {
   expect_work(forward_alone.backward, 0, 0, "no backward");
   const Passes both = minimal_work(rows(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_GELU));
   expect_work(both.forward, x + 2 * weight + 2 * y, product, "with what is before gelu");
+  const Passes gated = minimal_work(rows(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_SWIGLU));
+  expect_work(gated.forward, x + 4 * weight + 3 * y, 2 * product, "gate, up and SwiGLU of them");
   // d_y and the weight give d_x; d_y and x give the weight's gradient in float32.
   expect_work(both.backward, y + 2 * weight + x + x + 4 * weight, 2 * product, "backward");
 }

@@ -1,6 +1,7 @@
 // Each operation on the tape: gradients compared with central differences in float64, parameters that are used twice,
 // frozen ones.
 #include "bench.h"
+#include "ops/call_observer.h"
 #include "ops/rows.h"
 
 #include <ATen/ops/full.h>
@@ -8,6 +9,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+
+#include <set>
 
 using namespace fvlm;
 using namespace fvlm::ops;
@@ -32,6 +35,44 @@ TEST(Operations, GeluMlp) {
   const Operations::Layer up{Weight(b.parameter("up", {6, 3})), Weight(b.parameter("up bias", {6}))},
       down{Weight(b.parameter("down", {3, 6})), Weight(b.parameter("down bias", {3}))};
   b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->gelu_mlp(tape, x, up, down)}; });
+}
+
+// The reference computes SwiGLU and its derivative within the linears.
+TEST(Operations, SwigluMlp) {
+  Bench b;
+  const Value x = b.input({5, 3});
+  const Operations::Layer up{Weight(b.parameter("up", {8, 3})), {}}, down{Weight(b.parameter("down", {3, 4})), {}};
+  std::set<uint32_t> options;
+  const CallObserver observer{[] {},
+                              [&](std::string_view, const CalledQuery& query, double) {
+                                options.insert(std::get<fvlm_kernels_query>(query).options & ~FVLM_WITH_BACKWARD);
+                              }};
+  use_call_observer(&observer);
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->swiglu_mlp(tape, x, up, down, {})}; });
+  use_call_observer(nullptr);
+  EXPECT_TRUE(options.contains(FVLM_WITH_SWIGLU) && options.contains(FVLM_SWIGLU_INPUT));
+}
+
+// With biases, or where an input has no gradient, it is computed one operation after another.
+TEST(Operations, SwigluMlpWithBiases) {
+  Bench b;
+  const Value x = b.input({5, 3});
+  const Operations::Layer up{Weight(b.parameter("up", {8, 3})), Weight(b.parameter("up bias", {8}))},
+      down{Weight(b.parameter("down", {3, 4})), Weight(b.parameter("down bias", {3}))};
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->swiglu_mlp(tape, x, up, down, {})}; });
+}
+
+// Two passes through the same weights, whose gradients are computed at once.
+TEST(Operations, SwigluMlpOfTwoPasses) {
+  Bench b;
+  const Value first = b.input({5, 3}), second = b.input({2, 3});
+  const Operations::Layer up{Weight(b.parameter("up", {8, 3})), {}}, down{Weight(b.parameter("down", {3, 4})), {}};
+  b.expect_true_gradients([&](Tape& tape) {
+    const auto passes = SharedGradientPass::make_pair(2);
+    const Value y = b.ops->swiglu_mlp(tape, first, up, down, passes[0], passes[0].input(down.weight, 5)),
+                z = b.ops->swiglu_mlp(tape, second, up, down, passes[1], passes[1].input(down.weight, 2));
+    return std::vector{y, z};
+  });
 }
 
 TEST(Operations, ProductsThatAddAResidual) {

@@ -81,11 +81,13 @@ Passes minimal_work(const fvlm_kernels_query& query) {
   const double size = bytes_of(query.dtype), rows = number(query.rows * query.width) * size;
   Passes passes;
   if (query.op == FVLM_OP_LINEAR) {
-    const double weight = number(query.width * query.inner), input = number(query.rows * query.inner) * size;
+    const bool gated = query.options & FVLM_WITH_SWIGLU, trains = query.options & FVLM_WITH_BACKWARD;
+    const double weight = (gated ? 2 : 1) * number(query.width * query.inner),
+                 input = number(query.rows * query.inner) * size;
     const double product = 2 * number(query.rows) * weight;
-    const bool keeps = (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_BACKWARD);
-    const bool adds = query.options & FVLM_WITH_RESIDUAL;
-    passes.forward = {input + weight * size + (keeps || adds ? 2 : 1) * rows, product};
+    const bool keeps = (query.options & FVLM_WITH_GELU) && trains, adds = query.options & FVLM_WITH_RESIDUAL;
+    const double results = gated && trains ? 3 : keeps || adds ? 2 : 1;
+    passes.forward = {input + weight * size + results * rows, product};
     passes.backward = {2 * input + weight * (size + bytes_of(query.gradient_dtype)) + rows, 2 * product};
   } else if (query.op == FVLM_OP_FOLD_ROW_SCALE) {
     const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);

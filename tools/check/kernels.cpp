@@ -72,6 +72,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {frequencies, FVLM_WITH_FREQUENCIES},
                                     {norm, FVLM_WITH_NORM},
                                     {swiglu, FVLM_WITH_SWIGLU},
+                                    {swiglu_input, FVLM_SWIGLU_INPUT},
                                     {strided_weight, FVLM_STRIDED_WEIGHT},
                                     {both_gradients, FVLM_BOTH_GRADIENTS},
                                     {output, FVLM_WITH_OUTPUT},
@@ -116,6 +117,7 @@ std::string KernelCase::label() const {
   if (gelu_on_input) text += ", gelu before";
   if (norm) text += ", norm";
   if (swiglu) text += ", swiglu";
+  if (swiglu_input) text += ", swiglu before it";
   if (column_sums) text += ", sums";
   if (fp8) text += ", fp8";
   if (per_head) text += ", heads apart";

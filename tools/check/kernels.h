@@ -24,6 +24,7 @@ struct KernelCase {
   uint32_t gelu_form = 0;           // bias_gelu, linear: FVLM_QUICK_GELU, FVLM_GELU_TANH, or 0 for the exact one
   bool norm = false;                // linear: of the normalized x
   bool swiglu = false;              // linear: y = silu(gate) * up
+  bool swiglu_input = false;        // linear: x is such a y, whose backward is fused
   bool strided_weight = false;      // linear: the weight's rows may be strided
   bool both_gradients = false;      // linear: d_x is given along with d_weight
   bool output = false;              // swiglu: backward gives y again

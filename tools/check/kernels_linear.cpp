@@ -16,7 +16,7 @@ namespace {
 
 struct Numbers {
   at::Tensor x, weight, bias, d_y;
-  at::Tensor before; // x before its gelu
+  at::Tensor before; // x before its gelu or SwiGLU
   at::Tensor held_weight, held_bias, held_sums, residual, rest, norm_weight;
 };
 
@@ -27,7 +27,7 @@ Numbers numbers_of(const KernelCase& c) {
             normal({columns, c.inner}, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
             normal({columns}, seed + 2, c.dtype),
             normal({c.rows, c.width}, seed + 3, c.dtype),
-            normal({c.rows, c.inner}, seed + 4, c.dtype),
+            normal({c.rows, c.swiglu_input ? 2 * c.inner : c.inner}, seed + 4, c.dtype),
             normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
             normal({c.width}, seed + 6, c.gradient_dtype),
             normal({c.inner}, seed + 7, c.gradient_dtype),
@@ -48,13 +48,31 @@ Numbers numbers_of(const KernelCase& c) {
 }
 
 // Along `contracted`, e4m3 times the least power of two by which the largest magnitude is at most 448.
-at::Tensor in_fp8(const at::Tensor& numbers, int64_t contracted) {
-  if (numbers.numel() == 0) return numbers;
+struct Fp8 {
+  at::Tensor values, scale;
+};
+Fp8 scaled_fp8(const at::Tensor& numbers, int64_t contracted) {
   const at::Tensor largest = numbers.to(at::kDouble).abs().amax(contracted, true);
   const auto [mantissa, exponent] = at::frexp((largest / 448).clamp_min(0x1p-140));
   const at::Tensor scale = at::exp2((exponent - (mantissa == 0.5).to(at::kInt)).to(at::kDouble));
   const at::Tensor scaled = (numbers.to(at::kDouble) / scale).to(at::kFloat);
-  return (scaled.to(at::kFloat8_e4m3fn).to(at::kDouble) * scale).to(numbers.scalar_type());
+  return {scaled.to(at::kFloat8_e4m3fn).to(at::kDouble), scale};
+}
+
+at::Tensor in_fp8(const at::Tensor& numbers, int64_t contracted) {
+  if (numbers.numel() == 0) return numbers;
+  const auto [values, scale] = scaled_fp8(numbers, contracted);
+  return (values * scale).to(numbers.scalar_type());
+}
+
+// Both gradients at once: one scale for the whole sum over rows.
+at::Tensor weight_gradient_in_fp8(const at::Tensor& d_y, const at::Tensor& x, at::ScalarType work) {
+  if (x.numel() == 0) return at::matmul(d_y.to(work).t(), x.to(work));
+  const auto [of_d_y, scale_d_y] = scaled_fp8(d_y, 1);
+  const auto [of_x, scale_x] = scaled_fp8(x, 1);
+  const at::Tensor scale = scale_d_y * scale_x, largest = scale.max();
+  const at::Tensor again = (of_d_y * (scale / largest)).to(at::kFloat).to(at::kFloat8_e4m3fn).to(at::kDouble);
+  return (at::matmul(again.to(work).t(), of_x.to(work)).to(at::kDouble) * largest).to(work);
 }
 
 struct Results {
@@ -76,14 +94,21 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   if (c.reads_compensation) r.pre_activation = r.pre_activation + n.rest.to(work);
   r.y = c.gelu ? gelu_of(c, r.pre_activation) : r.pre_activation;
   if (c.swiglu) r.y = at::silu(r.y.narrow(1, 0, c.width)) * r.y.narrow(1, c.width, c.width);
-  if (!c.backward) return r;
+  if (!c.backward || c.swiglu) return r;
   r.d_x = at::matmul(operand(n.d_y, 1), operand(n.weight, 0));
   if (c.gelu_on_input) {
     auto before = leaf(n.before, work);
     r.d_x = gradients({gelu_of(c, before)}, {before}, {r.d_x})[0];
   }
+  if (c.swiglu_input) {
+    auto before = leaf(n.before, work);
+    const at::Tensor y = at::silu(before.narrow(1, 0, c.inner)) * before.narrow(1, c.inner, c.inner);
+    r.d_x = gradients({y}, {before}, {r.d_x})[0];
+    return r;
+  }
   r.sums = accumulated(c, n.held_sums, r.d_x.sum(0));
-  r.d_weight = accumulated(c, n.held_weight, at::matmul(d_y.t(), x));
+  r.d_weight = accumulated(
+      c, n.held_weight, c.fp8 && c.both_gradients ? weight_gradient_in_fp8(n.d_y, n.x, work) : at::matmul(d_y.t(), x));
   r.d_bias = accumulated(c, n.held_bias, d_y.sum(0));
   return r;
 }
@@ -91,20 +116,41 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
 Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  if (c.swiglu_input) return {{"d_x", exact.d_x, naive.d_x, c.dtype}};
   Expectation all{{"y", exact.y, naive.y, c.dtype}};
   if (c.writes_compensation) {
     const at::Tensor lost = exact.y - exact.y.to(c.dtype).to(at::kDouble);
     all.push_back({"y_rest", lost, lost, c.dtype});
   }
   if (!c.backward) return all;
-  if (c.gelu) all.push_back({"pre_activation", exact.pre_activation, naive.pre_activation, c.dtype});
+  if (c.gelu || c.swiglu) all.push_back({"pre_activation", exact.pre_activation, naive.pre_activation, c.dtype});
+  if (c.swiglu) return all;
   all.push_back({"d_x", exact.d_x, naive.d_x, c.dtype});
   if (c.column_sums) all.push_back({"d_x_sums", exact.sums, naive.sums, c.gradient_dtype});
   if (c.frozen) return all;
   all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype});
-  if (c.both_gradients) all.push_back({"d_x with d_weight", exact.d_x, naive.d_x, c.dtype});
+  if (c.both_gradients && c.needs_gradient("d_x with d_weight"))
+    all.push_back({"d_x with d_weight", exact.d_x, naive.d_x, c.dtype});
   if (c.bias) all.push_back({"d_bias", exact.d_bias, naive.d_bias, c.gradient_dtype});
   return all;
+}
+
+void run_forward(Workbench& bench, decltype(fvlm_kernels_v1::linear_forward) forward, const KernelCase& c,
+                 const Numbers& n, Operand& x, Operand& weight, bool alias) {
+  Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
+  Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
+  Operand& y = residual && alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
+  Operand* pre = (c.gelu || c.swiglu) && c.backward
+                     ? &bench.output("pre_activation", {c.rows, n.weight.size(0)}, c.dtype)
+                     : nullptr;
+  Operand* rest = c.reads_compensation ? &bench.input("rest", n.rest) : nullptr;
+  Operand* y_rest = !c.writes_compensation ? nullptr
+                    : rest && alias        ? &bench.alias("y_rest", *rest)
+                                           : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
+  Operand* norm_weight = c.norm ? &bench.input("norm_weight", n.norm_weight, Rows::contiguous) : nullptr;
+  bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), forward,
+             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
+                                 abi_of(rest), abi_of(y_rest), abi_of(norm_weight)});
 }
 
 Run run(Context& context, const KernelCase& c, const Variation& variation) {
@@ -114,36 +160,28 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &x = bench.input("x", n.x),
           &weight = bench.input("weight", n.weight, c.strided_weight ? Rows::free : Rows::contiguous);
-  Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
-  Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
-  Operand& y = residual && variation.alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
-  Operand* pre = c.gelu && c.backward ? &bench.output("pre_activation", n.d_y.sizes(), c.dtype) : nullptr;
-  Operand* rest = c.reads_compensation ? &bench.input("rest", n.rest) : nullptr;
-  Operand* y_rest = !c.writes_compensation    ? nullptr
-                    : rest && variation.alias ? &bench.alias("y_rest", *rest)
-                                              : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
-  Operand* norm_weight = c.norm ? &bench.input("norm_weight", n.norm_weight, Rows::contiguous) : nullptr;
-  bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), table.linear_forward,
-             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
-                                 abi_of(rest), abi_of(y_rest), abi_of(norm_weight)});
-  if (!c.backward || !bench.can_continue()) return bench.finish();
+  if (!c.swiglu_input) run_forward(bench, table.linear_forward, c, n, x, weight, variation.alias);
+  if (!c.backward || c.swiglu || !bench.can_continue()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);
-  Operand* before = c.gelu_on_input ? &bench.input("pre_activation before x", n.before) : nullptr;
-  Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand* before = c.gelu_on_input || c.swiglu_input ? &bench.input("pre_activation before x", n.before) : nullptr;
+  Operand& d_x =
+      c.swiglu_input && variation.alias ? bench.alias("d_x", *before) : bench.output("d_x", n.before.sizes(), c.dtype);
   Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
   bench.call(
       "backward", bench.required().backward_workspace, present({&d_x, sums}), table.linear_input_gradient,
       fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate, abi_of(sums)});
-  if (c.frozen || !bench.can_continue()) return bench.finish();
+  if (c.frozen || c.swiglu_input || !bench.can_continue()) return bench.finish();
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;
-  Operand* again = c.both_gradients ? &bench.output("d_x with d_weight", n.x.sizes(), c.dtype) : nullptr;
+  Operand* again = c.both_gradients && c.needs_gradient("d_x with d_weight")
+                       ? &bench.output("d_x with d_weight", n.x.sizes(), c.dtype)
+                       : nullptr;
   bench.call("weight gradient", bench.required().backward_workspace, present({d_weight, d_bias, again}),
              table.linear_weight_gradient,
              fvlm_linear_weight_gradient{0, c.accumulate, d_y.abi(), x.abi(), abi_of(d_weight), abi_of(d_bias),
-                                         again ? weight.abi() : nullptr, abi_of(again)});
+                                         c.both_gradients ? weight.abi() : nullptr, abi_of(again)});
   return bench.finish();
 }
 

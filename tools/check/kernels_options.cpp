@@ -80,6 +80,33 @@ Outcome linear_swiglu(Context& context) {
                                {.rows = 0, .swiglu = true}});
 }
 
+// As training has them: the forward keeps gate and up, and the input gradient of the linear behind is theirs.
+Outcome linear_swiglu_gradients(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.rows = 33, .width = 20, .inner = 45},
+                              {.rows = 1024, .width = 104, .inner = 72},
+                              {.rows = 1300, .width = 96, .inner = 200},
+                              {.rows = 2600, .width = 200, .inner = 512},
+                              {.rows = 1025, .width = 8, .inner = 8},
+                              {.rows = 1100, .width = 208, .inner = 336},
+                              {.rows = 0}};
+  const size_t count = all.size();
+  for (size_t i = 0; i < count; ++i) {
+    all[i].bias = false, all[i].swiglu = true;
+    KernelCase other = all[i];
+    other.swiglu = false, other.swiglu_input = true;
+    all.push_back(other);
+    other.fp8 = true;
+    all.push_back(other);
+    other.swiglu = true, other.swiglu_input = false;
+    all.push_back(other);
+  }
+  Variation alias;
+  alias.alias = 1;
+  const Outcome outcome = supported<FVLM_OP_LINEAR>(context, all);
+  return outcome.state == State::ok ? supported<FVLM_OP_LINEAR>(context, all, alias) : outcome;
+}
+
 // Weights whose rows do not follow each other, and both gradients of a linear of few input features.
 Outcome linear_strided_weight(Context& context) {
   std::vector<KernelCase> all{{},
@@ -118,6 +145,19 @@ Outcome linear_fp8(Context& context) {
                               {.rows = 1, .width = 64, .inner = 48, .bias = false},
                               {.rows = 0}};
   for (KernelCase& one : all) one.fp8 = true;
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
+// The weight gradient of rounded operands comes with d_x.
+Outcome linear_fp8_gradients(Context& context) {
+  std::vector<KernelCase> all{{.rows = 48},
+                              {.rows = 304, .width = 384, .inner = 96, .accumulate = true},
+                              {.rows = 2064, .width = 144, .inner = 272},
+                              {.rows = 144, .width = 64, .inner = 128, .magnitude = 3e4},
+                              {.rows = 7, .width = 21, .inner = 43, .accumulate = true},
+                              {.rows = 160, .width = 48, .inner = 112, .omitted = {"d_x with d_weight"}},
+                              {.rows = 0}};
+  for (KernelCase& one : all) one.bias = false, one.fp8 = one.both_gradients = true;
   return supported<FVLM_OP_LINEAR>(context, all);
 }
 
@@ -173,12 +213,16 @@ std::vector<Check> kernel_option_checks() {
        "linear_float*,linear_bfloat16,linear_residual"},
       {"linear_swiglu", "y = silu(gate) * up, few rows, where supports() says so", linear_swiglu,
        "linear_float*,linear_bfloat16"},
+      {"linear_swiglu_gradients", "SwiGLU's forward with its inputs, and its derivatives, where supports() says so",
+       linear_swiglu_gradients, "linear_float*,linear_bfloat16,linear_swiglu"},
       {"linear_strided_weight", "weights whose rows are strided, where supports() says so", linear_strided_weight,
        "linear_float*,linear_bfloat16,linear_residual,linear_accumulates"},
       {"linear_both_gradients", "d_x along with d_weight, where supports() says so", linear_both_gradients,
        "linear_float*,linear_bfloat16,linear_strided_weight"},
       {"linear_fp8", "operands rounded to e4m3, where supports() says so", linear_fp8,
        "linear_float*,linear_bfloat16,linear_accumulates"},
+      {"linear_fp8_gradients", "both gradients of operands rounded to e4m3, where supports() says so",
+       linear_fp8_gradients, "linear_float*,linear_bfloat16,linear_fp8"},
       {"swiglu_output", "y along with the gradients, where supports() says so", swiglu_output,
        "swiglu_float*,swiglu_bfloat16"}};
 }

@@ -19,10 +19,10 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
-                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8;
+constexpr uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
+    FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM |
+    FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -37,7 +37,8 @@ constexpr OwnOption own_options[] = {
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL},
     {FVLM_WITH_FP8, FVLM_OP_LINEAR,
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_WITH_COLUMN_SUMS |
-         FVLM_COMPENSATED | FVLM_BOTH_GRADIENTS}};
+         FVLM_COMPENSATED},
+    {FVLM_SWIGLU_INPUT, FVLM_OP_LINEAR, ~uint32_t{FVLM_SWIGLU_INPUT | FVLM_WITH_BACKWARD}}};
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -102,16 +103,27 @@ Tensor gelu_gradient(const Tensor& d_y, const Tensor& x, uint32_t options) {
   return (x * quick_gelu_factor * (1 - sigmoid)).add_(1).mul_(sigmoid).mul_(d_y);
 }
 
-// x as FVLM_WITH_FP8 rounds it: e4m3 with a power of two as the scale of all numbers along `contracted`.
-Tensor rounded_to_fp8(const Tensor& x, int64_t contracted) {
-  if (x.numel() == 0) return upcast(x);
+// x as FVLM_WITH_FP8 rounds it: e4m3, in a wider type, and a power of two as the scale of all numbers along a
+// dimension. What is not finite stays as it is.
+struct Fp8 {
+  Tensor values, scales;
+
+  Tensor product() const { return scales.defined() ? values * scales : values; }
+};
+
+Tensor e4m3(const Tensor& x) {
+  return x.to(at::kFloat8_e4m3fn).to(x.scalar_type());
+}
+
+Fp8 rounded_to_fp8(const Tensor& x, int64_t contracted) {
+  if (x.numel() == 0) return {upcast(x), {}};
   const Tensor exact = upcast(x), largest = exact.abs().amax(contracted, true).clamp_min(0x1p-100);
   // The exponent of largest / 448, rounded up: 448 is 1.75 * 2^8.
   const Tensor bits = largest.to(at::kFloat).view(at::kInt);
   const Tensor exponent = bits.bitwise_right_shift(23) - 8 + (bits.bitwise_and(0x7fffff) > 0x600000);
   const Tensor scale = exponent.bitwise_left_shift(23).view(at::kFloat);
-  const Tensor rounded = (exact / scale).to(at::kFloat8_e4m3fn).to(exact.scalar_type()) * scale;
-  return at::where(largest.isfinite(), rounded, exact);
+  const Tensor is_finite = largest.isfinite();
+  return {at::where(is_finite, e4m3(exact / scale), exact), at::where(is_finite, scale, 1)};
 }
 
 // Whether ATen's gelu can write to `out` directly. It leaves a tensor unwritten that is not contiguous (2.11, oneDNN).
@@ -132,7 +144,8 @@ sdk::Support Kernels::supports(const Query& query) {
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
   if ((query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) &&
-      (query.op != FVLM_OP_LINEAR || (query.options & (FVLM_WITH_BACKWARD | FVLM_WITH_GELU | FVLM_COMPENSATED)) ||
+      (query.op != FVLM_OP_LINEAR || (query.options & (FVLM_WITH_GELU | FVLM_COMPENSATED)) ||
+       ((query.options & FVLM_WITH_NORM) && (query.options & FVLM_WITH_BACKWARD)) ||
        ((query.options & FVLM_WITH_SWIGLU) && (query.options & FVLM_WITH_RESIDUAL))))
     return sdk::refuse("options %#x not supported", query.options);
   constexpr uint32_t forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
@@ -211,12 +224,18 @@ void Kernels::swiglu_forward(const fvlm_call&, const Query&, const fvlm_swiglu_f
   store(torch_tensor(arguments.y), at::silu(upcast(arguments.gate)).mul_(upcast(arguments.up)));
 }
 
+struct SwigluGradients {
+  Tensor gate, up, silu;
+};
+static SwigluGradients swiglu_gradients(const Tensor& gate, const Tensor& up, const Tensor& d_y) {
+  const Tensor sigmoid = at::sigmoid(gate), silu = gate * sigmoid;
+  return {(silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y), d_y * silu, silu};
+}
+
 void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_backward& arguments) {
-  const Tensor gate = upcast(arguments.gate), up = upcast(arguments.up), d_y = upcast(arguments.d_y);
-  const Tensor sigmoid = at::sigmoid(gate);
-  const Tensor silu = gate * sigmoid;
-  const Tensor d_gate = (silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y);
-  const Tensor d_up = d_y * silu, y = arguments.y ? silu * up : Tensor(); // before what they may alias is written
+  const Tensor up = upcast(arguments.up);
+  const auto [d_gate, d_up, silu] = swiglu_gradients(upcast(arguments.gate), up, upcast(arguments.d_y));
+  const Tensor y = arguments.y ? silu * up : Tensor(); // before what they may alias is written
   store(torch_tensor(arguments.d_up), d_up);
   store(torch_tensor(arguments.d_gate), d_gate);
   if (arguments.y) store(torch_tensor(arguments.y), y);
@@ -258,14 +277,18 @@ static void extended_linear(const fvlm_kernels_query& query, const fvlm_linear_f
   Tensor sum = product(x, weight, wide(y.scalar_type()));
   if (arguments.bias) sum += torch_tensor(arguments.bias);
   if (arguments.residual) sum += torch_tensor(arguments.residual);
+  if (arguments.pre_activation) { // SwiGLU is applied to the rounded sum then
+    store(torch_tensor(arguments.pre_activation), sum);
+    sum = upcast(arguments.pre_activation);
+  }
   if (query.options & FVLM_WITH_SWIGLU)
     sum = at::silu(sum.narrow(1, 0, query.width)) * sum.narrow(1, query.width, query.width);
   store(y, sum);
 }
 
 static void fp8_linear(const fvlm_linear_forward& arguments) {
-  const Tensor x = rounded_to_fp8(torch_tensor(arguments.x), 1), weight = torch_tensor(arguments.weight);
-  Tensor sum = product(x, rounded_to_fp8(weight, 1).t(), x.scalar_type());
+  const Tensor x = rounded_to_fp8(torch_tensor(arguments.x), 1).product(), weight = torch_tensor(arguments.weight);
+  Tensor sum = product(x, rounded_to_fp8(weight, 1).product().t(), x.scalar_type());
   if (arguments.bias) sum += torch_tensor(arguments.bias);
   if (arguments.residual) sum += torch_tensor(arguments.residual);
   store(torch_tensor(arguments.y), sum);
@@ -320,9 +343,18 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
 void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const fvlm_linear_input_gradient& arguments) {
   const Tensor d_y = torch_tensor(arguments.d_y), weight = torch_tensor(arguments.weight);
   Tensor d_x = torch_tensor(arguments.d_x);
+  if (query.options & FVLM_SWIGLU_INPUT) {
+    const Tensor of_swiglu = product(d_y, weight, wide(d_x.scalar_type())), gate_up = upcast(arguments.pre_activation);
+    const auto half = [&](const Tensor& both, int64_t which) {
+      return both.narrow(1, which * query.inner, query.inner);
+    };
+    const SwigluGradients gradients = swiglu_gradients(half(gate_up, 0), half(gate_up, 1), of_swiglu);
+    store(half(d_x, 0), gradients.gate);
+    return store(half(d_x, 1), gradients.up);
+  }
   if (query.options & FVLM_WITH_FP8) {
-    const Tensor rounded = rounded_to_fp8(d_y, 1);
-    store(d_x, product(rounded, rounded_to_fp8(weight, 0), rounded.scalar_type()));
+    const Tensor rounded = rounded_to_fp8(d_y, 1).product();
+    store(d_x, product(rounded, rounded_to_fp8(weight, 0).product(), rounded.scalar_type()));
   } else if (!arguments.pre_activation) {
     store_product(d_x, d_y, weight);
   } else if (gelu_can_write_to(d_x) && !(query.options & FVLM_QUICK_GELU)) {
@@ -335,7 +367,19 @@ void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const 
   if (arguments.d_x_sums) store_column_sums(arguments.d_x_sums, d_x, arguments.accumulate);
 }
 
-void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_linear_weight_gradient& arguments) {
+static void fp8_both_gradients(const fvlm_linear_weight_gradient& arguments) {
+  const Fp8 d_y = rounded_to_fp8(torch_tensor(arguments.d_y), 1), x = rounded_to_fp8(torch_tensor(arguments.x), 1);
+  const Tensor weight = rounded_to_fp8(torch_tensor(arguments.weight), 0).product();
+  if (arguments.d_x) store(torch_tensor(arguments.d_x), product(d_y.product(), weight, weight.scalar_type()));
+  const Tensor scales = d_y.scales * x.scales, largest = scales.amax().clamp_min(0x1p-126);
+  const Tensor sums = product(e4m3(d_y.values * (scales / largest)).t(), x.values, weight.scalar_type());
+  store(torch_tensor(arguments.d_weight), sums * largest, arguments.accumulate);
+}
+
+void Kernels::linear_weight_gradient(const fvlm_call&, const Query& query,
+                                     const fvlm_linear_weight_gradient& arguments) {
+  constexpr uint32_t both_in_fp8 = FVLM_WITH_FP8 | FVLM_BOTH_GRADIENTS;
+  if ((query.options & both_in_fp8) == both_in_fp8 && query.rows > 0) return fp8_both_gradients(arguments);
   const Tensor d_y = torch_tensor(arguments.d_y), x = torch_tensor(arguments.x);
   store_product(torch_tensor(arguments.d_weight), d_y.t(), x, arguments.accumulate);
   if (arguments.d_bias) store_column_sums(arguments.d_bias, d_y, arguments.accumulate);

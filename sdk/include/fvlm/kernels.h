@@ -52,14 +52,17 @@ enum {
   FVLM_PER_HEAD = 1u << 9,      /* rmsnorm, without a residual: the columns are heads of head_dim each, normalized by
                                    themselves; weight and d_weight are [head_dim], one for all heads */
   FVLM_WITH_NORM = 1u << 10,    /* linear, forward alone: x is normalized first, as rmsnorm does */
-  FVLM_WITH_SWIGLU = 1u << 11,  /* linear, forward alone, without gelu and residual: the weight is [2 width, inner], the
-                                   rows of the gate before those of up, and y = silu(gate) * up; so the bias */
+  FVLM_WITH_SWIGLU = 1u << 11,  /* linear, its forward, without gelu and residual: the weight is [2 width, inner], the
+                                   rows of the gate before those of up, and y = silu(gate) * up; so the bias. With
+                                   backward also gives pre_activation, whose gradients a plain linear computes */
   FVLM_STRIDED_WEIGHT = 1u << 12, /* linear: the rows of the weight may be strided, as those of x */
   FVLM_BOTH_GRADIENTS = 1u << 13, /* linear, with backward, without bias, residual and gelu: linear_weight_gradient also
                                      gives d_x, for which d_y is read once */
   FVLM_WITH_OUTPUT = 1u << 14,    /* swiglu: backward also gives y, which was not kept */
   FVLM_WITH_FP8 = 1u << 15,       /* linear: the operands of its products are rounded to e4m3; not together with gelu,
-                                     norm, swiglu, column sums, compensation and both gradients */
+                                     norm, column sums, compensation, and with swiglu only where a backward follows */
+  FVLM_SWIGLU_INPUT = 1u << 16,   /* linear, its input gradient, without options but fp8: x = silu(gate) * up of a
+                                     pre_activation [rows, 2 inner], gate before up, whose gradient is d_x */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -176,12 +179,16 @@ typedef struct fvlm_layerscale_backward {
  * multiplied, each row with a scale of its own: the least power of two by which the row's largest magnitude is at most
  * 448, of magnitudes of 2^-100 at least. So nothing saturates, and what was rounded is a number of 16 bits again. A row
  * that is not finite gives results that are not. The input gradient rounds d_y by its rows and the weight by its
- * columns; the weight gradient rounds nothing. Sums are of float32, or of the device's own products of e4m3. */
+ * columns. The weight gradient rounds nothing without FVLM_BOTH_GRADIENTS, and with it d_y and x by their rows: where
+ * row i has the scales a_i and b_i, and c is the largest a_i b_i, but 2^-126 at least, a_i b_i / c times that row of
+ * the rounded d_y is rounded to e4m3 again, and c is the scale of the product. Sums are of float32, or of the device's
+ * own products of e4m3. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
   fvlm_tensor* y;                       /* [rows, width] */
-  fvlm_tensor* pre_activation;          /* [rows, width]; NULL without FVLM_WITH_GELU, or where no backward follows */
+  fvlm_tensor* pre_activation;          /* [rows, width], with FVLM_WITH_SWIGLU [rows, 2 width]; NULL without both and
+                                           FVLM_WITH_GELU, or where no backward follows */
   const fvlm_tensor* residual;          /* [rows, width], may alias y; NULL without FVLM_WITH_RESIDUAL */
   const fvlm_tensor* rest;              /* compensation of the residual [rows, width]; NULL: 0 */
   fvlm_tensor* y_rest;                  /* compensation of y, may alias rest; NULL without FVLM_COMPENSATED */
@@ -190,12 +197,13 @@ typedef struct fvlm_linear_forward {
 
 /* d_x = d_y weight. With pre_activation, where x = gelu(pre_activation), d_x is multiplied by gelu's derivative at it:
  * the backward of gelu is fused into the GEMM. FVLM_QUICK_GELU and FVLM_GELU_TANH name the form of that gelu, with or
- * without FVLM_WITH_GELU, which is about the forward. */
+ * without FVLM_WITH_GELU, which is about the forward. With FVLM_SWIGLU_INPUT the same of SwiGLU's derivatives: d_x
+ * holds those of gate and of up, and may alias pre_activation. */
 typedef struct fvlm_linear_input_gradient {
   uint32_t struct_size;
   const fvlm_tensor *d_y, *weight;
-  const fvlm_tensor* pre_activation; /* [rows, inner] or NULL */
-  fvlm_tensor* d_x;                  /* [rows, inner] */
+  const fvlm_tensor* pre_activation; /* [rows, inner] or NULL; with FVLM_SWIGLU_INPUT [rows, 2 inner] */
+  fvlm_tensor* d_x;                  /* as pre_activation, if there is one */
   int32_t accumulate;                /* of d_x_sums */
   fvlm_tensor* d_x_sums; /* [inner]: column sums of d_x, which are the d_bias of a bias that was added to make x, or to
                             make pre_activation; NULL: not required, or without FVLM_WITH_COLUMN_SUMS */
@@ -209,7 +217,7 @@ typedef struct fvlm_linear_weight_gradient {
   const fvlm_tensor *d_y, *x;
   fvlm_tensor *d_weight, *d_bias; /* d_bias NULL: not required */
   const fvlm_tensor* weight;      /* [width, inner]; NULL without FVLM_BOTH_GRADIENTS */
-  fvlm_tensor* d_x;               /* [rows, inner]; NULL without FVLM_BOTH_GRADIENTS */
+  fvlm_tensor* d_x;               /* [rows, inner]; NULL without FVLM_BOTH_GRADIENTS, or in fp8: not required */
 } fvlm_linear_weight_gradient;
 
 /* fold_row_scale: folds a scale per output row (LayerScale) into the linear before it: scaled_weight = diag(scale)

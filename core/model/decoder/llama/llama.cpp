@@ -103,10 +103,10 @@ static at::Tensor input_of(const ops::Weight& weight, int64_t rows, const ops::S
 
 Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x,
                  const ops::SharedGradientPass& pass) const {
+  if (config_.gated_mlp)
+    return ops.swiglu_mlp(tape, x, layer.up, layer.down, pass, input_of(layer.down.weight, x.data.size(0), pass));
   const Value up = ops.linear(tape, x, layer.up.weight, layer.up.bias, pass);
-  const Value inner = config_.gated_mlp ? ops.swiglu(tape, up, input_of(layer.down.weight, x.data.size(0), pass))
-                                        : ops::relu_squared(tape, up);
-  return ops.linear(tape, inner, layer.down.weight, layer.down.bias, pass);
+  return ops.linear(tape, ops::relu_squared(tape, up), layer.down.weight, layer.down.bias, pass);
 }
 
 template <class Attend>

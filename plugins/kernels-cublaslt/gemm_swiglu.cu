@@ -1,0 +1,286 @@
+// gemm_swiglu.cu: SwiGLU and its derivative as epilogues of the streamed product (gemm_streamed.cuh).
+//
+// The forward's tile has 96 columns of the gate and the same 96 of up, which each block of a cluster loads for both, so
+// that a thread holds both factors of its results. Warps load and store by TMA in boxes of 16 rows and 32 columns.
+#include "common/cuda_gelu.cuh"
+#include "gemm_streamed.cuh"
+#include "gemm_swiglu.h"
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fused;
+
+constexpr int gated_columns = tile_columns / blocks; // of a tile of the forward
+constexpr int group_columns = 32, group_row_bytes = group_columns * 2, group_bytes = box_rows * group_row_bytes;
+
+// What sums of e4m3 are multiplied by: one for each row, and one for each row of the weight.
+struct Scales {
+  const float *of_rows, *of_columns;
+  int rows, width;
+};
+struct ForwardOperands {
+  CUtensorMap gate, up, y;
+  Scales scales;
+};
+struct BackwardOperands {
+  CUtensorMap gate, up, d_gate, d_up;
+  Scales scales;
+};
+
+// Of each warp: slots for the boxes of a step, and the barriers of what is loaded into them.
+struct Memory {
+  static constexpr int slots = 4, slot_bytes = 2 * group_bytes;
+  char boxes[consumer_warps][slots][slot_bytes];
+  Barrier full[consumer_warps][slots];
+
+  __device__ void init() {
+    for (auto& warp : full)
+      for (Barrier& each : warp) each.init(1);
+  }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
+
+using Sum = TileSum<wide>;
+
+// What a warp of an epilogue has.
+struct WarpEpilogue {
+  Memory& s;
+  int warp_index = static_cast<int>(threadIdx.x) / warp_size;
+  bool is_leader = threadIdx.x % warp_size == 0;
+
+  __device__ char* slot(int index) const { return s.boxes[warp_index][index % Memory::slots]; }
+  // The first row of the warp in a half of a tile.
+  __device__ static int row(const Tile& of, int half) { return TilePart(half).row(of); }
+  // As TilePart::at, in a box with rows of 64 bytes and their swizzle.
+  __device__ static std::uint32_t at(const char* box, int pair) {
+    const unsigned lane = threadIdx.x % warp_size, row = lane % box_rows, pack = lane / box_rows;
+    return shared_address(box) + row * group_row_bytes +
+           (((2 * static_cast<unsigned>(pair) + pack) ^ row / 2 % 4) << 4);
+  }
+  __device__ void end() const {
+    if (is_leader) tma_store_wait_read<0>();
+  }
+};
+
+constexpr int group_pairs = group_columns / 16;
+
+// The scales of what a thread holds of 16 rows and columns.
+struct RowFactors {
+  float of[2];
+};
+template <bool scaled>
+__device__ RowFactors row_factors(const Scales& p, int first) {
+  RowFactors factors{{1, 1}};
+  const int row = first + static_cast<int>(threadIdx.x) % warp_size / 4;
+#pragma unroll
+  for (int i = 0; i < (scaled ? 2 : 0); ++i) factors.of[i] = row + i * 8 < p.rows ? p.of_rows[row + i * 8] : 0;
+  return factors;
+}
+// `first`: the first column. `offset`: of its half of the weight.
+template <bool scaled>
+__device__ void read_sums(float (&x)[8], const float (&sum)[wide * box_width / 2], int at, const Scales& p,
+                          const RowFactors& rows, int first, int offset) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = sum[at + i];
+  if constexpr (scaled) {
+#pragma unroll
+    for (int square = 0; square < 2; ++square) {
+      const int column = first + square * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
+      const float2 of_columns =
+          column < p.width ? *reinterpret_cast<const float2*>(p.of_columns + offset + column) : make_float2(0, 0);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        x[square * 4 + i * 2] *= rows.of[i] * of_columns.x;
+        x[square * 4 + i * 2 + 1] *= rows.of[i] * of_columns.y;
+      }
+    }
+  }
+}
+
+template <class T, bool scaled>
+struct SwigluForward : WarpEpilogue {
+  static constexpr bool weight_mn_major = false;
+  const ForwardOperands& p;
+
+  __device__ SwigluForward(const ForwardOperands& operands, Memory& memory) : WarpEpilogue{memory}, p(operands) {}
+
+  __device__ void prepare(const Tile&) {}
+  // A step takes two slots, of which the second one's first box is y's.
+  __device__ void finish(const Sum& sum, const Tile& of, int) {
+    constexpr int groups = gated_columns / group_columns;
+#pragma unroll
+    for (int i = 0; i < halves * groups; ++i) {
+      const int half = i / groups, group = i % groups, column = of.column + group * group_columns;
+      const RowFactors rows = row_factors<scaled>(p.scales, row(of, half));
+      char *const gate = slot(2 * i), *const up = gate + group_bytes, *const y = up + group_bytes;
+      if (is_leader) tma_store_wait_read<1>();
+      __syncwarp();
+#pragma unroll
+      for (int pair = 0; pair < group_pairs; ++pair) {
+        const int first = (group * group_pairs + pair) * 8;
+        float x[8], of_up[8];
+        read_sums<scaled>(x, sum[half], first, p.scales, rows, column + pair * 16, 0);
+        store_rounded(x, at(gate, pair));
+        read_sums<scaled>(of_up, sum[half], first + gated_columns / 2, p.scales, rows, column + pair * 16,
+                          p.scales.width);
+        store_rounded(of_up, at(up, pair));
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = of_up[i] * (x[i] * sigmoid<T>(x[i]));
+        store_rounded(x, at(y, pair));
+      }
+      fence_proxy_async();
+      __syncwarp();
+      if (!is_leader) continue;
+      tma_store(p.gate, column, row(of, half), gate);
+      tma_store(p.up, column, row(of, half), up);
+      tma_store(p.y, column, row(of, half), y);
+      tma_store_commit();
+    }
+  }
+
+ private:
+  __device__ static void store_rounded(float (&x)[8], std::uint32_t to) {
+    Matrix8x8x4 squares;
+    round<T>(x, squares);
+    squares.store(to);
+    widen<T>(squares, x);
+  }
+};
+
+// A step is 32 columns of a half of the rows. Its slot holds the boxes of gate and up, and gradients take the place of
+// what they are of. The slot's next step is loaded as soon as they are stored, three steps ahead.
+template <class T, bool scaled>
+struct SwigluBackward : WarpEpilogue {
+  static constexpr bool weight_mn_major = !scaled; // a rounded weight is transposed
+  static constexpr int groups = tile_columns / group_columns, steps = halves * groups, slots = Memory::slots;
+  static_assert(steps % slots == 0);
+  const BackwardOperands& p;
+
+  __device__ SwigluBackward(const BackwardOperands& operands, Memory& memory) : WarpEpilogue{memory}, p(operands) {}
+
+  __device__ void prepare(const Tile& of) {
+    if (!is_leader) return;
+    tma_store_wait_read<0>();
+    for (int i = 0; i < slots; ++i) load(i, of);
+    for (int i = slots; i < steps; ++i) {
+      tma_prefetch(p.gate, column(of, i), row(of, i / groups));
+      tma_prefetch(p.up, column(of, i), row(of, i / groups));
+    }
+  }
+  __device__ void finish(const Sum& sum, const Tile& of, int tile_count) {
+#pragma unroll
+    for (int i = 0; i < steps; ++i) {
+      char *const gate = slot(i), *const up = gate + group_bytes;
+      const RowFactors rows = row_factors<scaled>(p.scales, row(of, i / groups));
+      full(i).wait(static_cast<unsigned>(tile_count * (steps / slots) + i / slots) & 1);
+#pragma unroll
+      for (int pair = 0; pair < group_pairs; ++pair) {
+        float d_y[8];
+        read_sums<scaled>(d_y, sum[i / groups], (i % groups * group_pairs + pair) * 8, p.scales, rows,
+                          column(of, i) + pair * 16, 0);
+        finish(d_y, at(gate, pair), at(up, pair));
+      }
+      fence_proxy_async();
+      __syncwarp();
+      if (!is_leader) continue;
+      tma_store(p.d_gate, column(of, i), row(of, i / groups), gate);
+      tma_store(p.d_up, column(of, i), row(of, i / groups), up);
+      tma_store_commit();
+      if (i == 0 || i + slots - 1 >= steps) continue;
+      tma_store_wait_read<1>(); // of the step before, whose slot is free
+      load(i + slots - 1, of);
+    }
+  }
+
+ private:
+  __device__ Barrier& full(int step) const {
+    return s.full[warp_index][step % slots];
+  }
+  __device__ static int column(const Tile& of, int step) {
+    return of.column + step % groups * group_columns;
+  }
+  __device__ void load(int step, const Tile& of) const {
+    Barrier& barrier = full(step);
+    barrier.arrive_and_expect_tx(Memory::slot_bytes);
+    tma_load(slot(step), p.gate, column(of, step), row(of, step / groups), barrier);
+    tma_load(slot(step) + group_bytes, p.up, column(of, step), row(of, step / groups), barrier);
+  }
+  __device__ static void finish(const float (&d_y)[8], std::uint32_t gate_at, std::uint32_t up_at) {
+    float gate[8], up[8];
+    Matrix8x8x4 squares;
+    squares.load(gate_at);
+    widen<T>(squares, gate);
+    squares.load(up_at);
+    widen<T>(squares, up);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float open = sigmoid<T>(gate[i]), silu = gate[i] * open;
+      gate[i] = d_y[i] * up[i] * fmaf(silu, 1 - open, open);
+      up[i] = d_y[i] * silu;
+    }
+    round<T>(gate, squares);
+    squares.store(gate_at);
+    round<T>(up, squares);
+    squares.store(up_at);
+  }
+};
+
+#else
+
+template <class T, bool scaled>
+struct SwigluForward;
+template <class T, bool scaled>
+struct SwigluBackward;
+
+#endif
+
+// Columns of a matrix, in boxes of a step.
+CUtensorMap map_of_columns(const Matrix& matrix, std::int64_t first, const SwigluGemmShape& shape) {
+  return TensorMapShape{CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                        2,
+                        {static_cast<cuuint64_t>(shape.width), static_cast<cuuint64_t>(shape.rows)},
+                        {static_cast<cuuint64_t>(matrix.row_stride) * 2},
+                        {group_columns, box_rows},
+                        CU_TENSOR_MAP_SWIZZLE_64B}
+      .encode(static_cast<BFloat16*>(matrix.data) + first);
+}
+
+Scales scales_of(const SwigluGemmScales& scales, const SwigluGemmShape& shape) {
+  return {scales.of_rows, scales.of_columns, static_cast<int>(shape.rows), static_cast<int>(shape.width)};
+}
+
+} // namespace
+
+bool swiglu_gemm_supports(const SwigluGemmShape& shape) {
+  constexpr int64_t min_rows = 1024; // fewer leave most multiprocessors without work
+  return shape.rows >= min_rows && shape.width % 8 == 0 && shape.inner % 8 == 0;
+}
+
+void swiglu_gemm_forward(const Device& device, const SwigluGemmShape& shape, const SwigluGemmForward& o) {
+  const bool scaled = o.scales.of_rows != nullptr;
+  auto p = streamed_problem<ForwardOperands>(
+      {scaled ? e4m3 : sdk::bfloat16, shape.rows, shape.inner, 2 * shape.width, {}}, o.x, o.weight, false, true);
+  p.epilogue = {map_of_columns(o.gate_up, 0, shape), map_of_columns(o.gate_up, shape.width, shape),
+                map_of_columns(o.y, 0, shape), scales_of(o.scales, shape)};
+  if (scaled)
+    launch_streamed<hopper::E4m3, SwigluForward<BFloat16, true>, Memory>(device, p);
+  else
+    launch_streamed<BFloat16, SwigluForward<BFloat16, false>, Memory>(device, p);
+}
+
+void swiglu_gemm_backward(const Device& device, const SwigluGemmShape& shape, const SwigluGemmBackward& o) {
+  const bool scaled = o.scales.of_rows != nullptr;
+  auto p = streamed_problem<BackwardOperands>({scaled ? e4m3 : sdk::bfloat16, shape.rows, shape.inner, shape.width, {}},
+                                              o.d_y, o.weight, !scaled);
+  p.epilogue = {map_of_columns(o.gate_up, 0, shape), map_of_columns(o.gate_up, shape.width, shape),
+                map_of_columns(o.d_gate_up, 0, shape), map_of_columns(o.d_gate_up, shape.width, shape),
+                scales_of(o.scales, shape)};
+  if (scaled)
+    launch_streamed<hopper::E4m3, SwigluBackward<BFloat16, true>, Memory>(device, p);
+  else
+    launch_streamed<BFloat16, SwigluBackward<BFloat16, false>, Memory>(device, p);
+}
+
+} // namespace fvlm::plugins
