@@ -74,7 +74,9 @@ class Profile(Bench):
             self.assertEqual(said[1][0], "")
             row, = json.loads(said[0][0])["rows"]
             self.assertEqual((row["samples"], row["labels"]), (samples, labels))
-            self.assertGreater(row["share_of_alone"], 0)
+            self.assertEqual(len(row["alone_ms"]), 2)
+            packs_of_a_rank = 1 / 2 if "--context-parallel" in options else 1
+            self.assertAlmostEqual(row["share_of_alone"], packs_of_a_rank * max(row["alone_ms"]) / row["step"]["median_ms"], delta=1e-6)
             self.assertGreater(row["sustained"]["steps"], 0)
             # All have the same samples. The norm's squares are summed in float32, over all gradients or over slices.
             for same, delta in (("first_loss", 1e-6), ("last_loss", 1e-6), ("gradient_norm", 2e-4)):

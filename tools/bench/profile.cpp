@@ -16,6 +16,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -85,7 +86,7 @@ class Profile {
   int64_t packs() const { return request_.sharing.ranks / request_.context.ranks; }
   bool are_several() const { return request_.sharing.ranks > 1; }
 
-  std::optional<Times> alone(const Job& job, train::PeakMemory& peak) {
+  std::optional<std::vector<double>> alone(const Job& job, train::PeakMemory& peak) {
     ProfileReport::Row row;
     std::vector<std::string> choices;
     try {
@@ -95,7 +96,13 @@ class Profile {
       row.problem = "out of memory";
     }
     peak.give_back();
-    return row.problem.empty() ? std::optional(row.times) : std::nullopt;
+    const at::Tensor medians = at::zeros({request_.sharing.ranks}, at::dtype(at::kDouble));
+    medians[request_.sharing.rank] = row.problem.empty() ? row.times.median() : std::numeric_limits<double>::infinity();
+    const at::Tensor shared = medians.to(device_);
+    request_.sharing.group->all_reduce(shared, dist::Reduction::max)->wait();
+    const at::Tensor of_all = shared.cpu();
+    const std::vector<double> alone(of_all.const_data_ptr<double>(), of_all.const_data_ptr<double>() + of_all.numel());
+    return std::isfinite(*std::max_element(alone.begin(), alone.end())) ? std::optional(alone) : std::nullopt;
   }
 
   void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices,
@@ -268,7 +275,10 @@ nlohmann::ordered_json ProfileReport::json() const {
       one["labels"] = row.labels;
       one["step"] = row.times.json(row.samples);
       if (row.sustained) one["sustained"] = row.sustained->json(row.samples);
-      if (row.alone) one["share_of_alone"] = row.share_of_alone();
+      if (row.alone) {
+        one["alone_ms"] = *row.alone;
+        one["share_of_alone"] = row.share_of_alone();
+      }
       if (row.caching.count() > 0) one["remember"] = row.caching.json(row.samples);
       one["ready_after_s"] = row.ready_after;
       one["peak_bytes"] = row.peak_bytes;

@@ -7,6 +7,7 @@
 #include "bench/training.h"
 #include "plugin/registry.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,7 +46,8 @@ struct ProfileReport {
     int64_t samples = 0, labels = 0; // of all ranks
     Times times;                     // of each step
     std::optional<Sustained> sustained;
-    std::optional<Times> alone; // of several ranks: a step of this rank alone, where it has the memory for that
+    // Of several ranks: the median step of each of them alone, where all have the memory for that.
+    std::optional<std::vector<double>> alone;
     double packs_of_a_rank = 1; // of a step: less than 1 where ranks share their sequences
     double ready_after = 0;     // seconds from the loaded model to the end of the first step
     int64_t peak_bytes = 0;     // of tensors during the measurement; with captured steps, all reserved memory
@@ -59,7 +61,9 @@ struct ProfileReport {
     double sustained_ratio(const PeerSide& side) const { // of samples per second
       return sustained->samples_per_second(samples) / side.sustained->samples_per_second(samples);
     }
-    double share_of_alone() const { return packs_of_a_rank * alone->median() / times.median(); }
+    // Together all ranks wait for the slowest GPU, and so its rate alone is the one to compare with.
+    double slowest_alone() const { return *std::max_element(alone->begin(), alone->end()); }
+    double share_of_alone() const { return packs_of_a_rank * slowest_alone() / times.median(); }
     std::string problem; // it could not be measured
   };
   std::vector<Row> rows;

@@ -56,7 +56,7 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
       if (are_several && !row.alone) cells.insert(cells.end(), {"out of memory", ""});
       if (row.alone)
         cells.insert(cells.end(),
-                     {fmt::format("{:.2f}", row.alone->median()), fmt::format("{:.1f} %", row.share_of_alone() * 100)});
+                     {fmt::format("{:.2f}", row.slowest_alone()), fmt::format("{:.1f} %", row.share_of_alone() * 100)});
       cells.insert(cells.end(),
                    {rate_of(row.times, row.samples), fmt::format("{:.2f}", row.times.median()),
                     fmt::format("{:.2f}", row.times.min()), human_bytes(static_cast<uint64_t>(row.peak_bytes)),
@@ -238,7 +238,8 @@ int bench_profile(Arguments arguments) {
           "where steps are captured as CUDA graphs. ratio: the peer's median over the engine's; above 1 the engine is\n"
           "faster. The peer takes the same packs in turn; the first losses of both must agree within 1 %. Started by\n"
           "torchrun or srun, each rank measures a configuration alone and then together with the others, all on packs\n"
-          "of the same data: share is the rate of a rank over its rate alone.",
+          "of the same data. alone: the step of the slowest rank alone, since the others wait for it when they are\n"
+          "together; share: the rate of a rank over that rank's.",
           "bench profile --device cuda --configurations 135m:8,135m:64 --sustained 30"),
       {.name = "profile", .configurations = all_configurations, .text = 128, .takes_files = true});
 }
