@@ -1,6 +1,7 @@
 #include "bench/profile.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "bench/job.h"
 #include "bench/pack_file.h"
@@ -23,6 +24,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace fvlm::bench {
@@ -60,13 +62,11 @@ class Profile {
     row.samples = job.samples() * packs();
     row.packs_of_a_rank = 1.0 / static_cast<double>(request_.context.ranks);
     train::PeakMemory peak(device_, std::numeric_limits<int64_t>::max());
-    try {
+    const bool fits = fits_in_memory(job, [&] {
       if (are_several()) row.alone = alone(job, peak);
       steps(job, row, peak, choices, request_.sharing, request_.context);
-    } catch (const std::exception& error) {
-      if (!train::is_out_of_memory(error)) throw;
-      row.problem = "out of memory";
-    }
+    });
+    if (!fits) row.problem = "out of memory";
     peak.give_back();
     // The peer computes its reference in each step, and reads no quantized model.
     if (!request_.peer.empty() && row.problem.empty() && row.reference != "remembered" && !job.is_quantized)
@@ -86,18 +86,26 @@ class Profile {
   int64_t packs() const { return request_.sharing.ranks / request_.context.ranks; }
   bool are_several() const { return request_.sharing.ranks > 1; }
 
+  // Logs what could not be allocated.
+  static bool fits_in_memory(const Job& job, const std::function<void()>& steps) {
+    try {
+      steps();
+      return true;
+    } catch (const std::exception& error) {
+      if (!train::is_out_of_memory(error)) throw;
+      const std::string_view message = error.what();
+      log_info("{}: {}", job.name, message.substr(0, message.find('\n')));
+      return false;
+    }
+  }
+
   std::optional<std::vector<double>> alone(const Job& job, train::PeakMemory& peak) {
     ProfileReport::Row row;
     std::vector<std::string> choices;
-    try {
-      steps(job, row, peak, choices, {}, {});
-    } catch (const std::exception& error) {
-      if (!train::is_out_of_memory(error)) throw;
-      row.problem = "out of memory";
-    }
+    const bool fits = fits_in_memory(job, [&] { steps(job, row, peak, choices, {}, {}); });
     peak.give_back();
     const at::Tensor medians = at::zeros({request_.sharing.ranks}, at::dtype(at::kDouble));
-    medians[request_.sharing.rank] = row.problem.empty() ? row.times.median() : std::numeric_limits<double>::infinity();
+    medians[request_.sharing.rank] = fits ? row.times.median() : std::numeric_limits<double>::infinity();
     const at::Tensor shared = medians.to(device_);
     request_.sharing.group->all_reduce(shared, dist::Reduction::max)->wait();
     const at::Tensor of_all = shared.cpu();
