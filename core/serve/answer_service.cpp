@@ -16,11 +16,6 @@ namespace {
 
 constexpr double max_patience = 0.04; // seconds in which a prompt that is written waits for others
 
-int64_t prompt_threads(const ServiceLimits& limits) {
-  if (limits.prompt_threads > 0) return limits.prompt_threads;
-  return std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1, 8);
-}
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -31,12 +26,15 @@ Error failure() {
 
 } // namespace
 
+int64_t prompt_threads() {
+  return std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1, 8);
+}
+
 AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                              const ServiceLimits& limits)
     : generator_(generator), tokenizer_(tokenizer), limits_(limits),
       delivery_(tokenizer, prompts, [this](AnswerJob& job, const Error* error) { finish(job, error); }),
-      queue_(generator, prompts, prompt_threads(limits),
-             [this](AnswerJob& job, const Error* error) { finish(job, error); }),
+      queue_(generator, prompts, prompt_threads(), [this](AnswerJob& job, const Error* error) { finish(job, error); }),
       thread_(start_thread([this] { work(); })) {}
 
 AnswerService::~AnswerService() {

@@ -21,8 +21,10 @@ struct ServiceLimits {
   int64_t prefill_rows = 0;                              // see infer::BatchOptions
   int64_t draft_tokens = 0;                              // the same
   int64_t max_tokens = 512;                              // of an answer whose request sets none
-  int64_t prompt_threads = 0; // that decode images and tokenize texts; 0: a half of the cores, at most 8
 };
+
+// Threads that decode images and tokenize texts, and as many that parse requests: a half of the cores, at most 8.
+int64_t prompt_threads();
 
 struct ServiceCounts {
   int64_t waiting = 0, answering = 0; // requests

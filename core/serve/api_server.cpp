@@ -14,8 +14,9 @@ namespace fvlm::serve {
 namespace {
 
 constexpr const char* json_type = "application/json";
-// A larger body takes milliseconds to parse and up to seconds, in which the server's thread would send nobody a token.
-constexpr size_t large_body = size_t{256} << 10;
+// A body with a picture takes a millisecond to parse, and up to seconds, in which the server's thread would send nobody
+// a token.
+constexpr size_t small_body = size_t{16} << 10, large_body = size_t{1} << 20;
 
 int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -115,7 +116,7 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<HttpResponse> respon
 }
 
 void ApiServer::stop() {
-  large_requests_.reset();
+  parsers_.reset();
 }
 
 void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& response) {
@@ -154,16 +155,17 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
 }
 
 void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
-  if (body.size() <= large_body) return parse(body, response, is_chat);
+  if (body.size() <= small_body) return parse(body, response, is_chat);
   ++unparsed_;
-  large_requests_->give([this, body = std::move(body), response, is_chat] {
-    try {
-      if (!response->is_abandoned()) parse(body, response, is_chat);
-    } catch (const std::exception& error) { // out of memory, for example
-      fail(*response, error);
-    }
-    --unparsed_;
-  });
+  (body.size() <= large_body ? parsers_->requests : parsers_->large_requests)
+      .give([this, body = std::move(body), response, is_chat] {
+        try {
+          if (!response->is_abandoned()) parse(body, response, is_chat);
+        } catch (const std::exception& error) { // out of memory, for example
+          fail(*response, error);
+        }
+        --unparsed_;
+      });
 }
 
 void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <optional>
+#include <utility>
 
 namespace fvlm::serve {
 
@@ -23,9 +24,9 @@ class ApiServer {
   // The service must outlive it.
   ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard);
 
-  // As an HttpHandler. Requests with large bodies are parsed on a thread of their own.
+  // As an HttpHandler. Requests with pictures are parsed on other threads.
   void handle(HttpRequest request, std::shared_ptr<HttpResponse> response);
-  // Drops the requests that are not parsed yet, and ends that thread. To be called while the HttpServer exists.
+  // Drops the requests that are not parsed yet, and ends these threads. To be called while the HttpServer exists.
   void stop();
 
  private:
@@ -41,9 +42,13 @@ class ApiServer {
   RequestGuard guard_;
   std::atomic<uint64_t> requests_{0};
   int64_t started_;
-  std::string run_id_;                          // so that ids of answers differ between two runs of the server
-  std::atomic<int64_t> unparsed_{0};            // large requests
-  std::optional<ThreadPool> large_requests_{1}; // one, since a document takes many times the memory of its text
+  std::string run_id_;               // so that ids of answers differ between two runs of the server
+  std::atomic<int64_t> unparsed_{0}; // requests that parsers_ has
+  struct Parsers {
+    ThreadPool requests{static_cast<int>(prompt_threads())};
+    ThreadPool large_requests{1}; // one, since a document takes many times the memory of its text
+  };
+  std::optional<Parsers> parsers_{std::in_place};
 };
 
 } // namespace fvlm::serve
