@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* A plugin's answer to supports(). It is the same each time for the same query. */
+/* A plugin's answer to supports(), the same for the same query: no to what it does not know or no call can mean. */
 typedef struct fvlm_support {
   uint32_t struct_size;
   int32_t score; /* 0 (not supported) to 1000; other values are refused. The highest score is chosen: the reference has

@@ -29,8 +29,8 @@ typedef int32_t fvlm_status;
 enum {
   FVLM_OK = 0,
   FVLM_ERROR_ARGUMENT = 1,    /* the engine's arguments break the contract */
-  FVLM_ERROR_UNSUPPORTED = 2, /* a shape, type or stride that this plugin does not support; no output was written. The
-                                 engine then falls back to the next plugin of the recipe (attention, loss, kernels) */
+  FVLM_ERROR_UNSUPPORTED = 2, /* a query that supports() refuses, or a stride; no output was written. The engine then
+                                 falls back to the next plugin of the recipe (attention, loss, kernels) */
   FVLM_ERROR_WORKSPACE = 3,   /* less workspace than requirements() requested */
   FVLM_ERROR_DEVICE = 4,      /* the device or its library failed */
   FVLM_ERROR_MEMORY = 5,      /* out of host memory (setup only) */
