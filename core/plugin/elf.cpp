@@ -114,6 +114,10 @@ void check_elf(const OpenedFile& file) {
     dynamic |= segment.p_type == PT_DYNAMIC;
     if (segment.p_type == PT_LOAD) {
       const uint64_t free = loaded.empty() ? 0 : loaded.back().p_vaddr + loaded.back().p_memsz;
+      // The rest of the memory is set to 0, which needs a segment that can be written.
+      if (segment.p_filesz < segment.p_memsz && !(segment.p_flags & PF_W))
+        reader.refuse(fmt::format("its LOAD segment {} is read-only and ends before its memory", loaded.size()),
+                      "copy or build the library again");
       if (segment.p_filesz > segment.p_memsz || !ends_within(segment, segment.p_memsz) || segment.p_vaddr < free)
         reader.refuse(
             fmt::format("its LOAD segment {} overlaps another one or is larger than its memory", loaded.size()),

@@ -113,6 +113,8 @@ const Broken built[] = {
     {"supports_aborts", "it crashed with SIGABRT in supports() of fvlm.attention/1"},
     {"supports_crashes", "it crashed with SIGSEGV in supports() of fvlm.attention/1"},
     {"supports_throws", "supports() threw std::runtime_error: no licence found"},
+    {"destructor_exits", "it ended the process with exit code 3 in the exit of the process, after all calls"},
+    {"destructor_crashes", "it crashed with SIGSEGV in the exit of the process, after all calls"},
     {"undefined_symbol", "it cannot be loaded: undefined symbol: fvlm_test_nowhere"},
     {"missing_dependency", "it cannot be loaded: dependency.so: cannot open shared object file"},
 };
@@ -183,21 +185,27 @@ void mode(const fs::path& path, mode_t bits) {
   ASSERT_EQ(chmod(path.c_str(), bits), 0) << path;
 }
 
-// Overwrites the address of the library's segment of this type.
-void move_segment(const fs::path& home, Elf64_Word type, Elf64_Addr address) {
+// Changes the library's last segment of this type and these flags, whichever they are where 0 is given.
+template <class Change>
+void change_segment(const fs::path& home, Elf64_Word type, Elf64_Word flags, Change change) {
   Elf64_Ehdr header;
   std::ifstream file(home / "plugin.so", std::ios::binary);
   file.read(reinterpret_cast<char*>(&header), sizeof header);
-  for (int i = 0; i < header.e_phnum; ++i) {
+  for (int i = header.e_phnum - 1; i >= 0; --i) {
     Elf64_Phdr segment;
     const size_t offset = header.e_phoff + static_cast<size_t>(i) * sizeof segment;
     file.seekg(static_cast<std::streamoff>(offset));
     file.read(reinterpret_cast<char*>(&segment), sizeof segment);
-    if (segment.p_type != type) continue;
-    patch(home, offset + offsetof(Elf64_Phdr, p_vaddr), {reinterpret_cast<const char*>(&address), sizeof address});
+    if (segment.p_type != type || (flags && segment.p_flags != flags)) continue;
+    change(segment);
+    patch(home, offset, {reinterpret_cast<const char*>(&segment), sizeof segment});
     return;
   }
   ADD_FAILURE() << "the library has no segment of type " << type;
+}
+
+void move_segment(const fs::path& home, Elf64_Word type, Elf64_Addr address) {
+  change_segment(home, type, 0, [&](Elf64_Phdr& segment) { segment.p_vaddr = address; });
 }
 
 const Mangled mangled[] = {
@@ -215,6 +223,21 @@ const Mangled mangled[] = {
      [](const fs::path& home) { move_segment(home, PT_GNU_RELRO, 0x40000000); }},
     {"relro_in_code", "is not within a writable LOAD segment",
      [](const fs::path& home) { move_segment(home, PT_GNU_RELRO, 0); }},
+    // Covers variables that are written as the process exits.
+    {"relro_over_variables", "it crashed with SIGSEGV in the exit of the process, after all calls",
+     [](const fs::path& home) {
+       Elf64_Phdr variables{};
+       change_segment(home, PT_LOAD, PF_R | PF_W, [&](const Elf64_Phdr& segment) { variables = segment; });
+       change_segment(home, PT_GNU_RELRO, 0, [&](Elf64_Phdr& segment) {
+         const Elf64_Addr end = variables.p_vaddr + variables.p_memsz, page = 0x1000;
+         segment.p_vaddr = variables.p_vaddr;
+         segment.p_memsz = (end + page - 1) / page * page - variables.p_vaddr;
+       });
+     }},
+    {"code_without_its_end", "its LOAD segment 1 is read-only and ends before its memory",
+     [](const fs::path& home) {
+       change_segment(home, PT_LOAD, PF_R | PF_X, [](Elf64_Phdr& segment) { --segment.p_filesz; });
+     }},
     {"dynamic_elsewhere", "its DYNAMIC segment, ",
      [](const fs::path& home) { move_segment(home, PT_DYNAMIC, 0x40000000); }},
     {"tls_elsewhere", "its TLS segment, 4 bytes at address 0x40000000, is not within a LOAD segment",

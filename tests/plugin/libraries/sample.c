@@ -64,6 +64,11 @@
 #ifndef IN_CONSTRUCTOR
 #define IN_CONSTRUCTOR
 #endif
+#ifdef IN_DESTRUCTOR
+__attribute__((destructor)) static void destructor(void) {
+  IN_DESTRUCTOR;
+}
+#endif
 #ifndef IN_ENTRY
 #define IN_ENTRY
 #endif
