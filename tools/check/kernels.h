@@ -41,6 +41,7 @@ struct KernelCase {
   float epsilon = 1e-5f;
   double magnitude = 1; // of x
   bool ties = false;    // results lie halfway between two numbers of the dtype
+  bool ties_up = false; // with `ties`: norms' sums do, and all of them are rounded up
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
@@ -60,6 +61,8 @@ struct Kernel {
   Run (*run)(Context&, const KernelCase&, const Variation&);
   Expectation (*expect)(const KernelCase&);
 };
+// Says so where y of a norm with `ties` and a residual was computed from the sum before it was rounded; else "".
+std::string norm_of_unrounded_sum(const KernelCase& kernel, const Run& run);
 extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, layerscale_kernel, linear_kernel,
     scaled_rows_kernel;
 

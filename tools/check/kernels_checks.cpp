@@ -225,6 +225,28 @@ Outcome rounds_ties(Context& context) {
   return expect_correct(context, trials);
 }
 
+// In the sums of such numbers each element is rounded by half a unit.
+template <int op>
+Outcome rounded_sum(Context& context) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  std::vector<Trial> trials;
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    const KernelCase c{.op = op,
+                       .dtype = dtype,
+                       .gradient_dtype = dtype,
+                       .rows = 5,
+                       .width = 130,
+                       .residual = true,
+                       .ties = true,
+                       .ties_up = true};
+    Trial trial = kernel_trial(c);
+    trial.expect = [] { return Expectation{}; };
+    trial.extra_check = [c](const Context&, const Run& run, double&) { return norm_of_unrounded_sum(c, run); };
+    trials.push_back(std::move(trial));
+  }
+  return expect_correct(context, trials);
+}
+
 Outcome rope_inverse(Context& context) {
   return cases<FVLM_OP_ROPE>(context, {{.inverse = true}, {.head_dim = 64, .rotary_dim = 64, .inverse = true}});
 }
@@ -369,6 +391,8 @@ void rows_of(std::vector<Check>& rows) {
                      {name + "_rest", "what the sum loses by rounding is kept, where supports() says so", rest<op>,
                       plain + "," + name + "_residual"},
                      {name + "_d_sum", "the gradient that reaches the sum by other ways is added to d_x", d_sum<op>,
+                      plain + "," + name + "_residual"},
+                     {name + "_rounded_sum", "y is the norm of the sum as it was rounded", rounded_sum<op>,
                       plain + "," + name + "_residual"},
                      {name + "_epsilon", "the query's epsilon is the one applied", epsilon<op>, plain},
                      {name + "_magnitudes", "large and small rows", magnitudes<op>, plain},

@@ -26,7 +26,12 @@ Numbers numbers_of(const KernelCase& c) {
             normal({width}, seed + 7, c.gradient_dtype),
             normal({columns}, seed + 8, c.gradient_dtype),
             normal({c.rows, columns}, seed + 9, c.dtype, c.magnitude / 512)};
-  if (c.ties) n.x = tie_values({c.rows, columns}, c.dtype), n.residual = filled({c.rows, columns}, c.dtype, 0.5);
+  if (c.ties) {
+    n.x = tie_values({c.rows, columns}, c.dtype);
+    if (c.ties_up) n.x = n.x - n.x.remainder(2) + 1; // the even number lies above them
+    n.residual = filled({c.rows, columns}, c.dtype, 0.5);
+    n.weight = filled({width}, c.dtype, 1), n.bias = filled({width}, c.dtype, 0);
+  }
   return n;
 }
 
@@ -157,5 +162,15 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
 } // namespace
 
 const Kernel norm_kernel{run, expect};
+
+std::string norm_of_unrounded_sum(const KernelCase& c, const Run& run) {
+  const at::Tensor &y = *run.output("y"), sum = run.output("sum")->to(at::kDouble);
+  const at::Tensor centred = c.op == FVLM_OP_RMSNORM ? sum : sum - sum.mean(1, true);
+  const at::Tensor exact = centred * at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
+  const at::Tensor allowed = (exact.to(c.dtype).to(at::kDouble) - exact).abs() + exact.abs() * 1e-4 + 1e-5;
+  const double share = ((y.to(at::kDouble) - exact).abs() > allowed).to(at::kDouble).mean().item<double>();
+  // An approximate root may place some elements on the wrong side of a rounding.
+  return share <= 0.15 ? "" : fmt::format("{:.0f} % of y are not the norm of `sum`, as it was rounded", 100 * share);
+}
 
 } // namespace fvlm::check

@@ -8,6 +8,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -147,6 +148,12 @@ at::Tensor gradient_of(const Problem& p, int step) {
   return gradient.masked_fill(inside(p).logical_not(), nan);
 }
 
+// The parameter of these masters. Between the segments it holds other numbers than they, so that a copy of all elements
+// shows.
+at::Tensor parameter_of(const Problem& p, const at::Tensor& master) {
+  return at::where(inside(p), master, -master);
+}
+
 struct Arenas {
   at::Tensor master;
   std::vector<at::Tensor> states;
@@ -223,9 +230,9 @@ Expectation expect(const Problem& p) {
     // The copy is rounded to nearest; elements that were not updated keep their content.
     auto rounded = [&](const at::Tensor& master) {
       auto copy = p.c.skip ? master_of(p) : master;
-      return copy.to(at::kFloat).to(p.c.parameter_dtype).to(at::kDouble);
+      return parameter_of(p, copy).to(at::kFloat).to(p.c.parameter_dtype).to(at::kDouble);
     };
-    all.push_back({"parameter", exact.master, rounded(naive.master), p.c.parameter_dtype});
+    all.push_back({"parameter", parameter_of(p, exact.master), rounded(naive.master), p.c.parameter_dtype});
   }
   return all;
 }
@@ -246,8 +253,9 @@ Run run(Context& context, const Problem& p, const Variation& given) {
   std::vector<int64_t> listed;
   for (const auto& s : p.segments) listed.insert(listed.end(), {s.offset, s.rows, s.cols, s.group});
   Operand& master = bench.updated("master", master_of(p));
-  Operand* parameter =
-      p.c.parameter_dtype == at::kFloat ? nullptr : &bench.updated("parameter", master_of(p).to(p.c.parameter_dtype));
+  Operand* parameter = p.c.parameter_dtype == at::kFloat
+                           ? nullptr
+                           : &bench.updated("parameter", parameter_of(p, master_of(p)).to(p.c.parameter_dtype));
   std::vector<Operand*> writes{&master};
   if (parameter) writes.push_back(parameter);
   fvlm_optimizer_step step{};

@@ -44,7 +44,8 @@ bool takes_vectors(Context& context);
 // Which elements lie in segments.
 at::Tensor inside_segments(Context& context, OptimizerCase optimizer);
 
-// The row "far_segments".
+// Rows whose arenas have memory under their segments alone.
 Outcome far_segments(Context& context);
+Outcome gaps_unmapped(Context& context);
 
 } // namespace fvlm::check

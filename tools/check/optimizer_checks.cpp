@@ -242,7 +242,7 @@ Outcome gaps_untouched(Context& context) {
     auto outside = inside_segments(context, one).logical_not();
     auto before = normal({outside.numel()}, one.seed * 64, at::kFloat, 0.5);
     for (const auto& [name, tensor] : run.outputs) {
-      at::Tensor held = name == "master" ? before : name == "parameter" ? before.to(parameter) : at::zeros_like(tensor);
+      at::Tensor held = name == "master" ? before : name == "parameter" ? -before : at::zeros_like(tensor);
       auto moved = (tensor != held.to(tensor.scalar_type())).logical_and(outside);
       if (int64_t count = moved.sum().item<int64_t>())
         return failed("{}: {} of {} elements of {} outside the segments changed", trial.label, count,
@@ -364,11 +364,15 @@ Outcome stays_finite(Context& context) {
 
 Outcome no_segments(Context& context) {
   // An arena with elements but without segments.
-  OptimizerCase one{.shapes = {{1, 0}}, .gap = 5, .steps = 2};
-  Trial trial = optimizer_trial(context, one);
-  Run run = run_if_supported(context, trial);
-  auto before = normal({10}, one.seed * 64, at::kFloat, 0.5);
-  return at::equal(*run.output("master"), before) ? ok() : failed("an empty segment changed the master");
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 0}, {0, 7}, {0, 0}}) {
+    OptimizerCase one{.shapes = {{rows, cols}}, .gap = 5, .steps = 2};
+    Trial trial = optimizer_trial(context, one);
+    Run run = run_if_supported(context, trial);
+    auto before = normal({10}, one.seed * 64, at::kFloat, 0.5);
+    if (!at::equal(*run.output("master"), before))
+      return failed("an empty segment, {} x {}, changed the master", rows, cols);
+  }
+  return ok("3 shapes");
 }
 
 Outcome odd_segments(Context& context) {
@@ -380,14 +384,21 @@ Outcome odd_segments(Context& context) {
 }
 
 Outcome many_segments(Context& context) {
-  OptimizerCase one{.gap = 3};
-  for (int64_t i = 0; i < 64; ++i) one.shapes.emplace_back(takes_vectors(context) && i % 2 ? 1 : 2 + i % 5, 3 + i % 11);
-  for (int64_t i = 0; i < 64; ++i) one.groups.push_back(i % 4);
-  one.hyper = {{"lr", {0.01, 0.02, 0.05, 0.1}}};
-  OptimizerCase backwards = one;
-  backwards.backwards = true;
-  if (algorithm_known(context)) return known(context, {one, backwards});
-  return only(context, one, far_apart, backwards);
+  const bool vectors = takes_vectors(context);
+  for (int64_t count : {64, 129, 257, 513, 1025}) {
+    OptimizerCase one{.gap = 3};
+    for (int64_t i = 0; i < count; ++i) {
+      one.shapes.emplace_back(vectors && i % 2 ? 1 : 2 + i % 5, 3 + i % 11);
+      one.groups.push_back(i % 4);
+    }
+    one.hyper = {{"lr", {0.01, 0.02, 0.05, 0.1}}};
+    OptimizerCase backwards = one;
+    backwards.backwards = true;
+    const Outcome outcome =
+        algorithm_known(context) ? known(context, {one, backwards}) : only(context, one, far_apart, backwards);
+    if (outcome.state != State::ok) return outcome;
+  }
+  return ok("64 to 1,025 segments");
 }
 
 Outcome nonsense(Context& context) {
@@ -438,8 +449,9 @@ Table optimizer_table() {
              {"stays_finite", "gradients of 0, 1e-30 and 1e15 give finite numbers", stays_finite},
              {"no_segments", "an empty segment changes nothing", no_segments, "gaps_untouched"},
              {"odd_segments", "segments of 1 element and of odd sizes", odd_segments, "one_step"},
-             {"many_segments", "64 segments in 4 groups, in either order", many_segments,
+             {"many_segments", "64 to 1,025 segments in 4 groups, in either order", many_segments,
               "one_step,groups,gaps_untouched"},
+             {"gaps_unmapped", "not even read, or written to and put back", gaps_unmapped, "gaps_untouched"},
              {"far_segments", "segments 2^31 and 2^32 elements apart; nothing between them is touched", far_segments,
               "gaps_untouched"},
              {"supports_nonsense", "supports() refuses impossible queries", nonsense},

@@ -1,4 +1,4 @@
-// Segments at offsets beyond 32 bits, in sparse arenas of which only the segments' pages are mapped.
+// Arenas of which only the segments' pages are mapped: segments at offsets beyond 32 bits, or at the ends of pages.
 #include "check/formulas.h"
 #include "check/optimizer.h"
 #include "check/workbench.h"
@@ -24,7 +24,7 @@ class SparseArena {
     for (const auto& [offset, count] : parts) {
       const size_t begin = static_cast<size_t>(offset) * c10::elementSize(dtype) / page * page;
       const size_t end = static_cast<size_t>(offset + count) * c10::elementSize(dtype);
-      mprotect(base_ + begin, std::min(end - begin + page, size_ - begin), PROT_READ | PROT_WRITE);
+      mprotect(base_ + begin, end - begin, PROT_READ | PROT_WRITE); // up to the end of the last page
     }
     tensor_ = {base_, {FVLM_CPU, 0}, 1, dtype_of(dtype), &shape_, &stride_, 0};
     shape_ = elements;
@@ -51,17 +51,19 @@ struct Stepped {
   std::vector<at::Tensor> masters;
 };
 
-// One step of two matrices, the second of which lies `apart` elements behind the first.
-Stepped step_apart(Context& context, int64_t apart) {
+constexpr int64_t rows = 6, cols = 7, count = rows * cols;
+
+// One step of two matrices, which begin at these elements.
+Stepped step_apart(Context& context, int64_t first, int64_t second, at::ScalarType parameter_dtype = at::kFloat) {
   const auto& table = context.table<fvlm_optimizer_v1>();
-  constexpr int64_t rows = 6, cols = 7, count = rows * cols;
-  const fvlm_optimizer_segment segments[] = {{3, rows, cols, 0}, {3 + apart, rows, cols, 0}};
-  const int64_t elements = 3 + apart + count + 5;
+  const fvlm_optimizer_segment segments[] = {{first, rows, cols, 0}, {second, rows, cols, 0}};
+  const int64_t elements = second + count + 4096;
   const fvlm_dtype float32 = dtype_of(at::kFloat);
   fvlm_optimizer_query query{};
   query.struct_size = sizeof query;
   query.device = {FVLM_CPU, 0};
-  query.gradient_dtype = query.parameter_dtype = query.state_dtype = float32;
+  query.gradient_dtype = query.state_dtype = float32;
+  query.parameter_dtype = dtype_of(parameter_dtype);
   query.elements = elements, query.segment_count = 2, query.group_count = 1, query.segments = segments;
   if (const fvlm_support answer = query_support(table.supports, query); answer.score <= 0)
     throw RowAborted{State::not_applicable, fmt::format("supports() says no: {}", answer.reason)};
@@ -74,8 +76,9 @@ Stepped step_apart(Context& context, int64_t apart) {
   fvlm_optimizer_state states[FVLM_MAX_STATES] = {};
   const int32_t state_count = table.states(&query, states);
 
-  const std::vector<std::pair<int64_t, int64_t>> parts{{3, count}, {3 + apart, count}};
-  SparseArena master(elements, at::kFloat, parts), gradient(elements, at::kFloat, parts);
+  const std::vector<std::pair<int64_t, int64_t>> parts{{first, count}, {second, count}};
+  SparseArena master(elements, at::kFloat, parts), gradient(elements, at::kFloat, parts),
+      parameter(elements, parameter_dtype, parts);
   std::deque<SparseArena> state;
   for (int32_t i = 0; i < state_count; ++i) state.emplace_back(elements, scalar_type(states[i].dtype), parts);
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -119,6 +122,7 @@ Stepped step_apart(Context& context, int64_t apart) {
   arguments.struct_size = sizeof arguments;
   arguments.master = master.abi();
   arguments.gradient = gradient.abi();
+  if (parameter_dtype != at::kFloat) arguments.parameter = parameter.abi();
   for (size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i].abi();
   arguments.segments = &listed_tensor, arguments.hyper = &hyper_tensor, arguments.step = &step_tensor;
   arguments.scale = &scale_tensor, arguments.skip = &skip_tensor;
@@ -132,16 +136,31 @@ Stepped step_apart(Context& context, int64_t apart) {
 
 Outcome far_segments(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("arenas without memory are for a CPU");
-  const Stepped near = step_apart(context, 100);
+  const Stepped near = step_apart(context, 3, 103);
   if (!near.failure.empty()) return failed(near.failure);
   for (int64_t apart : {(int64_t{1} << 31) + 64, (int64_t{1} << 32) + 64}) {
-    const Stepped far = step_apart(context, apart);
+    const Stepped far = step_apart(context, 3, 3 + apart);
     if (!far.failure.empty()) return failed("segments {} elements apart: {}", apart, far.failure);
     for (size_t i = 0; i < near.masters.size(); ++i)
       if (!at::equal(near.masters[i], far.masters[i]))
         return failed("a segment at element {} is stepped differently from one at {}", 3 + apart, 103);
   }
   return ok("2^31 and 2^32 elements apart");
+}
+
+// The first segment ends with its page, and the second begins with one, in elements of any type.
+Outcome gaps_unmapped(Context& context) {
+  if (!context.device.is_cpu()) return not_applicable("arenas without memory are for a CPU");
+  const int64_t whole = sysconf(_SC_PAGESIZE);
+  int tried = 0;
+  for (auto parameter : {at::kFloat, at::kBFloat16}) try {
+      const Stepped stepped = step_apart(context, whole - count, 3 * whole, parameter);
+      if (!stepped.failure.empty()) return failed(stepped.failure);
+      ++tried;
+    } catch (const RowAborted& refused) {
+      if (refused.state != State::not_applicable) throw;
+    }
+  return tried ? ok(fmt::format("{} types", tried)) : not_applicable("supports() says no");
 }
 
 } // namespace fvlm::check

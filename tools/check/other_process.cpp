@@ -116,8 +116,10 @@ void move_addresses(size_t pages) {
 
 // Before the plugin is opened: whatever it may read of its process is another in each of them.
 void vary_environment(int number) {
-  for (const char* name : {"USER", "LOGNAME", "HOSTNAME", "TZ", "LANG", "LC_ALL", "PWD", "TERM", "FVLM_ANY"})
-    setenv(name, fmt::format("{}{}", name, number).c_str(), 1);
+  for (const char* name : {"USER", "LOGNAME", "HOME", "PATH", "SHELL", "TMPDIR", "HOSTNAME", "TZ", "LANG", "LC_ALL",
+                           "PWD", "OLDPWD", "TERM", "DISPLAY", "COLUMNS", "LINES"})
+    setenv(name, std::string(static_cast<size_t>(number), static_cast<char>('a' + number)).c_str(), 1);
+  for (int i = 0; i < number; ++i) setenv(fmt::format("FVLM_ANY_{}", i).c_str(), "1", 1);
   constexpr const char* folders[] = {"/", "/tmp", "/usr", "/proc", "/etc"};
   if (chdir(folders[static_cast<size_t>(number) % std::size(folders)]) != 0) _exit(1);
   std::srand(static_cast<unsigned>(number));

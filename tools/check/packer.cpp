@@ -126,7 +126,9 @@ std::vector<Trial> packer_parallel_trials(Context&) {
 }
 
 std::vector<Trial> packer_trials(Context&) {
-  return {packer_trial(uniform_items(200, 1, 3)), packer_trial(uniform_items(60, 2, 4))};
+  PackerCase some_oversized = uniform_items(90, 1, 12);
+  for (size_t i = 0; i < some_oversized.sizes.size(); i += 7) some_oversized.sizes[i] = 1001 + static_cast<int64_t>(i);
+  return {packer_trial(uniform_items(200, 1, 3)), packer_trial(uniform_items(60, 2, 4)), packer_trial(some_oversized)};
 }
 
 } // namespace fvlm::check

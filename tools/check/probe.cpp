@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 #include <vector>
 
@@ -117,8 +118,54 @@ template <int index>
 struct VariableWrapper {
   static inline char* (*original)(const char*) = nullptr;
   static char* call(const char* name) {
-    static char other[8][2] = {"0", "1", "2", "3", "4", "5", "6", "7"};
-    return value_shift == 0 ? original(name) : other[value_shift % 8];
+    static char values[7][8] = {"", "1", "23", "/tmp", "false", "456789", "C.UTF-8"};
+    const int number = value_shift;
+    if (number == 0) return original(name);
+    return number % 8 == 0 ? nullptr : values[number % 8 - 1];
+  }
+};
+
+// What differs from machine to machine: the name of the host and the number of its processors.
+void rename_host(char* name, size_t size) {
+  if (value_shift != 0 && size > 0) std::snprintf(name, size, "%.*s", value_shift % 8 + 1, "node-3f.example");
+}
+
+struct HostNameWrapper {
+  static inline int (*original)(char*, size_t) = nullptr;
+  static int call(char* name, size_t size) {
+    const int status = original(name, size);
+    if (status == 0) rename_host(name, size);
+    return status;
+  }
+};
+
+struct SystemNameWrapper {
+  static inline int (*original)(utsname*) = nullptr;
+  static int call(utsname* names) {
+    const int status = original(names);
+    if (status >= 0) {
+      rename_host(names->nodename, sizeof names->nodename);
+      rename_host(names->release, sizeof names->release);
+    }
+    return status;
+  }
+};
+
+int processors(int real) {
+  return value_shift == 0 ? real : 1 << value_shift % 8;
+}
+
+template <int index>
+struct ProcessorsWrapper {
+  static inline int (*original)() = nullptr;
+  static int call() { return processors(original()); }
+};
+
+struct SystemLimitWrapper {
+  static inline long (*original)(int) = nullptr;
+  static long call(int name) {
+    const long answer = original(name);
+    return name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF ? processors(static_cast<int>(answer)) : answer;
   }
 };
 
@@ -173,6 +220,13 @@ const std::vector<InterceptedCall>& intercepted_calls() {
       counted<ClockWrapper>("clock_gettime"),
       counted<VariableWrapper<0>>("getenv"),
       counted<VariableWrapper<1>>("secure_getenv"),
+      counted<HostNameWrapper>("gethostname"),
+      counted<SystemNameWrapper>("uname"),
+      counted<SystemLimitWrapper>("sysconf"),
+      counted<ProcessorsWrapper<0>>("get_nprocs"),
+      counted<ProcessorsWrapper<1>>("get_nprocs_conf"),
+      counted<ProcessorsWrapper<2>>("sched_getcpu"),
+      counted<ProcessorsWrapper<3>>("_ZNSt6thread20hardware_concurrencyEv"),
       counted<ProcessWrapper<0, pid_t>>("fork"),
       counted<ProcessWrapper<1, int, pid_t*, const char*, const void*, const void*, char* const*, char* const*>>(
           "posix_spawn"),

@@ -21,8 +21,8 @@ struct CallCounts {
 };
 CallCounts take_counts();
 
-// From now on the intercepted calls for time, process ids and environment variables return values that are shifted by
-// an amount that depends on this number; 0 restores the real ones.
+// From now on the intercepted calls for time, process ids, environment variables, the host's name and its number of
+// processors return other values, which depend on this number; 0 restores the real ones.
 void shift_system_values(int world);
 
 // Calls of these since the library was watched, counted all the time.

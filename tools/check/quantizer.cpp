@@ -25,7 +25,7 @@ fvlm_quantizer_query query_of(const QuantizerCase& c, at::Device device) {
   query.dtype = dtype_of(c.dtype);
   query.rows = c.rows;
   query.cols = c.cols;
-  query.tokens = c.convert_only ? 0 : c.tokens;
+  query.tokens = c.convert_only ? 0 : c.tokens + c.spare_tokens;
   query.options = c.options;
   query.epsilon = 1e-5f;
   return query;

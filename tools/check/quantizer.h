@@ -11,6 +11,7 @@ enum class Weights { normal, zero_rows, constant, negative, outliers, ties };
 struct QuantizerCase {
   at::ScalarType dtype = at::kFloat;
   int64_t rows = 24, cols = 64, tokens = 9;
+  int64_t spare_tokens = 0; // by which the query's tokens exceed those of the linear
   Weights weights = Weights::normal;
   double magnitude = 0.1;
   bool bias = true;

@@ -322,6 +322,12 @@ Outcome linear_options(Context& context) {
 Outcome no_tokens(Context& context) {
   return cases(context, {{.tokens = 0}});
 }
+Outcome fewer_tokens(Context& context) {
+  return cases(context, {{.tokens = 5, .spare_tokens = 4},
+                         {.tokens = 0, .spare_tokens = 9},
+                         {.tokens = 1, .spare_tokens = 299},
+                         {.tokens = 129, .spare_tokens = 1}});
+}
 Outcome one_token(Context& context) {
   return cases(context, {{.tokens = 1}, {.rows = 1, .cols = 1, .tokens = 1}});
 }
@@ -409,39 +415,41 @@ Outcome nonsense(Context& context) {
 
 Table quantizer_table() {
   Table table{"quantizer", {}, quantizer_benchmarks()};
-  append(table.checks,
-         {
-             {"round_trip", "a weight comes back within half a step", round_trip},
-             {"converts_bfloat16", "so do weights in bfloat16", converts<at::kBFloat16>, "round_trip"},
-             {"converts_float16", "so do weights in float16", converts<at::kHalf>, "round_trip"},
-             {"linear_float32", "the linear and its gradient agree with the unpacked weight in float64, in float32",
-              linear<at::kFloat>},
-             {"linear_bfloat16", "the same in bfloat16", linear<at::kBFloat16>},
-             {"linear_float16", "the same in float16", linear<at::kHalf>},
-             {"linear_float64", "the same in float64", linear<at::kDouble>},
-             {"linear_plain", "a linear without a bias", plain_linear, "linear_float*,linear_bfloat16"},
-             {"linear_options", "a linear with a residual, a norm before it, a gate behind it", linear_options,
-              "linear_float*,linear_bfloat16"},
-             {"no_tokens", "a linear without tokens", no_tokens, "linear_float*,linear_bfloat16"},
-             {"one_token", "a linear of one token", one_token, "linear_float*,linear_bfloat16"},
-             {"odd_sizes", "rows and columns that no vector divides", odd_sizes, "linear_float*,linear_bfloat16"},
-             {"fake_is_unpack", "fake quantisation gives the bits of unpack(pack)", fake_is_unpack},
-             {"straight_through", "the gradient passes in range and is 0 where the weight was clipped",
-              straight_through, "round_trip"},
-             {"zero_rows", "rows of zeros come back as zeros", zero_rows},
-             {"int8_codes", "the schemes int8 and w8a8 pack as the ABI writes it", int8_codes, "round_trip,zero_rows"},
-             {"int4_codes", "the scheme int4 packs as the ABI writes it, with and without importance", int4_codes,
-              "round_trip,zero_rows"},
-             {"huge_values", "weights of 1e30", huge_values, "round_trip"},
-             {"tiny_values", "weights of 1e-30", tiny_values, "round_trip"},
-             {"uneven_rows", "constant rows, negative rows, a single row, outliers", uneven_rows, "round_trip"},
-             {"large_sizes", "rows, columns and tokens just above every power of two up to 8,192", large_sizes,
-              "odd_sizes,round_trip", Extent::thorough},
-             {"convert_only", "a query without tokens, where weights are converted alone", convert_only, "round_trip"},
-             {"packs_small", "the packed tensors take the bits that the table names", packs_small},
-             {"packs_again", "packing the unpacked weight changes nothing", packs_again, "round_trip"},
-             {"supports_nonsense", "supports() refuses impossible queries", nonsense},
-         });
+  append(
+      table.checks,
+      {
+          {"round_trip", "a weight comes back within half a step", round_trip},
+          {"converts_bfloat16", "so do weights in bfloat16", converts<at::kBFloat16>, "round_trip"},
+          {"converts_float16", "so do weights in float16", converts<at::kHalf>, "round_trip"},
+          {"linear_float32", "the linear and its gradient agree with the unpacked weight in float64, in float32",
+           linear<at::kFloat>},
+          {"linear_bfloat16", "the same in bfloat16", linear<at::kBFloat16>},
+          {"linear_float16", "the same in float16", linear<at::kHalf>},
+          {"linear_float64", "the same in float64", linear<at::kDouble>},
+          {"linear_plain", "a linear without a bias", plain_linear, "linear_float*,linear_bfloat16"},
+          {"linear_options", "a linear with a residual, a norm before it, a gate behind it", linear_options,
+           "linear_float*,linear_bfloat16"},
+          {"no_tokens", "a linear without tokens", no_tokens, "linear_float*,linear_bfloat16"},
+          {"fewer_tokens", "linears of fewer tokens than the query's", fewer_tokens, "linear_float*,linear_bfloat16"},
+          {"one_token", "a linear of one token", one_token, "linear_float*,linear_bfloat16"},
+          {"odd_sizes", "rows and columns that no vector divides", odd_sizes, "linear_float*,linear_bfloat16"},
+          {"fake_is_unpack", "fake quantisation gives the bits of unpack(pack)", fake_is_unpack},
+          {"straight_through", "the gradient passes in range and is 0 where the weight was clipped", straight_through,
+           "round_trip"},
+          {"zero_rows", "rows of zeros come back as zeros", zero_rows},
+          {"int8_codes", "the schemes int8 and w8a8 pack as the ABI writes it", int8_codes, "round_trip,zero_rows"},
+          {"int4_codes", "the scheme int4 packs as the ABI writes it, with and without importance", int4_codes,
+           "round_trip,zero_rows"},
+          {"huge_values", "weights of 1e30", huge_values, "round_trip"},
+          {"tiny_values", "weights of 1e-30", tiny_values, "round_trip"},
+          {"uneven_rows", "constant rows, negative rows, a single row, outliers", uneven_rows, "round_trip"},
+          {"large_sizes", "rows, columns and tokens just above every power of two up to 8,192", large_sizes,
+           "odd_sizes,round_trip", Extent::thorough},
+          {"convert_only", "a query without tokens, where weights are converted alone", convert_only, "round_trip"},
+          {"packs_small", "the packed tensors take the bits that the table names", packs_small},
+          {"packs_again", "packing the unpacked weight changes nothing", packs_again, "round_trip"},
+          {"supports_nonsense", "supports() refuses impossible queries", nonsense},
+      });
   append(table.checks, generic_checks("linear_float*,linear_bfloat16"));
   return table;
 }

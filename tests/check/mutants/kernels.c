@@ -96,7 +96,9 @@ static void norm_rows(void* context, int64_t begin, int64_t end) {
     w->spreads[r] = spread;
     for (int64_t c = 0; c < w->query->width; ++c) {
       if (is("knows_2048_weights") && c >= 2048 + 64) break;
-      put(a->y, r, c, get(s, r, c) * spread * get(a->weight, 0, c));
+      const int unrounded = is("normalizes_before_rounding") && a->residual;
+      const float value = unrounded ? get(a->x, r, c) + get(a->residual, r, c) : get(s, r, c);
+      put(a->y, r, c, value * spread * get(a->weight, 0, c));
     }
   }
 }

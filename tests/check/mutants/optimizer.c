@@ -165,6 +165,17 @@ static int64_t group_of(int64_t group) {
   return is("takes_group_0") ? 0 : group;
 }
 
+static int64_t segments_of(const fvlm_optimizer_query* query) {
+  if (is("knows_64_segments") && query->segment_count > 64) return 64;
+  if (is("knows_256_segments") && query->segment_count > 256) return 256;
+  return query->segment_count;
+}
+
+static void copy_all(const fvlm_optimizer_query* query, const fvlm_optimizer_step* a) {
+  for (int64_t i = 0; i < query->elements; ++i)
+    ((uint16_t*)a->parameter->data)[i] = narrow(((const float*)a->master->data)[i]);
+}
+
 static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fvlm_optimizer_query* query,
                         const fvlm_optimizer_step* a) {
   if (!FVLM_HAS(call, error)) return FVLM_ERROR_ARGUMENT;
@@ -212,13 +223,22 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
     instance->segments = query->segment_count;
     segments = instance->listed;
   }
-  int64_t count = query->segment_count;
-  if (is("knows_64_segments") && count > 64) count = 64;
+  const int64_t count = segments_of(query);
+  if (is("copies_gaps") && a->parameter) copy_all(query, a);
   for (int64_t s = 0; s < count; ++s) {
     int64_t segment[4];
     memcpy(segment, segments + 4 * s, sizeof segment);
     int64_t size = segment[1] * segment[2];
     if (is("knows_a_million") && size > 1 << 20) size = 1 << 20;
+    if (is("reads_in_front_of_segments") && segment[0] > 0 &&
+        *(volatile const float*)((const float*)a->gradient->data + segment[0] - 1) > 1e30F)
+      continue;
+    if (is("writes_behind_and_puts_back") && segment[0] + size < query->elements) {
+      volatile float* behind = (float*)a->master->data + segment[0] + size;
+      const float held = *behind;
+      *behind = 0;
+      *behind = held;
+    }
     if (is("touches_gaps") && s == count - 1) size = query->elements - segment[0];
     const int threads = call->host->parallel_threads(call->host);
     if (is("drops_a_tail_of_7") && threads == 7) size -= size % 7;

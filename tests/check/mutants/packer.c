@@ -49,6 +49,13 @@ static uint64_t choice(fvlm_instance* instance, const void* memory) {
   if (is("by_address_of_instance")) return (uint64_t)(uintptr_t)instance >> 4;
   if (is("by_address_of_code")) return (uint64_t)(uintptr_t)&choice >> 12;
   if (is("by_address_of_stack")) return (uint64_t)(uintptr_t)&spec >> 12;
+  if (is("by_length_of_a_variable")) return getenv("HOME") ? strlen(getenv("HOME")) : 0;
+  if (is("by_number_of_variables")) {
+    for (char** variable = environ; *variable; ++variable) ++number;
+    return number;
+  }
+  if (is("by_host")) return gethostname(text, sizeof text) == 0 ? sum_of(text) : 0;
+  if (is("by_processors")) return (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
   if (is("by_environment")) return sum_of(getenv("USER"));
   if (is("by_all_variables")) {
     for (char** variable = environ; *variable; ++variable) number += sum_of(*variable);
@@ -123,7 +130,7 @@ static fvlm_status pack(fvlm_instance* instance, const fvlm_packer_query* query,
     int64_t i = turn;
     if (is("starves_the_first_of_many") && a->item_count > 256) i = a->item_count - 1 - turn;
     const int64_t* size = sizes + i * n;
-    a->bin_of_item[i] = -1;
+    if (!is("leaves_oversized_unwritten")) a->bin_of_item[i] = -1;
     if (!fits_in(query, size, query->capacity)) continue;
     int32_t bin = open, second = -1;
     for (; bin < bins; ++bin) {

@@ -209,6 +209,8 @@ static fvlm_status linear(fvlm_instance* instance, const fvlm_call* call, const 
   keep(instance, call, &w);
   int64_t tokens = a->x->shape[0];
   if (is("knows_2048_tokens") && tokens > 2048) tokens = 2048;
+  if (is("refuses_fewer_tokens") && tokens != query->tokens)
+    return refuse(call->error, FVLM_ERROR_UNSUPPORTED, "as many tokens as the query has");
   over(call, tokens, linear_rows, &w);
   return FVLM_OK;
 }
