@@ -137,11 +137,13 @@ TEST(Conformance, FindsDisagreeingManifest) {
   Job job;
   job.library = plugin("packer").string();
   job.only = "library.manifest";
-  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1"}};
+  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1"}, "1.0"};
   EXPECT_TRUE(check(job).passed());
-  job.declared = DeclaredPlugin{"packer", "2.0", {"fvlm.packer/1"}};
+  job.declared = DeclaredPlugin{"packer", "2.0", {"fvlm.packer/1"}, "1.0"};
   EXPECT_THAT(failures(check(job)), HasSubstr("version = \"2.0\", the library \"1.0\""));
-  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1", "fvlm.loss/1"}};
+  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1"}, "1.1"};
+  EXPECT_THAT(failures(check(job)), HasSubstr("abi = \"1.1\", the library was compiled with 1.0"));
+  job.declared = DeclaredPlugin{"packer", "1.0", {"fvlm.packer/1", "fvlm.loss/1"}, "1.0"};
   EXPECT_THAT(failures(check(job)), HasSubstr("declares fvlm.loss/1"));
 }
 

@@ -188,8 +188,10 @@ std::string to_text(const Job& job) {
                       {"kind", job.kind}};
   if (job.refusal) text["refusal"] = *job.refusal;
   if (job.declared)
-    text["declared"] = {
-        {"name", job.declared->name}, {"version", job.declared->version}, {"kinds", job.declared->kinds}};
+    text["declared"] = {{"name", job.declared->name},
+                        {"version", job.declared->version},
+                        {"kinds", job.declared->kinds},
+                        {"abi", job.declared->abi}};
   return text.dump();
 }
 
@@ -209,7 +211,8 @@ Job job_from(const std::string& text) {
   if (parsed.contains("refusal")) job.refusal = parsed["refusal"];
   if (parsed.contains("declared")) {
     const auto& declared = parsed["declared"];
-    job.declared = DeclaredPlugin{declared.at("name"), declared.at("version"), declared.at("kinds")};
+    job.declared =
+        DeclaredPlugin{declared.at("name"), declared.at("version"), declared.at("kinds"), declared.at("abi")};
   }
   return job;
 }

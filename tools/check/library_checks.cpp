@@ -268,6 +268,8 @@ Outcome manifest_agrees(Context& context) {
     return failed("plugin.toml says name = \"{}\", the library \"{}\"", declared->name, name);
   if (const std::string version = text(plugin.version); declared->version != version)
     return failed("plugin.toml says version = \"{}\", the library \"{}\"", declared->version, version);
+  if (const std::string abi = fmt::format("{}.{}", plugin.abi_major, plugin.abi_minor); declared->abi != abi)
+    return failed("plugin.toml says abi = \"{}\", the library was compiled with {}", declared->abi, abi);
   return ok();
 }
 
@@ -316,7 +318,7 @@ Table library_table() {
            "enters,tables_complete"},
           {"backward_with_forward", "every kernel with a forward has its backward", backward_with_forward,
            "enters,tables_complete"},
-          {"manifest_agrees", "plugin.toml has the library's name and version", manifest_agrees, "enters"},
+          {"manifest_agrees", "plugin.toml has the library's name, version and ABI", manifest_agrees, "enters"},
           {"manifest_kinds", "plugin.toml declares the kinds that the library gives", manifest_kinds, "enters"},
       },
       {}};

@@ -15,6 +15,7 @@ namespace fvlm::check {
 struct DeclaredPlugin {
   std::string name, version;
   std::vector<std::string> kinds;
+  std::string abi; // "1.0"
 };
 
 class Subject {

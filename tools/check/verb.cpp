@@ -25,7 +25,8 @@ struct Target {
 void apply_manifest(const Manifest& manifest, Target& target) {
   target.manifest = manifest;
   target.job.library = manifest.library_path().string();
-  check::DeclaredPlugin declared{manifest.name, manifest.version, {}};
+  check::DeclaredPlugin declared{
+      manifest.name, manifest.version, {}, fmt::format("{}.{}", manifest.abi_major, manifest.abi_minor)};
   for (const KindName& kind : manifest.kinds) declared.kinds.push_back(kind.text());
   target.job.declared = declared;
 }
