@@ -271,6 +271,8 @@ const Mutant mutants[] = {
     {"quantizer", "knows_4096_columns", "int8_codes"},
     {"quantizer", "knows_1024_biases", "large_sizes"},
     {"quantizer", "knows_2048_tokens", "large_sizes"},
+    {"attention", "overruns_the_sink_for_workspace", "error_sink"},
+    {"loss", "needs_a_sink_for_workspace", "error_sink"},
     {"quantizer", "refuses_fewer_tokens", "fewer_tokens"},
     {"quantizer", "counts_in_16_bits", "large_sizes"},
     {"quantizer", "forgets_the_residual", "linear_options"},

@@ -19,12 +19,18 @@ static UNUSED int is(const char* defect) {
   return strcmp(chosen, defect) == 0;
 }
 
-/* Why a call failed; one defect leaves the text without its end where the sink is short. */
+/* Why a call failed; defects leave the text without its end where the sink is short, or rely on the sink. */
 static UNUSED fvlm_status refuse(fvlm_error* error, fvlm_status status, const char* why) {
   if (is("cuts_the_text") && error && error->text) {
     strncpy(error->text, why, error->capacity); /* NOLINT */
     return status;
   }
+  if (is("overruns_the_sink_for_workspace") && status == FVLM_ERROR_WORKSPACE && error && error->text) {
+    memcpy(error->text, why, strlen(why) + 1);
+    return status;
+  }
+  if (is("needs_a_sink_for_workspace") && status == FVLM_ERROR_WORKSPACE)
+    *(volatile uint32_t*)&error->struct_size; /* NOLINT */
   return fvlm_fail(error, status, "%s", why);
 }
 
