@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace fvlm::train {
 namespace {
@@ -20,19 +21,48 @@ int64_t product(int64_t epochs, int64_t samples) {
   return __builtin_mul_overflow(epochs, samples, &all) ? any_number : all;
 }
 
+// Tells of sources that are used up well before the stage is over, by the expected number of draws from each.
+void warn_of_spent_sources(const plan::Stage& stage, const plan::Mix& mix, const std::vector<int64_t>& available) {
+  constexpr int64_t parts = 1000, end = 980;
+  const double length = static_cast<double>(stage.samples) / static_cast<double>(parts);
+  std::vector<double> drawn(available.size(), 0);
+  for (int64_t part = 0; part < end; ++part) {
+    const std::vector<double> shares = mix.shares(static_cast<double>(part) / static_cast<double>(parts));
+    const auto is_left = [&](size_t i) { return drawn[i] < static_cast<double>(available[i]); };
+    double sum = 0;
+    for (size_t i = 0; i < shares.size(); ++i) sum += is_left(i) ? shares[i] : 0;
+    if (sum <= 0) return;
+    const std::vector<double> before = drawn;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (before[i] >= static_cast<double>(available[i])) continue;
+      drawn[i] += length * shares[i] / sum;
+      if (is_left(i)) continue;
+      log_warning("stage {}: '{}' is used up after about {} of {} samples, since it has epochs = {}; from there on the "
+                  "other sources take its share",
+                  stage.name, mix.sources[i].patterns().front(),
+                  grouped(static_cast<int64_t>(length * static_cast<double>(part + 1))), grouped(stage.samples),
+                  mix.sources[i].epochs);
+    }
+  }
+}
+
 } // namespace
 
 plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
   const auto& sources = stage.data.sources;
   const bool spent =
       std::all_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
-  if (!stage.epochs && !spent) return stage;
+  const bool ends =
+      std::any_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
+  if (!stage.epochs && !ends) return stage;
   const plan::Mix mix = resolve_preprocessed_mix(plan, stage.data, visual_rows(plan.model));
   int64_t in_one = 0, until_spent = spent ? 0 : any_number;
+  std::vector<int64_t> available;
   for (size_t i = 0; i < sources.size(); ++i) {
     const int64_t samples = ShardSet(mix.sources[i].patterns(), with_root({}, mix.sources[i])).size();
     in_one += samples;
-    if (spent) until_spent += std::min(product(sources[i].epochs, samples), any_number - until_spent);
+    available.push_back(sources[i].epochs > 0 ? product(sources[i].epochs, samples) : any_number);
+    if (spent) until_spent += std::min(available.back(), any_number - until_spent);
   }
   plan::Stage counted = stage;
   if (stage.samples == 0) counted.samples = any_number;
@@ -44,6 +74,7 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
         stage.name, grouped(until_spent), grouped(counted.samples));
   counted.samples = std::min(counted.samples, until_spent);
   recipe::derive_steps(counted);
+  warn_of_spent_sources(counted, mix, available);
   return counted;
 }
 

@@ -204,6 +204,22 @@ TEST_F(BrokenData, ScheduleSpansTheSamplesOfASourcesEpochs) {
   EXPECT_LT(rates.back(), 0.15 * rates.front()) << "linear, down to nothing";
 }
 
+TEST_F(BrokenData, TellsOfASourceThatIsUsedUpBeforeTheOthers) {
+  change_recipe("mix { { data .. \"/questions/*.tar\" } }",
+                "mix { { data .. \"/questions/*.tar\", epochs = 1 }, { data .. \"/captions/*.tar\" } }");
+  change_recipe("samples = 64,", "samples = 6000,");
+  const auto said_of = [&](const std::vector<std::string>& changes) {
+    const auto plan = resolved(changes).plan;
+    testing::internal::CaptureStderr();
+    EXPECT_GT(with_length(plan, plan.stages[1]).samples, 0);
+    return testing::internal::GetCapturedStderr();
+  };
+  // 160 questions, drawn in every second sample.
+  EXPECT_THAT(said_of({}),
+              HasSubstr("/questions/*.tar' is used up after about 324 of 6,000 samples, since it has epochs = 1"));
+  EXPECT_EQ(said_of({"stages.instruct.samples=320"}), "");
+}
+
 TEST_F(BrokenData, StatisticsPredictThePaddingOfTheRun) {
   const auto plan = resolved({"log_every=1000"}).plan;
   for (const int64_t parts : {1, 3}) {
