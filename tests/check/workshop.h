@@ -9,6 +9,9 @@ inline std::filesystem::path plugin(const std::string& name) {
   return program_folder() / "plugins" / (name + ".so");
 }
 
+// Of a check that does not hang, however slow the machine is.
+constexpr std::chrono::seconds no_hang = std::chrono::hours(1);
+
 inline Supervision supervision(std::chrono::seconds limit) {
   Supervision how;
   how.command = {(program_folder() / "check_child").string()};

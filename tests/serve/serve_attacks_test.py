@@ -120,7 +120,10 @@ class Attacks(unittest.TestCase):
             status, text, response = server.send(CHAT, chat("Tell a story.", max_tokens=4096, n=8))
             self.assertEqual((status, response.getheader("Retry-After")), (503, "10"), text)
             server.wait_for(requests_running=0, requests_abandoned_total=1)
-            self.assertIsNotNone(server.ask(user("Hello?")))
+            for _ in range(600): # a busy machine may take longer than the patience for a short answer, too
+                if server.send(CHAT, chat("Hello?", max_tokens=1))[0] == 200:
+                    return
+            self.fail("no request is answered any more")
 
     def test_connections_have_a_limit(self):
         with Server("--image-size", 28, "--connections", 8) as server:
