@@ -5,6 +5,7 @@
 #include "cli/options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
+#include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "cli/transfer.h"
 #include "model/weights/resolve_model.h"
@@ -69,6 +70,7 @@ int run_export(Arguments arguments) {
     const auto show = [&](uint64_t done, uint64_t total) { progress.bytes(done, total); };
     report = parsed->flag("huggingface") ? export_whole_model(model, out, dtype, show)
                                          : export_model(model, out, *dtype, show);
+    if (!parsed->flag("huggingface")) keep_plan(model, out);
   }
   print_transfer(report, out, parsed->flag("json"));
   return 0;

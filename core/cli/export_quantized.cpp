@@ -84,6 +84,7 @@ int export_quantized_model(Arguments arguments) {
     Progress progress("writing " + out);
     report = quantize::quantize_model(request, *registry,
                                       [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+    keep_plan(request.model, out);
   }
   print_transfer(report, out, parsed->flag("json"));
   return 0;

@@ -2,6 +2,7 @@
 #include "base/interrupt.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
+#include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "cli/transfer.h"
 #include "model/merge.h"
@@ -37,6 +38,7 @@ int lora_merge(Arguments arguments) {
     Progress progress("writing " + out);
     report =
         model::merge_adapters(model, out, dtype, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+    keep_plan(model, out);
   }
   print_transfer(report, out, parsed->flag("json"));
   return 0;

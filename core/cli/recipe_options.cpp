@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "budget/described_model.h"
 #include "data/preprocess.h"
@@ -30,6 +31,30 @@ std::optional<int64_t> processor_frame_size(const plan::Model& model) {
   } catch (const Error&) {
     return {};
   }
+}
+
+// Files of a model directory that was made from a checkpoint.
+constexpr const char *kept_plan = "plan.json", *kept_stage = "stage.json";
+
+// By which plan, and in which of its stages, a checkpoint or a model directory made from one was trained.
+struct Training {
+  std::filesystem::path plan;
+  std::string stage;
+};
+
+std::optional<Training> training_of(const std::filesystem::path& model) {
+  const auto folder = std::filesystem::weakly_canonical(model), file = folder / kept_stage;
+  if (std::filesystem::exists(file)) {
+    const nlohmann::json stage = read_json_object(file, 1 << 16);
+    const auto name = stage.find("stage");
+    if (name == stage.end() || !name->is_string())
+      throw Error(ErrorKind::data, "expected {\"stage\": the name of the stage that the model was trained in}")
+          .at(file.string());
+    return Training{folder / kept_plan, name->get<std::string>()};
+  }
+  const auto plan = folder.parent_path().parent_path() / kept_plan;
+  if (!std::filesystem::exists(plan)) return {};
+  return Training{plan, folder.parent_path().filename().string()};
 }
 
 } // namespace
@@ -117,11 +142,18 @@ std::map<std::string, std::string> source_fields(const ParsedOptions& parsed) {
 }
 
 std::optional<CheckpointPlan> plan_of_checkpoint(const std::filesystem::path& model) {
-  const auto folder = std::filesystem::weakly_canonical(model);
+  const auto found = training_of(model);
+  if (!found) return {};
   recipe::Request request;
-  request.file = folder.parent_path().parent_path() / "plan.json";
-  if (!std::filesystem::exists(request.file)) return {};
-  return CheckpointPlan{recipe::resolve(request).plan, folder.parent_path().filename().string()};
+  request.file = found->plan;
+  return CheckpointPlan{recipe::resolve(request).plan, found->stage};
+}
+
+void keep_plan(const std::filesystem::path& model, const std::filesystem::path& out) {
+  const auto found = training_of(model);
+  if (!found) return;
+  write_file_atomic(out / kept_plan, read_file(found->plan));
+  write_file_atomic(out / kept_stage, nlohmann::json{{"stage", found->stage}}.dump() + "\n");
 }
 
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {

@@ -30,13 +30,17 @@ int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bo
 // The parts of a sample by their keys, as a source's `fields`: of --field PART=KEY. Throws Error(usage).
 std::map<std::string, std::string> source_fields(const ParsedOptions& parsed);
 
-// For a checkpoint RUN/STAGE/step-000100: the plan of its run, RUN/plan.json, and the name of its stage. Nothing for a
-// model directory elsewhere. Throws Error where the file cannot be read.
+// For a checkpoint RUN/STAGE/step-000100: the plan of its run, RUN/plan.json, and the name of its stage. For a model
+// directory that was made from one: those that keep_plan() has kept. Nothing for others. Throws Error where a file
+// cannot be read.
 struct CheckpointPlan {
   plan::Plan plan;
   std::string stage;
 };
 std::optional<CheckpointPlan> plan_of_checkpoint(const std::filesystem::path& model);
+// Keeps the plan and the stage that `model` was trained by in `out`, a model directory made from it, so that it is
+// asked as it was trained.
+void keep_plan(const std::filesystem::path& model, const std::filesystem::path& out);
 
 // Throws Error(usage) where the recipe has no stage of that name.
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);

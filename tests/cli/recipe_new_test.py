@@ -59,6 +59,23 @@ class RecipeNew(unittest.TestCase):
         self.assertIn("held-out", said)
         self.assertNotIn("truncated", said)
 
+    def test_models_made_from_a_run_are_asked_as_it_was(self):
+        def prompt_tokens(model, *options):
+            said = run(engine, "generate", model, "--prompt", "Where is it?", "--max-tokens", 1, "--json", *options)
+            return json.JSONDecoder().raw_decode(said)[0]["prompt"]
+
+        new("tuned", "--model", "model", "--data", "shapes/questions/*.tar", "--batch", 8, "--epochs", 1, "--lora", 4)
+        run(engine, "train", "tuned.lua", "--max-steps", 1)
+        run(engine, "lora", "merge", "runs/tuned", "--out", "merged")
+        run(engine, "export", "model", "--quantize", "int8", "--out", "int8")
+        run(engine, "export", "exported", "--dtype", "bf16", "--out", "again")
+        of_run = prompt_tokens("model")
+        self.assertLess(of_run, prompt_tokens("model", "--system", "You are a helpful AI assistant."))
+        for model in ("runs/tuned", "merged", "exported", "int8", "again"):
+            self.assertEqual(prompt_tokens(model), of_run, model)
+        # So is what is trained from it.
+        self.assertIn('system = ""', new("further", "--model", "merged", "--data", "shapes/questions/*.tar"))
+
     def test_names_of_files_stay_names(self):
         hostile = "new\nreturn 1 --\x1b\u009b\u202e\"]]"
         shutil.copytree(folder / "exported", folder / hostile)
@@ -108,7 +125,8 @@ class RecipeNew(unittest.TestCase):
         self.assertEqual(found["stages"][0]["optimizer"]["lr"]["connector"], 1e-3)
 
     def test_chats_are_written_as_the_decoder_knows_them(self):
-        shutil.copytree(folder / "exported", folder / "other")
+        # Somebody else's: nothing tells how it was trained.
+        shutil.copytree(folder / "exported", folder / "other", ignore=shutil.ignore_patterns("plan.json", "stage.json"))
         (folder / "other/decoder/chat_template.jinja").write_text(
             "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
         text = new("templated", "--model", "other", "--data", "shapes/captions/*.tar")
