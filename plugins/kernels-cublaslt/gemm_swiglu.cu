@@ -11,7 +11,6 @@ namespace {
 
 using namespace fused;
 
-constexpr int gated_columns = tile_columns / blocks; // of a tile of the forward
 constexpr int group_columns = 32, group_row_bytes = group_columns * 2, group_bytes = box_rows * group_row_bytes;
 
 // What sums of e4m3 are multiplied by: one for each row, and one for each row of the weight.
@@ -34,13 +33,17 @@ struct Memory {
   char boxes[consumer_warps][slots][slot_bytes];
   Barrier full[consumer_warps][slots];
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   __device__ void init() {
     for (auto& warp : full)
       for (Barrier& each : warp) each.init(1);
   }
+#endif
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
+
+constexpr int gated_columns = tile_columns / blocks; // of a tile of the forward
 
 using Sum = TileSum<wide>;
 
