@@ -234,7 +234,8 @@ class Run {
   }
 
   void check_data(const Place& place, const std::vector<const plan::Stage*>& stages) const {
-    const plan::Stage& stage = *stages[place.stage];
+    const plan::Stage& planned = *stages[place.stage];
+    const plan::Stage stage = with_length(plan_, planned); // epochs are as many samples as there are
     const StageData data(plan_, stage, registry_, {.device = request_.device});
     const bool done = place.state.stage_done;
     if (!done && !opened_.differences.empty() && !Composer::matches(place.state.cursor, data.batches(), data.order()))
@@ -250,14 +251,14 @@ class Run {
     if (!opened_.before) return;
     const bool extends = done && Composer::extended(place.state.cursor, data.batches(), data.order());
     for (const plan::Stage& trained : plan_.stages) {
-      if (&trained == &stage && (extends || !done)) break;
+      if (&trained == &planned && (extends || !done)) break;
       refuse_other_samples(trained);
-      if (&trained == &stage) break;
+      if (&trained == &planned) break;
     }
     if (done && !extends && place.stage + 1 == stages.size())
       throw Error(ErrorKind::usage, "every stage is done, and the new plan trains nothing more")
           .at(request_.folder.string())
-          .advise("more `samples` of the last stage extend it; --run-dir trains into another folder");
+          .advise("more `samples` or `epochs` of the last stage extend it; --run-dir trains into another folder");
   }
 
   // `is_known`: the folder had a run before this process.

@@ -204,6 +204,19 @@ TEST_F(BrokenData, ScheduleSpansTheSamplesOfASourcesEpochs) {
   EXPECT_LT(rates.back(), 0.15 * rates.front()) << "linear, down to nothing";
 }
 
+TEST_F(BrokenData, MoreEpochsExtendAFinishedStage) {
+  change_recipe("samples = 64,", "epochs = 1,");
+  const TrainRequest instruct = {.stage = "instruct"}, changed = {.stage = "instruct", .allow_plan_change = true};
+  const std::vector<std::string> small = {"stages.instruct.batch=16", "stages.instruct.evaluation.every=0"};
+  const auto with = [&](const std::string& change) { return std::vector<std::string>{small[0], small[1], change}; };
+  EXPECT_EQ(run("a", small, instruct).steps, 10);
+  EXPECT_EQ(run("a", with("stages.instruct.epochs=2"), changed).steps, 10);
+  EXPECT_EQ(last_line("a", "step")["samples"], 320);
+  // The smaller of both is what it has.
+  EXPECT_THROW(run("a", {small[0], small[1], "stages.instruct.epochs=2", "stages.instruct.samples=1000"}, changed),
+               Error);
+}
+
 TEST_F(BrokenData, TellsOfASourceThatIsUsedUpBeforeTheOthers) {
   change_recipe("mix { { data .. \"/questions/*.tar\" } }",
                 "mix { { data .. \"/questions/*.tar\", epochs = 1 }, { data .. \"/captions/*.tar\" } }");
