@@ -23,7 +23,7 @@ namespace {
 constexpr Verb verbs[] = {
     {"check", "validate a recipe and report every mistake", run_check},
     {"plan", "print what a recipe resolves to, or compare two", run_plan},
-    {"recipe", "print the reference of recipe keys, or stubs for an editor", run_recipe},
+    {"recipe", "write a first recipe for a model and data; print the reference of all keys", run_recipe},
     {"train", "train the stages of a recipe, or resume a run", run_train},
     {"plugin", "list, check, create and trust plugins", run_plugin},
     {"import", "make a model directory from Hugging Face folders", run_import},

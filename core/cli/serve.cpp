@@ -65,6 +65,10 @@ std::string token_of(const ParsedOptions& parsed) {
   return token;
 }
 
+bool is_of_this_machine(const std::string& host) {
+  return host.starts_with("127.") || host == "localhost" || host == "::1";
+}
+
 HttpServer* serving = nullptr;
 
 // Stops the server at the first signal; the second one ends the process.
@@ -110,6 +114,9 @@ int serve_model(Arguments arguments) {
       fmt::format("{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", server.port());
   log_info("'{}' is served at http://{}/v1{}; chat with it at http://{}/; Ctrl-C ends it", name, address,
            token.empty() ? "" : ", for clients with the token", address);
+  if (token.empty() && !is_of_this_machine(host))
+    log_warning("whoever reaches {} can use the model: --token-file gives the server a token that clients must present",
+                address);
   server.run(std::chrono::seconds(positive(*parsed, "grace", 30)));
   api.stop(); // both before the server, to which they send what is left
   service.stop();
