@@ -1,6 +1,6 @@
 -- LoRA on two CPU cores: the quickstart's first stage describes pictures of coloured shapes; adapters on its encoder and its
--- decoder, 36 k numbers beside the frozen 242 k, teach it to answer questions: 88 % of the held-out ones after half a minute,
--- where the quickstart, which trains all weights on 72,000 samples, reaches 95 % (bench/LOG.md, 2026-11-26).
+-- decoder, 36 k numbers beside the frozen 242 k, teach it to answer questions: 72 to 88 % of the held-out ones after half a
+-- minute, by the machine and the seed, where the quickstart, which trains all weights on 72,000 samples, reaches 95 % (bench/LOG.md).
 --
 --   make-shapes --out data/shapes
 --   fvlm-engine train recipes/quickstart.lua --stage align
