@@ -102,6 +102,10 @@ bool has_trained(const fs::path& run, const plan::Plan& plan) {
 // A run would be written among the files of a folder named by mistake. A log that the shell opened there is allowed.
 void refuse_other_content(const fs::path& folder) {
   std::error_code failed;
+  if (fs::exists(folder, failed) && !fs::is_directory(folder, failed))
+    throw Error(ErrorKind::usage, "a run needs a folder, and this is a file")
+        .at(folder.string())
+        .advise("name a new or empty folder for the run: --run-dir runs/NAME");
   for (const char* file : {"plan.json", "metrics.jsonl", "run.json"})
     if (fs::exists(folder / file, failed)) return;
   std::vector<std::string> names;

@@ -87,6 +87,8 @@ TEST_F(RunStart, AFolderWithOtherFilesBecomesNoRun) {
   const auto [text, before] = refusal_of([&] { run("my"); });
   EXPECT_TRUE(has(text, "this folder is not empty and holds no run: it has data and 1 more")) << text;
   EXPECT_FALSE(fs::exists(folder("my") / "metrics.jsonl"));
+  write_file_atomic(folder("file"), "notes");
+  EXPECT_TRUE(has(refusal_of([&] { run("file"); }).first, "a run needs a folder, and this is a file"));
   fs::create_directories(folder("empty"));
   write_file_atomic(folder("empty") / "train.log", "the shell's");
   EXPECT_EQ(run("empty", {}, {.max_steps = 1}).steps, 1);
