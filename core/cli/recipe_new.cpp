@@ -244,7 +244,7 @@ void read_settings(const plan::Model& model, const Tokenizer& tokenizer, RecipeD
   const plan::ConnectorSettings& connector = *model.connector;
   const std::string usual = connector.mode_names().front();
   if (connector.mode_of_use() != usual) draft.evaluation_mode = connector.mode_of_use();
-  if (connector.name() == "foveated") draft.mode = "refined"; // its queries are those of generation
+  if (connector.recommended_training_mode() != usual) draft.mode = connector.recommended_training_mode();
   const auto trained = draft.directory.empty() ? std::nullopt : plan_of_checkpoint(draft.directory);
   if (!trained) {
     draft.chat_template = own_chat_template(tokenizer);

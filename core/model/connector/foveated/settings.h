@@ -10,6 +10,7 @@ struct Foveated : Cloneable<Foveated, plan::ConnectorSettings> {
   std::string_view name() const override { return "foveated"; }
   std::string_view kind() const override { return "fvlm"; }
   std::vector<plan::ConnectorMode> modes() const override;
+  std::string recommended_training_mode() const override { return "refined"; } // its queries are those of generation
   std::vector<std::string> views() const override { return {"coarse"}; }
   // "shallow" is coarse_fine with queries that attend to the last layer alone.
   std::string select_mode(std::string_view word) override;
