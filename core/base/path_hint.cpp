@@ -31,6 +31,23 @@ bool is_hub_word(const std::string& word) {
          std::all_of(word.begin(), word.end(), allowed);
 }
 
+// How to download the model that a path names by its id in the Hub or by its folder's name; empty: it names none.
+std::string hint_on_download(const fs::path& path) {
+  std::error_code ignored;
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  const auto known = std::find_if(std::begin(published), std::end(published),
+                                  [&](std::string_view id) { return id.substr(id.find('/') + 1) == name; });
+  if (known != std::end(published))
+    return fmt::format("download the model: `hf download {} --local-dir {}`", *known,
+                       path == *known ? "weights/" + name : path.string());
+  const bool is_two_words = path.is_relative() && std::distance(path.begin(), path.end()) == 2 &&
+                            is_hub_word(path.begin()->string()) && is_hub_word(name);
+  if (!is_two_words || fs::exists(path.parent_path(), ignored)) return "";
+  return fmt::format("a model is a folder on this machine; one of the Hugging Face Hub has to be downloaded, as by "
+                     "`hf download {} --local-dir weights/dinov2-small`",
+                     published[0]);
+}
+
 } // namespace
 
 std::string hint_on_home(const fs::path& path) {
@@ -42,21 +59,14 @@ std::string hint_on_home(const fs::path& path) {
 
 std::string hint_on_model(const fs::path& path) {
   if (auto hint = hint_on_home(path); !hint.empty()) return hint;
-  std::error_code ignored;
-  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
-  const auto known = std::find_if(std::begin(published), std::end(published),
-                                  [&](std::string_view id) { return id.substr(id.find('/') + 1) == name; });
-  const bool is_two_words = path.is_relative() && std::distance(path.begin(), path.end()) == 2 &&
-                            is_hub_word(path.begin()->string()) && is_hub_word(name);
-  if (known != std::end(published)) {
-    const std::string folder = path == *known ? "weights/" + name : path.string();
-    return fmt::format("download the model: `hf download {} --local-dir {}`{}", *known, folder,
-                       path == *known ? ", and pass that folder" : "");
-  }
-  if (!is_two_words || fs::exists(path.parent_path(), ignored)) return "";
-  return fmt::format("a model is a folder on this machine; one of the Hugging Face Hub has to be downloaded, as by "
-                     "`hf download {} --local-dir weights/dinov2-small`",
-                     published[0]);
+  const bool is_known_id = std::find(std::begin(published), std::end(published), path.string()) != std::end(published);
+  return hint_on_download(path) + (is_known_id ? ", and pass that folder" : "");
+}
+
+std::string hint_on_model_directory(const fs::path& path) {
+  if (auto hint = hint_on_home(path); !hint.empty()) return hint;
+  const std::string download = hint_on_download(path);
+  return download.empty() ? "" : download + "; `fvlm-engine import` makes a model directory of it";
 }
 
 } // namespace fvlm

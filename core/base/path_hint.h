@@ -11,5 +11,7 @@ std::string hint_on_home(const std::filesystem::path& path);
 // For a model's folder: the same, how to download one whose last part is the name of a well-known model of the Hugging
 // Face Hub, and that "org/name" has to be downloaded first.
 std::string hint_on_model(const std::filesystem::path& path);
+// The same for a model directory, which `import` makes of what was downloaded.
+std::string hint_on_model_directory(const std::filesystem::path& path);
 
 } // namespace fvlm

@@ -159,10 +159,7 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / name;
   std::error_code ignored;
   if (!std::filesystem::exists(folder, ignored)) {
-    std::string hint = hint_on_model(folder);
-    if (hint.find("hf download") != hint.npos)
-      hint =
-          hint.substr(0, hint.find(", and pass that folder")) + "; `fvlm-engine import` makes a model directory of it";
+    const std::string hint = hint_on_model_directory(folder);
     throw Error(ErrorKind::data, "there is no such folder")
         .at(folder.string())
         .advise(hint.empty() ? "name a model directory, a checkpoint or the folder of a run" : hint);
