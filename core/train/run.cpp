@@ -235,7 +235,7 @@ class Run {
 
   void check_data(const Place& place, const std::vector<const plan::Stage*>& stages) const {
     const plan::Stage& planned = *stages[place.stage];
-    const plan::Stage stage = with_length(plan_, planned); // epochs are as many samples as there are
+    const plan::Stage stage = with_length(plan_, planned, false); // its samples, where the plan has epochs
     const StageData data(plan_, stage, registry_, {.device = request_.device});
     const bool done = place.state.stage_done;
     if (!done && !opened_.differences.empty() && !Composer::matches(place.state.cursor, data.batches(), data.order()))

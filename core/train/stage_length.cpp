@@ -21,7 +21,7 @@ int64_t product(int64_t epochs, int64_t samples) {
   return __builtin_mul_overflow(epochs, samples, &all) ? any_number : all;
 }
 
-// Tells of sources that are used up well before the stage is over, by the expected number of draws from each.
+// Warns of sources that are used up well before the stage is over, by the expected number of draws from each.
 void warn_of_spent_sources(const plan::Stage& stage, const plan::Mix& mix, const std::vector<int64_t>& available) {
   constexpr int64_t parts = 1000, end = 980;
   const double length = static_cast<double>(stage.samples) / static_cast<double>(parts);
@@ -48,7 +48,7 @@ void warn_of_spent_sources(const plan::Stage& stage, const plan::Mix& mix, const
 
 } // namespace
 
-plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
+plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage, bool warns) {
   const auto& sources = stage.data.sources;
   const bool spent =
       std::all_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
@@ -67,14 +67,14 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
   plan::Stage counted = stage;
   if (stage.samples == 0) counted.samples = any_number;
   if (stage.epochs) counted.samples = std::min(counted.samples, product(*stage.epochs, in_one));
-  if (until_spent < counted.samples && (stage.samples > 0 || stage.epochs))
+  if (warns && until_spent < counted.samples && (stage.samples > 0 || stage.epochs))
     log_warning(
         "stage {}: the epochs of its sources are over after {} samples, and {} were expected: the learning rate's "
         "schedule ends there, too",
         stage.name, grouped(until_spent), grouped(counted.samples));
   counted.samples = std::min(counted.samples, until_spent);
   recipe::derive_steps(counted);
-  warn_of_spent_sources(counted, mix, available);
+  if (warns) warn_of_spent_sources(counted, mix, available);
   return counted;
 }
 

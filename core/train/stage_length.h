@@ -7,7 +7,8 @@ namespace fvlm::train {
 
 // The stage with the samples that `epochs`, of the stage or of all its sources, leave it; as it is where there are
 // none. A schedule spans what comes out. Opens the shards' indices where it has to count. Throws Error(data).
-plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage);
+// Warns of what ends earlier than the plan says, unless somebody else has.
+plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage, bool warns = true);
 
 // The stage's data are over: says where that was before the schedule's end, and why.
 void warn_of_early_end(const plan::Stage& stage, const Cursor& end);
