@@ -19,6 +19,9 @@ void check_preferences(Reader& reader, const Kernels& kernels) {
                          "it considers every backend, so later entries have no effect");
 }
 
+constexpr const char* rate_advice =
+    "each stage's optimizer has its own: fvlm.adamw { lr = ... }, and on the command line --set "
+    "stages.*.optimizer.lr=...";
 constexpr const char* attention_advice =
     "the fastest plugin that fits is chosen, and train says which; kernels = { attention = \"...\" } prefers one";
 constexpr const char* quantized_base_advice =
@@ -230,10 +233,8 @@ Ref<Plan> recipe_schema() {
           .foreign("bf16", "write precision = \"bf16\"")
           .foreign("fp16", "write precision = \"fp16\"")
           .foreign("output_dir", "the run's folder is runs/NAME, with the recipe's name, or what train --run-dir says")
-          .foreign("lr", "each stage's optimizer has its own: fvlm.adamw { lr = ... }, and on the command line --set "
-                         "stages.*.optimizer.lr=...")
-          .foreign("learning_rate", "each stage's optimizer has its own: fvlm.adamw { lr = ... }, and on the command "
-                                    "line --set stages.*.optimizer.lr=...")
+          .foreign("lr", rate_advice)
+          .foreign("learning_rate", rate_advice)
           .foreign("dataset", "each stage has its own: data = fvlm.mix { \"train.jsonl\" }")
           .foreign("eval_steps", "each stage has its own: evaluation = { every = ..., fvlm.evaluation ... }")
           .foreign("attn_implementation", attention_advice)
