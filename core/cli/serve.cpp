@@ -102,6 +102,7 @@ int serve_model(Arguments arguments) {
   const std::string token = token_of(*parsed), host = parsed->value_or("host", "127.0.0.1");
 
   AnsweringModel model(*parsed, "serve");
+  model.generator.prepare_frames(model.input.media.image_size);
   serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits);
   const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
   const std::string name = parsed->value_or("name", usual_name);

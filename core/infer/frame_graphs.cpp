@@ -23,6 +23,14 @@ at::Tensor FrameGraphs::encode(std::span<const at::Tensor> frames) {
   return tokens.size() == 1 ? tokens[0] : at::concat(tokens);
 }
 
+void FrameGraphs::prepare(int64_t height, int64_t width) {
+  const at::Tensor blank = at::zeros({3, height, width}, at::kFloat);
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) { // the largest first, whose memory the others share
+    const std::vector<at::Tensor> frames(static_cast<size_t>(*size), blank);
+    for (int pass = 0; pass < 2; ++pass) (void)encode_together(frames); // the second is captured
+  }
+}
+
 std::unique_ptr<FrameGraphs::Graph> FrameGraphs::make_graph(int64_t frames, int64_t height, int64_t width) const {
   const model::FrameReader reader = model_.frame_reader(height, width);
   const model::Sample one{at::zeros({1, 3, height, width}), {{{0}, {false}}}};

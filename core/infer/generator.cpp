@@ -7,6 +7,7 @@
 #include "ops/torch_threads.h"
 
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -156,6 +157,12 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
   std::vector<at::Tensor> tokens = visual_by_sample(visual.tokens.data, packed, reader.rows_per_frame);
   tokens.resize(samples.size());
   return tokens;
+}
+
+void Generator::prepare_frames(int64_t image_size) {
+  if (!frame_graphs_ || config().connector->reads_bytes()) return;
+  const c10::InferenceMode without_autograd;
+  frame_graphs_->prepare(image_size, image_size);
 }
 
 void Generator::answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,

@@ -60,6 +60,8 @@ class Generator {
   // `attention`, if not null, receives the attention maps [frames, layers, heads, tokens of a frame], if there are
   // frames.
   std::vector<Prompt> encode_prompts(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
+  // On a GPU, makes everything ready that single frames of so many pixels a side are encoded with.
+  void prepare_frames(int64_t image_size);
   bool is_on_gpu() const { return ops_.options().device.is_cuda(); }
   bool has_attention() const { return model_->connector().has_attention(); }
 

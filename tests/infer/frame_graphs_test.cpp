@@ -43,6 +43,21 @@ TEST(FrameGraphs, VisualTokensAreThoseOfEachFrameAsTheFirstOfAVideo) {
   EXPECT_EQ(device.recorded, 3) << "of 1, 4 and 16 frames, which came again";
 }
 
+TEST(FrameGraphs, NoneIsCapturedForFramesThatWerePreparedFor) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  train::FakeRuntime device;
+  FrameGraphs graphs(tiny.model, *tiny.operations);
+  graphs.prepare(8, 8);
+  const int64_t prepared = device.recorded;
+  EXPECT_EQ(prepared, 6);
+  for (const int64_t count : {1, 3, 8, 11, 30, 64, 70, 2}) {
+    const auto frames = frames_of_seed(count, static_cast<uint64_t>(count));
+    const at::Tensor last = graphs.encode(frames).narrow(0, count - 1, 1);
+    EXPECT_LT((last - first_of_two(tiny, frames.back())).abs().max().item<double>(), 1e-5) << count;
+  }
+  EXPECT_EQ(device.recorded, prepared);
+}
+
 TEST(FrameGraphs, TokensStayWhenOthersAreEncoded) {
   Tiny tiny(tiny_config(), at::kFloat);
   train::FakeRuntime device;
