@@ -21,6 +21,7 @@ class CapturedGraph {
   // Enqueues the graph on the calling thread's current stream.
   virtual void replay() = 0;
   virtual int64_t kernels() const = 0; // number of kernel nodes
+  virtual bool is_dropped() const = 0; // by Runtime::drop_graphs(); it cannot be replayed any more
 };
 
 // A kernel, copy or memset that the device executed. Times are nanoseconds of the profiler's clock.
@@ -53,6 +54,8 @@ class Runtime {
   // Error(device) for what cannot be captured; the device stays usable.
   virtual std::unique_ptr<CapturedGraph> capture(const std::function<void()>& work) = 0;
   virtual bool is_capturing() const = 0;
+  // Frees the memory of all captured graphs, which only they can use. Returns false where there are none.
+  virtual bool drop_graphs() = 0;
 
   // Runs `work`, which enqueues on the side stream: after everything enqueued before, concurrently with what the
   // current stream gets next. The function object, and with it the tensors it captured (of so many bytes), is kept

@@ -13,6 +13,7 @@ GraphCache::GraphCache(std::string name, bool enabled)
     : name_(std::move(name)), runtime_(enabled ? device::runtime() : nullptr) {}
 
 bool GraphCache::run(const std::function<void()>& work) {
+  if (graph_ && graph_->is_dropped()) graph_.reset();
   const bool captures = runtime_ && has_run_ && !graph_;
   const auto begin = std::chrono::steady_clock::now();
   const auto milliseconds = [&begin] {

@@ -39,7 +39,7 @@ struct Heads {
 struct Segments {
   at::Tensor cu_seqlens;        // int32 [segments + 1]
   at::Tensor positions;         // int32 [rows]; undefined without rotary embedding
-  int64_t max_length;           // upper bound of a segment's rows
+  int64_t max_length = 0;       // upper bound of a segment's rows
   bool uniform_lengths = false; // the leading segments have `max_length` rows each and fill the buffer, the
                                 // remaining ones are empty
   at::Tensor ring = {};         // where the ranks of a context have a part of the rows each: see RingBounds

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/chat.h"
+#include "device/runtime.h"
 #include "train/initial_model.h"
 #include "train/memory.h"
 #include "train/schedule.h"
@@ -268,6 +269,12 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
           .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
           .advise("a larger --context-parallel, activation_checkpointing or a smaller packing.tokens need less");
     observe();
+    // What graphs take, a pass of new shapes cannot have, and it may be as much as such a pass takes.
+    if (device::Runtime* const gpu = device::runtime(); gpu && gpu->drop_graphs()) {
+      log_info("{}: memory ran out beside that of captured CUDA graphs, which are captured anew", stage_.name);
+      ran_out_of_memory_ = true;
+      return false;
+    }
     const auto* of_plugin = dynamic_cast<const Error*>(&error);
     const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());
     if (is_least && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it

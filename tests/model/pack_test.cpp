@@ -4,7 +4,9 @@
 #include <ATen/ops/concat.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <gmock/gmock.h>
+#include <new>
 
 using namespace fvlm;
 using namespace fvlm::model;
@@ -117,6 +119,19 @@ TEST(Packing, UniformVideoLengthsHaveAnotherShapeKey) {
   Pack even = packed(4), again = packed(4), other = packed(3);
   EXPECT_EQ(even.shape(), again.shape());
   EXPECT_NE(even.shape(), other.shape());
+}
+
+// Whatever was in the memory before: keys that differ are a captured graph each.
+TEST(Packing, PacksWithoutFramesHaveOneShapeKey) {
+  const auto key_over = [](int filled) {
+    alignas(Pack) std::array<std::byte, sizeof(Pack)> memory;
+    memory.fill(static_cast<std::byte>(filled));
+    Pack* const pack = new (memory.data()) Pack;
+    const auto key = pack->shape();
+    pack->~Pack();
+    return key;
+  };
+  EXPECT_EQ(key_over(0x00), key_over(0xA5));
 }
 
 TEST(Packing, TextsAreUniformOnlyIfEqualAndFilled) {

@@ -34,6 +34,7 @@ class LateRuntime : public device::Runtime {
 
   bool is_capturing() const override { return false; }
   std::unique_ptr<device::CapturedGraph> capture(const std::function<void()>& /*work*/) override { return {}; }
+  bool drop_graphs() override { return false; }
   std::shared_ptr<device::Event> record_event() override { return {}; }
   std::shared_ptr<device::Event> copy_on_prefetch_stream(const device::Event& /*after*/,
                                                          const std::function<void()>& /*copies*/) override {

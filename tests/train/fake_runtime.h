@@ -10,12 +10,18 @@ namespace fvlm::train {
 
 class FakeGraph : public device::CapturedGraph {
  public:
-  explicit FakeGraph(std::function<void()> work) : work_(std::move(work)) {}
-  void replay() override { work_(); }
+  FakeGraph(std::function<void()> work, std::shared_ptr<bool> dropped)
+      : work_(std::move(work)), dropped_(std::move(dropped)) {}
+  void replay() override {
+    if (*dropped_) throw std::logic_error("a graph that was dropped is replayed");
+    work_();
+  }
   int64_t kernels() const override { return 7; }
+  bool is_dropped() const override { return *dropped_; }
 
  private:
   std::function<void()> work_;
+  std::shared_ptr<bool> dropped_;
 };
 
 class FakeEvent : public device::Event {
@@ -45,9 +51,16 @@ class FakeRuntime : public device::Runtime {
   std::unique_ptr<device::CapturedGraph> capture(const std::function<void()>& work) override {
     if (refuses) throw std::runtime_error("something waits for the device");
     ++recorded;
-    return std::make_unique<FakeGraph>(work);
+    if (!dropped_) dropped_ = std::make_shared<bool>(false);
+    return std::make_unique<FakeGraph>(work, dropped_);
   }
   bool is_capturing() const override { return false; }
+  bool drop_graphs() override {
+    if (!dropped_) return false;
+    *std::exchange(dropped_, nullptr) = true;
+    ++drops;
+    return true;
+  }
   void run_on_side_stream(std::function<void()> work, int64_t) override { work(); }
   void join_side_stream() noexcept override {}
   std::shared_ptr<device::Event> record_event() override {
@@ -76,9 +89,12 @@ class FakeRuntime : public device::Runtime {
   }
   uint64_t now() const override { return 0; }
 
-  int recorded = 0, marks = 0, copied = 0;
+  int recorded = 0, marks = 0, copied = 0, drops = 0;
   bool refuses = false;
   std::vector<std::string> log; // of events and copies
+
+ private:
+  std::shared_ptr<bool> dropped_; // whether the graphs that there are were dropped; null: there are none
 };
 
 } // namespace fvlm::train

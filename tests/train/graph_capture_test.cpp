@@ -35,6 +35,19 @@ TEST(GraphCache, RunsThenCapturesThenReplays) {
   EXPECT_EQ(runs, 3) << "each time the work was done once";
 }
 
+TEST(GraphCache, CapturesAnewWhatWasDropped) {
+  FakeRuntime runtime;
+  ops::GraphCache recorder("the test", true);
+  int runs = 0;
+  const auto work = [&runs] { ++runs; };
+  for (int i = 0; i < 3; ++i) recorder.run(work);
+  EXPECT_TRUE(runtime.drop_graphs());
+  EXPECT_FALSE(runtime.drop_graphs()) << "there is none";
+  for (int i = 0; i < 2; ++i) recorder.run(work);
+  EXPECT_EQ(runtime.recorded, 2);
+  EXPECT_EQ(runs, 5);
+}
+
 TEST(GraphCache, RunsEagerlyWithoutADeviceOrByRequest) {
   int runs = 0;
   ops::GraphCache nowhere("the test", true);
@@ -246,6 +259,19 @@ TEST_F(TrainWithGraphs, OutOfMemoryIsReportedAfterThePreviousStep) {
   go("recorded");
   expect_equal_runs("plain", "recorded");
   EXPECT_EQ(metrics(folder("recorded")).back()["step"], 5);
+}
+
+// Memory that was captured is not there for a pass of new shapes.
+TEST_F(TrainWithGraphs, DropsGraphsBeforePacksAreCut) {
+  run_alone("plain", {"log_every=1"});
+  FakeRuntime runtime;
+  Faults faults;
+  faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
+    if (step == 5 && runtime.drops == 0) throw std::bad_alloc();
+  };
+  run_alone("recorded", {"log_every=1"}, faults);
+  EXPECT_EQ(runtime.drops, 1);
+  expect_equal_runs("plain", "recorded");
 }
 
 TEST_F(TrainWithGraphs, ControlSeesAndDoesTheSame) {

@@ -18,6 +18,7 @@
 #include <cuda_runtime_api.h>
 #include <exception>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace fvlm::device {
@@ -43,16 +44,22 @@ int64_t kernels_of(cudaGraph_t graph) {
 
 class CudaGraph : public CapturedGraph {
  public:
-  explicit CudaGraph(int64_t& alive) : alive_(alive) { ++alive_; }
-  ~CudaGraph() override { --alive_; }
+  explicit CudaGraph(std::set<CudaGraph*>& alive) : alive_(alive) { alive_.insert(this); }
+  ~CudaGraph() override { alive_.erase(this); }
   void replay() override { graph.replay(); }
   int64_t kernels() const override { return count; }
+  bool is_dropped() const override { return dropped_; }
+  void drop() {
+    graph.reset();
+    dropped_ = true;
+  }
 
   at::cuda::CUDAGraph graph{true}; // keep_graph: the nodes are counted after capture
   int64_t count = 0;
 
  private:
-  int64_t& alive_;
+  std::set<CudaGraph*>& alive_;
+  bool dropped_ = false;
 };
 
 class CudaEvent : public Event {
@@ -83,7 +90,7 @@ class CudaRuntime : public Runtime {
     synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache(); // during capture it frees nothing
     // LibTorch cannot reuse a pool whose last graph was destroyed, because that frees the pool.
-    if (alive_ == 0) pool_ = at::cuda::graph_pool_handle();
+    if (alive_.empty()) pool_ = at::cuda::graph_pool_handle();
     auto graph = std::make_unique<CudaGraph>(alive_);
     graph->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     capturing_ = true;
@@ -109,6 +116,14 @@ class CudaRuntime : public Runtime {
   }
 
   bool is_capturing() const override { return capturing_; }
+
+  bool drop_graphs() override {
+    if (alive_.empty()) return false;
+    synchronize();
+    for (CudaGraph* graph : std::exchange(alive_, {})) graph->drop();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    return true;
+  }
 
   void run_on_side_stream(std::function<void()> work, int64_t bytes) override {
     wait_for(c10::cuda::getCurrentCUDAStream(), side_stream_);
@@ -212,7 +227,7 @@ class CudaRuntime : public Runtime {
   c10::cuda::CUDAStream stream_, side_stream_, prefetch_stream_, communication_stream_;
   Held recent_, earlier_;
   at::cuda::MempoolId_t pool_{}; // shared by all graphs
-  int64_t alive_ = 0;
+  std::set<CudaGraph*> alive_;
   bool capturing_ = false;
 };
 
