@@ -14,9 +14,7 @@ Operations::SwigluLinears Operations::swiglu_linears(const Tape& tape, const Val
   if (!tape.records(x.requires_grad() || up.weight.requires_grad()) || tape.recomputes_cheap_outputs() ||
       observe_linear_)
     return {};
-  // On a GPU in runs with fp8 alone: whole steps in bf16 have not been measured with it (bench/LOG.md, 2026-11-26).
   const bool on_cpu = real_device(options_.device).is_cpu();
-  if (!on_cpu && !options_.fp8) return {};
   const uint32_t backward = FVLM_WITH_BACKWARD;
   SwigluLinears all{&linear_for(x.data, up, backward, gradient_type(up)),
                     &linear_for(x.data, down, backward, gradient_type(down))};

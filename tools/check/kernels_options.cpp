@@ -88,7 +88,7 @@ Outcome linear_swiglu_gradients(Context& context) {
                               {.rows = 1300, .width = 96, .inner = 200},
                               {.rows = 2600, .width = 200, .inner = 512},
                               {.rows = 1025, .width = 8, .inner = 8},
-                              {.rows = 1100, .width = 208, .inner = 336},
+                              {.rows = 2100, .width = 208, .inner = 336},
                               {.rows = 0}};
   const size_t count = all.size();
   for (size_t i = 0; i < count; ++i) {
