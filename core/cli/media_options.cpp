@@ -50,7 +50,8 @@ Options& with_image_options(Options& options) {
 }
 
 Options& with_media_options(Options& options) {
-  return with_image_options(options).value("frames", "N", "sample at most N frames of a video, evenly; default 64");
+  return with_image_options(options).value(
+      "frames", "N", "sample at most N frames of a video, evenly; default: the training's, else 64");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config,

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -28,7 +29,7 @@ Options serve_options() {
       "127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the\n"
       "requests that have begun.",
       "serve runs/quickstart --port 8000");
-  with_draft_options(with_image_options(with_execution_options(options).positional(
+  with_draft_options(with_media_options(with_execution_options(options).positional(
                          "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
@@ -106,8 +107,12 @@ int serve_model(Arguments arguments) {
   serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits);
   const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
   const std::string name = parsed->value_or("name", usual_name);
-  serve::ApiServer api(service, {name, token, {}, limits.max_tokens, model.generator.has_attention()},
-                       std::move(guard));
+  serve::RequestLimits requests;
+  requests.most_images = std::max(requests.most_images, model.input.media.max_frames);
+  serve::ApiServer api(
+      service,
+      {name, token, requests, limits.max_tokens, model.generator.has_attention(), model.input.media.max_frames},
+      std::move(guard));
   HttpServer server(host, static_cast<uint16_t>(port), http,
                     [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
   stop_at_signals(server);

@@ -198,7 +198,8 @@ nlohmann::json ApiServer::model() const {
            {{"attention", settings_.has_attention},
             {"max_images", settings_.requests.most_images},
             {"max_tokens", settings_.requests.most_tokens},
-            {"usual_tokens", settings_.usual_tokens}}}};
+            {"usual_tokens", settings_.usual_tokens},
+            {"video_frames", settings_.video_frames}}}};
 }
 
 std::string ApiServer::models() const {

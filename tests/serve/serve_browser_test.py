@@ -6,6 +6,8 @@ FVLM_SCREENSHOTS=DIR it also writes pictures of the page."""
 import base64
 import json
 import os
+import shutil
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -16,7 +18,7 @@ if not find_chromium():
     print("Skipped\nthere is no Chromium: ./scripts/setup --oracles\n")
     sys.exit(77)
 
-from against_oracle import folder, tool
+from against_oracle import engine, folder, tool
 from running_server import Server, make_endless, picture
 
 TOKEN = "correct horse"
@@ -173,11 +175,12 @@ class Page(unittest.TestCase):
         expected = self.server.ask({"role": "user", "content": content + [{"type": "text", "text": "And these?"}]}, max_tokens=8)
         self.assertEqual(self.words()[1], expected)
 
-    def test_draws_the_frames_of_a_video(self):
-        self.browser.wait_for("model.id === 'gqa'")
+    def attach_clip(self):
         self.value("""(async () => { // records three colours of half a second each
             const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
             [canvas.width, canvas.height] = [64, 48];
+            pen.fillStyle = "#f00"; // before the recorder may take an empty frame
+            pen.fillRect(0, 0, 64, 48);
             const recorder = new MediaRecorder(canvas.captureStream(20), {mimeType: "video/webm"}), parts = [];
             recorder.ondataavailable = event => parts.push(event.data);
             const stopped = new Promise(resolve => { recorder.onstop = resolve; });
@@ -191,6 +194,10 @@ class Page(unittest.TestCase):
             await stopped;
             await attach([new File(parts, "clip.webm", {type: "video/webm"})]);
         })()""")
+
+    def test_draws_the_frames_of_a_video(self):
+        self.browser.wait_for("model.id === 'gqa'")
+        self.attach_clip()
         self.assertEqual(self.value("[document.getElementById('status').textContent, attached.length >= 2]"), ["", True])
         self.assertEqual(self.value("attached[0].name"), f"clip.webm, frame 1 of {self.value('attached.length')}")
         colours = self.value("""Promise.all(attached.map(async picture => {
@@ -208,6 +215,26 @@ class Page(unittest.TestCase):
         self.answered(1)
         self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 0)
         self.assertEqual(self.value("document.querySelectorAll('.glances li').length"), len(colours))
+
+    def test_takes_as_many_frames_of_a_video_as_the_model_was_trained_with(self):
+        trained = folder / "trained"
+        shutil.copytree(folder / "gqa", trained)
+        recipe = Path(__file__).parents[2] / "recipes" / "quickstart.lua"
+        command = [engine, "plan", recipe, "--json", "--set", "stages.align.data.max_frames=1"]
+        (trained / "plan.json").write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+        (trained / "stage.json").write_text('{"stage": "align"}')
+        with Server("--image-size", 28, model="trained") as server:
+            self.assertEqual(json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]["video_frames"], 1)
+            self.open(server)
+            self.browser.wait_for("document.getElementById('video_frames').placeholder === '1'")
+            self.attach_clip()
+            self.assertEqual(self.value("attached.length"), 1, "longer than a second")
+            self.set("video_frames", 2)
+            self.attach_clip()
+            self.assertEqual(self.value("attached.length"), 3)
+        with Server("--image-size", 28, "--frames", 99, model="trained") as server:
+            limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
+            self.assertEqual((limits["video_frames"], limits["max_images"]), (99, 99))
 
     def test_stops_an_answer_by_escape_and_retries_it(self):
         before = self.server.metrics()["requests_abandoned_total"]

@@ -1,8 +1,8 @@
 const $ = id => document.getElementById(id);
 // The conversation: {role, text, pictures, element}. Texts are only ever inserted as text.
-let turns = [], attached = [], running = null, model = {id: "", fvlm: {}};
+let turns = [], attached = [], running = null, model = {id: "", fvlm: {}}, known = null;
 const numbers = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
-const kept = [...numbers, "system", "frames", "look"];
+const kept = [...numbers, "system", "video_frames", "look"];
 
 function element(kind, className, text) {
   const made = document.createElement(kind);
@@ -117,13 +117,14 @@ function showAttached() {
 }
 
 async function attach(files) {
+  await known;
   for (const file of files) {
     const used = turns.reduce((sum, turn) => sum + (turn.pictures?.length ?? 0), attached.length);
     const left = (model.fvlm.max_images ?? 64) - used;
     if (left < 1) return say("This conversation has as many pictures as the server takes.");
     say(`Reading ${file.name} …`);
     try {
-      attached.push(...await picturesOf(file, Math.min(left, Number($("frames").value) || 16)));
+      attached.push(...await picturesOf(file, Math.min(left, Number($("video_frames").value) || (model.fvlm.video_frames ?? left))));
       say("");
     } catch (error) {
       say(`${file.name}: ${error.message}`);
@@ -315,13 +316,15 @@ async function findModel() {
   $("look-label").hidden = !model.fvlm.attention;
   $("max_tokens").placeholder = model.fvlm.usual_tokens;
   $("max_tokens").max = model.fvlm.max_tokens;
+  $("video_frames").placeholder = model.fvlm.video_frames;
+  $("video_frames").max = model.fvlm.max_images;
 }
 
 function listen() {
   $("composer").addEventListener("submit", event => { event.preventDefault(); send(); });
   $("settings").addEventListener("submit", event => event.preventDefault());
   $("settings").addEventListener("change", keepSettings);
-  $("token").addEventListener("change", () => findModel().then(() => say(""), error => say(error.message)));
+  $("token").addEventListener("change", () => { known = findModel().then(() => say(""), error => say(error.message)); });
   $("settings-button").addEventListener("click", () => showSettings($("settings").hidden));
   $("new").addEventListener("click", restart);
   $("stop").addEventListener("click", () => running?.abort());
@@ -358,4 +361,4 @@ function listen() {
 
 restoreSettings();
 listen();
-findModel().catch(error => say(error.message));
+known = findModel().catch(error => say(error.message));
