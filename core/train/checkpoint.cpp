@@ -175,15 +175,19 @@ void load_slice(const std::vector<Safetensors>& files, const std::string& name, 
 } // namespace
 
 Snapshot snapshot(const ModelDescription& description, const model::Model& model, const Optimization& optimization,
-                  const RunState& state, bool is_first) {
+                  const RunState& state, bool is_first, const UntrainedWeights& untrained) {
   Snapshot shot{description, {}, {}, state};
   shot.description.stage = state.stage;
   shot.description.step = state.step;
   shot.description.plan_hash = state.plan_hash;
   for (const auto& [name, share] : optimization.share_of_state()) shot.optimizer[name] = copied(share);
   if (!is_first) return shot;
-  for (const ops::Parameter& parameter : model.parameters().all())
-    if (!parameter.in_base) shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
+  for (const ops::Parameter& parameter : model.parameters().all()) {
+    if (parameter.in_base) continue;
+    const std::string name = directory_name(parameter.name);
+    const auto kept = untrained.find(name);
+    shot.parameters[name] = kept == untrained.end() ? copied(parameter.value) : kept->second;
+  }
   return shot;
 }
 

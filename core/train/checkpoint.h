@@ -7,6 +7,7 @@
 #include "train/checkpoint_exchange.h"
 #include "train/optimization.h"
 #include "train/state.h"
+#include "train/weight_sources.h"
 
 #include <filesystem>
 #include <map>
@@ -23,8 +24,9 @@ struct Snapshot {
   std::map<std::string, at::Tensor> optimizer;  // Optimization::share_of_state()
   RunState state;
 };
+// `untrained`: weights that are stored as they are there.
 Snapshot snapshot(const ModelDescription& description, const model::Model& model, const Optimization& optimization,
-                  const RunState& state, bool is_first = true);
+                  const RunState& state, bool is_first = true, const UntrainedWeights& untrained = {});
 
 // Throws Error(output) when the disk does not take it; nothing is left behind then.
 void write_checkpoint(const std::filesystem::path& folder, const Snapshot& snapshot);

@@ -16,9 +16,13 @@ namespace fvlm::train {
 
 namespace fs = std::filesystem;
 
-uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization) {
+uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization,
+                          const UntrainedWeights& untrained) {
   size_t bytes = 0;
-  for (const ops::Parameter& parameter : model.parameters().all()) bytes += parameter.value.nbytes();
+  for (const ops::Parameter& parameter : model.parameters().all()) {
+    const auto kept = untrained.find(directory_name(parameter.name));
+    bytes += (kept == untrained.end() ? parameter.value : kept->second).nbytes();
+  }
   for (const auto& [name, tensor] : optimization.state())
     bytes += tensor.element_size() * static_cast<size_t>(optimization.elements());
   return bytes;

@@ -3,6 +3,7 @@
 #include "model/model.h"
 #include "recipe/plan.h"
 #include "train/optimization.h"
+#include "train/weight_sources.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -10,7 +11,8 @@
 namespace fvlm::train {
 
 // Bytes of tensors in a checkpoint of the stage.
-uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization);
+uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization,
+                          const UntrainedWeights& untrained);
 
 // How many checkpoints of the stage the plan keeps at most, the one that is being written not counted.
 int64_t kept_checkpoints(const plan::Checkpoint& plan, const plan::Stage& stage);

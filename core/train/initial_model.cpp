@@ -56,6 +56,12 @@ class FolderWeights {
     return found == given_.end() ? nullptr : found->second.scheme;
   }
   bool is_fresh(const std::string& name) const { return fresh_.contains(name); }
+  std::map<std::string, const TensorView*> plain() const {
+    std::map<std::string, const TensorView*> views;
+    for (const auto& [name, given] : given_)
+      if (!given.scheme) views[name] = given.view;
+    return views;
+  }
 
   void load(ops::Parameter& parameter, uint64_t seed) const {
     const std::string name = directory_name(parameter.name);
@@ -152,6 +158,10 @@ SchemeOf schemes_of(const ModelDescription& description) {
   if (!description.has_adapters()) return {};
   const auto weights = std::make_shared<const FolderWeights>(description);
   return [weights](const model::ParameterSpec& spec) { return weights->scheme_of(directory_name(spec.name)); };
+}
+
+std::map<std::string, const TensorView*> folder_views(const ModelDescription& description) {
+  return FolderWeights(description).plain();
 }
 
 void require_same_base(const ModelDirectory& directory, const ModelDescription& description) {

@@ -4,7 +4,9 @@
 #include "budget/described_model.h"
 #include "model/model.h"
 
+#include <map>
 #include <memory>
+#include <string>
 
 namespace fvlm::train {
 
@@ -20,6 +22,10 @@ std::unique_ptr<model::Model> make_bare(const ModelDescription& description, con
 // How a parameter of the description's model is quantized in its folder, or null: for ArenaOptions.
 using SchemeOf = std::function<const PackedScheme*(const model::ParameterSpec&)>;
 SchemeOf schemes_of(const ModelDescription& description);
+
+// Where the description's folders have their plain weights, by name in the model directory: views that are good as long
+// as the folders are.
+std::map<std::string, const TensorView*> folder_views(const ModelDescription& description);
 
 // The weights of a checkpoint or a model directory. Those below adapters come from the description, whose checksums are
 // known, and have to be the directory's too; adapters that it does not have are fresh.

@@ -56,8 +56,8 @@ class Run {
                       request_.folder, report::Position{place.state.metrics_bytes, place.state.events_bytes})
                 : std::make_unique<report::MetricsLog>();
     report::ProgressLine line(leads() ? STDERR_FILENO : -1);
-    CheckpointWriter writer(plan_.checkpoint, &ranks_, request_.faults.before_part);
     const auto description = described(place);
+    CheckpointWriter writer(plan_.checkpoint, &ranks_, request_.faults.before_part);
     ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
     replicas.parts = std::stoll(ranks_.from_first(std::to_string(replicas.parts)));
     if (ranks_.context_count() > 1) replicas = {}; // as replicas would call the ring in any order
@@ -73,6 +73,7 @@ class Run {
                        *metrics,
                        line,
                        writer,
+                       *sources_,
                        replicas.threads,
                        request_.max_steps,
                        request_.write_patience,
@@ -195,12 +196,17 @@ class Run {
     return to_train;
   }
 
-  // The model of the plan, whose base, if it has one, has to be that of the checkpoint.
-  ModelDescription described(const Place& place) const {
+  // The model of the plan, whose base, if it has one, has to be that of the checkpoint. Both are sources of weights.
+  ModelDescription described(const Place& place) {
     ModelDescription description = describe(plan_);
     description.seal_bases();
     require_positions(resolved_, description);
-    if (!place.checkpoint.empty()) require_same_base(ModelDirectory::open(place.checkpoint), description);
+    sources_.emplace(description);
+    if (!place.checkpoint.empty()) {
+      const auto directory = ModelDirectory::open(place.checkpoint);
+      require_same_base(directory, description);
+      sources_->add(directory);
+    }
     return description;
   }
 
@@ -309,11 +315,13 @@ class Run {
   }
 
   std::unique_ptr<model::Model> make(const ModelDescription& description, const std::string& from,
-                                     const model::ArenaOptions& options) const {
+                                     const model::ArenaOptions& options) {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
-    if (from != previous_)
-      return make_from(ModelDirectory::open(resolve_model(folder_of(from))), description,
-                       static_cast<uint64_t>(plan_.seed), options);
+    if (from != previous_) {
+      const auto directory = ModelDirectory::open(resolve_model(folder_of(from)));
+      sources_->add(directory);
+      return make_from(directory, description, static_cast<uint64_t>(plan_.seed), options);
+    }
     auto model = make_bare(description, options);
     for (ops::Parameter& parameter : model->parameters().all())
       if (!parameter.in_base) parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
@@ -338,6 +346,7 @@ class Run {
   Registry& registry_;
   const dist::Ranks& ranks_;
   OpenedRun opened_;
+  std::optional<WeightSources> sources_;
   // Whether a checkpoint is of one of the run's plans the first rank has found out for all.
   RunCheckpoints checkpoints_{plan_, request_.folder, opened_.record, request_.allow_plan_change || !leads()};
   std::string previous_;

@@ -12,6 +12,7 @@
 #include "report/progress_line.h"
 #include "train/checkpoint_writer.h"
 #include "train/step_trace.h"
+#include "train/weight_sources.h"
 
 #include <c10/core/Device.h>
 
@@ -36,6 +37,7 @@ struct RunContext {
   report::MetricsLog& metrics;
   report::ProgressLine& line;
   CheckpointWriter& writer;
+  const WeightSources& sources;
   int64_t threads = 1;    // that replicas may use
   int64_t steps_left = 0; // that this process may take; negative: any number
   std::chrono::milliseconds write_patience = std::chrono::minutes(10); // of the last checkpoint of a stage

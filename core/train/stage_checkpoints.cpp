@@ -20,9 +20,14 @@ void StageCheckpoints::load(const std::filesystem::path& checkpoint) {
   saved_at_ = state_.step;
 }
 
-void StageCheckpoints::check_room() const {
+const UntrainedWeights& StageCheckpoints::untrained() {
+  if (!untrained_) untrained_ = context_.sources.untrained(model_.model->parameters());
+  return *untrained_;
+}
+
+void StageCheckpoints::check_room() {
   if (!context_.ranks.is_first()) return;
-  train::check_room(folder_.path(), checkpoint_bytes(*model_.model, *model_.optimization),
+  train::check_room(folder_.path(), checkpoint_bytes(*model_.model, *model_.optimization, untrained()),
                     kept_checkpoints(context_.plan.checkpoint, stage_), std::ssize(folder_.steps()));
 }
 
@@ -40,7 +45,8 @@ void StageCheckpoints::write() {
     state_.events_bytes = position.events;
   }
   model_.with_original_weights(QuantizedWeights::Which::all, [&] {
-    context_.writer.write(folder_, snapshot(context_.description, *model_.model, *model_.optimization, state_, leads));
+    context_.writer.write(folder_, snapshot(context_.description, *model_.model, *model_.optimization, state_, leads,
+                                            leads ? untrained() : UntrainedWeights()));
   });
 }
 

@@ -5,6 +5,7 @@
 #include "train/state.h"
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace fvlm::train {
@@ -17,7 +18,7 @@ class StageCheckpoints {
   // Fills the model and its optimizer.
   void load(const std::filesystem::path& checkpoint);
   // Throws Error where the stage's folder cannot be written or its disk does not hold a checkpoint.
-  void check_room() const;
+  void check_room();
 
   bool is_saved() const { return saved_at_ == state_.step; }
   // Writes the state as it is, beside the training, with the metrics that are on disk by then.
@@ -34,6 +35,7 @@ class StageCheckpoints {
 
  private:
   void write();
+  const UntrainedWeights& untrained();
   void pause_before_writing(std::chrono::steady_clock::time_point until, std::chrono::milliseconds pause) const;
   std::string resumed_from() const;
 
@@ -43,6 +45,7 @@ class StageCheckpoints {
   StageModel& model_;
   StageFolder folder_;
   int64_t saved_at_ = -1;
+  std::optional<UntrainedWeights> untrained_; // of the whole stage; of the first rank
 };
 
 } // namespace fvlm::train

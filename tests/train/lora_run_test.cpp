@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "model/adapter.h"
 #include "model/loading.h"
+#include "model/merge.h"
 #include "model/weights/adapter_transfer.h"
 #include "quantize/quantize_model.h"
 #include "small_run.h"
@@ -11,6 +12,7 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <csignal>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -126,6 +128,48 @@ TEST_F(LoraRun, AfterKillsIsBitExact) {
   for (const char* name :
        {"decoder/adapter_model.safetensors", "connector.safetensors", "training_state/optimizer.safetensors"})
     EXPECT_TRUE(read_file(last("whole", "align") / name) == read_file(last("killed", "align") / name)) << name;
+}
+
+TEST_F(LoraRun, UntrainedWeightsKeepTheirBytes) {
+  const std::vector<std::string> sets{"precision=bf16", "stages.align.freeze=vision,connector",
+                                      "stages.instruct.freeze=vision,connector", "stages.prefer.freeze=connector"};
+  for (const int64_t steps : {4, 8}) run("lora", sets, {.max_steps = steps}); // resumed within the first two stages
+  run("lora", sets);
+  model::merge_adapters(last("lora", "instruct"), folder("merged"), {}, [](uint64_t, uint64_t) {});
+  const auto base = ModelDirectory::open(base_), merged = ModelDirectory::open(folder("merged"));
+  int kept = 0;
+  for (const fvlm::Parameter& before : base.parameters()) {
+    const TensorView& after = *merged.at(before.name).view;
+    const bool is_adapted = before.name.find("q_proj") != std::string::npos ||
+                            before.name.find("v_proj") != std::string::npos ||
+                            before.name.find("down_proj") != std::string::npos;
+    EXPECT_EQ(after.dtype, DType::f32) << before.name;
+    EXPECT_EQ(std::ranges::equal(after.data, before.view->data), !is_adapted) << before.name;
+    kept += is_adapted ? 0 : 1;
+  }
+  EXPECT_GT(kept, 40);
+  // The last stage trains the encoder, and not the connector.
+  const auto end = ModelDirectory::open(last("lora", "prefer"));
+  for (const fvlm::Parameter& parameter : end.parameters()) {
+    const bool is_trained = parameter.name.starts_with("vision.");
+    if (is_trained == parameter.name.starts_with("connector.")) continue;
+    EXPECT_EQ(parameter.view->dtype, is_trained ? DType::bf16 : DType::f32) << parameter.name;
+    EXPECT_EQ(std::ranges::equal(parameter.view->data, base.at(parameter.name).view->data), !is_trained)
+        << parameter.name;
+  }
+}
+
+// A later run that freezes what an earlier one has trained.
+TEST_F(LoraRun, WeightsOfTheDirectoryThatARunStartsFromKeepTheirBytes) {
+  write_file_atomic(recipe(), small_recipe());
+  run("frozen", {"precision=bf16", "stages.instruct.freeze=vision"}, {.stage = "instruct", .from = base_});
+  const auto base = ModelDirectory::open(base_), end = ModelDirectory::open(last("frozen", "instruct"));
+  for (const fvlm::Parameter& parameter : end.parameters()) {
+    const bool is_frozen = parameter.name.starts_with("vision.");
+    EXPECT_EQ(parameter.view->dtype, is_frozen ? DType::f32 : DType::bf16) << parameter.name;
+    EXPECT_EQ(std::ranges::equal(parameter.view->data, base.at(parameter.name).view->data), is_frozen)
+        << parameter.name;
+  }
 }
 
 TEST_F(LoraRun, DropoutChangesTheRun) {
