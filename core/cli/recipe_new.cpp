@@ -146,6 +146,7 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
   }
   draft.directory = resolve_model(*named).string();
   ModelDirectory::open(draft.directory);
+  require_lasting(draft.directory);
 }
 
 std::vector<RecipeDraft::Source> sources_of(const ParsedOptions& parsed, const char* option, const char* text_option) {
@@ -206,7 +207,8 @@ Options options_of_recipe_new() {
       "recipe new mine.lua --model models/smolvlm --data train.jsonl --held-out test.jsonl --lora 16");
   with_plugin_options(options)
       .positional("FILE", "the recipe to write, NAME.lua; its run will be runs/NAME")
-      .value("model", "DIR", "a model directory, a checkpoint or a run folder (its newest checkpoint)")
+      .value("model", "DIR",
+             "a model directory, a checkpoint or a run folder (its newest checkpoint), of a stage that is done")
       .value("vision", "DIR",
              "in place of --model, with --decoder: a Hugging Face folder of an encoder; the connector between them is "
              "new: foveated for DINOv2, else an MLP")

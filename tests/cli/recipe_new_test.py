@@ -32,8 +32,8 @@ def plan(name):
 
 def setUpModule():
     run(make_shapes, "--out", "shapes", "--samples", "captions=64,text=16,questions=96,pairs=64,heldout/questions=32,heldout/pairs=32")
-    run(engine, "train", recipes / "quickstart.lua", "--arg", "data=shapes", "--stage", "align", "--max-steps", "1", "--run-dir", "model",
-        "--set", "stages.align.evaluation.sets=[]")
+    run(engine, "train", recipes / "quickstart.lua", "--arg", "data=shapes", "--stage", "align", "--run-dir", "model",
+        "--set", "stages.align.samples=32")
     run(engine, "export", "model", "--dtype", "fp32", "--out", "exported")
 
 
@@ -75,6 +75,21 @@ class RecipeNew(unittest.TestCase):
             self.assertEqual(prompt_tokens(model), of_run, model)
         # So is what is trained from it.
         self.assertIn('system = ""', new("further", "--model", "merged", "--data", "shapes/questions/*.tar"))
+
+    def test_a_checkpoint_that_its_run_will_remove_is_not_named(self):
+        train = [engine, "train", recipes / "quickstart.lua", "--arg", "data=shapes", "--stage", "align", "--run-dir", "going",
+                 "--set", "stages.align.samples=192", "--set", "checkpoint.every=1", "--set", "checkpoint.keep_last=2"]
+        data = ["--data", "shapes/questions/*.tar"]
+        run(*train, "--max-steps", 2)
+        for model in ("going", "going/align/step-000001"):
+            said = new("fleeting", "--model", model, *data, code=4)
+            self.assertIn("the run has not finished this checkpoint's stage, and will remove it for newer ones", said)
+        run(engine, *re.search(r"fvlm-engine (export .*) models/NAME", said)[1].split(), "copy")
+        self.assertIn('directory = "copy"', new("lasting", "--model", "copy", *data, "--lora", 4))
+        run(*train)
+        self.assertFalse((folder / "going/align/step-000002").exists())
+        for model in ("going", "going/align/step-000005"):
+            self.assertIn("going/align/step-", new("done-" + model[-1], "--model", model, *data))
 
     def test_names_of_files_stay_names(self):
         hostile = "new\nreturn 1 --\x1b\u009b\u202e\"]]"

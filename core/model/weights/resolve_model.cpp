@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t largest_plan = 64 << 20, largest_encoder_config = 16 << 20;
+constexpr uint64_t largest_plan = 64 << 20, largest_state = 64 << 20, largest_encoder_config = 16 << 20;
 
 // The newest checkpoint in a stage's folder. Unfinished and damaged ones are not called step-NUMBER.
 std::optional<fs::path> newest_checkpoint(const fs::path& stage) {
@@ -72,6 +72,19 @@ fs::path resolve_model(const fs::path& named) {
         .at(named.string())
         .advise("`fvlm-engine train` writes them as the recipe's `checkpoint` says, and at the end of each stage");
   return named; // opening it reports what is wrong
+}
+
+void require_lasting(const fs::path& model) {
+  const fs::path own = fs::weakly_canonical(model);
+  const fs::path state = newest_checkpoint(own.parent_path()).value_or(own) / "training_state" / "state.json";
+  std::error_code ignored;
+  if (!fs::exists(own / "training_state", ignored) || !fs::exists(state, ignored)) return;
+  if (read_json_object(state, largest_state).value("stage_done", nlohmann::json()) == true) return;
+  throw Error(ErrorKind::data, "the run has not finished this checkpoint's stage, and will remove it for newer ones")
+      .at(model.string())
+      .advise(fmt::format("name it when the stage is done, or a copy of now: fvlm-engine export {} --dtype fp32 --out "
+                          "models/NAME",
+                          model.string()));
 }
 
 void read_model_directory(plan::Model& model) {

@@ -11,6 +11,10 @@ namespace fvlm {
 // other path is returned as it is: opening it reports what is wrong.
 std::filesystem::path resolve_model(const std::filesystem::path& named);
 
+// Throws Error(data) for a checkpoint of a stage that is not done: its run removes it when newer ones are there. For
+// those who write its name down.
+void require_lasting(const std::filesystem::path& model);
+
 // Fills in the vision tower, the decoder and the connector of the model directory that a recipe names, and the size of
 // the encoder's images where the decoder rows of a frame depend on it. Throws Error(data).
 void read_model_directory(plan::Model& model);
