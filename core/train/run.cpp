@@ -142,11 +142,12 @@ class Run {
                        stages[place.stage]->name, request_.folder.string());
   }
 
-  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened. And to the
-  // other ranks, which cannot go on without this one.
+  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened, and nothing
+  // stays of a run that has not started. And to the other ranks, which cannot go on without this one.
   void log_failure(const std::string& text) {
     if (log_) log_->write(LogLevel::error, text);
     ranks_.report_failure(text);
+    if (folder_) folder_->remove_unstarted(plan_);
   }
 
  private:
@@ -173,6 +174,8 @@ class Run {
       opened_.record.id = place.state.run_id.empty() ? RunRecord::new_id() : place.state.run_id;
     check_change(place, stages);
     announce(place, *stages[place.stage], is_known);
+    const bool is_last = place.stage + 1 == stages.size();
+    if (request_.from && !place.checkpoint.empty()) announce_unused(*request_.from, place.state.stage_done && is_last);
     if (request_.resume) checkpoints_.set_aside_behind(place.state);
     checkpoints_.link();
     ranks_.from_first(opened_.record.id);
@@ -275,6 +278,17 @@ class Run {
     else if (is_known && place.state.stage.empty())
       log_warning("{}: the run has no checkpoint to resume from; stage {} starts from its first step",
                   request_.folder.string(), stage.name);
+  }
+
+  // `is_complete`: the run has nothing to train, unless its last stage is extended.
+  void announce_unused(const fs::path& from, bool is_complete) const {
+    if (is_complete && opened_.differences.empty())
+      log_warning(
+          "{}: every stage is already complete, so that nothing starts from {} (--from)\n  --run-dir trains into "
+          "another folder",
+          request_.folder.string(), from.string());
+    else
+      log_info("the run has begun already, so that nothing starts from {} (--from)", from.string());
   }
 
   void refuse_other_samples(const plan::Stage& trained) const {

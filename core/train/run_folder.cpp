@@ -156,6 +156,19 @@ void RunFolder::write(const OpenedRun& opened, const recipe::Resolved& resolved)
   write_recipe(path_ / "recipe", resolved.files);
 }
 
+void RunFolder::remove_unstarted(const plan::Plan& plan) const {
+  std::error_code ignored;
+  for (const char* file : {"plan.json", "run.json"})
+    if (fs::exists(path_ / file, ignored)) return;
+  std::vector<fs::path> left = {path_ / "metrics.jsonl", path_ / "log.txt", path_ / "quarantine.log"};
+  if (fs::file_size(left[0], ignored) > 0) return;
+  for (const auto& entry : fs::directory_iterator(path_, ignored))
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) left.push_back(entry.path());
+  for (const plan::Stage& stage : plan.stages) left.push_back(path_ / stage.name); // where it is empty
+  left.push_back(path_);
+  for (const fs::path& each : left) fs::remove(each, ignored);
+}
+
 void RunFolder::write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const {
   const fs::path file = path_ / "parameters.json";
   OrderedJson document = OrderedJson::array();

@@ -37,6 +37,10 @@ class RunFolder {
   // Writes run.json, and where the plan is new plan.json and recipe/, once its first stage can begin or resume.
   void write(const OpenedRun& opened, const recipe::Resolved& resolved) const;
 
+  // Where write() was never called: removes what an attempt to start has left, so that nobody takes it for a run, and
+  // the folder if it then is empty. Throws nothing.
+  void remove_unstarted(const plan::Plan& plan) const;
+
   // Adds the stage to parameters.json: its groups, how large they are, and how they are trained.
   void write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const;
 

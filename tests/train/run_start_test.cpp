@@ -46,6 +46,18 @@ TEST_F(RunStart, FromTakesTheFolderOfARunOrOfAStage) {
   EXPECT_EQ(run("taught", {taught}, {.stage = "instruct", .from = folder("start"), .max_steps = 1}).steps, 1);
 }
 
+TEST_F(RunStart, AModelToStartFromIsNotDroppedSilently) {
+  run("model", {}, {.stage = "align"});
+  const fs::path model = folder("model");
+  const auto said = [&](int64_t steps) {
+    return stderr_of([&] { run("a", {}, {.stage = "align", .from = model, .max_steps = steps}); });
+  };
+  const std::string unused = "nothing starts from " + model.string() + " (--from)";
+  EXPECT_FALSE(has(said(4), unused));
+  EXPECT_TRUE(has(said(-1), "the run has begun already, so that " + unused));
+  EXPECT_TRUE(has(said(-1), "every stage is already complete, so that " + unused));
+}
+
 TEST_F(RunStart, AChangeThatCannotBeResumedIsNotAdvisedToBeAllowed) {
   run("a", {}, {.max_steps = 5});
   for (const bool allowed : {false, true}) {
@@ -92,6 +104,20 @@ TEST_F(RunStart, AFolderWithOtherFilesBecomesNoRun) {
   fs::create_directories(folder("empty"));
   write_file_atomic(folder("empty") / "train.log", "the shell's");
   EXPECT_EQ(run("empty", {}, {.max_steps = 1}).steps, 1);
+}
+
+TEST_F(RunStart, AnAttemptThatFailsLeavesNothing) {
+  const std::vector<std::string> mistaken{"stages.align.data.sources.1.shards=nowhere/*.tar"};
+  fs::create_directories(folder("empty"));
+  write_file_atomic(folder("empty") / "train.log", "the shell's");
+  for (const char* name : {"a", "empty"})
+    EXPECT_TRUE(has(refusal_of([&] { run(name, mistaken); }).first, "no file matches"));
+  EXPECT_FALSE(fs::exists(folder("a")));
+  EXPECT_EQ(content(folder("empty")), (std::map<std::string, std::string>{{"train.log", "the shell's"}}));
+  EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1);
+  const auto trained = content(folder("a"));
+  refusal_of([&] { run("a", mistaken, {.allow_plan_change = true}); });
+  for (const auto& [file, text] : trained) EXPECT_TRUE(fs::exists(folder("a") / file)) << file;
 }
 
 TEST_F(RunStart, ARunWithoutACheckpointSaysThatItStartsAnew) {
