@@ -48,30 +48,39 @@ std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::Conne
   return modes;
 }
 
+[[noreturn]] void refuse_no_set(const plan::Plan& plan, const ParsedOptions& parsed) {
+  const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
+  std::vector<std::string> sets, stages;
+  for (const plan::Stage& stage : plan.stages) {
+    for (const auto& set : stage.evaluation.sets)
+      if (!stage_name || stage.name == *stage_name) sets.push_back(set.name);
+    if (!stage.evaluation.sets.empty()) stages.push_back(stage.name);
+  }
+  const std::string whose = stage_name ? fmt::format("the stage '{}'", *stage_name) : "the recipe";
+  if (set_name && !sets.empty())
+    throw Error(ErrorKind::usage, fmt::format("{} has no evaluation set '{}'", whose, *set_name))
+        .advise("it has " + join_or(sets));
+  throw Error(ErrorKind::usage, fmt::format("nothing to evaluate: {} has no evaluation set", whose))
+      .advise(stages.empty()
+                  ? "add evaluation = { fvlm.evaluation \"name\" { data = ..., measure = \"choice\" } } to a stage"
+                  : "name a stage that has one, or leave out --stage: " + join_or(stages));
+}
+
 // The stages of the recipe, each with only those evaluation sets that --stage and --set-name select.
 std::vector<plan::Stage> selected_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
   const int64_t samples = samples_of(parsed);
-  const auto modes = modes_of(parsed, *plan.model.connector);
   if (stage_name) stage_named(plan, *stage_name); // throws where it does not exist
   std::vector<plan::Stage> selected;
-  std::vector<std::string> sets;
   for (plan::Stage stage : plan.stages) {
     if (stage_name && stage.name != *stage_name) continue;
-    for (const auto& set : stage.evaluation.sets) sets.push_back(set.name);
     std::erase_if(stage.evaluation.sets, [&](const auto& set) { return set_name && set.name != *set_name; });
-    for (auto& set : stage.evaluation.sets) {
+    for (auto& set : stage.evaluation.sets)
       if (samples > 0) set.samples = samples;
-      if (!modes.empty()) set.modes = modes;
-    }
     if (!stage.evaluation.sets.empty()) selected.push_back(std::move(stage));
   }
-  if (!selected.empty()) return selected;
-  if (set_name)
-    throw Error(ErrorKind::usage, fmt::format("there is no evaluation set '{}'", *set_name))
-        .advise(sets.empty() ? "the recipe has none" : "the recipe has " + join_or(sets));
-  throw Error(ErrorKind::usage, "nothing to evaluate: the recipe has no evaluation set")
-      .advise("add evaluation = { fvlm.evaluation \"name\" { data = ..., measure = \"choice\" } } to a stage");
+  if (selected.empty()) refuse_no_set(plan, parsed);
+  return selected;
 }
 
 // --scores: one line of JSON per sample.
@@ -234,9 +243,12 @@ int evaluate_recipe(const ParsedOptions& parsed) {
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
         .advise("or give --questions FILE, with the model in place of the recipe");
   const auto resolved = recipe::resolve(recipe_request(parsed));
-  const auto stages = selected_stages(resolved.plan, parsed);
+  auto stages = selected_stages(resolved.plan, parsed);
   EvaluationRun run(parsed, resolve_model(*parsed.value("model")).string());
-  for (const plan::Stage& stage : stages) {
+  const auto modes = modes_of(parsed, *run.config().connector);
+  for (plan::Stage& stage : stages) {
+    for (auto& set : stage.evaluation.sets)
+      if (!modes.empty()) set.modes = modes;
     evaluation::Evaluator evaluator(resolved.plan, stage, run.registry(), run.data_options());
     run.add(stage.name, evaluator);
   }

@@ -85,6 +85,22 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
 Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta, const dist::Ranks* ranks)
     : sets_(std::move(sets)), beta_(beta), ranks_(ranks) {}
 
+// Other connectors would encode in the only way they know, whatever it is called.
+void Evaluator::require_modes(const model::Model& model) const {
+  const plan::ConnectorSettings& connector = *model.config().connector;
+  const auto known = connector.mode_names();
+  for (const auto& set : sets_)
+    for (const std::string& mode : set->settings().modes)
+      if (std::find(known.begin(), known.end(), mode) == known.end())
+        throw Error(ErrorKind::data,
+                    fmt::format("frames are to be encoded in the mode {}, which the model's connector, "
+                                "{}, does not have",
+                                mode, connector.name()))
+            .at("evaluation set " + set->settings().name)
+            .advise(fmt::format("evaluate with the recipe that the model was trained by, or in another mode: {}",
+                                join_or(known)));
+}
+
 Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
                         const EvaluationProgress& progress, size_t decoder) const {
   const auto& [set, mode] = key;
@@ -110,6 +126,7 @@ Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::O
 
 std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operations& ops,
                                         const EvaluationProgress& progress, const ScoreSink& take) const {
+  require_modes(model);
   std::vector<Result> results;
   for (const auto& set : sets_)
     for (const std::string& mode : set->settings().modes) {
@@ -144,6 +161,7 @@ bool Evaluator::has_preferences() const {
 }
 
 void Evaluator::cache_reference(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress) {
+  require_modes(model);
   for (const auto& set : sets_) {
     if (set->settings().measure != plan::Measure::preference) continue;
     for (const std::string& mode : set->settings().modes) {

@@ -49,6 +49,7 @@ class Evaluator {
   void cache_reference(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress = {});
 
  private:
+  void require_modes(const model::Model& model) const;
   using SetAndMode = std::pair<const SampleSet*, std::string>;
   Scores score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
                const EvaluationProgress& progress, size_t decoder = 0) const;

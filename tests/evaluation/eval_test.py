@@ -220,9 +220,25 @@ class Eval(unittest.TestCase):
         found = results("--set-name", "questions", "--mode", "coarse_only")
         self.assertEqual(set(found), {("questions", "coarse_only")})
 
+    def test_a_model_is_not_evaluated_in_modes_that_it_does_not_have(self):
+        (folder / "mlp.lua").write_text("""local fvlm = require "fvlm"
+return fvlm.recipe { name = "mlp", precision = "fp32",
+  model = fvlm.model { vision = "gqa/vision", decoder = "gqa/decoder", image_size = 28, connector = fvlm.mlp {} },
+  fvlm.stage "learn" { data = fvlm.mix { { "pairs.tar", fields = { assistant = "chosen_assistant" } }, max_frames = 4, max_text_tokens = 64 },
+                       objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-3 }, samples = 3, batch = 3 } }
+""")
+        subprocess.run([engine, "train", "mlp.lua", "--run-dir", "mlp", "--device", "cpu"], cwd=folder, check=True, capture_output=True)
+        done = run("--stage", "instruct", model="mlp")
+        self.assertEqual(done.returncode, 4, done.stdout)
+        self.assertIn("the mode coarse_fine, which the model's connector, mlp, does not have", done.stderr)
+        self.assertIn("in another mode: patches", done.stderr)
+        done = run("--mode", "coarse_only", model="mlp")
+        self.assertEqual((done.returncode, "use patches" in done.stderr), (2, True), done.stderr)
+
     def test_bad_input_is_refused_with_its_reason(self):
         for code, words, options in (
                 (2, ["no stage 'later'", "instruct or prefer"], ["--stage", "later"]),
+                (2, ["the stage 'prefer' has no evaluation set 'losses'", "it has pairs"], ["--stage", "prefer", "--set-name", "losses"]),
                 (2, ["no evaluation set 'quiz'", "questions"], ["--set-name", "quiz"]),
                 (2, ["--samples"], ["--samples", "-1"]),
                 (4, ["there is no such folder", "name a model directory"], ["--reference", folder / "nothing"])):
@@ -237,6 +253,9 @@ class Eval(unittest.TestCase):
             self.assertIn(word, done.stderr)
         done = run(model="nothing")
         self.assertEqual(done.returncode, 4, done.stderr)
+        done = run("--set", "stages.instruct.evaluation.sets=[]", "--stage", "instruct")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("the stage 'instruct' has no evaluation set\n  name a stage that has one, or leave out --stage: prefer", done.stderr)
 
 
 class Benchmarks(unittest.TestCase):
