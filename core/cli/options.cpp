@@ -105,6 +105,11 @@ Options& Options::positional(std::string name, std::string help, bool required) 
   return *this;
 }
 
+Options& Options::choices(std::string choices) {
+  positionals_.back().choices = std::move(choices);
+  return *this;
+}
+
 Options& Options::remaining(std::string name, std::string help) {
   positionals_.push_back({std::move(name), std::move(help), false, true});
   return *this;
@@ -125,6 +130,11 @@ Options& Options::optional_value(std::string name, std::string choices, std::str
   return *this;
 }
 
+Options& Options::advise_by(Advice advice) {
+  advice_ = std::move(advice);
+  return *this;
+}
+
 Options& Options::required_value(std::string name, std::string placeholder, std::string help) {
   named_.push_back({std::move(name), std::move(placeholder), std::move(help), true});
   return *this;
@@ -134,6 +144,28 @@ Error Options::usage_error(std::string what) const {
   Error error(ErrorKind::usage, std::move(what));
   error.advise("usage: " + program_ + " " + usage_);
   return error;
+}
+
+// Of an option by another spelling, a positional that is written as an option, an option of other programs, and one
+// that is mistyped. Empty: nothing is like it.
+std::string Options::advice_on_unknown(const std::string& option) const {
+  const auto plain = [](std::string name) {
+    std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    return name;
+  };
+  std::vector<std::string> names{"--help"};
+  for (const auto& each : named_) {
+    names.push_back("--" + each.name);
+    if (plain(option) == plain(each.name)) return fmt::format("did you mean '{}'?", names.back());
+  }
+  for (const auto& positional : positionals_)
+    if (const size_t at = usage_.find(positional.name); plain(option) == plain(positional.name) && at != usage_.npos)
+      return fmt::format("write it without {}: {} {}", option, program_, usage_.substr(0, at + positional.name.size()));
+  const size_t name = std::min(option.find_first_not_of('-'), option.size());
+  if (std::string advice = advice_ ? advice_(option.substr(name)) : ""; !advice.empty()) return advice;
+  const auto near = nearest(option, names);
+  return near ? fmt::format("did you mean '{}'?", *near) : "";
 }
 
 // "--zero" as "--zero=1", and "--zero 2" as "--zero=2".
@@ -178,11 +210,9 @@ Options::Words Options::read(Arguments arguments) const {
                       .run();
     po::store(parsed, found);
   } catch (const po::unknown_option& unknown) {
-    std::vector<std::string> names{"--help"};
-    for (const auto& option : named_) names.push_back("--" + option.name);
     std::string verb = usage_.substr(0, usage_.find_first_of(" ["));
     Error error = usage_error(fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
-    if (auto near = nearest(unknown.get_option_name(), names)) error.advise(fmt::format("did you mean '{}'?", *near));
+    if (const auto advice = advice_on_unknown(unknown.get_option_name()); !advice.empty()) error.advise(advice);
     throw error;
   } catch (const po::invalid_command_line_syntax& wrong) {
     std::string name = wrong.get_option_name().substr(2);
@@ -223,7 +253,8 @@ void Options::describe_in(VerbHelp& help) const {
   help.usage = usage_;
   help.description = summary_;
   help.example = example_;
-  for (const auto& positional : positionals_) help.positionals.push_back({positional.name, "", positional.help});
+  for (const auto& positional : positionals_)
+    help.positionals.push_back({positional.name, positional.choices, positional.help});
   for (const auto& option : named_) help.options.push_back({option.name, option.placeholder, option.help});
 }
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "cli/verb.h"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,7 +20,7 @@ void note_json_request(Arguments arguments);
 // What a verb says of itself, from which its manual page and the completion of shells are written.
 struct VerbHelp {
   struct Word {
-    std::string name, placeholder, help; // a flag and a positional have no placeholder
+    std::string name, placeholder, help; // a flag has no placeholder, a positional one where it has choices
   };
   std::string name, summary;               // "plugin list", and its line in the table of verbs
   std::string usage, description, example; // of a group: the description alone
@@ -55,6 +56,7 @@ class Options {
 
   Options& of_program(std::string name); // of another program than fvlm-engine
   Options& positional(std::string name, std::string help, bool required = true);
+  Options& choices(std::string choices);                  // "a|b|c", of the positional declared last
   Options& remaining(std::string name, std::string help); // any number of further positionals
   Options& flag(std::string name, std::string help);
   // May be repeated; ParsedOptions::value() then returns the last.
@@ -62,6 +64,10 @@ class Options {
   // One of "1|2|3", the first where the option is given without a value.
   Options& optional_value(std::string name, std::string choices, std::string help);
   Options& required_value(std::string name, std::string placeholder, std::string help);
+
+  // Says what to write in place of an option that the verb does not have; empty: it does not know.
+  using Advice = std::function<std::string(const std::string& name)>;
+  Options& advise_by(Advice advice);
 
   // Returns nothing after printing the help page for --help, and in describe(). Throws Error(usage) with a suggestion.
   std::optional<ParsedOptions> parse(Arguments arguments) const;
@@ -72,6 +78,7 @@ class Options {
   struct Positional {
     std::string name, help;
     bool required, takes_all;
+    std::string choices = "";
   };
   struct Named {
     std::string name, placeholder, help;     // a flag has no placeholder
@@ -82,10 +89,12 @@ class Options {
   Words read(Arguments arguments) const; // positional arguments are under "positional"
   Words named_positionals(const std::vector<std::string>& given) const;
   Error usage_error(std::string what) const; // its advice is the usage line
+  std::string advice_on_unknown(const std::string& option) const;
   void describe_in(VerbHelp& help) const;
   std::string program_ = "fvlm-engine", usage_, summary_, example_;
   std::vector<Positional> positionals_;
   std::vector<Named> named_;
+  Advice advice_;
 };
 
 } // namespace fvlm::cli

@@ -9,6 +9,7 @@
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/positions.h"
+#include "recipe/schema/schema.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +18,8 @@ namespace fvlm::cli {
 void add_recipe_options(Options& options) {
   options.positional("RECIPE", "a recipe (.lua), or a plan file that `plan --json` wrote (.json)")
       .value("set", "PATH=VALUE", "change a value of the plan, e.g. --set stages.align.samples=1000 (repeatable)")
-      .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)");
+      .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
+      .advise_by(recipe::advice_on_option);
 }
 
 namespace {

@@ -24,6 +24,8 @@ constexpr const char* rate_advice =
     "stages.*.optimizer.lr=...";
 constexpr const char* attention_advice =
     "the fastest plugin that fits is chosen, and train says which; kernels = { attention = \"...\" } prefers one";
+constexpr const char* ranks_advice =
+    "torchrun or srun start a process for each GPU; train --zero divides the optimizer's state among them";
 constexpr const char* quantized_base_advice =
     "write the model by export --quantize int4, and train fvlm.lora adapters on it (docs/adapters.md)";
 
@@ -230,8 +232,14 @@ Ref<Plan> recipe_schema() {
                  "The stages, in the order they run.")
           .items()
           .required()
-          .foreign("bf16", "write precision = \"bf16\"")
-          .foreign("fp16", "write precision = \"fp16\"")
+          .foreign("bf16", "write precision = \"bf16\", or on the command line --set precision=bf16")
+          .foreign("fp16", "write precision = \"fp16\", or on the command line --set precision=fp16")
+          .foreign("config", "a recipe is named without an option: fvlm-engine train RECIPE")
+          .foreign("resume_from_checkpoint", "train resumes the run of its folder; train --resume names a checkpoint")
+          .foreign("deepspeed", ranks_advice)
+          .foreign("fsdp", ranks_advice)
+          .foreign("num_gpus", ranks_advice)
+          .foreign("gpus", ranks_advice)
           .foreign("output_dir", "the run's folder is runs/NAME, with the recipe's name, or what train --run-dir says")
           .foreign("lr", rate_advice)
           .foreign("learning_rate", rate_advice)

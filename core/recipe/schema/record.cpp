@@ -28,6 +28,29 @@ std::vector<std::string> RecordInfo::keys() const {
   return names;
 }
 
+bool same_name(std::string_view a, std::string_view b) {
+  auto bare = [](std::string_view name) {
+    std::string out;
+    for (unsigned char c : name)
+      if (c != '_' && c != '-') out += static_cast<char>(std::tolower(c));
+    return out;
+  };
+  return bare(a) == bare(b);
+}
+
+const FieldInfo* field_by_alias(const RecordInfo& info, std::string_view key) {
+  for (const auto& field : info.fields)
+    for (const auto& name : field.aliases)
+      if (same_name(name, key)) return &field;
+  return nullptr;
+}
+
+const ForeignKey* foreign_key(const RecordInfo& info, std::string_view key) {
+  const auto found = std::find_if(info.foreign.begin(), info.foreign.end(),
+                                  [&](const ForeignKey& foreign) { return same_name(foreign.name, key); });
+  return found == info.foreign.end() ? nullptr : &*found;
+}
+
 namespace {
 
 constexpr const char* leave_it_out = "remove it: it does not affect results";
@@ -39,24 +62,6 @@ const FieldInfo* short_form(const RecordInfo& info) {
   return info.broadcast ? &info.fields.front() : info.find(info.shorthand);
 }
 
-// batchSize, batch-size and batchsize are all the same as batch_size.
-bool same_name(std::string_view a, std::string_view b) {
-  auto bare = [](std::string_view name) {
-    std::string out;
-    for (unsigned char c : name)
-      if (c != '_' && c != '-') out += static_cast<char>(std::tolower(c));
-    return out;
-  };
-  return bare(a) == bare(b);
-}
-
-const FieldInfo* field_by_alias(const RecordInfo& info, const std::string& key) {
-  for (const auto& field : info.fields)
-    for (const auto& name : field.aliases)
-      if (same_name(name, key)) return &field;
-  return nullptr;
-}
-
 // The field that the author of an unknown key probably meant.
 const FieldInfo* field_for_unknown_key(const RecordInfo& info, const std::string& key) {
   if (const FieldInfo* field = field_by_alias(info, key)) return field;
@@ -66,8 +71,7 @@ const FieldInfo* field_for_unknown_key(const RecordInfo& info, const std::string
 
 // `path`: of the record.
 std::string advise(const RecordInfo& info, const std::string& key, std::string_view path) {
-  for (const ForeignKey& foreign : info.foreign)
-    if (same_name(foreign.name, key)) return foreign.advice;
+  if (const ForeignKey* foreign = foreign_key(info, key)) return foreign->advice;
   if (auto* field = field_by_alias(info, key)) return fmt::format("it is called '{}' here", field->name);
   for (const auto& outer : info.fields) { // perhaps it is a field of a nested record
     std::vector<const Node*> nodes = outer.node->parts();

@@ -69,6 +69,13 @@ struct RecordInfo {
   std::vector<std::string> keys() const; // the keys that an author may write
 };
 
+// batchSize, batch-size and batchsize are all the same as batch_size.
+bool same_name(std::string_view a, std::string_view b);
+// The field that other frameworks call so; null: none.
+const FieldInfo* field_by_alias(const RecordInfo& info, std::string_view key);
+// Null: none of that name.
+const ForeignKey* foreign_key(const RecordInfo& info, std::string_view key);
+
 // The part of Record<T> that does not depend on T, compiled once for all records.
 class RecordFields {
  public:

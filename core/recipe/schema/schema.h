@@ -26,6 +26,10 @@ const std::vector<const RecordInfo*>& all_records();
 // The functions of the `fvlm` table, for the Sandbox.
 std::vector<Constructor> constructors();
 
+// What to write in place of an option of another program that is a key of recipes, by its name here or elsewhere:
+// "epochs", "batch_size", "output-dir". Empty: it is none.
+std::string advice_on_option(const std::string& name);
+
 // For what other programs call a micro-batch, or how many of them make a step.
 inline constexpr const char* micro_batch_advice =
     "a stage's `batch` is the samples of an optimizer step; it is split into packs, and packing = { segments = N } "

@@ -67,7 +67,8 @@ TEST(Mistakes, KeysOfOtherProgramsSayWhatToWrite) {
     return mistakes_of(small_recipe({small_stage()}, {key(name, 4, std::move(value))}));
   };
   EXPECT_THAT(recipe("output_dir", value(4, "out")), ElementsAre(HasSubstr("train --run-dir")));
-  EXPECT_THAT(recipe("bf16", value(4, true)), ElementsAre(EndsWith("write precision = \"bf16\"")));
+  EXPECT_THAT(recipe("bf16", value(4, true)),
+              ElementsAre(EndsWith("write precision = \"bf16\", or on the command line --set precision=bf16")));
   EXPECT_THAT(recipe("cutoff_len", value(4, 512)), ElementsAre(HasSubstr("max_text_tokens")));
   EXPECT_THAT(recipe("precision", value(4, "float32")), ElementsAre(HasSubstr("\"fp32\" is float32")));
 }
