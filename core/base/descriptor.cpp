@@ -27,9 +27,12 @@ void fail_to_write(const std::filesystem::path& path, std::string_view action) {
 Descriptor open_to_read(const std::filesystem::path& path) {
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd) return fd;
-  if (auto hint = hint_on_home(path); !hint.empty() && errno == ENOENT)
+  const int code = errno;
+  if (auto hint = hint_on_home(path); !hint.empty() && code == ENOENT)
     throw Error(ErrorKind::data, "no such file").at(path.string()).advise(std::move(hint));
-  fail_on_file(path, "open the file");
+  throw Error(ErrorKind::data, fmt::format("cannot open the file: {}", std::strerror(code)))
+      .at(path.string())
+      .advise(code == ENOENT ? with_start_of(path) : "");
 }
 
 void fsync_folder(const std::filesystem::path& folder) {

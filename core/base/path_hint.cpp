@@ -57,6 +57,14 @@ std::string hint_on_home(const fs::path& path) {
                      text.substr(1));
 }
 
+std::string with_start_of(const fs::path& path, std::string advice) {
+  std::error_code failed;
+  const fs::path here = fs::current_path(failed);
+  if (failed || path.empty() || path.is_absolute()) return advice;
+  return fmt::format("{}{}the path is relative to the folder that the program was started in, {}", advice,
+                     advice.empty() ? "" : "; ", here.string());
+}
+
 std::string hint_on_model(const fs::path& path) {
   if (auto hint = hint_on_home(path); !hint.empty()) return hint;
   const bool is_known_id = std::find(std::begin(published), std::end(published), path.string()) != std::end(published);

@@ -1,5 +1,6 @@
 // fvlm-engine check: validates a recipe and reports every mistake, or prints one line about its stages.
 #include "base/log.h"
+#include "base/path_hint.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/check_files.h"
@@ -40,6 +41,9 @@ void print_missing(const recipe::FileReport& report) {
   if (missing > 1 || (missing == 1 && unusable > 0)) log_error("{} {} missing", missing, missing == 1 ? "is" : "are");
   if (unusable > 1 || (unusable == 1 && missing > 0))
     log_error("{} {} unusable", unusable, unusable == 1 ? "is" : "are");
+  const auto relative =
+      std::find_if(all.begin(), all.end(), [](const auto& file) { return !with_start_of(file.file).empty(); });
+  if (missing > 0 && relative != all.end()) log_info("{}: {}", relative->file, with_start_of(relative->file));
 }
 
 } // namespace

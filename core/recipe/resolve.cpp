@@ -11,6 +11,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
+#include <string_view>
 
 namespace fvlm::recipe {
 namespace {
@@ -165,12 +168,20 @@ Resolved resolve_plan_file(const Request& request) {
   return resolved;
 }
 
+// By its first bytes: a folder of data may have any number of large JSON files.
+bool is_plan_file(const std::filesystem::path& file) {
+  std::array<char, 64> head{};
+  std::ifstream(file, std::ios::binary).read(head.data(), head.size());
+  return std::string_view(head.data(), head.size()).find(fmt::format("\"format\": \"{}\"", plan_format)) !=
+         std::string_view::npos;
+}
+
 // The recipes and plan files of a folder, as a user would name them.
 std::vector<std::string> recipes_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
-    if (entry.path().extension() == ".lua" || entry.path().extension() == ".json")
+    if (entry.path().extension() == ".lua" || (entry.path().extension() == ".json" && is_plan_file(entry.path())))
       names.push_back((folder / entry.path().filename()).string());
   std::sort(names.begin(), names.end());
   return names;

@@ -2,10 +2,12 @@
 #include "program.h"
 
 #include <gmock/gmock.h>
+#include <tuple>
 #include <unistd.h>
 
 using namespace fvlm;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 namespace {
@@ -31,6 +33,50 @@ TEST_F(Failure, AFileBeyondTheLimitOfSizesExitsWith7) {
                               scratch.path().string(), FVLM_ENGINE));
   EXPECT_EQ(ran.code, 7) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("standard output: File too large"));
+}
+
+// Advice that --set is said to take is taken.
+TEST_F(Failure, OptionsOfOtherProgramsSayWhatToWriteHere) {
+  const auto quickstart = "'" + std::string(FVLM_RECIPES) + "/quickstart.lua'";
+  const auto said = [&](const std::string& arguments) {
+    const auto ran = run(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    return ran.err.substr(ran.err.find('\n') + 1);
+  };
+  for (const auto& [option, path, value] : {std::tuple("--epochs", "stages.*.epochs", "3"),
+                                            {"--num_train_epochs", "stages.*.epochs", "3"},
+                                            {"--lr", "stages.*.optimizer.lr", "1e-4"},
+                                            {"--learning-rate", "stages.*.optimizer.lr", "1e-4"},
+                                            {"--batch_size", "stages.*.batch", "8"},
+                                            {"--weight_decay", "stages.*.optimizer.weight_decay", "0.1"},
+                                            {"--warmup_ratio", "stages.*.schedule.warmup", "0.1"},
+                                            {"--save_steps", "checkpoint.every", "10"},
+                                            {"--bf16", "precision", "bf16"},
+                                            {"--seed", "seed", "7"}})
+    for (const std::string verb : {"train ", "plan "}) {
+      EXPECT_THAT(said(verb + quickstart + " " + option + " " + value), HasSubstr(fmt::format("--set {}=", path)));
+      const auto set = run(fmt::format("check {} --set '{}={}'", quickstart, path, value));
+      EXPECT_EQ(set.code, 0) << set.err;
+    }
+  EXPECT_THAT(said("train " + quickstart + " --output_dir x"), HasSubstr("train --run-dir"));
+  EXPECT_THAT(said("train " + quickstart + " --model_name_or_path x"), HasSubstr("the recipe has it, as model"));
+  EXPECT_THAT(said("train " + quickstart + " --lora_rank 8"), HasSubstr("as model.adapters[].rank (recipes/"));
+  EXPECT_THAT(said("train " + quickstart + " --max_steps 8"), HasSubstr("did you mean '--max-steps'?"));
+  EXPECT_THAT(said("train " + quickstart + " --stge x"), HasSubstr("did you mean '--stage'?"));
+  EXPECT_THAT(said("train --recipe x"), HasSubstr("write it without --recipe: fvlm-engine train RECIPE\n"));
+  EXPECT_THAT(said("generate --model x --prompt y"),
+              HasSubstr("write it without --model: fvlm-engine generate MODEL\n"));
+  EXPECT_THAT(said("lora merge --model x"), HasSubstr("write it without --model: fvlm-engine lora merge MODEL\n"));
+  EXPECT_THAT(said("generate x --epochs 3"), StartsWith("  usage: "));
+}
+
+TEST_F(Failure, RelativePathsSayWhereTheyStart) {
+  const std::string start = "relative to the folder that the program was started in, " + scratch.path().string() + "\n";
+  for (const char* arguments :
+       {"generate nowhere --prompt x", "import --vision v --decoder d --out o",
+        "train '" FVLM_RECIPES "/quickstart.lua' --device cpu", "check '" FVLM_RECIPES "/quickstart.lua' --files"})
+    EXPECT_THAT(run(arguments).err, HasSubstr(start)) << arguments;
+  EXPECT_THAT(run("generate '" + (scratch / "nowhere").string() + "' --prompt x").err, Not(HasSubstr("relative")));
 }
 
 TEST_F(Failure, AFailureWithJsonIsADocument) {

@@ -4,6 +4,7 @@
 #include "base/glob.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/path_hint.h"
 #include "base/text.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
                                                                   "first is {}",
                                                                   found.nothing.size(), all, first))
           .at(pattern)
-          .advise("correct the pattern, or bring the shards to where it says");
+          .advise(with_start_of(first, "correct the pattern, or bring the shards to where it says"));
     }
     for (auto& file : found.files) {
       if (std::filesystem::is_directory(file))

@@ -43,10 +43,12 @@ constexpr const char* carried_files[] = {"LICENSE",
 HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
-    const std::string hint = fs::exists(path, ignored) ? "" : hint_on_model(path);
-    throw Error(ErrorKind::data, fs::exists(path, ignored) ? "this is no folder" : "there is no such folder")
+    const bool is_there = fs::exists(path, ignored);
+    std::string hint = is_there ? "" : hint_on_model(path);
+    if (hint.empty()) hint = "name a Hugging Face folder: config.json and model.safetensors";
+    throw Error(ErrorKind::data, is_there ? "this is no folder" : "there is no such folder")
         .at(path.string())
-        .advise(hint.empty() ? "name a Hugging Face folder: config.json and model.safetensors" : hint);
+        .advise(is_there ? hint : with_start_of(path, hint));
   }
   HuggingFaceFolder out;
   out.path = path;

@@ -159,10 +159,9 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / name;
   std::error_code ignored;
   if (!std::filesystem::exists(folder, ignored)) {
-    const std::string hint = hint_on_model_directory(folder);
-    throw Error(ErrorKind::data, "there is no such folder")
-        .at(folder.string())
-        .advise(hint.empty() ? "name a model directory, a checkpoint or the folder of a run" : hint);
+    std::string hint = hint_on_model_directory(folder);
+    if (hint.empty()) hint = "name a model directory, a checkpoint or the folder of a run";
+    throw Error(ErrorKind::data, "there is no such folder").at(folder.string()).advise(with_start_of(folder, hint));
   }
   if (!std::filesystem::exists(path, ignored)) {
     const bool is_huggingface = std::filesystem::exists(folder / "config.json", ignored);

@@ -90,6 +90,16 @@ TEST_F(ResolveTest, RecipeThatReturnsNothing) {
               HasSubstr("r.lua: the recipe returns nothing\n  write 'return' before fvlm.recipe { ... }"));
 }
 
+TEST_F(ResolveTest, OtherJsonIsNotAdvisedAsAPlan) {
+  const std::string where = folder.string() + ": this is a folder\n  ";
+  write_file_atomic(folder / "manifest.json", R"({"format": "shards", "shards": []})");
+  EXPECT_EQ(error_of(folder), where + "name a recipe (.lua)");
+  EXPECT_THAT(error_of(folder / "manifests.json"), testing::EndsWith("manifests.json: there is no such file"));
+  write_file_atomic(folder / "plan.json", plan_document(resolve({.file = recipe(adamw)})).dump(1));
+  std::filesystem::remove(folder / "r.lua");
+  EXPECT_EQ(error_of(folder), where + "name a recipe in it: " + (folder / "plan.json").string());
+}
+
 TEST_F(ResolveTest, MissingFileOrFolder) {
   auto file = recipe(adamw);
   EXPECT_EQ(error_of(folder / "rr.lua"), fmt::format("{}: there is no such file\n  did you mean '{}'?",
