@@ -25,7 +25,6 @@ class PrintedAnswer final : public serve::AnswerListener {
   explicit PrintedAnswer(const std::atomic<bool>& interrupted) : interrupted_(interrupted) {}
 
   void add_text(int64_t, const std::string& piece) override {
-    if (!first_) first_ = std::chrono::steady_clock::now();
     text_ += piece;
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
@@ -48,13 +47,13 @@ class PrintedAnswer final : public serve::AnswerListener {
     if (error_) throw Error(*error_);
   }
   const std::string& text() const { return text_; }
+  // Of the whole answer, as `generate` has them: several tokens may come in one piece, so that the time between pieces
+  // says nothing of tokens.
   std::string figures() const {
-    const double seconds =
-        first_ ? std::chrono::duration<double>(std::chrono::steady_clock::now() - *first_).count() : 0;
-    std::string words =
-        fmt::format("{}, {}", counted(usage_.prompt, "prompt token"), counted(usage_.completion, "new token"));
-    if (usage_.completion > 1 && seconds > 0)
-      words += fmt::format(", {:.1f} tokens/s", static_cast<double>(usage_.completion - 1) / seconds);
+    const double seconds = std::chrono::duration<double>(end_ - begin_).count();
+    std::string words = fmt::format("{}, {} in {:.2f} s", counted(usage_.prompt, "prompt token"),
+                                    counted(usage_.completion, "new token"), seconds);
+    if (seconds > 0) words += fmt::format(": {:.1f} tokens/s", static_cast<double>(usage_.completion) / seconds);
     if (interrupted_) return words + ", stopped";
     return finish_ == "length" ? words + ", not finished" : words;
   }
@@ -62,6 +61,7 @@ class PrintedAnswer final : public serve::AnswerListener {
  private:
   void finish() {
     std::lock_guard lock(lock_);
+    end_ = std::chrono::steady_clock::now();
     finished_ = true;
     changed_.notify_one();
   }
@@ -69,7 +69,8 @@ class PrintedAnswer final : public serve::AnswerListener {
   const std::atomic<bool>& interrupted_;
   std::string text_, finish_;
   serve::Usage usage_;
-  std::optional<std::chrono::steady_clock::time_point> first_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point end_;
   std::optional<Error> error_;
   std::mutex lock_;
   std::condition_variable changed_;

@@ -105,7 +105,7 @@ class Page(unittest.TestCase):
         self.answered(1)
         self.assertEqual(self.words(), ["What is this?", self.server.ask({"role": "user", "content": "What is this?"}, max_tokens=12)])
         about = self.value("document.querySelector('article.assistant .about').textContent")
-        self.assertRegex(about, r"^\d+ tokens( · [\d.]+ tokens/s)? · prompt \d+")
+        self.assertRegex(about, r"^\d+ tokens in [\d.]+ s · [\d.]+ tokens/s · prompt \d+")
         self.assertEqual(self.value("document.activeElement.id"), "text")
         messages = [{"role": "user", "content": "What is this?"}, {"role": "assistant", "content": self.words()[1]},
                     {"role": "user", "content": "And why?"}]

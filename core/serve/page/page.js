@@ -195,10 +195,10 @@ function showLook(turn, attention) {
   atEnd(() => turn.element.prepend(look));
 }
 
-function figures(usage, first, last, finish) {
-  const parts = [`${usage.completion_tokens} tokens`];
-  if (usage.completion_tokens > 1 && last > first)
-    parts.push(`${((usage.completion_tokens - 1) / ((last - first) / 1000)).toFixed(1)} tokens/s`);
+// Of the whole answer, the prompt included: several tokens may come in one piece.
+function figures(usage, seconds, finish) {
+  const parts = [`${usage.completion_tokens} tokens in ${seconds.toFixed(2)} s`];
+  if (seconds > 0) parts.push(`${(usage.completion_tokens / seconds).toFixed(1)} tokens/s`);
   const cached = usage.prompt_tokens_details?.cached_tokens;
   parts.push(`prompt ${usage.prompt_tokens}${cached ? `, ${cached} of them cached` : ""}`);
   if (finish === "length") parts.push("reached max tokens");
@@ -215,7 +215,8 @@ async function answer() {
   turn.about.append(note);
   setRunning(true);
   const {signal} = running;
-  let first = 0, last = 0, finish = "", usage = null;
+  const begin = performance.now();
+  let finish = "", usage = null;
   try {
     const response = await fetch("/v1/chat/completions", {method: "POST", headers: headers(), body, signal});
     if (!response.ok) throw new Error(await failureOf(response));
@@ -231,12 +232,10 @@ async function answer() {
         usage = part.usage ?? usage;
       }
       if (!text) continue;
-      last = performance.now();
-      first ||= last;
       turn.text += text;
       atEnd(() => turn.words.append(text));
     }
-    if (usage) note.textContent = figures(usage, first, last, finish);
+    if (usage) note.textContent = figures(usage, (performance.now() - begin) / 1000, finish);
     if (!finish) throw new Error("the connection ended before the answer did");
     say("Answered.");
   } catch (error) {
