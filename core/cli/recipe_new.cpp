@@ -59,7 +59,23 @@ void count(const MeasuredSample& measured, Findings& seen) {
   for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
 }
 
-// Throws Error(data) where less than a half of the samples can be used.
+// A stage learns from pairs of answers or from single ones; the others would be skipped.
+void refuse_two_kinds(const Findings& seen, const std::string& label) {
+  constexpr int64_t few = 20; // one of so many is an accident
+  const int64_t others = seen.usable - seen.pairs, fewer = std::min(seen.pairs, others);
+  if (fewer == 0) return;
+  const std::string found = fmt::format("{}: of {} samples looked at {} are pairs of answers, and {} are not", label,
+                                        grouped(seen.usable), grouped(seen.pairs), grouped(others));
+  if (fewer * few < seen.usable) {
+    log_warning("{}; the stage will skip the {}", found, seen.are_pairs() ? "others" : "pairs");
+    return;
+  }
+  throw Error(ErrorKind::data, found + ", and a stage learns from one kind")
+      .advise("write a recipe for each, the second with the run of the first as --model; or learn one answer of each "
+              "pair: --field assistant=chosen_assistant");
+}
+
+// Throws Error(data) where less than a half of the samples can be used, or where they are of two kinds.
 Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokenizer, const VideoDecoder* video,
                  const std::string& label) {
   const FramePreparation preparation = frame_preparation(plan.model);
@@ -83,6 +99,7 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
   if (seen.usable < seen.looked_at)
     log_warning("{} of the {} samples looked at cannot be used and will be skipped, the first of them: {}",
                 grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason);
+  refuse_two_kinds(seen, label);
   return seen;
 }
 

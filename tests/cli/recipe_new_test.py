@@ -112,6 +112,19 @@ class RecipeNew(unittest.TestCase):
         self.assertEqual(found["model"]["adapters"][0]["rank"], 4)
         run(engine, "train", "pairs.lua", "--max-steps", 2)
 
+    def test_pairs_and_questions_are_not_mixed_silently(self):
+        answers = ["--model", "model", "--data", "shapes/questions/*.tar"]
+        said = new("two", *answers, "--data", "shapes/pairs/*.tar", code=4)
+        self.assertIn("the data: of 160 samples looked at 64 are pairs of answers, and 96 are not, and a stage learns from one kind", said)
+        self.assertFalse((folder / "two.lua").exists())
+        held_out = new("held", *answers, "--held-out", "shapes/heldout/pairs/*.tar", "--held-out", "shapes/questions/*.tar", code=4)
+        self.assertIn("the held-out data: of 128 samples looked at 32 are pairs of answers", held_out)
+        pairs = [{"user": "What is it?", "chosen_assistant": "a cat", "rejected_assistant": "a dog"}]
+        single = [{"user": "What is it?", "assistant": "a cat"}] * 30
+        (folder / "few.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in pairs + single))
+        said = run(engine, "recipe", "new", folder / "few.lua", "--model", "model", "--data", "few.jsonl")
+        self.assertIn("of 31 samples looked at 1 are pairs of answers, and 30 are not; the stage will skip the pairs", said)
+
     def test_limits_fit_the_samples(self):
         lines = [{"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two " * n}]} for n in (1, 5, 60)]
         (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
