@@ -48,6 +48,15 @@ std::vector<std::string> choices_of(const VerbHelp::Word& option) {
   return words;
 }
 
+// Of the first positional, where it is one of a few words.
+std::vector<std::string> first_choices(const VerbHelp& command) {
+  return command.positionals.empty() ? std::vector<std::string>() : choices_of(command.positionals.front());
+}
+
+int64_t words_in(const VerbHelp& command) {
+  return 1 + std::count(command.name.begin(), command.name.end(), ' ');
+}
+
 std::string option_names(const VerbHelp& command) {
   std::string names;
   for (const VerbHelp::Word& option : command.options) names += "--" + option.name + " ";
@@ -66,12 +75,15 @@ _fvlm_engine() {
 )";
   const std::string names = names_of(verbs);
   text += fmt::format("  if [ \"$COMP_CWORD\" = 1 ]; then words='{} help --help --version'\n", names);
-  text +=
-      fmt::format("  elif [ \"$COMP_CWORD\" = 2 ] && [ \"$command\" = help ]; then words='{} --man'\n  else\n", names);
-  text += "    case $command in\n";
+  text += fmt::format("  elif [ \"$COMP_CWORD\" = 2 ] && [ \"$command\" = help ]; then words='{} --man'\n", names);
+  text += "  elif [ \"$command\" = help ]; then\n    case \"$COMP_CWORD ${COMP_WORDS[2]}\" in\n";
   for (const VerbHelp& group : groups_of(verbs))
-    text += fmt::format("      {0}) [ \"$COMP_CWORD\" = 2 ] && words='{1}'; command=\"{0} ${{COMP_WORDS[2]}}\" ;;\n",
-                        group.name, names_of(group.members));
+    text += fmt::format("      '3 {}') words='{}' ;;\n", group.name, names_of(group.members));
+  text += "    esac\n  else\n    case $command in\n";
+  for (const VerbHelp& group : groups_of(verbs))
+    text +=
+        fmt::format("      {0}) [ \"$COMP_CWORD\" = 2 ] && words='{1} --help'; command=\"{0} ${{COMP_WORDS[2]}}\" ;;\n",
+                    group.name, names_of(group.members));
   text += "    esac\n    case \"$command $previous\" in\n";
   for (const VerbHelp& command : commands_of(verbs))
     for (const VerbHelp::Word& option : command.options)
@@ -82,6 +94,10 @@ _fvlm_engine() {
   text += "    esac\n    if [ -z \"$words\" ] && [[ $current == -* ]]; then\n      case $command in\n";
   for (const VerbHelp& command : commands_of(verbs))
     text += fmt::format("        '{}') words='{}' ;;\n", command.name, option_names(command));
+  text += "      esac\n    elif [ -z \"$words\" ]; then\n      case \"$command $COMP_CWORD\" in\n";
+  for (const VerbHelp& command : commands_of(verbs))
+    if (const std::string words = join(first_choices(command), " "); !words.empty())
+      text += fmt::format("        '{} {}') words='{}' ;;\n", command.name, words_in(command) + 1, words);
   return text + R"(      esac
     fi
   fi
@@ -126,7 +142,9 @@ std::string zsh_arguments(const VerbHelp& command) {
     }
     text += " \\\n      " + spec + "'";
   }
-  return text + " \\\n      '--help[print the page of this verb]' '*:file:_files' ;;\n";
+  const std::string first = join(first_choices(command), " ");
+  return text + " \\\n      '--help[print the page of this verb]' " +
+         (first.empty() ? "" : "'1:word:(" + first + ")' ") + "'*:file:_files' ;;\n";
 }
 
 std::string zsh(const std::vector<VerbHelp>& verbs) {
@@ -173,7 +191,10 @@ complete -c fvlm-engine -l help -d 'print the page of this verb'
     for (const VerbHelp& member : verb.members)
       offer(fmt::format("__fvlm_engine_runs {}; and __fvlm_engine_words 2", verb.name), member);
   }
-  for (const VerbHelp& command : commands_of(verbs))
+  for (const VerbHelp& command : commands_of(verbs)) {
+    if (const std::string words = join(first_choices(command), " "); !words.empty())
+      text += fmt::format("complete -c fvlm-engine -n '__fvlm_engine_runs {}; and __fvlm_engine_words {}' -f -a '{}'\n",
+                          command.name, words_in(command) + 1, words);
     for (const VerbHelp::Word& option : command.options) {
       const auto choices = choices_of(option);
       const std::string value = option.placeholder.empty() ? ""
@@ -182,6 +203,7 @@ complete -c fvlm-engine -l help -d 'print the page of this verb'
       text += fmt::format("complete -c fvlm-engine -n '__fvlm_engine_runs {}' -l {}{} -d {}\n", command.name,
                           option.name, value, quoted(option.help, quote));
     }
+  }
   return text;
 }
 
@@ -198,7 +220,7 @@ int run_completion(Arguments arguments) {
                   "shells look for it; to try it, or from another place: source <(fvlm-engine completion bash), the\n"
                   "same in zsh, and fvlm-engine completion fish | source in fish.",
                   "completion bash > ~/.local/share/bash-completion/completions/fvlm-engine");
-  options.positional("SHELL", "bash, zsh or fish");
+  options.positional("SHELL", "bash, zsh or fish").choices("bash|zsh|fish");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const std::string asked = *parsed->value("SHELL");

@@ -8,7 +8,7 @@ namespace fvlm::cli {
 
 Options& with_execution_options(Options& options) {
   return with_plugin_options(options)
-      .value("dtype", "TYPE", "fp32 (default), bf16 or fp64")
+      .value("dtype", "fp32|bf16|fp64", "fp32 (default), bf16 or fp64")
       .value("device", "cpu|cuda", "default cpu")
       .value("kernels", "NAMES",
              "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them");

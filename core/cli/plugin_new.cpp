@@ -83,6 +83,7 @@ int run_plugin_new(Arguments arguments) {
                   "Create a plugin from a template: it builds, works and passes `plugin check`.",
                   "plugin new attention attention-mine --lang cpp");
   options.positional("KIND", "attention, kernels, loss, optimizer, packer, quantizer or video")
+      .choices("attention|kernels|loss|optimizer|packer|quantizer|video")
       .positional("NAME", "the plugin's name in recipes; by convention KIND-SOMETHING")
       .value("lang", "c|cpp|cuda|rust|zig", "the language; default c. rust and zig: of the kind kernels")
       .value("dir", "D", "the folder to create; default: NAME in the current folder");

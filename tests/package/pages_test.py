@@ -52,6 +52,10 @@ def check_bash(commands):
         offered = bash_offers(*command.split(), "--")
         assert sorted(offered) == sorted(options), f"{command}: {set(offered) ^ set(options)}"
     assert bash_offers("plugin", "ch") == ["check"]
+    assert bash_offers("help", "plugin", "ch") == ["check"] and bash_offers("plugin", "--") == ["--help"]
+    assert bash_offers("completion", "") == ["bash", "zsh", "fish"] and bash_offers("plugin", "new", "pa") == ["packer"]
+    assert bash_offers("plugin", "new", "packer", "") == [], "the name, which is free"
+    assert bash_offers("serve", "model", "--dtype", "b") == ["bf16"]
     assert bash_offers("train", "--device", "") == ["cpu", "cuda"]
     assert bash_offers("train", "--device", "=", "cu") == ["cuda"]
     assert bash_offers("train", "--run-dir", "") == [], "a folder, which bash itself completes"

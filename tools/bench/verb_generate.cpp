@@ -122,8 +122,8 @@ int bench_generate(Arguments arguments) {
       .value("videos", "N", "time N videos at once against one after another")
       .value("frames", "N", "frames of each video; default 8")
       .value("repeat", "N", "measured runs, after two to warm up; default 3")
-      .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
-      .value("dtype", "TYPE", "fp32 or bf16; default: bf16 on a GPU, else fp32")
+      .value("device", "cpu|cuda", "cpu or cuda; default: cuda where there is one")
+      .value("dtype", "fp32|bf16", "fp32 or bf16; default: bf16 on a GPU, else fp32")
       .value("kernels", "NAMES", "plugins to use, in order of preference")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);

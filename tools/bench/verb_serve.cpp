@@ -48,8 +48,8 @@ Options serve_load_options() {
       .value("temperature", "T", "of sampling; default 0: greedy")
       .value("seed", "N", "of questions and arrivals; default 0")
       .value("cache-rows", "N", "rows of the server's cache; default: what the most clients need")
-      .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
-      .value("dtype", "TYPE", "fp32 or bf16; default: bf16 on a GPU, else fp32")
+      .value("device", "cpu|cuda", "cpu or cuda; default: cuda where there is one")
+      .value("dtype", "fp32|bf16", "fp32 or bf16; default: bf16 on a GPU, else fp32")
       .value("kernels", "NAMES", "plugins to use, in order of preference")
       .value("mixed", "MINUTES", "the mixed load for so long")
       .flag("json", "print one JSON document on standard output");

@@ -50,7 +50,7 @@ void switch_off(const std::string& name, plan::Speed& speed) {
 
 Options& with_training_options(Options& options) {
   return with_plugin_options(options)
-      .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
+      .value("device", "cpu|cuda", "cpu or cuda; default: cuda where there is one")
       .value("precision", "P", "bf16 (default), fp8, fp16, tf32 or fp32")
       .flag("bf16-moments", "store the optimizer's moments in bf16 instead of float32")
       .flag("bf16-gradients", "store gradients in bf16 instead of float32")
