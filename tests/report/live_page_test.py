@@ -1,7 +1,7 @@
 """The page of a run that trains, in a real browser: it follows the run and stops it with a checkpoint; who may ask for what; and
 the page that compares runs.
 
-usage: live_page_test.py FVLM_ENGINE MAKE_SHAPES RECIPE; exit 77 without Chromium. With FVLM_SCREENSHOTS=DIR it also writes pictures."""
+usage: live_page_test.py FVLM_ENGINE MAKE_SHAPES RECIPE MAKE_RUN; exit 77 without Chromium. With FVLM_SCREENSHOTS=DIR it also writes pictures."""
 import base64
 import http.client
 import json
@@ -19,7 +19,7 @@ if not find_chromium():
     print("Skipped\nthere is no Chromium: ./scripts/setup --oracles\n")
     sys.exit(77)
 
-RECIPE, SHAPES, ENGINE = sys.argv.pop(), sys.argv.pop(), sys.argv.pop()
+MAKE_RUN, RECIPE, SHAPES, ENGINE = sys.argv.pop(), sys.argv.pop(), sys.argv.pop(), sys.argv.pop()
 scratch = tempfile.TemporaryDirectory()
 root = Path(scratch.name)
 MARKUP = "<img src=x onerror=alert(1)>"  # a run folder's name that is markup
@@ -159,6 +159,15 @@ class Page(unittest.TestCase):
             refused = subprocess.run([ENGINE, "report", root / "guarded", "--page", where], capture_output=True, text=True)
             self.assertEqual(refused.returncode, 2)
             self.assertIn(why, refused.stderr, where)
+
+    def test_tables_of_a_run_fit_the_page(self):
+        subprocess.run([MAKE_RUN, root / "synthetic"], check=True)
+        subprocess.run([ENGINE, "report", root / "synthetic"], check=True, capture_output=True)
+        self.browser.size(1280, 900)
+        self.browser.open(f"file://{root / 'synthetic' / 'report.html'}")
+        widths = self.browser.evaluate("[...document.querySelectorAll('.wide')].map(one => [one.scrollWidth, one.clientWidth])")
+        self.assertGreater(len(widths), 3)
+        self.assertEqual([wide for wide in widths if wide[0] > wide[1]], [], "they scroll sideways")
 
     def test_runs_are_compared(self):
         for run, rate in (("slow", "1e-4"), ("fast", "1e-3")):

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <set>
 #include <span>
+#include <string_view>
+#include <utility>
 
 namespace fvlm::report {
 namespace {
@@ -27,6 +29,13 @@ std::string bar_cell(const std::optional<double>& share) {
 std::string word_of(std::string mode) {
   std::replace(mode.begin(), mode.end(), '_', ' ');
   return mode;
+}
+
+// "steps 1-10" without a place where a line may break.
+std::string unbroken(std::string steps) {
+  for (const auto& [from, to] : {std::pair("steps ", "steps\u00a0"), std::pair("-", "\u2011")})
+    if (const size_t at = steps.find(from); at != steps.npos) steps.replace(at, std::string_view(from).size(), to);
+  return steps;
 }
 
 double total(const PageInput& input, std::optional<double> StageFigures::*member) {
@@ -70,11 +79,8 @@ std::string headline_cards(const PageInput& input) {
   for (size_t s = input.run.stages.size(); s-- > 0;)
     if (input.figures[s].last_loss) {
       const StageFigures& of = input.figures[s];
-      std::string steps = of.first_loss_steps.text();
-      if (const size_t hyphen = steps.find('-'); hyphen != steps.npos)
-        steps.replace(hyphen, 1, "\u2011"); // no break there
       out += card("Final loss, " + input.run.stages[s].name, fixed(of.last_loss),
-                  fmt::format("from {}, {}", fixed(of.first_loss), steps));
+                  fmt::format("from {}, {}", fixed(of.first_loss), unbroken(of.first_loss_steps.text())));
       break;
     }
   // The latest accuracy of each set, in its first mode.
@@ -110,8 +116,8 @@ std::string stage_table(const PageInput& input) {
     skipped = skipped || figures.skipped_steps.value_or(0) > 0;
   }
   const FirstLossLabel label(input.figures);
-  std::vector<std::string> header{"<stage",    "steps",      "samples",    "time",
-                                  "samples/s", label.header, "final loss", "data wait"};
+  std::vector<std::string> header{"<stage",     "steps",    "samples", "time", "samples/s", unbroken(label.header),
+                                  "final loss", "data wait"};
   if (padding) header.emplace_back("padding");
   if (memory) header.emplace_back("memory");
   if (device_memory) header.emplace_back("GPU memory");
