@@ -20,7 +20,7 @@
 #include "objective/labels.h"
 #include "train/data_rehearsal.h"
 #include "train/stage_length.h"
-#include "train/thread_replicas.h"
+#include "train/stage_padding.h"
 
 #include <fmt/format.h>
 
@@ -214,19 +214,6 @@ void print_statistics(const OpenStage& opened, const DataStatistics& found) {
                strip_control_characters(join(found.reasons, "\n  ")));
 }
 
-// How training on this machine would pad the packs. A model that does not exist yet is assumed to be large.
-train::PackPadding padding_of(const plan::Plan& plan) {
-  train::PackPadding padding;
-  const std::string device = default_device();
-  padding.on_gpu = device != "cpu";
-  try {
-    padding.parts = train::choose_replicas(budget::describe(plan), at::Device(device)).parts;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::data) throw;
-  }
-  return padding;
-}
-
 int data_stats(Arguments arguments) {
   Options options(
       "data stats RECIPE [--stage S] [--samples N] [--json]",
@@ -241,8 +228,8 @@ int data_stats(Arguments arguments) {
   if (samples < 1) throw Error(ErrorKind::usage, "--samples: expected 1 or more");
   OpenStage opened(*parsed);
   Progress progress("reading");
-  const auto found = opened.data->statistics(samples, padding_of(opened.resolved.plan),
-                                             [&](int64_t done) { progress.samples(done, samples); });
+  const auto padding = train::padding_of(opened.resolved.plan, *opened.data, at::Device(default_device()));
+  const auto found = opened.data->statistics(samples, padding, [&](int64_t done) { progress.samples(done, samples); });
   progress.finish();
   if (found.all.frames.count() == 0)
     throw Error(ErrorKind::data, "no sample can be used for training:\n  " + join(found.reasons, "\n  "))

@@ -21,7 +21,11 @@ constexpr int64_t few_row_classes = 4; // where the decoder is the smaller part 
 } // namespace
 
 PackClasses::PackClasses(const model::Capacity& max, bool on_gpu, double decoder_share)
-    : max_(max), on_gpu_(on_gpu), row_classes_(on_gpu && decoder_share < 0.5 ? few_row_classes : classes_of(on_gpu)) {}
+    : max_(max), on_gpu_(on_gpu), row_classes_(row_classes(on_gpu, decoder_share)) {}
+
+int64_t PackClasses::row_classes(bool on_gpu, double decoder_share) {
+  return on_gpu && decoder_share < 0.5 ? few_row_classes : classes_of(on_gpu);
+}
 
 PackSize PackClasses::most_on_gpu(const PackSize& used, const PackSize& capacity) {
   return {model::size_class(used.frames, capacity.frames, classes_of(true)),

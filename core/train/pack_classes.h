@@ -21,6 +21,7 @@ class PackClasses {
   // What packs of at most `used`, in a stage whose packs hold at most `capacity`, are padded to on a GPU, for any
   // share.
   static PackSize most_on_gpu(const PackSize& used, const PackSize& capacity);
+  static int64_t row_classes(bool on_gpu, double decoder_share);
   // Of this model's packs, which have frames of so many tokens.
   static double decoder_share(const model::Model& model, const model::Capacity& max, int64_t tokens_per_frame);
 

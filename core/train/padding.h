@@ -9,8 +9,8 @@
 
 namespace fvlm::train {
 
-// A GPU pays for each class with a captured graph, a CPU for padded rows. PackClasses has half as many of rows on a GPU
-// where the decoder is the smaller part of the work.
+// A GPU pays for each class with a captured graph, a CPU for padded rows. PackClasses::row_classes() has half as many
+// on a GPU where the decoder is the smaller part of the work.
 inline int64_t classes_of(bool on_gpu) {
   return on_gpu ? 8 : 32;
 }
@@ -21,8 +21,8 @@ inline size_t first_of_part(size_t count, size_t parts, size_t part) {
 }
 
 struct PackPadding {
-  int64_t parts = 1; // replicas that a pack is split over
-  bool on_gpu = false;
+  int64_t parts = 1;                       // replicas that a pack is split over
+  int64_t row_classes = classes_of(false); // see PackClasses
 
   // Rows of the decoder that are computed for a pack of these samples' rows.
   int64_t rows(const std::vector<int64_t>& samples, int64_t capacity) const {
@@ -33,7 +33,7 @@ struct PackPadding {
       for (size_t i = first_of_part(samples.size(), count, part); i < first_of_part(samples.size(), count, part + 1);
            ++i)
         rows += samples[i];
-      all += model::size_class(rows, capacity, classes_of(on_gpu));
+      all += model::size_class(rows, capacity, row_classes);
     }
     return all;
   }
