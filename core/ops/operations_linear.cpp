@@ -21,6 +21,14 @@ void run_on_side_stream(const std::function<void()>& work, int64_t bytes) {
     work();
 }
 
+// Whether a weight's gradient is a large product that is bound by reading its operands. Beside others of that kind it
+// takes as much longer as they do, and what its operands hold is needed for longer.
+bool is_bound_by_reads(const at::Tensor& d_y, const at::Tensor& x) {
+  constexpr int64_t large = int64_t{64} << 20, flops_per_byte = 400; // what products and memory of current GPUs manage
+  const int64_t out = d_y.size(1), in = x.size(1), bytes = static_cast<int64_t>(d_y.nbytes() + x.nbytes());
+  return bytes >= large && 2 * d_y.size(0) * in * out < flops_per_byte * bytes;
+}
+
 } // namespace
 
 // Makes the current stream wait for the side stream when the backward pass is through.
@@ -42,12 +50,16 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
     if (bias.requires_grad()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
     return;
   }
-  const bool accumulate = Weight::begin_side_stream_write(std::array{weight, bias});
-  run_on_side_stream(
-      [&op, d_y, x, weight, bias, accumulate] {
-        op.weight_gradient(d_y, x, bias.requires_grad(), {weight.gradient(), bias.gradient()}, accumulate);
-      },
-      static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
+  const std::array parameters{weight, bias};
+  const bool in_order = is_bound_by_reads(d_y, x),
+             accumulate = in_order ? Weight::begin_write(parameters) : Weight::begin_side_stream_write(parameters);
+  const auto compute = [&op, d_y, x, weight, bias, accumulate] {
+    op.weight_gradient(d_y, x, bias.requires_grad(), {weight.gradient(), bias.gradient()}, accumulate);
+  };
+  if (in_order)
+    compute();
+  else
+    run_on_side_stream(compute, static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
 }
 
 const Linear* Operations::extended_linear_for(const at::Tensor& x, const Layer& layer, uint32_t options,

@@ -4,6 +4,8 @@
 #include "tiny.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <deque>
@@ -104,6 +106,26 @@ TEST_P(SideStream, GradientsEqualThoseOfOneStream) {
   EXPECT_GT(late.besides, 10);
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, gradient] : expected) ops::expect_close(found.at(name), gradient, 1e-12, name);
+}
+
+// How many gradients of an 8 x 8 weight that are computed for so many rows go to the side stream.
+int on_side_stream(int64_t rows) {
+  Tiny tiny;
+  auto parameter = std::make_shared<ops::Parameter>();
+  parameter->value = ops::random({8, 8}, 1);
+  parameter->gradient = at::zeros({8, 8}, at::kDouble);
+  LateRuntime late;
+  ops::Tape tape;
+  const ops::Value x(at::ones({rows, 8}, at::kDouble)), y = tiny.operations->linear(tape, x, ops::Weight(parameter));
+  y.gradient->add(at::ones({rows, 8}, at::kDouble));
+  tape.backward();
+  ops::expect_close(parameter->gradient, at::full({8, 8}, static_cast<double>(rows), at::kDouble), 1e-12, "gradient");
+  return late.besides;
+}
+
+TEST(SideStreamOf, LargeProductsBoundByReadsStayInOrder) {
+  EXPECT_EQ(on_side_stream(int64_t{1} << 19), 0); // operands of 64 MiB
+  EXPECT_EQ(on_side_stream((int64_t{1} << 19) - 1), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(
