@@ -104,7 +104,8 @@ int serve_model(Arguments arguments) {
 
   AnsweringModel model(*parsed, "serve");
   model.generator.prepare_frames(model.input.media.image_size);
-  serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits);
+  serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits,
+                               serve::AnswerService::Start::prepared);
   const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
   const std::string name = parsed->value_or("name", usual_name);
   serve::RequestLimits requests;

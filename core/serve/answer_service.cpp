@@ -31,11 +31,13 @@ int64_t prompt_threads() {
 }
 
 AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
-                             const ServiceLimits& limits)
+                             const ServiceLimits& limits, Start start)
     : generator_(generator), tokenizer_(tokenizer), limits_(limits),
       delivery_(tokenizer, prompts, [this](AnswerJob& job, const Error* error) { finish(job, error); }),
-      queue_(generator, prompts, prompt_threads(), [this](AnswerJob& job, const Error* error) { finish(job, error); }),
-      thread_(start_thread([this] { work(); })) {}
+      queue_(generator, prompts, prompt_threads(), [this](AnswerJob& job, const Error* error) { finish(job, error); }) {
+  if (start == Start::prepared && generator.is_on_gpu()) prepare();
+  thread_ = start_thread([this] { work(); });
+}
 
 AnswerService::~AnswerService() {
   stop();
@@ -68,6 +70,33 @@ ServiceCounts AnswerService::counts() const {
 
 AnswerService::CpuSeconds AnswerService::cpu_seconds() {
   return {queue_.cpu_seconds(), fvlm::cpu_seconds(thread_), delivery_.cpu_seconds()};
+}
+
+void AnswerService::begin_batch() {
+  infer::BatchOptions options;
+  options.cache_rows = options.reserved_rows = limits_.cache_rows;
+  options.prefill_rows = limits_.prefill_rows;
+  options.draft_tokens = limits_.draft_tokens;
+  batch_.emplace(generator_.make_batch(options));
+}
+
+// Few prompts and many, of few rows and many, each read twice: a pass is captured the second time.
+void AnswerService::prepare() {
+  constexpr int64_t few = 16, many = 32, longest = 64;
+  const c10::InferenceMode no_autograd;
+  begin_batch();
+  const auto& decoder = generator_.config().decoder;
+  int64_t token = 0; // another one for each prompt, or they would share rows
+  const auto read_twice = [&](int64_t prompts, int64_t rows) {
+    for (int time = 0; time < 2; ++time) {
+      for (int64_t i = 0; i < prompts; ++i)
+        batch_->add({.tokens = std::vector<int64_t>(static_cast<size_t>(rows), token++ % decoder.vocab_size)});
+      (void)batch_->finish();
+    }
+  };
+  const int64_t most_rows = std::min(longest, decoder.max_position_embeddings - 1);
+  for (int64_t prompts = 1; prompts <= few; prompts *= 2) read_twice(prompts, most_rows);
+  for (int64_t rows = 2; rows <= most_rows; rows *= 2) read_twice(many, rows);
 }
 
 void AnswerService::work() {
@@ -164,13 +193,7 @@ void AnswerService::begin(std::vector<Job> jobs) {
 
 void AnswerService::add(const Job& job, infer::Prompt prompt) {
   if (!job->request.attention) job->prompt.sample = {};
-  if (!batch_) {
-    infer::BatchOptions options;
-    options.cache_rows = options.reserved_rows = limits_.cache_rows;
-    options.prefill_rows = limits_.prefill_rows;
-    options.draft_tokens = limits_.draft_tokens;
-    batch_.emplace(generator_.make_batch(options));
-  }
+  if (!batch_) begin_batch();
   const ChatRequest& request = job->request;
   prompt.max_tokens = std::min(prompt.max_tokens, request.max_tokens.value_or(limits_.max_tokens));
   prompt.sampling = request.sampling;

@@ -39,9 +39,11 @@ struct ServiceCounts {
 
 class AnswerService {
  public:
-  // All of these must outlive it.
+  enum class Start { at_once, prepared };
+  // All of these must outlive it. `prepared`: on a GPU, passes that read prompts are captured in their sizes first, so
+  // that no request has to wait for that.
   AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
-                const ServiceLimits& limits);
+                const ServiceLimits& limits, Start start = Start::at_once);
   ~AnswerService();
 
   // Ends the thread at once: what is not answered by then fails. All listeners must outlive this call.
@@ -56,6 +58,8 @@ class AnswerService {
 
  private:
   using Job = PromptQueue::Job;
+  void begin_batch();
+  void prepare();
   void work();
   void serve_once();
   void learn_joining_time(double begin, bool joins);
