@@ -137,6 +137,7 @@ class AttentionFlash : public Attention {
     p.group = query.heads_q / query.heads_kv;
     p.scale_log2 = query.scale * 1.44269504F;
     const PagedLaunch launch = paged_launch(query, multiprocessors_, is_hopper(query.device));
+    if (!appends(query) && paged_tiles_take(query, p)) return paged_tiles(call, query, p, launch.starts_early);
     if (!appends(query)) return paged_attention(call, query.dtype, launch, p, nullptr);
     const PagedAppend append = append_of(query, a);
     paged_attention(call, query.dtype, launch, p, &append);

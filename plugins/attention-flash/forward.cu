@@ -6,6 +6,7 @@
 //
 // Chosen where no specialized kernel applies. Measured on an H100 (bf16, 9:3 heads, causal; bench/LOG.md, 2026-11-22, a
 // version before this one): 32 x 256 tokens 29.6 us a layer, 4 x 2,048 143 us, where cuDNN takes 36.4 and 82 us.
+#include "online_softmax.cuh"
 #include "warp_rows.cuh"
 
 #include <cmath>
@@ -14,33 +15,6 @@ namespace fvlm::plugins {
 namespace {
 
 constexpr int step_rows = 32, key_chunk = 256; // keys per step of a warp; keys that the block holds at once
-
-// The running maximum and sum of the thread's two rows.
-struct OnlineSoftmax {
-  float scale; // of scores, times log2 e: probabilities are powers of 2
-  float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {};
-
-  // Turns scores into unnormalized probabilities and rescales what was accumulated before to the new maximum.
-  __device__ void update(float (&scores)[step_rows / 8][4], float (&sum)[blocks][4]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float new_max = row_max[h];
-#pragma unroll
-      for (const auto& score : scores) new_max = fmaxf(new_max, fmaxf(score[2 * h], score[2 * h + 1]));
-      new_max = quad_max(new_max);
-      const float zero = new_max == -INFINITY ? 0 : new_max * scale; // all keys so far are masked
-      const float rescale = exp2_approx(row_max[h] * scale - zero);
-      row_max[h] = new_max;
-      row_sum[h] *= rescale;
-#pragma unroll
-      for (auto& score : scores)
-#pragma unroll
-        for (int i = 2 * h; i < 2 * h + 2; ++i) row_sum[h] += score[i] = exp2_approx(score[i] * scale - zero);
-#pragma unroll
-      for (auto& block : sum) block[2 * h] *= rescale, block[2 * h + 1] *= rescale;
-    }
-  }
-};
 
 template <class T>
 __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_constant__ Problem p) {

@@ -45,4 +45,11 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiproce
 void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& problem,
                      const PagedAppend* append);
 
+// For many rows, of few sequences, of which several share the keys that are read: paged_tiles.cu. `problem`: without
+// what paged_attention() adds.
+constexpr std::int64_t min_rows_of_tiles = 64, min_rows_of_sequence = 8;
+bool paged_tiles_take(const fvlm_paged_attention_query& query, const PagedProblem& problem);
+void paged_tiles(const fvlm_call& call, const fvlm_paged_attention_query& query, const PagedProblem& problem,
+                 bool starts_early);
+
 } // namespace fvlm::plugins

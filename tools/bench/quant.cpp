@@ -99,7 +99,7 @@ std::vector<QuantReport::Product> time_products(const ModelDirectory& directory,
     std::vector<std::pair<std::string, ops::Parameter>> sides(1);
     sides[0].first = request.execution.dtype;
     sides[0].second.value = weight;
-    for (const PackedScheme& scheme : packed_schemes()) {
+    for (const PackedScheme& scheme : request.schemes) {
       auto& [side, parameter] = sides.emplace_back();
       side = parameter.scheme = scheme.name;
       parameter.value = at::empty(shape, at::TensorOptions().device(at::kMeta));
@@ -164,7 +164,7 @@ std::vector<QuantReport::Speed> time_generation(const ModelDirectory& directory,
   };
   measure(request.execution.dtype, *plain);
   const ops::Operations ops(registry, request.execution.operations());
-  for (const PackedScheme& scheme : packed_schemes())
+  for (const PackedScheme& scheme : request.schemes)
     measure(scheme.name, *quantized_copy(directory, *plain, scheme, request, ops, registry));
   return speeds;
 }
@@ -195,7 +195,7 @@ std::vector<QuantReport::Loss> measure_losses(const QuantRequest& request, Regis
         losses.push_back({scheme, module, result.set, result.mode, result.values});
   };
   evaluate("", "none");
-  for (const PackedScheme& scheme : packed_schemes()) {
+  for (const PackedScheme& scheme : request.schemes) {
     std::map<std::string, std::vector<ops::Parameter*>> modules;
     for (ops::Parameter& parameter : model->parameters().all()) {
       const std::string name = budget::directory_name(parameter.name);
@@ -260,7 +260,7 @@ QuantReport measure_quant(const QuantRequest& request, Registry& registry, const
       ModelDirectory::open(request.model.empty() ? synthetic.of(shape_named(request.shape)) : request.model);
   directory.require_plain("bench quant");
   QuantReport report;
-  for (const PackedScheme& scheme : packed_schemes()) report.sizes.push_back(size_of(directory, request, scheme));
+  for (const PackedScheme& scheme : request.schemes) report.sizes.push_back(size_of(directory, request, scheme));
   report.products = time_products(directory, request, registry, progress);
   if (request.answer > 0) report.speeds = time_generation(directory, request, registry, progress);
   if (request.plan) report.losses = measure_losses(request, registry, progress);

@@ -2,6 +2,7 @@
 #pragma once
 #include "bench/generation.h"
 #include "model/execution.h"
+#include "model/weights/packed_weight.h"
 #include "plugin/registry.h"
 #include "recipe/plan.h"
 
@@ -20,6 +21,7 @@ struct QuantRequest {
   std::string shape;
   std::optional<plan::Plan> plan; // whose evaluation sets give the losses; none: no losses
   std::vector<std::string> skip{"connector.*"};
+  std::vector<PackedScheme> schemes = packed_schemes();
   std::vector<int64_t> tokens{1, 8, 32}; // rows of a product, and prompts that are answered at once
   int64_t prompt = 72, answer = 128;     // tokens of each; an answer of 0: no generation is measured
   int64_t repeat = 50;

@@ -76,6 +76,7 @@ int bench_quant(Arguments arguments) {
       .value("set", "PATH=VALUE", "change a value of the recipe's plan (repeatable)")
       .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .value("skip", "GLOB", "a module that stays as it is (repeatable); default connector.*")
+      .value("schemes", "LIST", "default: int8,int4,w8a8")
       .value("tokens", "LIST", "rows of a product, and prompts that are answered at once; default 1,8,32")
       .value("prompt", "N", "tokens of each prompt; default 72")
       .value("answer", "N", "tokens of each answer; default 128; 0: no answers are timed")
@@ -101,6 +102,10 @@ int bench_quant(Arguments arguments) {
       if (tokens < 1) throw Error(ErrorKind::usage, fmt::format("--tokens: expected numbers above 0, got '{}'", word));
       request.tokens.push_back(tokens);
     }
+  }
+  if (const auto names = parsed->value("schemes")) {
+    request.schemes.clear();
+    for (const std::string& name : split(*names, ',')) request.schemes.push_back(packed_scheme(name));
   }
   if (const auto skip = parsed->values("skip"); !skip.empty()) request.skip = skip;
   if (const auto recipe = parsed->value("recipe"))

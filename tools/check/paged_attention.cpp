@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 namespace fvlm::check {
 namespace {
@@ -270,7 +271,8 @@ Outcome paged_padding(Context& context) {
                          {.sequences = {-1, -1}, .lengths = {0, 0}, .spoils_unseen = true}});
 }
 
-// Rows of a prompt of sequence 1, a few at a time, between rows of others.
+// Rows of a prompt of sequence 1, a few at a time, between rows of others; padding; several prompts of which each ends
+// within 16 rows of the next one.
 Outcome paged_prompts(Context& context) {
   PagedCase prompt{.heads_q = 6, .heads_kv = 2, .keys = {30, 150, 9}, .shared = 0, .spoils_unseen = true};
   prompt.sequences = {0};
@@ -280,7 +282,22 @@ Outcome paged_prompts(Context& context) {
   PagedCase later = prompt;
   later.sequences = {1, 1, 1, 0, 1, 1};
   later.lengths = {100, 101, 102, 30, 20, 3};
-  return paged(context, {prompt, later});
+  PagedCase padded = prompt;
+  for (size_t row = 5; row < padded.lengths.size(); row += 7) padded.sequences[row] = -5, padded.lengths[row] = 0;
+  PagedCase several{.heads_q = 2, .heads_kv = 2, .keys = {37, 70, 5, 90}, .shared = 1, .spoils_unseen = true};
+  for (int32_t s = 0; s < 4; ++s)
+    for (int32_t key = s == 3 ? 41 : 1; key <= several.keys[static_cast<size_t>(s)]; ++key)
+      several.sequences.push_back(s), several.lengths.push_back(key);
+  PagedCase large = several;
+  large.magnitude = 300;
+  std::vector<PagedCase> all;
+  const auto first = first_supported_dtype(context, [](auto type) { return paged_trial({.dtype = type}); });
+  for (const auto dtype : std::set{first, at::kBFloat16, at::kHalf})
+    for (PagedCase one : {prompt, later, padded, several, large}) {
+      one.dtype = dtype;
+      if (refusal(context, paged_trial(one)).empty()) all.push_back(one);
+    }
+  return expect_correct(context, trials_of(all, paged_trial));
 }
 
 Outcome paged_groups(Context& context) {
