@@ -287,7 +287,8 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   __shared__ PartialSums<heads> of_warps;
   __shared__ BlockSums<heads> of_block;
   if constexpr (!appends) start_next_kernel();
-  const int row = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.z);
+  // Heads of a row side by side, as their keys are in memory.
+  const int row = static_cast<int>(blockIdx.z), tile = static_cast<int>(blockIdx.y);
   const int kv_head = tile / p.tiles, head_in_group = tile % p.tiles * heads;
   const int first_head = kv_head * p.group + head_in_group, count = min(heads, p.group - head_in_group);
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
@@ -363,8 +364,8 @@ template <class T, int lanes, int heads>
 void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p, const PagedAppend* append) {
   p.tiles = (p.group + heads - 1) / heads;
   cudaLaunchConfig_t config{};
-  config.gridDim = {static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.rows),
-                    static_cast<unsigned>(launch.heads_kv * p.tiles)};
+  config.gridDim = {static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.heads_kv * p.tiles),
+                    static_cast<unsigned>(launch.rows)};
   config.blockDim = {static_cast<unsigned>(launch.warps * warp_size), 1, 1};
   config.stream = sdk::stream_of(call);
   cudaLaunchAttribute attributes[2]{};

@@ -106,12 +106,14 @@ __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column,
       "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(shared_address(&barrier))
       : "memory");
 }
-// The same for a matrix of four dimensions.
-__device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, int plane, int volume,
-                                Barrier& barrier) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
-               "%5}], [%6];" ::"r"(shared_address(to)),
-               "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(volume), "r"(shared_address(&barrier))
+// The same for a matrix of four dimensions that is read once: the L2 keeps other data rather than this.
+__device__ inline void tma_load_once(void* to, const CUtensorMap& matrix, int column, int row, int plane, int volume,
+                                     Barrier& barrier) {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+               "{%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
+               "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(volume), "r"(shared_address(&barrier)), "l"(policy)
                : "memory");
 }
 // Multicast: the box is written to the same address in each block of the cluster whose bit is set in `blocks`, and each

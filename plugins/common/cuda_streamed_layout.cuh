@@ -108,7 +108,7 @@ template <class L>
 __device__ void load_weight(Shared<L>& s, const Problem& p, const Part<L>& part, int number) {
   const int stage = number % L::stages;
   s.full[stage].arrive_and_expect_tx(L::stage_bytes);
-  hopper::tma_load(s.ring(stage), p.weight, 0, part.first, 0, (part.begin + number) * L::lines, s.full[stage]);
+  hopper::tma_load_once(s.ring(stage), p.weight, 0, part.first, 0, (part.begin + number) * L::lines, s.full[stage]);
 }
 template <class L>
 __device__ void load_x(Shared<L>& s, const Problem& p, const Part<L>& part, int number) {

@@ -215,11 +215,26 @@ class ResidentX {
   float squares[slots];
 };
 
-// What an output gets besides its product, by the thread that writes it: of its first outputs, read ahead.
+// What an output gets besides its product, by the thread that writes it: of its first outputs, read ahead. What is read
+// at the end comes behind the weights of the next kernel.
 template <class L>
 struct Extras {
   static constexpr int count = L::rows * L::columns / consumers > 0 ? L::rows* L::columns / consumers : 1;
-  float residual[count] = {};
+  static constexpr bool has_scales = L::Weight::has_scales && !L::Weight::has_groups;
+  float residual[count] = {}, scales[has_scales ? count : 1][2] = {}; // of the column, and with a gate of up's
+
+  // Whether scales are read while the kernel before this one runs. A few rows whose x is resident are slower with that.
+  __device__ static bool reads_scales_early(const Problem& p) { return has_scales && (p.rows == 1 || !L::resident); }
+  __device__ void load_scales(const Problem& p, const Part<L>& part) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int index = (i * part.split + part.rank) * consumers + static_cast<int>(threadIdx.x),
+                column = part.first + index % part.outputs;
+      if (index >= p.rows * part.outputs || column >= p.width) continue;
+      scales[i][0] = __ldg(p.scales + column);
+      if (p.is_gated) scales[i][1] = __ldg(p.scales + p.width + column);
+    }
+  }
 
   __device__ void load(const Problem& p, const Part<L>& part) {
 #pragma unroll

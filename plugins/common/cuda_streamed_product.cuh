@@ -117,11 +117,11 @@ __device__ void finish(Shared<L>& s, const Problem& p, const Part<L>& part, cons
     for (int rank = 0; rank < part.split; ++rank) sum += Cluster::load_float(at, rank);
     return sum;
   };
-  const auto product = [&](int row, int in_block, int column) {
+  const auto product = [&](int row, int in_block, int column, [[maybe_unused]] float scale) {
     float sum = total(sums + row * L::sum_stride + in_block, summands, stride);
     if constexpr (L::normed)
       sum *= rsqrtf(total(&s.squares[0][row], squares, L::rows) / static_cast<float>(p.inner) + p.epsilon);
-    if (L::Weight::has_scales && !L::Weight::has_groups) sum *= p.scales[column];
+    if constexpr (Extras<L>::has_scales) sum *= Extras<L>::reads_scales_early(p) ? scale : p.scales[column];
     return p.bias ? sum + static_cast<float>(static_cast<const BFloat16*>(p.bias)[column]) : sum;
   };
 #pragma unroll
@@ -130,8 +130,10 @@ __device__ void finish(Shared<L>& s, const Problem& p, const Part<L>& part, cons
     if (index >= p.rows * part.outputs) break;
     const int row = index / part.outputs, in_block = index % part.outputs, column = part.first + in_block;
     if (column >= p.width) continue;
-    float value = product(row, in_block, column);
-    if (p.is_gated) value = value / (1 + __expf(-value)) * product(row, in_block + part.outputs, column + p.width);
+    const float* scales = extras.scales[Extras<L>::has_scales ? i : 0];
+    float value = product(row, in_block, column, scales[0]);
+    if (p.is_gated)
+      value = value / (1 + __expf(-value)) * product(row, in_block + part.outputs, column + p.width, scales[1]);
     value += extras.residual[i];
     static_cast<BFloat16*>(p.y)[row * p.y_stride + column] = BFloat16(value);
   }
@@ -159,6 +161,8 @@ __device__ void produce(Shared<L>& s, const Problem& p, const Part<L>& part) {
 template <class L>
 __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, const SmallOperands<L>& small) {
   Sums<L> sums;
+  Extras<L> extras;
+  if (Extras<L>::reads_scales_early(p)) extras.load_scales(p, part);
   if constexpr (L::resident) {
     ResidentX<L> x(s, p, part, small);
     x.load();
@@ -169,7 +173,6 @@ __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, con
   }
   // Not before: what the next one reads ahead would be in this one's way.
   if (!L::resident || !p.starts_next_early) start_next_kernel();
-  Extras<L> extras;
   extras.load(p, part);
   const char* own_row = small.x + sums.lane / 4 * small.x_row_bytes;
   for (int i = 0; i < part.count(); ++i) {

@@ -62,6 +62,7 @@ void streamed_few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, 
   p.rows = static_cast<int>(shape.rows), p.inner = static_cast<int>(shape.inner);
   p.width = static_cast<int>(shape.width);
   p.epsilon = o.epsilon, p.is_gated = o.swiglu;
+  p.starts_next_early = true;
   // Chosen by measurement (bench/LOG.md, 2026-11-26).
   const bool is_wide = columns_of_weight(shape, o.swiglu) >= 32 * device.multiprocessors;
   if (shape.rows <= streamed::tile_rows) return is_wide ? launch.run<1, 32, 4, 4>() : launch.run<1, 16, 4, 6>();
