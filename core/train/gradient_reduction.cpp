@@ -29,7 +29,7 @@ GradientReduction::GradientReduction(model::Parameters& parameters, Calls calls)
     : parameters_(parameters), calls_(std::move(calls)),
       buffers_(!buckets().empty() && buckets().front().buffer != nullptr) {
   for (size_t i = 0; i < buckets().size(); ++i)
-    for (const ops::Parameter* parameter : buckets()[i].parameters) bucket_of_[parameter] = i;
+    for (ops::Parameter* parameter : buckets()[i].parameters) bucket_of_[parameter] = i;
   begin_buckets();
 }
 
@@ -54,6 +54,7 @@ void GradientReduction::begin_buckets() {
 
 void GradientReduction::begin_pass() {
   begin_buckets();
+  for (const auto& [parameter, bucket] : bucket_of_) parameter->is_complete = false; // after a capture that failed
   in_pass_ = true;
   is_captured_ = device::is_capturing();
 }

@@ -56,7 +56,7 @@ class GradientReduction : public ops::GradientMarks {
   model::Parameters& parameters_;
   Calls calls_;
   bool buffers_; // gradients have no arena: each pass reduces its own
-  std::unordered_map<const ops::Parameter*, size_t> bucket_of_;
+  std::unordered_map<ops::Parameter*, size_t> bucket_of_;
   std::unordered_set<const ops::Parameter*> used_; // in the pass
   std::vector<size_t> incomplete_;                 // parameters of each bucket
   size_t next_ = 0;                                // bucket to be reduced

@@ -103,6 +103,19 @@ TEST_F(Reduction, RepeatsWhatWasOnlyCaptured) {
   EXPECT_EQ(recorded_.reduced.size(), 2 * buckets().size());
 }
 
+TEST_F(Reduction, PassesAgainWhenACaptureFailed) {
+  model::Parameters& parameters = tiny_.model.parameters();
+  const auto before = parameters.gradient_flags();
+  for (int run = 0; run < 2; ++run) { // captured, and then without a graph
+    parameters.set_gradient_flags(before);
+    recorded_.reduced.clear();
+    recorded_.reduction.begin_pass();
+    pass();
+    recorded_.reduction.end_pass();
+  }
+  recorded_.expect_final();
+}
+
 TEST_F(Reduction, BeginsEachStepAnew) {
   for (size_t step = 1; step <= 2; ++step) {
     tiny_.model.parameters().reset_gradients();
