@@ -84,7 +84,7 @@ train::TrainReport train_together(const recipe::Resolved& resolved, train::Train
     return train::train(resolved, request, *open_registry(parsed));
   }
   const std::chrono::seconds timeout(parsed.integer_or("rank-timeout", 600));
-  const auto ranks = dist::Ranks::join(*launch, request.device, timeout, context);
+  const auto ranks = dist::Ranks::join(*launch, request.device, timeout, context, !parsed.flag("no-peer-copies"));
   request.ranks = ranks.get();
   if (ranks->is_first() && ranks->are_several())
     log_info("{} ranks train together, by {}{}", ranks->count(), ranks->group()->name(),
@@ -109,8 +109,8 @@ Options train_options() {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch] [--memory-mib N] [--device cpu|cuda] [--zero [1|2]]\n"
-      "      [--context-parallel N] [--rank-timeout SECONDS] [--profile STEPS] [--page [ADDRESS:]PORT]\n"
-      "      [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "      [--context-parallel N] [--no-peer-copies] [--rank-timeout SECONDS] [--profile STEPS]\n"
+      "      [--page [ADDRESS:]PORT] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
       "Train the stages of a recipe one after the other, into a run folder, in one process or in the ranks that\n"
       "torchrun or srun started. The same command resumes a run that was stopped or killed. Ctrl-C, SIGTERM or a\n"
       "closed terminal saves a checkpoint and exits with 75; a second Ctrl-C exits at once.",
@@ -137,6 +137,8 @@ Options train_options() {
           "and their gradients (2)")
       .value("context-parallel", "N",
              "of several ranks: N that follow each other share the rows of each pack, for long texts (ring attention)")
+      .flag("no-peer-copies",
+            "of several ranks on GPUs of one host: exchange by NCCL alone, and not by the GPUs' copy engines")
       .value("page", "[ADDRESS:]PORT",
              "serve a page that follows the run and can stop it; beyond this machine with FVLM_PAGE_PASSWORD")
       .value(

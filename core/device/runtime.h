@@ -1,6 +1,7 @@
 // The interface to what the engine does on a GPU besides tensor operations: CUDA graphs, a side stream, streams for
-// prefetching and for communication, events, profiling. Its implementation is libfvlm_cuda.so (device/cuda), which the
-// program loads where it works on a GPU; everything else compiles without CUDA.
+// prefetching and for communication, events, memory of other processes, profiling. Its implementation is
+// libfvlm_cuda.so (device/cuda), which the program loads where it works on a GPU; everything else compiles without
+// CUDA.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,8 @@ class Event {
   virtual double seconds_since(const Event& earlier) const = 0;
 };
 
+class PeerAccess;
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -69,12 +72,16 @@ class Runtime {
   // Runs `copies`, which enqueues on the prefetch stream, after the event: concurrently with computation. Returns an
   // event for their completion.
   virtual std::shared_ptr<Event> copy_on_prefetch_stream(const Event& after, const std::function<void()>& copies) = 0;
-  // Runs `work`, which enqueues on the communication stream, the cudaStream_t that it is given: after everything
-  // enqueued before, on the side stream, too, concurrently with what the current stream gets next. Returns an event for
-  // its completion. Can be captured, where the current stream waits for the event before the capture ends.
+  // Runs `work`, which enqueues on the communication stream, the current one meanwhile and the cudaStream_t that it is
+  // given: after everything enqueued before, on the side stream, too, concurrently with what the current stream gets
+  // next. Returns an event for its completion. Can be captured, where the current stream waits for the event before the
+  // capture ends.
   virtual std::shared_ptr<Event> run_on_communication_stream(const std::function<void(void* stream)>& work) = 0;
   // Makes the current stream wait for the event.
   virtual void wait_event(const Event& event) = 0;
+
+  // See device/peer_access.h. Throws Error(device) where the driver has none.
+  virtual PeerAccess* peer_access() { return nullptr; }
 
   virtual void synchronize() = 0; // blocks the host until the current stream is done
 

@@ -41,6 +41,10 @@ class Group {
   // A CUDA graph was replayed that has so many operations: for who counts how far a rank has got.
   virtual void count_replayed(int64_t /*operations*/) {}
 
+  // All ranks have such a buffer, of the same size: until the pointer goes, which may be null and goes before the
+  // group, operations on parts of it may be faster. Not while a CUDA graph is captured.
+  [[nodiscard]] virtual std::shared_ptr<void> share(const at::Tensor& /*buffer*/) { return nullptr; }
+
   // In place; every rank has the same bits afterwards.
   [[nodiscard]] virtual PendingPointer all_reduce(const at::Tensor& values, Reduction reduction) = 0;
   [[nodiscard]] virtual PendingPointer broadcast(const at::Tensor& values, int64_t from) = 0;

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/task_thread.h"
-#include "device/runtime.h"
+#include "dist/event_pending.h"
 #include "dist/nccl_library.h"
 #include "dist/rank_watch.h"
 
@@ -34,15 +34,6 @@ nccl::Type type_of(const at::Tensor& tensor) {
     throw Error(ErrorKind::internal, fmt::format("NCCL has no operation on {}", toString(tensor.scalar_type())));
   }
 }
-
-class NcclPending : public Pending {
- public:
-  explicit NcclPending(std::shared_ptr<device::Event> done) : done_(std::move(done)) {}
-  void wait() override { device::runtime()->wait_event(*done_); }
-
- private:
-  std::shared_ptr<device::Event> done_;
-};
 
 class NcclGroup : public Group {
  public:
@@ -148,7 +139,7 @@ class NcclGroup : public Group {
 
   PendingPointer start(const std::function<void(nccl::Stream)>& enqueue) {
     watch_.count_collectives();
-    return std::make_unique<NcclPending>(device::runtime()->run_on_communication_stream(enqueue));
+    return std::make_unique<EventPending>(device::runtime()->run_on_communication_stream(enqueue));
   }
 
   const nccl::Library& nccl_ = nccl::library();

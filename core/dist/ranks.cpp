@@ -6,6 +6,7 @@
 #include "device/runtime.h"
 #include "dist/gloo_group.h"
 #include "dist/nccl_group.h"
+#include "dist/peer_group.h"
 #include "dist/rank_watch.h"
 
 #include <ATen/ops/empty.h>
@@ -155,7 +156,7 @@ Ranks::Ranks() = default;
 Ranks::~Ranks() = default;
 
 std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout,
-                                   int64_t context) {
+                                   int64_t context, bool peer_copies) {
   if (context < 1 || launch.ranks % context != 0)
     throw Error(ErrorKind::usage, fmt::format("--context-parallel {}: {} cannot be divided into groups of {}", context,
                                               counted(launch.ranks, "rank"), context))
@@ -192,8 +193,7 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
   ranks->connection_ = std::move(connection);
   const bool by_nccl = device.is_cuda() && device::runtime() && have_gpu_each(made.store, launch);
   if (by_nccl) {
-    made.devices = nccl_group(made.store, "nccl", launch.rank, launch.ranks, *made.watch);
-    ranks->device_group_ = made.devices.get();
+    ranks->form_device_group(launch, device, peer_copies);
   } else if (device.is_cuda() && launch.rank == 0) {
     log_warning("several ranks share a GPU, which NCCL refuses: gradients go through the host's memory");
   }
@@ -203,6 +203,26 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
     if (made.context) made.context->abort();
   });
   return ranks;
+}
+
+void Ranks::form_device_group(const Launch& launch, at::Device device, bool peer_copies) {
+  Connection& made = *connection_;
+  made.devices = nccl_group(made.store, "nccl", launch.rank, launch.ranks, *made.watch);
+  if (are_several()) {
+    PeerOptions options;
+    options.rank = rank_;
+    options.ranks = count_;
+    options.device = device;
+    options.access = [peer_copies]() -> device::PeerAccess& {
+      if (!peer_copies) throw Error(ErrorKind::device, "--no-peer-copies");
+      device::PeerAccess* access = device::runtime()->peer_access();
+      if (!access) throw Error(ErrorKind::device, "the device has none");
+      return *access;
+    };
+    options.gather = [this](const std::string& own) { return gather(own); };
+    made.devices = with_peer_copies(std::move(made.devices), options, *made.watch);
+  }
+  device_group_ = made.devices.get();
 }
 
 // Each group has a part of the store.

@@ -24,9 +24,10 @@ class Ranks {
 
   // Waits for all ranks of the launch. `device` has the tensors that they reduce; `timeout` is how long they wait for a
   // rank before they take it for lost; so many ranks that follow each other are a context group, whose ranks share
-  // sequences. Throws Error(device) where they do not meet, Error(usage) where they cannot be divided so.
+  // sequences; `peer_copies`: copy engines exchange what they can (peer_group.h). Throws Error(device) where they do
+  // not meet, Error(usage) where they cannot be divided so.
   static std::unique_ptr<Ranks> join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout,
-                                     int64_t context = 1);
+                                     int64_t context = 1, bool peer_copies = true);
 
   int64_t rank() const { return rank_; }
   int64_t count() const { return count_; }
@@ -68,6 +69,7 @@ class Ranks {
 
  private:
   struct Connection;
+  void form_device_group(const Launch& launch, at::Device device, bool peer_copies);
   void form_contexts(bool by_nccl, std::chrono::milliseconds timeout);
 
   int64_t rank_ = 0, count_ = 1, on_this_machine_ = 1, context_ = 1;

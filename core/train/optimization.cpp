@@ -102,6 +102,7 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
 
 void Optimization::share_gradients(const Sharing& sharing) {
   const at::Tensor& arena = parameters_.gradients();
+  arenas_.share_gradients(arena);
   if (sharing.shards_gradients()) own_gradients_ = at::zeros({arenas_.own().length}, arena.options());
   for (const Group& group : groups_)
     for (const ops::Parameter* parameter : group.parameters) {

@@ -26,6 +26,11 @@ SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, cons
                                               "rank {} would have none",
                                               elements_, slices_.size(), empty - slices_.begin()))
         .advise("train without --zero, or with fewer ranks");
+  shared_.push_back(group_->share(arena));
+}
+
+void SharedArenas::share_gradients(const at::Tensor& gradients) {
+  if (group_ && gradients.numel() > 0) shared_.push_back(group_->share(gradients));
 }
 
 void SharedArenas::sum(const at::Tensor& numbers) const {

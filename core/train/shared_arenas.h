@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 namespace fvlm::train {
@@ -36,6 +37,9 @@ class SharedArenas {
   const dist::Slice& own() const { return own_; }
   at::Tensor own(const at::Tensor& arena) const { return arena.narrow(0, own_.begin, own_.length); }
 
+  // Lets the ranks exchange gradients that are as long as the arena and live as long as this.
+  void share_gradients(const at::Tensor& gradients);
+
   // Sums the numbers of all ranks.
   void sum(const at::Tensor& numbers) const;
   // Starts to sum the ranks' gradients of a part of the arena. Only what is inside own() has to be right afterwards.
@@ -56,7 +60,8 @@ class SharedArenas {
   bool sharded_;
   std::vector<dist::Slice> slices_;
   dist::Slice own_;
-  at::Tensor norms_; // of each slice
+  at::Tensor norms_;                          // of each slice
+  std::vector<std::shared_ptr<void>> shared_; // see dist::Group::share()
 };
 
 } // namespace fvlm::train

@@ -56,6 +56,33 @@ def zero_changes_no_more_than_rounding(runs):
                 assert most == 0
 
 
+def copy_engines_sum_as_nccl_does(runs):
+    """--no-peer-copies, beside ranks whose gradients copy engines exchange, as they do in all other tests."""
+    if GPUS < 2:
+        print("copy engines: need two GPUs")
+        return
+    for ranks in SEVERAL:
+        for options in ((), ("--zero",)):
+            said = {}
+            for by in ("copies", "nccl"):
+                run = f"by-{by}-{ranks}{''.join(options)}"
+                processes = start(runs.command(run, *options, *(["--no-peer-copies"] if by == "nccl" else [])), ranks)
+                outputs = [process.communicate(timeout=1800)[0] for process in processes]
+                for rank, process in enumerate(processes):
+                    assert process.returncode == 0, f"{run}: rank {rank}: {process.returncode}\n{outputs[rank]}"
+                said[by] = outputs[0]
+            assert f"{ranks} ranks train together, by copy engines and nccl" in said["copies"], said["copies"]
+            assert "by nccl alone" not in said["copies"], said["copies"]
+            assert f"{ranks} ranks train together, by nccl" in said["nccl"], said["nccl"]
+            runs_of = [f"by-{by}-{ranks}{''.join(options)}" for by in ("copies", "nccl")]
+            if ranks == 2:  # a sum of two numbers has one order
+                runs.expect_same_bits(*runs_of)
+                print(f"2 ranks {' '.join(options)}: the same bits by copy engines and by NCCL")
+            else:
+                most = runs.expect_near(*runs_of)
+                print(f"{ranks} ranks {' '.join(options)}: by copy engines within {most:.2g} of by NCCL")
+
+
 def resumes_with_other_ranks(runs):
     most_ranks = SEVERAL[-1]
     for ranks, steps, options in ((most_ranks, 5, ["--zero"]), (2, 6, []), (1, 7, []), (most_ranks, 100, ["--zero"])):
@@ -135,5 +162,6 @@ def shares_sequences(runs):
 if __name__ == "__main__":
     print(f"{GPUS} GPUs, {ENGINE}")
     run_tests((one_rank_has_the_bits_of_a_process, equals_one_process, zero_changes_no_more_than_rounding,
-               resumes_with_other_ranks, goes_on_after_a_kill, goes_on_after_a_stop, shares_sequences),
+               copy_engines_sum_as_nccl_does, resumes_with_other_ranks, goes_on_after_a_kill, goes_on_after_a_stop,
+               shares_sequences),
               lambda folder: GpuRuns(folder, recipe()))

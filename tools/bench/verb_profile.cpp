@@ -144,10 +144,12 @@ struct Subject {
 };
 
 std::unique_ptr<dist::Ranks> join_ranks(const std::optional<dist::Launch>& launch, const std::string& device,
-                                        int64_t context) {
+                                        int64_t context, bool peer_copies) {
   if (!launch) return std::make_unique<dist::Ranks>();
   if (launch->rank > 0) set_log_level(LogLevel::warning);
-  return dist::Ranks::join(*launch, model::device_named(device), std::chrono::minutes(2), context);
+  auto ranks = dist::Ranks::join(*launch, model::device_named(device), std::chrono::minutes(2), context, peer_copies);
+  if (ranks->are_several()) log_info("{} ranks, by {}", ranks->count(), ranks->group()->name());
+  return ranks;
 }
 
 int profile(Arguments arguments, Options options, const Subject& subject) {
@@ -167,7 +169,9 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
           "zero", "1|2",
           "of several ranks: each keeps the optimizer's state of a share of the parameters (1, the default), "
           "and their gradients (2)")
-      .value("context-parallel", "N", "of several ranks: N share the rows of each pack");
+      .value("context-parallel", "N", "of several ranks: N share the rows of each pack")
+      .flag("no-peer-copies",
+            "of several ranks on GPUs of one host: exchange by NCCL alone, and not by the GPUs' copy engines");
   if (subject.takes_files)
     options.value("model", "DIR", "a model directory in place of a synthetic model, with --batch")
         .value("batch", "FILE", "a batch as `trace` reads it, used in every step")
@@ -196,7 +200,8 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   if (launch) dist::choose_gpu(*launch);
   read_training_options(*parsed, request);
 
-  const auto ranks = join_ranks(launch, request.device, parsed->integer_or("context-parallel", 1));
+  const auto ranks =
+      join_ranks(launch, request.device, parsed->integer_or("context-parallel", 1), !parsed->flag("no-peer-copies"));
   request.sharing = train::Sharing::among(*ranks, parsed->integer_or("zero", 0), true);
   request.context = ops::ContextGroup::of(*ranks);
 

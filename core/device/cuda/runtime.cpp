@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "device/cuda/activities.h"
+#include "device/cuda/check.h"
+#include "device/cuda/peer_access.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -24,20 +26,15 @@
 namespace fvlm::device {
 namespace {
 
-void check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  (void)cudaGetLastError(); // resets the error, which the next call would report again
-  throw Error(ErrorKind::device, fmt::format("{}: {}", what, cudaGetErrorString(result)));
-}
-
 int64_t kernels_of(cudaGraph_t graph) {
   size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "cannot read the captured graph");
+  check_cuda(cudaGraphGetNodes(graph, nullptr, &count), "cannot read the captured graph");
   std::vector<cudaGraphNode_t> nodes(count);
-  check(cudaGraphGetNodes(graph, nodes.data(), &count), "cannot read the captured graph");
+  check_cuda(cudaGraphGetNodes(graph, nodes.data(), &count), "cannot read the captured graph");
   return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
-    cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(node, &type), "cannot read the captured graph");
+    auto type = cudaGraphNodeTypeEmpty;
+    // Unlike the driver, the runtime has no type for memory operations of streams, and fails.
+    if (cudaGraphNodeGetType(node, &type) != cudaSuccess) (void)cudaGetLastError();
     return type == cudaGraphNodeTypeKernel;
   });
 }
@@ -159,10 +156,16 @@ class CudaRuntime : public Runtime {
   std::shared_ptr<Event> run_on_communication_stream(const std::function<void(void* stream)>& work) override {
     wait_for(c10::cuda::getCurrentCUDAStream(), communication_stream_);
     if (has_side_work()) wait_for(side_stream_, communication_stream_);
+    const c10::cuda::CUDAStreamGuard guard(communication_stream_);
     work(communication_stream_.stream());
     return std::make_shared<CudaEvent>(communication_stream_);
   }
   void wait_event(const Event& mark) override { CudaEvent::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
+
+  PeerAccess* peer_access() override {
+    if (!peer_access_) peer_access_ = make_cuda_peer_access();
+    return peer_access_.get();
+  }
 
   std::vector<Activity> profile(const std::function<void()>& work) override {
     return watch_activities([&] {
@@ -226,6 +229,7 @@ class CudaRuntime : public Runtime {
   c10::DeviceIndex device_;
   c10::cuda::CUDAStream stream_, side_stream_, prefetch_stream_, communication_stream_;
   Held recent_, earlier_;
+  std::unique_ptr<PeerAccess> peer_access_;
   at::cuda::MempoolId_t pool_{}; // shared by all graphs
   std::set<CudaGraph*> alive_;
   bool capturing_ = false;
