@@ -172,7 +172,8 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation,
-                                  const at::Tensor& into, const at::Tensor& column_sums, bool accumulate) const {
+                                  const at::Tensor& into, const at::Tensor& column_sums, bool accumulate,
+                                  const at::Tensor& x) const {
   const int64_t columns = (query().options & FVLM_SWIGLU_INPUT ? 2 : 1) * weight.size(1);
   at::Tensor d_x = output(into, {d_y.size(0), columns}, d_y.scalar_type());
   BoundArguments<fvlm_linear_input_gradient> arguments;
@@ -182,6 +183,7 @@ at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weigh
   arguments.d_x = arguments.bind(d_x);
   arguments.accumulate = accumulate;
   arguments.d_x_sums = arguments.bind(column_sums);
+  arguments.x = arguments.bind(x);
   run("linear input gradient", backend().table().linear_input_gradient, arguments, backward_workspace);
   return d_x;
 }

@@ -118,10 +118,10 @@ class Linear : public Kernel {
                  const at::Tensor& norm_weight = {}) const;
 
   // pre_activation: where x is gelu(pre_activation), or its SwiGLU with FVLM_SWIGLU_INPUT, the gradient is that of
-  // pre_activation. column_sums: as Norm's, and added to with `accumulate`.
+  // pre_activation. column_sums: as Norm's, and added to with `accumulate`. x: with FVLM_WITH_OUTPUT, memory for x.
   at::Tensor input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation = {},
-                            const at::Tensor& into = {}, const at::Tensor& column_sums = {},
-                            bool accumulate = false) const;
+                            const at::Tensor& into = {}, const at::Tensor& column_sums = {}, bool accumulate = false,
+                            const at::Tensor& x = {}) const;
 
   struct Gradients {
     at::Tensor weight, bias;

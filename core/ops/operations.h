@@ -152,7 +152,7 @@ class Operations {
 
   // down(swiglu(up(x))), where the rows of up are those of gate, then those of up. SwiGLU is part of the linears where
   // their plugin has it so. `into`: memory for SwiGLU's result, or undefined.
-  Value swiglu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const SharedGradientPass& pass,
+  Value swiglu_mlp(Tape& tape, Value x, const Layer& up, const Layer& down, const SharedGradientPass& pass,
                    const at::Tensor& into = {});
   // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
@@ -285,6 +285,14 @@ class Operations {
   struct JoinedPass;
   Value adapted_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
   Value joined_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  Value joined_swiglu_mlp(Tape& tape, Value& x, const Layer& up, const Layer& down, const at::Tensor& into);
+  static bool records_joined(Tape& tape, const JoinedPass& pass, const Value& x, const Value& residual,
+                             const Weight& bias);
+  void prepare_joined(JoinedPass& pass, const at::Tensor& x, bool records);
+  const Linear& joined_forward(const JoinedPass& pass, int64_t rows, uint32_t options);
+  using JoinedInputGradient = std::function<at::Tensor(const at::Tensor& wide_d_y, const at::Tensor& w_and_a)>;
+  void push_joined_gradients(Tape& tape, JoinedPass pass, const Value& x, const Value& out, const Weight& bias,
+                             const Value& residual, JoinedInputGradient pass_on);
   // Columns of `low` and of its gradient for each adapter; the gradients of B, and those of the columns.
   void joined_low_gradient(const JoinedPass& pass, const at::Tensor& d_y, const at::Tensor& d_low);
   at::Tensor adapted_linear_gradient(const AdaptedPass& pass, const at::Tensor& of_output, const at::Tensor& x,
@@ -311,6 +319,8 @@ class Operations {
   void push_gradients(Tape& tape, const Linear& op, const Linear& plain, const Value& x, const Layer& layer,
                       const Value& y, const SharedGradientPass& pass, InputGradient pass_on);
   SwigluLinears swiglu_linears(const Tape& tape, const Value& x, const Layer& up, const Layer& down);
+  // Whether SwiGLU by itself is faster than within linears of this one's plugin.
+  bool prefers_swiglu_apart(const Linear& linear, int64_t rows, int64_t width);
   struct FoldedStack;
   std::vector<Layer> fold_scale(Tape& tape, std::span<const LayerWithScale> layers, const FoldedStack& stack);
   NormOutput norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,

@@ -195,75 +195,159 @@ at::Tensor Operations::input_memory(const Weight& weight, int64_t rows) {
 struct Operations::JoinedPass {
   std::shared_ptr<const AdaptedWeight> adapted;
   JoinedWeight joined;
-  at::Tensor low; // s x A^T
+  const Linear* op_a = nullptr;
+  at::Tensor low = {}; // s x A^T
+
+  explicit JoinedPass(const Weight& weight)
+      : adapted(std::make_shared<const AdaptedWeight>(weight)), joined(weight.joined(), weight) {}
+  at::Tensor wide(const at::Tensor& x) const { return with_columns_behind(x, joined.room); }
+  at::Tensor memory(int64_t rows, const at::TensorOptions& options) const { // for y, and for its gradient
+    return with_room(rows, joined.rows, joined.room, options);
+  }
 };
 
-Value Operations::joined_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
-  JoinedPass pass{std::make_shared<const AdaptedWeight>(layer.weight), {layer.weight.joined(), layer.weight}, {}};
+bool Operations::records_joined(Tape& tape, const JoinedPass& pass, const Value& x, const Value& residual,
+                                const Weight& bias) {
   const AdaptedWeight& adapted = *pass.adapted;
-  const JoinedWeight& joined = pass.joined;
   const bool records = tape.records(x, adapted, residual);
-  for (const auto& part : adapted.parts) (void)tape.records(adapted.a, part.b, layer.bias);
-  const int64_t rows = x.data.size(0), ranks = adapted.a.value().size(0);
-  const at::Tensor wide_x = with_columns_behind(x.data, joined.room),
-                   low = wide_x.narrow(1, joined.columns, joined.room);
-  const Layer of_a{adapted.a, {}};
-  const Linear& op_a = linear_for(x.data, of_a, option_if(FVLM_WITH_BACKWARD, records), gradient_type(of_a));
-  op_a.forward(x.data, adapted.a.value(), {}, {low.narrow(1, 0, ranks), {}, {}});
-  low.narrow(1, ranks, joined.room - ranks).zero_();
-  for (const auto& part : adapted.parts) {
+  for (const auto& part : adapted.parts) (void)tape.records(adapted.a, part.b, bias);
+  return records;
+}
+
+// Writes x A^T behind x and s B behind W.
+void Operations::prepare_joined(JoinedPass& pass, const at::Tensor& x, bool records) {
+  const auto& [adapted, joined, op_a, low] = pass;
+  const int64_t ranks = adapted->a.value().size(0);
+  const Layer of_a{adapted->a, {}};
+  const at::Tensor behind = pass.wide(x).narrow(1, joined.columns, joined.room), written = behind.narrow(1, 0, ranks);
+  pass.op_a = &linear_for(x, of_a, option_if(FVLM_WITH_BACKWARD, records), gradient_type(of_a));
+  pass.op_a->forward(x, adapted->a.value(), {}, {written, {}, {}});
+  behind.narrow(1, ranks, joined.room - ranks).zero_();
+  for (const auto& part : adapted->parts) {
     at::Tensor b = joined.b().narrow(0, part.row, part.rows).narrow(1, part.rank_begin, part.rank);
     at::mul_out(b, part.b.value(), at::scalar_tensor(part.adapter->scale, at::kDouble));
   }
-  auto query =
-      kernels_query(FVLM_OP_LINEAR,
-                    option_if(FVLM_WITH_BIAS, layer.bias.defined()) | option_if(FVLM_WITH_RESIDUAL, residual.defined()),
-                    rows, joined.rows);
-  query.inner = joined.columns + joined.room;
-  const at::Tensor y = records ? with_room(rows, joined.rows, joined.room, x.data.options()) : at::Tensor();
-  Value out(kernel<Linear>(query).forward(wide_x, joined.w_and_b(), layer.bias.value(), {y, {}, {}}, residual.data).y,
+  if (records) pass.low = written * adapted->first().scale;
+}
+
+const Linear& Operations::joined_forward(const JoinedPass& pass, int64_t rows, uint32_t options) {
+  auto query = kernels_query(FVLM_OP_LINEAR, options, rows, pass.joined.rows);
+  query.inner = pass.joined.columns + pass.joined.room;
+  return kernel<Linear>(query);
+}
+
+Value Operations::joined_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
+  JoinedPass pass(layer.weight);
+  const bool records = records_joined(tape, pass, x, residual, layer.bias);
+  const int64_t rows = x.data.size(0);
+  prepare_joined(pass, x.data, records);
+  const at::Tensor y = records ? pass.memory(rows, x.data.options()) : at::Tensor();
+  const uint32_t options =
+      option_if(FVLM_WITH_BIAS, layer.bias.defined()) | option_if(FVLM_WITH_RESIDUAL, residual.defined());
+  Value out(joined_forward(pass, rows, options)
+                .forward(pass.wide(x.data), pass.joined.w_and_b(), layer.bias.value(), {y, {}, {}}, residual.data)
+                .y,
             records);
-  if (!records) return out;
-  pass.low = low.narrow(1, 0, ranks) * adapted.first().scale;
-  out.gradient->set_destination([rows, width = joined.rows, room = joined.room,
-                                 options = x.data.options()] { return with_room(rows, width, room, options); },
-                                true);
+  if (records) push_joined_gradients(tape, std::move(pass), x, out, layer.bias, residual, nullptr);
+  return out;
+}
+
+// `pass_on`: computes what the input's gradient leads to, in place of adding it to that of x. It returns x if it
+// computes that again.
+void Operations::push_joined_gradients(Tape& tape, JoinedPass pass, const Value& x, const Value& out,
+                                       const Weight& bias, const Value& residual, JoinedInputGradient pass_on) {
+  out.gradient->set_destination(
+      [memory = pass, rows = x.data.size(0), options = x.data.options()] { return memory.memory(rows, options); },
+      true);
   join_side_stream_after_backward(tape);
   // A's gradient would be later than its mark.
-  const bool waits_for_data = x.gradient && x.gradient->offers_data() && !tape.has_marks();
-  tape.push([this, pass = std::move(pass), &op_a, waits_for_data, bias = layer.bias,
-             input = adapted.a.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient,
-             residual = residual.gradient, gradient = out.gradient] {
-    const auto& [adapted, joined, low] = pass;
+  const bool waits_for_data = !pass_on && x.gradient && x.gradient->offers_data() && !tape.has_marks(),
+             keeps_input = pass.adapted->a.requires_grad() && !(pass_on && tape.recomputes_cheap_outputs());
+  tape.push([this, pass = std::move(pass), waits_for_data, bias, pass_on = std::move(pass_on),
+             input = keeps_input ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient, residual = residual.gradient,
+             gradient = out.gradient] {
+    const auto& [adapted, joined, op_a, low] = pass;
     at::Tensor d_y = gradient->take();
     if (!d_y.defined()) return;
     if (bias.requires_grad()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
     if (residual) residual->add(d_y);
-    if (!has_room(d_y, joined.room)) d_y = with_room(d_y.size(0), joined.rows, joined.room, d_y.options()).copy_(d_y);
-    const at::Tensor wide_d_y = with_columns_behind(d_y, joined.room),
-                     d_low = wide_d_y.narrow(1, joined.rows, joined.room), of_a = d_low.narrow(1, 0, low.size(1));
+    if (!has_room(d_y, joined.room)) d_y = pass.memory(d_y.size(0), d_y.options()).copy_(d_y);
+    const at::Tensor wide_d_y = pass.wide(d_y), d_low = wide_d_y.narrow(1, joined.rows, joined.room),
+                     of_a = d_low.narrow(1, 0, low.size(1));
     joined_low_gradient(pass, d_y, d_low);
+    if (pass_on || in) joined.a().narrow(0, 0, low.size(1)).copy_(adapted->a.value());
+    const at::Tensor again = pass_on ? pass_on(wide_d_y, joined.w_and_a()) : at::Tensor();
     if (adapted->a.requires_grad()) {
-      const auto work = [this, &op_a, of_a, a = adapted->a](const at::Tensor& x) {
-        weight_gradient(op_a, of_a, x, a, {});
+      const auto work = [this, &op = *op_a, of_a, a = adapted->a](const at::Tensor& of_x) {
+        weight_gradient(op, of_a, of_x, a, {});
       };
       if (waits_for_data)
         in->when_computed_again(work);
       else
-        work(input.get());
+        work(again.defined() ? again : input.get());
     }
-    if (!in) return;
-    joined.a().narrow(0, 0, low.size(1)).copy_(adapted->a.value());
+    if (pass_on || !in) return;
     auto query =
         kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT, d_y.size(0), joined.rows + joined.room);
     query.inner = joined.columns;
     in->add(kernel<Linear>(query).input_gradient(wide_d_y, joined.w_and_a()));
   });
-  return out;
+}
+
+// As swiglu_mlp with SwiGLU in the linears, of joined ones; releases x. Undefined where it has to be computed
+// otherwise.
+Value Operations::joined_swiglu_mlp(Tape& tape, Value& x, const Layer& up, const Layer& down, const at::Tensor& into) {
+  const auto is_possible = [](const Layer& layer, const at::Tensor& input) {
+    const at::Tensor joined = layer.weight.joined();
+    return joined.defined() && layer.weight.is_adapted() && !layer.bias.defined() && input.defined() &&
+           has_room(input, joined.size(1) - layer.weight.value().size(1));
+  };
+  const int64_t rows = x.data.size(0);
+  if (observe_linear_ || rows == 0 || !is_possible(up, x.data) || !is_possible(down, into)) return {};
+  JoinedPass of_up(up.weight), of_down(down.weight);
+  if (!tape.records(x.requires_grad() || of_up.adapted->requires_grad())) return {};
+  const bool gives_inner = tape.recomputes_cheap_outputs() && of_down.adapted->a.requires_grad();
+  const Linear& op_down = joined_forward(of_down, rows, 0);
+  auto forward = kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_SWIGLU, rows, of_up.joined.rows / 2);
+  forward.inner = of_up.joined.columns + of_up.joined.room;
+  auto backward = kernels_query(FVLM_OP_LINEAR,
+                                FVLM_WITH_BACKWARD | FVLM_SWIGLU_INPUT | FVLM_STRIDED_WEIGHT |
+                                    option_if(FVLM_WITH_OUTPUT, gives_inner),
+                                rows, of_down.joined.rows + of_down.joined.room);
+  backward.inner = of_down.joined.columns;
+  const Linear* const with_swiglu = extended(op_down, forward);
+  const Linear* const of_swiglu = extended(op_down, backward);
+  if (!with_swiglu || !of_swiglu || prefers_swiglu_apart(op_down, rows, forward.width)) return {};
+
+  (void)records_joined(tape, of_up, x, {}, {});
+  prepare_joined(of_up, x.data, true);
+  const Linear::Output output = with_swiglu->forward(of_up.wide(x.data), of_up.joined.w_and_b(), {},
+                                                     {into, of_up.memory(rows, into.options()), {}});
+  const Value gate_up(output.pre_activation, true), inner(output.y);
+  push_joined_gradients(tape, std::move(of_up), x, gate_up, {}, {}, nullptr);
+  x = {};
+  (void)records_joined(tape, of_down, gate_up, {}, {});
+  prepare_joined(of_down, inner.data, true);
+  Value y(op_down
+              .forward(of_down.wide(inner.data), of_down.joined.w_and_b(), {},
+                       {of_down.memory(rows, into.options()), {}, {}})
+              .y,
+          true);
+  push_joined_gradients(tape, std::move(of_down), inner, y, {}, {},
+                        [of_swiglu, gate_up, gives_inner](const at::Tensor& wide_d_y, const at::Tensor& w_and_a) {
+                          const at::Tensor again =
+                              gives_inner ? at::empty({wide_d_y.size(0), w_and_a.size(1)}, wide_d_y.options())
+                                          : at::Tensor();
+                          at::Tensor d = gate_up.gradient->allocate_over(gate_up.data);
+                          of_swiglu->input_gradient(wide_d_y, w_and_a, gate_up.data, d, {}, false, again);
+                          gate_up.gradient->add(std::move(d));
+                          return again;
+                        });
+  return y;
 }
 
 void Operations::joined_low_gradient(const JoinedPass& pass, const at::Tensor& d_y, const at::Tensor& d_low) {
-  const auto& [adapted, joined, low] = pass;
+  const auto& [adapted, joined, op_a, low] = pass;
   d_low.narrow(1, low.size(1), joined.room - low.size(1)).zero_();
   for (const auto& part : adapted->parts) {
     const auto columns = [&part](const at::Tensor& of) { return of.narrow(1, part.rank_begin, part.rank); };

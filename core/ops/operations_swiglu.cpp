@@ -14,7 +14,6 @@ Operations::SwigluLinears Operations::swiglu_linears(const Tape& tape, const Val
   if (!tape.records(x.requires_grad() || up.weight.requires_grad()) || tape.recomputes_cheap_outputs() ||
       observe_linear_)
     return {};
-  const bool on_cpu = real_device(options_.device).is_cpu();
   const uint32_t backward = FVLM_WITH_BACKWARD;
   SwigluLinears all{&linear_for(x.data, up, backward, gradient_type(up)),
                     &linear_for(x.data, down, backward, gradient_type(down))};
@@ -23,21 +22,26 @@ Operations::SwigluLinears Operations::swiglu_linears(const Tape& tape, const Val
   const uint32_t options = backward | option_if(FVLM_WITH_FP8, all.fp8);
   of_up.options = options | FVLM_WITH_SWIGLU, of_up.width /= 2;
   of_down.options = options | FVLM_SWIGLU_INPUT;
-  // On a CPU the reference, which has these linears, is slower than a plugin's SwiGLU.
-  if (on_cpu) {
-    const auto query = kernels_query(FVLM_OP_SWIGLU, backward, x.data.size(0), of_up.width);
-    if (kernel<SwiGlu>(query).backend().plugin() != all.up->backend().plugin()) return {};
-  }
+  if (prefers_swiglu_apart(*all.up, x.data.size(0), of_up.width)) return {};
   all.up_with_swiglu = extended(*all.up, of_up), all.down_of_swiglu = extended(*all.down, of_down);
   return all;
 }
 
-Value Operations::swiglu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down,
-                             const SharedGradientPass& pass, const at::Tensor& into) {
+// On a CPU the reference, which has SwiGLU in linears, is slower than a plugin's SwiGLU.
+bool Operations::prefers_swiglu_apart(const Linear& linear, int64_t rows, int64_t width) {
+  if (!real_device(options_.device).is_cpu()) return false;
+  const auto query = kernels_query(FVLM_OP_SWIGLU, FVLM_WITH_BACKWARD, rows, width);
+  return kernel<SwiGlu>(query).backend().plugin() != linear.backend().plugin();
+}
+
+Value Operations::swiglu_mlp(Tape& tape, Value x, const Layer& up, const Layer& down, const SharedGradientPass& pass,
+                             const at::Tensor& into) {
+  if (Value y = joined_swiglu_mlp(tape, x, up, down, into); y.defined()) return y;
   const SwigluLinears linears = swiglu_linears(tape, x, up, down);
   if (!linears.up_with_swiglu || !linears.down_of_swiglu) {
-    const Value inner = swiglu(tape, linear(tape, x, up.weight, up.bias, pass), into);
-    return linear(tape, inner, down.weight, down.bias, pass);
+    x = linear(tape, x, up.weight, up.bias, pass);
+    x = swiglu(tape, x, into);
+    return linear(tape, x, down.weight, down.bias, pass);
   }
   join_side_stream_after_backward(tape);
   (void)tape.records(x, up.weight);
@@ -46,6 +50,7 @@ Value Operations::swiglu_mlp(Tape& tape, const Value& x, const Layer& up, const 
   const Linear &op_up = linears.fp8 ? fp8_or_plain(*linears.up, up.weight) : *linears.up,
                &op_down = linears.fp8 ? fp8_or_plain(*linears.down, down.weight) : *linears.down;
   push_gradients(tape, op_up, *linears.up, x, up, gate_up, pass, nullptr);
+  x = {};
   (void)tape.records(gate_up, down.weight);
   Value y(op_down.forward(inner.data, down.weight.value(), {}).y, true);
   push_gradients(tape, op_down, *linears.down, inner, down, y, pass,

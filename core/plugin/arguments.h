@@ -149,8 +149,8 @@ template <>
 struct FieldsOf<fvlm_linear_input_gradient> {
   using A = fvlm_linear_input_gradient;
   static constexpr auto fields =
-      std::tuple{field("d_y", &A::d_y), field("weight", &A::weight), field("pre_activation", &A::pre_activation),
-                 field("d_x", &A::d_x), field("d_x_sums", &A::d_x_sums)};
+      std::tuple{field("d_y", &A::d_y), field("weight", &A::weight),     field("pre_activation", &A::pre_activation),
+                 field("d_x", &A::d_x), field("d_x_sums", &A::d_x_sums), field("x", &A::x)};
 };
 template <>
 struct FieldsOf<fvlm_linear_weight_gradient> {

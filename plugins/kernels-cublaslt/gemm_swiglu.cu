@@ -23,14 +23,14 @@ struct ForwardOperands {
   Scales scales;
 };
 struct BackwardOperands {
-  CUtensorMap gate, up, d_gate, d_up;
+  CUtensorMap gate, up, d_gate, d_up, y; // y: of SwiGLU, with `gives_output`
   Scales scales;
 };
 
-// Of each warp: slots for the boxes of a step, and the barriers of what is loaded into them.
+// Of each warp: boxes, two of which are a slot, and the barriers of what is loaded into slots.
 struct Memory {
   static constexpr int slots = 4, slot_bytes = 2 * group_bytes;
-  char boxes[consumer_warps][slots][slot_bytes];
+  char boxes[consumer_warps][slots * 2][group_bytes];
   Barrier full[consumer_warps][slots];
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -53,7 +53,7 @@ struct WarpEpilogue {
   int warp_index = static_cast<int>(threadIdx.x) / warp_size;
   bool is_leader = threadIdx.x % warp_size == 0;
 
-  __device__ char* slot(int index) const { return s.boxes[warp_index][index % Memory::slots]; }
+  __device__ char* slot(int index) const { return s.boxes[warp_index][2 * index]; }
   // The first row of the warp in a half of a tile.
   __device__ static int row(const Tile& of, int half) { return TilePart(half).row(of); }
   // As TilePart::at, in a box with rows of 64 bytes and their swizzle.
@@ -117,7 +117,7 @@ struct SwigluForward : WarpEpilogue {
     for (int i = 0; i < halves * groups; ++i) {
       const int half = i / groups, group = i % groups, column = of.column + group * group_columns;
       const RowFactors rows = row_factors<scaled>(p.scales, row(of, half));
-      char *const gate = slot(2 * i), *const up = gate + group_bytes, *const y = up + group_bytes;
+      char *const gate = slot(2 * i % Memory::slots), *const up = gate + group_bytes, *const y = up + group_bytes;
       if (is_leader) tma_store_wait_read<1>();
       __syncwarp();
 #pragma unroll
@@ -153,11 +153,13 @@ struct SwigluForward : WarpEpilogue {
 };
 
 // A step is 32 columns of a half of the rows. Its slot holds the boxes of gate and up, and gradients take the place of
-// what they are of. The slot's next step is loaded as soon as they are stored, three steps ahead.
-template <class T, bool scaled>
+// what they are of. The slot's next step is loaded as soon as they are stored, three steps ahead. With `gives_output`
+// the boxes of the last slot are for SwiGLU's output, of one step and the next in turn, and loads are two steps ahead.
+template <class T, bool scaled, bool gives_output>
 struct SwigluBackward : WarpEpilogue {
   static constexpr bool weight_mn_major = !scaled; // a rounded weight is transposed
-  static constexpr int groups = tile_columns / group_columns, steps = halves * groups, slots = Memory::slots;
+  static constexpr int groups = tile_columns / group_columns, steps = halves * groups,
+                       slots = Memory::slots - gives_output;
   static_assert(steps % slots == 0);
   const BackwardOperands& p;
 
@@ -175,21 +177,26 @@ struct SwigluBackward : WarpEpilogue {
   __device__ void finish(const Sum& sum, const Tile& of, int tile_count) {
 #pragma unroll
     for (int i = 0; i < steps; ++i) {
-      char *const gate = slot(i), *const up = gate + group_bytes;
+      char *const gate = slot(i % slots), *const up = gate + group_bytes, *const y = slot(slots) + i % 2 * group_bytes;
       const RowFactors rows = row_factors<scaled>(p.scales, row(of, i / groups));
+      if constexpr (gives_output) { // the box of y is free when the step before the last one is stored
+        if (is_leader) tma_store_wait_read<1>();
+        __syncwarp();
+      }
       full(i).wait(static_cast<unsigned>(tile_count * (steps / slots) + i / slots) & 1);
 #pragma unroll
       for (int pair = 0; pair < group_pairs; ++pair) {
         float d_y[8];
         read_sums<scaled>(d_y, sum[i / groups], (i % groups * group_pairs + pair) * 8, p.scales, rows,
                           column(of, i) + pair * 16, 0);
-        finish(d_y, at(gate, pair), at(up, pair));
+        finish(d_y, at(gate, pair), at(up, pair), at(y, pair));
       }
       fence_proxy_async();
       __syncwarp();
       if (!is_leader) continue;
       tma_store(p.d_gate, column(of, i), row(of, i / groups), gate);
       tma_store(p.d_up, column(of, i), row(of, i / groups), up);
+      if constexpr (gives_output) tma_store(p.y, column(of, i), row(of, i / groups), y);
       tma_store_commit();
       if (i == 0 || i + slots - 1 >= steps) continue;
       tma_store_wait_read<1>(); // of the step before, whose slot is free
@@ -207,11 +214,12 @@ struct SwigluBackward : WarpEpilogue {
   __device__ void load(int step, const Tile& of) const {
     Barrier& barrier = full(step);
     barrier.arrive_and_expect_tx(Memory::slot_bytes);
-    tma_load(slot(step), p.gate, column(of, step), row(of, step / groups), barrier);
-    tma_load(slot(step) + group_bytes, p.up, column(of, step), row(of, step / groups), barrier);
+    tma_load(slot(step % slots), p.gate, column(of, step), row(of, step / groups), barrier);
+    tma_load(slot(step % slots) + group_bytes, p.up, column(of, step), row(of, step / groups), barrier);
   }
-  __device__ static void finish(const float (&d_y)[8], std::uint32_t gate_at, std::uint32_t up_at) {
+  __device__ static void finish(const float (&d_y)[8], std::uint32_t gate_at, std::uint32_t up_at, std::uint32_t y_at) {
     float gate[8], up[8];
+    [[maybe_unused]] float y[8];
     Matrix8x8x4 squares;
     squares.load(gate_at);
     widen<T>(squares, gate);
@@ -220,6 +228,7 @@ struct SwigluBackward : WarpEpilogue {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float open = sigmoid<T>(gate[i]), silu = gate[i] * open;
+      if constexpr (gives_output) y[i] = up[i] * silu;
       gate[i] = d_y[i] * up[i] * fmaf(silu, 1 - open, open);
       up[i] = d_y[i] * silu;
     }
@@ -227,6 +236,9 @@ struct SwigluBackward : WarpEpilogue {
     squares.store(gate_at);
     round<T>(up, squares);
     squares.store(up_at);
+    if constexpr (!gives_output) return;
+    round<T>(y, squares);
+    squares.store(y_at);
   }
 };
 
@@ -234,7 +246,7 @@ struct SwigluBackward : WarpEpilogue {
 
 template <class T, bool scaled>
 struct SwigluForward;
-template <class T, bool scaled>
+template <class T, bool scaled, bool gives_output>
 struct SwigluBackward;
 
 #endif
@@ -277,13 +289,15 @@ void swiglu_gemm_backward(const Device& device, const SwigluGemmShape& shape, co
   const bool scaled = o.scales.of_rows != nullptr;
   auto p = streamed_problem<BackwardOperands>({scaled ? e4m3 : sdk::bfloat16, shape.rows, shape.inner, shape.width, {}},
                                               o.d_y, o.weight, !scaled);
-  p.epilogue = {map_of_columns(o.gate_up, 0, shape), map_of_columns(o.gate_up, shape.width, shape),
-                map_of_columns(o.d_gate_up, 0, shape), map_of_columns(o.d_gate_up, shape.width, shape),
+  p.epilogue = {map_of_columns(o.gate_up, 0, shape),
+                map_of_columns(o.gate_up, shape.width, shape),
+                map_of_columns(o.d_gate_up, 0, shape),
+                map_of_columns(o.d_gate_up, shape.width, shape),
+                o.y.data ? map_of_columns(o.y, 0, shape) : CUtensorMap{},
                 scales_of(o.scales, shape)};
-  if (scaled)
-    launch_streamed<hopper::E4m3, SwigluBackward<BFloat16, true>, Memory>(device, p);
-  else
-    launch_streamed<BFloat16, SwigluBackward<BFloat16, false>, Memory>(device, p);
+  if (scaled) return launch_streamed<hopper::E4m3, SwigluBackward<BFloat16, true, false>, Memory>(device, p);
+  if (o.y.data) return launch_streamed<BFloat16, SwigluBackward<BFloat16, false, true>, Memory>(device, p);
+  launch_streamed<BFloat16, SwigluBackward<BFloat16, false, false>, Memory>(device, p);
 }
 
 } // namespace fvlm::plugins

@@ -19,7 +19,8 @@ SwigluGemmShape swiglu_shape(const fvlm_kernels_query& query) {
 // SwiGLU or its derivative where a backward follows: many rows.
 Support fits_swiglu(const fvlm_kernels_query& query, bool is_hopper) {
   constexpr std::uint32_t alone = FVLM_WITH_SWIGLU | FVLM_SWIGLU_INPUT;
-  const std::uint32_t which = query.options & ~std::uint32_t{FVLM_WITH_BACKWARD | FVLM_WITH_FP8};
+  std::uint32_t which = query.options & ~std::uint32_t{FVLM_WITH_BACKWARD | FVLM_WITH_FP8};
+  if ((which & FVLM_SWIGLU_INPUT) && !is_fp8(query)) which &= ~std::uint32_t{FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT};
   if (!has_backward(query) || (which != FVLM_WITH_SWIGLU && which != FVLM_SWIGLU_INPUT))
     return refuse("SwiGLU with backward together with options %#x is not supported", query.options & ~alone);
   if (!is_hopper) return refuse("SwiGLU with backward needs a GPU of compute capability 9.0");
@@ -104,11 +105,15 @@ void extended_input_gradient(const Device& device, const fvlm_kernels_query& que
                              const Fp8Scratch& fp8) {
   if (!(query.options & FVLM_SWIGLU_INPUT))
     throw Failure(FVLM_ERROR_UNSUPPORTED, "SwiGLU's input gradient is that of a plain linear");
-  SwigluGemmBackward o{matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y"),
-                       parameter_of(a.weight, query.dtype, query.width, query.inner, "weight"),
+  SwigluGemmBackward o{matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y"), weight_of(query, a.weight),
                        matrix_of(a.pre_activation, query.dtype, query.rows, 2 * query.inner, "pre_activation"),
                        matrix_of(a.d_x, query.dtype, query.rows, 2 * query.inner, "d_x")};
   require_aligned(tma_compatible(query.dtype, {o.d_y, o.weight, o.gate_up, o.d_gate_up}));
+  if (query.options & FVLM_WITH_OUTPUT) {
+    if (a.struct_size < sizeof a) throw Failure(FVLM_ERROR_ARGUMENT, "x is missing");
+    o.y = matrix_of(a.x, query.dtype, query.rows, query.inner, "x");
+    require_aligned(tma_compatible(query.dtype, {o.y}));
+  }
   if (is_fp8(query)) {
     round_rows_to_fp8(device, shape_of(query.dtype, query.rows, query.width, {o.d_y}), rows_of(o.d_y), fp8.rows);
     round_columns_to_fp8(device, shape_of(query.dtype, query.width, query.inner, {o.weight}), rows_of(o.weight),

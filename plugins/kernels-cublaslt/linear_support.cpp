@@ -10,10 +10,10 @@ namespace fvlm::plugins {
 using namespace fvlm::sdk;
 
 // Options that this plugin knows; queries with others are refused.
-static constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS |
-                                               FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED |
-                                               FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT |
-                                               FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT | gelu_forms;
+static constexpr std::uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
+    FVLM_COMPENSATED | FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 |
+    FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT | gelu_forms;
 
 Support fits(const fvlm_kernels_query& query) {
   if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s is not supported", name_of(query.dtype));
@@ -30,6 +30,8 @@ Support fits(const fvlm_kernels_query& query) {
     return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
                   static_cast<long long>(query.inner), static_cast<long long>(query.width));
   if (Support no = fits_both_gradients(query); no.score == 0) return no;
+  if ((query.options & FVLM_WITH_OUTPUT) && !(query.options & FVLM_SWIGLU_INPUT))
+    return refuse("the input of a linear along with its gradient is supported after SwiGLU alone");
   if (is_extended(query)) return fits_extended(query, has_fused_gemms(query.device));
   if (is_fp8(query)) return fits_fp8(query, has_fused_gemms(query.device));
   return accept(200, "cuBLASLt %zu", cublasLtGetVersion());

@@ -1,9 +1,13 @@
 // Adapters in one matrix with their frozen weight, against central differences and against products of their own.
 #include "bench.h"
+#include "ops/call_observer.h"
 
 #include <ATen/ops/zeros.h>
 
 #include <deque>
+#include <functional>
+#include <numeric>
+#include <set>
 
 using namespace fvlm;
 using namespace fvlm::ops;
@@ -11,12 +15,15 @@ using at::Tensor;
 
 namespace {
 
-// Three parts that one product reads, of which the second has no adapter.
-struct Joined : Bench {
-  static constexpr int64_t columns = 10, rank = 3, room = 8, rows[] = {6, 4, 5}, all_rows = 15;
+// Parts that one product reads, of which the second has no adapter where there are three.
+struct JoinedParts {
+  static constexpr int64_t rank = 3, room = 8;
 
-  Joined() {
-    matrix = at::zeros({all_rows + room, columns + room}, at::kDouble);
+  JoinedParts(Bench& bench, std::vector<int64_t> rows_of_parts, int64_t width)
+      : rows(std::move(rows_of_parts)), columns(width), all_rows(std::accumulate(rows.begin(), rows.end(), int64_t{0})),
+        matrix(at::zeros({all_rows + room, columns + room}, at::kDouble)),
+        all_a(random({2 * rank, columns}, 2 + static_cast<uint64_t>(columns))),
+        all_d_a(at::full({2 * rank, columns}, 0.0, at::kDouble)) {
     matrix.narrow(0, 0, all_rows).narrow(1, 0, columns).copy_(random({all_rows, columns}, 1));
     std::vector<Parameter*> parts;
     int64_t row = 0, adapted = 0;
@@ -26,50 +33,69 @@ struct Joined : Bench {
       part.joined = matrix;
       row += count;
       parts.push_back(&part);
-      if (count == rows[1]) continue;
+      if (rows.size() == 3 && parts.size() == 2) continue;
       auto adapter = std::make_shared<Adapter>();
-      adapter->a = &view(all_a, all_d_a, rank * adapted++, rank, "a");
-      adapter->b = &parameter("b", {count, rank});
+      adapter->a = &view(bench, rank * adapted++);
+      adapter->b = &bench.parameter("b", {count, rank});
       adapter->scale = 0.75;
       part.adapter = adapter;
     }
     weight.emplace(std::move(parts));
   }
 
-  Parameter& view(const Tensor& values, const Tensor& gradients, int64_t first, int64_t count, const char* name) {
-    Parameter& made = *parameters.emplace_back(std::make_unique<Parameter>());
-    made.name = name;
-    made.value = values.narrow(0, first, count);
-    made.gradient = gradients.narrow(0, first, count);
+  Parameter& view(Bench& bench, int64_t first) const {
+    Parameter& made = *bench.parameters.emplace_back(std::make_unique<Parameter>());
+    made.name = "a";
+    made.value = all_a.narrow(0, first, rank);
+    made.gradient = all_d_a.narrow(0, first, rank);
     return made;
   }
 
-  Tensor matrix, all_a = random({2 * rank, columns}, 2), all_d_a = at::full({2 * rank, columns}, 0.0, at::kDouble);
+  std::vector<int64_t> rows;
+  int64_t columns, all_rows;
+  Tensor matrix, all_a, all_d_a;
   std::deque<Parameter> weights;
   std::optional<Weight> weight;
 };
+
+struct Joined : Bench, JoinedParts {
+  Joined() : JoinedParts(*this, {6, 4, 5}, 10) {}
+};
+
+// Options of the linears that `run` calls, but for FVLM_WITH_BACKWARD.
+std::set<uint32_t> options_called(const std::function<void()>& run) {
+  std::set<uint32_t> options;
+  const CallObserver observer{[] {},
+                              [&](std::string_view, const CalledQuery& query, double) {
+                                options.insert(std::get<fvlm_kernels_query>(query).options & ~FVLM_WITH_BACKWARD);
+                              }};
+  use_call_observer(&observer);
+  run();
+  use_call_observer(nullptr);
+  return options;
+}
 
 } // namespace
 
 TEST(JoinedAdapters, HaveTheGradientsOfTheirFormula) {
   Joined b;
-  const Value x = b.input({7, Joined::columns}), residual = b.input({7, Joined::all_rows});
-  const Weight norm(b.parameter("norm", {Joined::columns}));
+  const Value x = b.input({7, b.columns}), residual = b.input({7, b.all_rows});
+  const Weight norm(b.parameter("norm", {b.columns}));
   b.expect_true_gradients([&](Tape& tape) {
     const Tensor memory = Operations::input_memory(*b.weight, 7);
     const Value normed = b.ops->rmsnorm(tape, x, {}, norm, 0.1, memory).y;
     return std::vector{b.ops->linear(tape, normed, {*b.weight, {}}, residual)};
   });
   for (size_t part : {0, 2}) {
-    const int64_t row = part == 0 ? 0 : 10, column = Joined::columns + (part == 0 ? 0 : Joined::rank);
-    expect_close(b.matrix.narrow(0, row, Joined::rows[part]).narrow(1, column, Joined::rank),
+    const int64_t row = part == 0 ? 0 : 10, column = b.columns + (part == 0 ? 0 : Joined::rank);
+    expect_close(b.matrix.narrow(0, row, b.rows[part]).narrow(1, column, Joined::rank),
                  b.weights[part].adapter->b->value * 0.75, 1e-15, "s B lies beside W");
   }
 }
 
 TEST(JoinedAdapters, EqualProductsOfTheirOwn) {
   Joined b;
-  const Tensor numbers = random({5, Joined::columns}, 9), memory = Operations::input_memory(*b.weight, 5);
+  const Tensor numbers = random({5, b.columns}, 9), memory = Operations::input_memory(*b.weight, 5);
   memory.copy_(numbers);
   std::vector<Tensor> outputs, gradients;
   for (const Tensor& x : {memory, numbers}) {
@@ -91,11 +117,49 @@ TEST(JoinedAdapters, EqualProductsOfTheirOwn) {
 // What the down projection of an MLP does where SwiGLU's output is not kept.
 TEST(JoinedAdapters, ReadTheOutputThatSwiGluComputesAgain) {
   Joined b;
-  const Value gate_up = b.input({7, 2 * Joined::columns});
+  const Value gate_up = b.input({7, 2 * b.columns});
   b.expect_true_gradients([&](Tape& tape) {
     const Tape::LightCheckpointing light(tape, true);
-    const Value twice = b.ops->slice_columns(tape, gate_up, 0, 2 * Joined::columns);
+    const Value twice = b.ops->slice_columns(tape, gate_up, 0, 2 * b.columns);
     const Value inner = b.ops->swiglu(tape, twice, Operations::input_memory(*b.weight, 7));
     return std::vector{b.ops->linear(tape, inner, *b.weight)};
   });
+}
+
+// SwiGLU and its derivative within the joined linears, with and without keeping its output.
+TEST(JoinedAdapters, HaveSwiGluInTheirProducts) {
+  for (const bool light : {false, true}) {
+    SCOPED_TRACE(light ? "light" : "kept");
+    Bench b;
+    JoinedParts up(b, {4, 4}, 5), down(b, {6}, 4);
+    const Value x = b.input({7, 5});
+    const Weight norm(b.parameter("norm", {5}));
+    const auto options = options_called([&] {
+      b.expect_true_gradients([&](Tape& tape) {
+        const Tape::LightCheckpointing lean(tape, light);
+        const Value normed = b.ops->rmsnorm(tape, x, {}, norm, 0.1, Operations::input_memory(*up.weight, 7)).y;
+        return std::vector{b.ops->swiglu_mlp(tape, normed, {*up.weight, {}}, {*down.weight, {}}, {},
+                                             Operations::input_memory(*down.weight, 7))};
+      });
+    });
+    EXPECT_TRUE(options.contains(FVLM_WITH_SWIGLU));
+    EXPECT_TRUE(options.contains(FVLM_SWIGLU_INPUT | FVLM_STRIDED_WEIGHT | (light ? FVLM_WITH_OUTPUT : 0)));
+  }
+}
+
+// Where neither the input nor the adapters of the first linear learn, its output has no gradient.
+TEST(JoinedAdapters, HaveSwiGluApartWhereNothingBeforeItLearns) {
+  Bench b;
+  JoinedParts up(b, {4, 4}, 5), down(b, {6}, 4);
+  for (const Parameter& each : up.weights)
+    for (Parameter* one : {each.adapter->a, each.adapter->b}) one->gradient = Tensor();
+  const Tensor x = random({7, 5}, 3);
+  const auto options = options_called([&] {
+    b.expect_true_gradients([&](Tape& tape) {
+      const Tensor input = Operations::input_memory(*up.weight, 7).copy_(x);
+      return std::vector{b.ops->swiglu_mlp(tape, Value(input), {*up.weight, {}}, {*down.weight, {}}, {},
+                                           Operations::input_memory(*down.weight, 7))};
+    });
+  });
+  EXPECT_FALSE(options.contains(FVLM_WITH_SWIGLU));
 }

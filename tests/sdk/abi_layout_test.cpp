@@ -246,7 +246,7 @@ FIELD(fvlm_linear_forward, residual, 48, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, rest, 56, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, y_rest, 64, fvlm_tensor*);
 
-SIZE(fvlm_linear_input_gradient, 56);
+SIZE(fvlm_linear_input_gradient, 64);
 FIELD(fvlm_linear_input_gradient, struct_size, 0, uint32_t);
 FIELD(fvlm_linear_input_gradient, d_y, 8, const fvlm_tensor*);
 FIELD(fvlm_linear_input_gradient, weight, 16, const fvlm_tensor*);

@@ -21,3 +21,4 @@ static_assert(FVLM_SWIGLU_INPUT == 65536, "the value of FVLM_SWIGLU_INPUT change
 static_assert(offsetof(fvlm_swiglu_backward, y) == 48, "the place of y changed");
 static_assert(offsetof(fvlm_linear_weight_gradient, weight) == 40, "the place of weight changed");
 static_assert(offsetof(fvlm_linear_weight_gradient, d_x) == 48, "the place of d_x changed");
+static_assert(offsetof(fvlm_linear_input_gradient, x) == 56, "the place of x changed");

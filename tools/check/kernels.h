@@ -27,7 +27,7 @@ struct KernelCase {
   bool swiglu_input = false;        // linear: x is such a y, whose backward is fused
   bool strided_weight = false;      // linear: the weight's rows may be strided
   bool both_gradients = false;      // linear: d_x is given along with d_weight
-  bool output = false;              // swiglu: backward gives y again
+  bool output = false;              // swiglu: backward gives y again; linear with swiglu_input: its x
   bool fp8 = false;                 // linear: operands of products are rounded to e4m3
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested

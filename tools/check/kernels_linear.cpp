@@ -76,7 +76,7 @@ at::Tensor weight_gradient_in_fp8(const at::Tensor& d_y, const at::Tensor& x, at
 }
 
 struct Results {
-  at::Tensor pre_activation, y, d_x, sums, d_weight, d_bias;
+  at::Tensor pre_activation, y, d_x, x, sums, d_weight, d_bias;
 };
 
 Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
@@ -104,6 +104,7 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
     auto before = leaf(n.before, work);
     const at::Tensor y = at::silu(before.narrow(1, 0, c.inner)) * before.narrow(1, c.inner, c.inner);
     r.d_x = gradients({y}, {before}, {r.d_x})[0];
+    r.x = y.detach();
     return r;
   }
   r.sums = accumulated(c, n.held_sums, r.d_x.sum(0));
@@ -116,7 +117,11 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
 Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
-  if (c.swiglu_input) return {{"d_x", exact.d_x, naive.d_x, c.dtype}};
+  if (c.swiglu_input) {
+    Expectation all{{"d_x", exact.d_x, naive.d_x, c.dtype}};
+    if (c.output) all.push_back({"x", exact.x, naive.x, c.dtype});
+    return all;
+  }
   Expectation all{{"y", exact.y, naive.y, c.dtype}};
   if (c.writes_compensation) {
     const at::Tensor lost = exact.y - exact.y.to(c.dtype).to(at::kDouble);
@@ -167,10 +172,12 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand* before = c.gelu_on_input || c.swiglu_input ? &bench.input("pre_activation before x", n.before) : nullptr;
   Operand& d_x =
       c.swiglu_input && variation.alias ? bench.alias("d_x", *before) : bench.output("d_x", n.before.sizes(), c.dtype);
+  Operand* of_swiglu = c.swiglu_input && c.output ? &bench.output("x", n.x.sizes(), c.dtype) : nullptr;
   Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
-  bench.call(
-      "backward", bench.required().backward_workspace, present({&d_x, sums}), table.linear_input_gradient,
-      fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate, abi_of(sums)});
+  bench.call("backward", bench.required().backward_workspace, present({&d_x, of_swiglu, sums}),
+             table.linear_input_gradient,
+             fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate,
+                                        abi_of(sums), abi_of(of_swiglu)});
   if (c.frozen || c.swiglu_input || !bench.can_continue()) return bench.finish();
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);

@@ -96,6 +96,9 @@ Outcome linear_swiglu_gradients(Context& context) {
     KernelCase other = all[i];
     other.swiglu = false, other.swiglu_input = true;
     all.push_back(other);
+    other.strided_weight = other.output = true;
+    all.push_back(other);
+    other.strided_weight = other.output = false;
     other.fp8 = true;
     all.push_back(other);
     other.swiglu = true, other.swiglu_input = false;

@@ -31,14 +31,14 @@ struct OwnOption {
 };
 constexpr OwnOption own_options[] = {
     {FVLM_WITH_FREQUENCIES, FVLM_OP_ROPE, 0},
-    {FVLM_WITH_OUTPUT, FVLM_OP_SWIGLU, 0},
     {FVLM_STRIDED_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_NORM | FVLM_WITH_SWIGLU},
     {FVLM_BOTH_GRADIENTS, FVLM_OP_LINEAR,
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL},
     {FVLM_WITH_FP8, FVLM_OP_LINEAR,
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_WITH_COLUMN_SUMS |
          FVLM_COMPENSATED},
-    {FVLM_SWIGLU_INPUT, FVLM_OP_LINEAR, ~uint32_t{FVLM_SWIGLU_INPUT | FVLM_WITH_BACKWARD}}};
+    {FVLM_SWIGLU_INPUT, FVLM_OP_LINEAR,
+     ~uint32_t{FVLM_SWIGLU_INPUT | FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT}}};
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -147,6 +147,8 @@ sdk::Support Kernels::supports(const Query& query) {
       (query.op != FVLM_OP_LINEAR || (query.options & (FVLM_WITH_GELU | FVLM_COMPENSATED)) ||
        ((query.options & FVLM_WITH_NORM) && (query.options & FVLM_WITH_BACKWARD)) ||
        ((query.options & FVLM_WITH_SWIGLU) && (query.options & FVLM_WITH_RESIDUAL))))
+    return sdk::refuse("options %#x not supported", query.options);
+  if ((query.options & FVLM_WITH_OUTPUT) && query.op != FVLM_OP_SWIGLU && !(query.options & FVLM_SWIGLU_INPUT))
     return sdk::refuse("options %#x not supported", query.options);
   constexpr uint32_t forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
   const bool has_gelu = query.op == FVLM_OP_BIAS_GELU || query.op == FVLM_OP_LINEAR;
@@ -349,6 +351,7 @@ void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const 
       return both.narrow(1, which * query.inner, query.inner);
     };
     const SwigluGradients gradients = swiglu_gradients(half(gate_up, 0), half(gate_up, 1), of_swiglu);
+    if (arguments.x) store(torch_tensor(arguments.x), gradients.silu * half(gate_up, 1));
     store(half(d_x, 0), gradients.gate);
     return store(half(d_x, 1), gradients.up);
   }

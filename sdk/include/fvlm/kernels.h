@@ -58,11 +58,13 @@ enum {
   FVLM_STRIDED_WEIGHT = 1u << 12, /* linear: the rows of the weight may be strided, as those of x */
   FVLM_BOTH_GRADIENTS = 1u << 13, /* linear, with backward, without bias, residual and gelu: linear_weight_gradient also
                                      gives d_x, for which d_y is read once */
-  FVLM_WITH_OUTPUT = 1u << 14,    /* swiglu: backward also gives y, which was not kept */
+  FVLM_WITH_OUTPUT = 1u << 14,    /* swiglu: backward also gives y, which was not kept; linear, with
+                                     FVLM_SWIGLU_INPUT: so does its input gradient, where SwiGLU's y is called x */
   FVLM_WITH_FP8 = 1u << 15,       /* linear: the operands of its products are rounded to e4m3; not together with gelu,
                                      norm, column sums, compensation, and with swiglu only where a backward follows */
-  FVLM_SWIGLU_INPUT = 1u << 16,   /* linear, its input gradient, without options but fp8: x = silu(gate) * up of a
-                                     pre_activation [rows, 2 inner], gate before up, whose gradient is d_x */
+  FVLM_SWIGLU_INPUT = 1u << 16,   /* linear, its input gradient, without options but fp8, or strided_weight and
+                                     output: x = silu(gate) * up of a pre_activation [rows, 2 inner], gate before up,
+                                     whose gradient is d_x */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
@@ -207,6 +209,7 @@ typedef struct fvlm_linear_input_gradient {
   int32_t accumulate;                /* of d_x_sums */
   fvlm_tensor* d_x_sums; /* [inner]: column sums of d_x, which are the d_bias of a bias that was added to make x, or to
                             make pre_activation; NULL: not required, or without FVLM_WITH_COLUMN_SUMS */
+  fvlm_tensor* x;        /* [rows, inner]; NULL without FVLM_WITH_OUTPUT */
 } fvlm_linear_input_gradient;
 
 /* d_weight (+)= d_y^T x, d_bias (+)= column sums of d_y. With FVLM_BOTH_GRADIENTS also d_x = d_y weight: for a linear

@@ -76,6 +76,7 @@ Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weig
   auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps, into,
                               stream.compensated ? &stream.compensation : nullptr);
   stream.residual = std::move(sum);
+  stream.branch = {}; // it is part of the sum
   return std::move(y);
 }
 
@@ -101,10 +102,11 @@ static at::Tensor input_of(const ops::Weight& weight, int64_t rows, const ops::S
   return shared.defined() ? shared : Operations::input_memory(weight, rows);
 }
 
-Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x,
-                 const ops::SharedGradientPass& pass) const {
-  if (config_.gated_mlp)
-    return ops.swiglu_mlp(tape, x, layer.up, layer.down, pass, input_of(layer.down.weight, x.data.size(0), pass));
+Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const {
+  if (config_.gated_mlp) {
+    const at::Tensor into = input_of(layer.down.weight, x.data.size(0), pass);
+    return ops.swiglu_mlp(tape, std::move(x), layer.up, layer.down, pass, into);
+  }
   const Value up = ops.linear(tape, x, layer.up.weight, layer.up.bias, pass);
   return ops.linear(tape, ops::relu_squared(tape, up), layer.down.weight, layer.down.bias, pass);
 }
@@ -112,13 +114,15 @@ Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x
 template <class Attend>
 void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                       const ops::SharedGradientPass& pass) const {
-  const auto input = [&](const ops::Weight& weight) { return input_of(weight, stream.branch.data.size(0), pass); };
-  const Value before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
-  const Value qkv = ops.linear(tape, before, layer.qkv.weight, layer.qkv.bias, pass);
-  const Value attended = attend(heads_of(tape, ops, layer, qkv), input(layer.out.weight));
-  stream.branch = ops.linear(tape, attended, layer.out.weight, layer.out.bias, pass);
-  const Value between = normed(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
-  stream.branch = mlp(tape, ops, layer, between, pass);
+  const int64_t rows = stream.branch.data.size(0);
+  const auto input = [&](const ops::Weight& weight) { return input_of(weight, rows, pass); };
+  // One variable, so that what the tape does not keep is freed before the next operation but one.
+  Value x = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
+  x = ops.linear(tape, x, layer.qkv.weight, layer.qkv.bias, pass);
+  x = attend(heads_of(tape, ops, layer, x), input(layer.out.weight));
+  stream.branch = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
+  x = normed(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
+  stream.branch = mlp(tape, ops, layer, std::move(x), pass);
 }
 
 Value Llama::entry(Tape& tape, Operations& ops, const Value& x) const {

@@ -37,7 +37,7 @@ class Llama : public Decoder {
     ops::Heads q, k, v;
   };
   QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const;
-  Value mlp(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const ops::SharedGradientPass& pass) const;
+  Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
   template <class Attend>
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                  const ops::SharedGradientPass& pass = {}) const;
