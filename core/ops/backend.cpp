@@ -124,8 +124,8 @@ void require_support(const Instance& instance, std::string_view operation, const
 }
 
 void require_sane(const Instance& instance, std::string_view operation, const fvlm_requirements& requirements) {
-  if (std::max({requirements.forward_workspace, requirements.backward_workspace, requirements.prepare_workspace}) >
-      max_bytes)
+  if (std::max({requirements.forward_workspace, requirements.backward_workspace, requirements.prepare_workspace,
+                requirements.deterministic_workspace}) > max_bytes)
     throw defect(instance, operation,
                  fmt::format("requests workspaces of {}, {} and {} bytes", requirements.forward_workspace,
                              requirements.backward_workspace, requirements.prepare_workspace));

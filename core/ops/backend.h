@@ -166,6 +166,9 @@ class Prepared {
     call_setup("requirements",
                [&](fvlm_error* error) { return table.requirements(instance.get(), &query_, &requirements_, error); });
     detail::require_sane(instance, subject(), requirements_);
+    if (instance.state.flags & FVLM_DETERMINISTIC)
+      requirements_.backward_workspace =
+          std::max(requirements_.backward_workspace, requirements_.deterministic_workspace);
     const uint64_t of_calls = std::max(requirements_.forward_workspace, requirements_.backward_workspace);
     instance.reserve(of_calls);
     if (!table.prepare || is_dry_run(backend_.device())) return;

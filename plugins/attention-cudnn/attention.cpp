@@ -61,7 +61,9 @@ class AttentionCudnn : public Attention {
       return scratch.used();
     };
     requirements.forward_workspace = size(false, false);
-    if (query.needs_backward) requirements.backward_workspace = std::max(size(true, false), size(true, true));
+    if (!query.needs_backward) return;
+    requirements.backward_workspace = size(true, false);
+    requirements.deterministic_workspace = size(true, true); // gradients of all scores: 2 GiB of 8 x 32 x 2,048^2
   }
 
   // Builds the plans for the layout that the engine uses. requirements() has already built them to know their

@@ -25,7 +25,7 @@ namespace {
 // Configures and records the calls of the plugin below. One test at a time.
 struct Script {
   int alive = 0, prepared = 0, calls = 0;
-  uint64_t workspace = 0;
+  uint64_t workspace = 0, deterministic_workspace = 0;
   uint32_t saved = 0;
   fvlm_tensor_spec spec = {{FVLM_FLOAT, 32, 1}, 1, {3}};
   fvlm_call last{};
@@ -46,6 +46,7 @@ struct Scripted : sdk::Kernels {
   void requirements(const Query&, sdk::Requirements& wanted) const {
     wanted.forward_workspace = script.workspace;
     wanted.backward_workspace = script.workspace / 2;
+    wanted.deterministic_workspace = script.deterministic_workspace;
     wanted.saved_count = script.saved;
     for (auto& spec : wanted.saved) spec = script.spec;
   }
@@ -123,6 +124,21 @@ TEST_F(Backends, WorkspaceIsAlignedSizedAndShared) {
   script.workspace = 0;
   SwiGlu(backend, make_query()).forward(gate, up);
   EXPECT_EQ(script.last.workspace, nullptr);
+}
+
+TEST_F(Backends, DeterministicCallsGetTheirOwnWorkspace) {
+  script.workspace = 1000;
+  script.deterministic_workspace = 5000;
+  for (const uint32_t flags : {0u, uint32_t{FVLM_DETERMINISTIC}}) {
+    const auto backend = scripted_backend();
+    backend.state().flags = flags;
+    const SwiGlu swiglu(backend, make_query());
+    EXPECT_EQ(script.last.workspace_size, flags ? 5000u : 1000u) << "prepare()";
+    swiglu.forward(gate, up);
+    EXPECT_EQ(script.last.workspace_size, 1000u);
+    swiglu.backward(gate, up, gate);
+    EXPECT_EQ(script.last.workspace_size, flags ? 5000u : 500u);
+  }
 }
 
 TEST_F(Backends, CallsCarryFlagsRandomStateDeviceAndHost) {

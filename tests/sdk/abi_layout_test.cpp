@@ -115,7 +115,7 @@ FIELD(fvlm_support, struct_size, 0, uint32_t);
 FIELD(fvlm_support, score, 4, int32_t);
 FIELD(fvlm_support, reason, 8, char[240]);
 
-SIZE(fvlm_requirements, 192);
+SIZE(fvlm_requirements, 200);
 FIELD(fvlm_requirements, struct_size, 0, uint32_t);
 FIELD(fvlm_requirements, saved_count, 4, uint32_t);
 FIELD(fvlm_requirements, forward_workspace, 8, uint64_t);

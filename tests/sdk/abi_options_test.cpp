@@ -9,6 +9,8 @@ static_assert(FVLM_QUICK_GELU == 128, "the value of FVLM_QUICK_GELU changed");
 static_assert(FVLM_GELU_TANH == 256, "the value of FVLM_GELU_TANH changed");
 static_assert(FVLM_PER_HEAD == 512, "the value of FVLM_PER_HEAD changed");
 static_assert(offsetof(fvlm_requirements, prepare_workspace) == 184, "the place of prepare_workspace changed");
+static_assert(offsetof(fvlm_requirements, deterministic_workspace) == 192,
+              "the place of deterministic_workspace changed");
 static_assert(FVLM_WITH_NORM == 1024, "the value of FVLM_WITH_NORM changed");
 static_assert(FVLM_WITH_SWIGLU == 2048, "the value of FVLM_WITH_SWIGLU changed");
 static_assert(offsetof(fvlm_linear_forward, norm_weight) == 72, "the place of norm_weight changed");

@@ -28,6 +28,7 @@ class Gate : public sdk::Kernels {
     sdk::Workspace space;
     lay_out(space, query);
     requirements.forward_workspace = space.used();
+    requirements.deterministic_workspace = 640;
     requirements.save(sdk::float32, {query.rows, query.width});
   }
 

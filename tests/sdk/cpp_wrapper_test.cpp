@@ -204,6 +204,19 @@ TEST_F(Comfort, WorkspaceIsCountedAndCarvedByOneFunction) {
   EXPECT_STREQ(text, "expected a workspace of at least 512 bytes but got 511");
 }
 
+TEST_F(Comfort, AnOlderEngineGivesAllCallsTheDeterministicWorkspace) {
+  fvlm_requirements requirements{};
+  requirements.struct_size = sizeof requirements;
+  ASSERT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
+  EXPECT_EQ(requirements.backward_workspace, 0U);
+  EXPECT_EQ(requirements.deterministic_workspace, 640U);
+  requirements = {};
+  requirements.struct_size = offsetof(fvlm_requirements, deterministic_workspace);
+  ASSERT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
+  EXPECT_EQ(requirements.backward_workspace, 640U);
+  EXPECT_EQ(requirements.deterministic_workspace, 0U);
+}
+
 TEST_F(Comfort, OptimizerDeclaresItsStatesAndHyperparameters) {
   const auto* table = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("momentum")));
   EXPECT_STREQ(table->algorithm, "momentum");

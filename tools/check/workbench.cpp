@@ -139,6 +139,9 @@ void Workbench::get_requirements(const std::function<fvlm_status(fvlm_requiremen
                   [](unsigned char byte) { return byte != 0xEE; }))
     run_.violations.emplace_back(Violation::past_end, "requirements() wrote past its struct");
   if (status == FVLM_OK) {
+    if (variation_.flags & FVLM_DETERMINISTIC)
+      guarded.value.backward_workspace =
+          std::max(guarded.value.backward_workspace, guarded.value.deterministic_workspace);
     run_.workspace = static_cast<int64_t>(std::max(guarded.value.forward_workspace, guarded.value.backward_workspace));
     if (run_.workspace < 0 || run_.workspace > int64_t{1} << 40)
       throw RowAborted{State::failed, "requirements() asks for more than 1 TiB of workspace"};

@@ -40,6 +40,8 @@ typedef struct fvlm_requirements {
   uint64_t prepare_workspace; /* bytes that prepare() can use, to measure for example; where memory is short it gets
                                  only the larger of the two above. 0: no more than these. Appended to version 1.0: check
                                  FVLM_HAS before writing it */
+  uint64_t deterministic_workspace; /* bytes that backward needs in calls with FVLM_DETERMINISTIC, where these are more
+                                       than backward_workspace. Appended as the one above */
 } fvlm_requirements;
 
 /* An instance (a handle, in cuDNN's words) holds what is expensive to make for one device: library handles, plans,

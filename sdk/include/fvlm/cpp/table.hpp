@@ -18,6 +18,7 @@ struct Requirements {
   std::uint64_t forward_workspace = 0;
   std::uint64_t backward_workspace = 0;
   std::uint64_t prepare_workspace = 0; // see fvlm_requirements
+  std::uint64_t deterministic_workspace = 0;
   std::uint32_t saved_count = 0;
   fvlm_tensor_spec saved[FVLM_MAX_SAVED] = {};
 
@@ -97,6 +98,10 @@ fvlm_status fill_requirements(const Query* query, fvlm_requirements* out, fvlm_e
     out->backward_workspace = required.backward_workspace;
     std::copy(required.saved, required.saved + FVLM_MAX_SAVED, out->saved);
     if (FVLM_HAS(out, prepare_workspace)) out->prepare_workspace = required.prepare_workspace;
+    if (FVLM_HAS(out, deterministic_workspace))
+      out->deterministic_workspace = required.deterministic_workspace;
+    else // of an older engine, which gives all calls the same
+      out->backward_workspace = std::max(required.backward_workspace, required.deterministic_workspace);
   });
 }
 

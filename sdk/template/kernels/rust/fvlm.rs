@@ -119,7 +119,8 @@ pub struct Requirements {
     pub forward_workspace: u64,
     pub backward_workspace: u64,
     pub saved: [TensorSpec; 4],
-    pub prepare_workspace: u64, // appended to version 1.0: has() first
+    pub prepare_workspace: u64, // appended to version 1.0, as the next one: has() first
+    pub deterministic_workspace: u64,
 }
 
 #[repr(C)]
