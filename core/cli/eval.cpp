@@ -173,7 +173,7 @@ Json json_of(const std::string& model, const std::vector<StageResult>& results) 
 // A loaded model and the operations it runs on.
 struct LoadedModel {
   LoadedModel(const std::string& folder, const model::Execution& execution, Registry& registry)
-      : operations(registry, execution.operations()), model(model::load_model(folder, execution.arena(false))) {}
+      : operations(registry, execution.operations()), model(model::load_model(folder, execution.answering_arena())) {}
   ops::Operations operations;
   std::unique_ptr<model::Model> model;
 };

@@ -83,7 +83,7 @@ DecodeGraphs::Output DecodeGraphs::outputs_of(const at::Tensor& x, const model::
 
 void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logits) {
   const model::Decoder& decoder = model_.decoder();
-  const at::Tensor x = decoder.embedding().value().index_select(0, graph.rows.tokens);
+  const at::Tensor x = decoder.embed(ops_, graph.rows.tokens);
   const model::Value hidden(decoder.forward(ops_, x, pages, graph.rows));
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const at::Tensor logits = decoder.logits(no_grad, ops_, hidden).data;

@@ -62,9 +62,7 @@ bool DraftModel::follow(const Request& request) {
 
 DecodeGraphs::Output DraftModel::compute(const Scheduler::Pass& pass, bool wants_logits) {
   if (only_continues(pass)) return graphs_.run(pass.rows, pages_, wants_logits);
-  const auto embed = [&](const model::StagedRows& rows) {
-    return model_.decoder().embedding().value().index_select(0, rows.tokens);
-  };
+  const auto embed = [&](const model::StagedRows& rows) { return model_.decoder().embed(ops_, rows.tokens); };
   return graphs_.run_prompts(pass.rows, embed, pages_);
 }
 

@@ -93,7 +93,7 @@ void GenerationBatch::reserve() {
 }
 
 at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
-  at::Tensor x = model_.decoder().embedding().value().index_select(0, rows.tokens);
+  at::Tensor x = model_.decoder().embed(ops_, rows.tokens);
   std::vector<int64_t> places;
   std::vector<at::Tensor> visual;
   int64_t begin = 0; // of the part, in the pass

@@ -97,12 +97,12 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
   const ModelDirectory directory = ModelDirectory::open(model);
   ends_ = end_tokens(directory.description());
   calculator_ = Calculator::of_file(directory.description().sole_part(Role::decoder).folder.path / "tokenizer.json");
-  model_ = load_model(directory, execution.arena(false));
+  model_ = load_model(directory, execution.answering_arena());
   if (is_on_gpu()) frame_graphs_ = std::make_unique<FrameGraphs>(*model_, ops_);
 }
 
 void Generator::use_draft_model(const std::filesystem::path& model, const Execution& execution) {
-  draft_model_ = load_model(model, execution.arena(false));
+  draft_model_ = load_model(model, execution.answering_arena());
 }
 
 int64_t Generator::require_room(const Sample& sample) const {

@@ -35,4 +35,10 @@ ArenaOptions Execution::arena(bool trains) const {
   return {options.device, options.dtype, options.gradient_dtype, [trains](const ParameterSpec&) { return trains; }};
 }
 
+ArenaOptions Execution::answering_arena() const {
+  ArenaOptions options = arena(false);
+  options.keeps_bfloat16 = options.device.is_cpu() && options.dtype == at::kFloat && kernels.empty();
+  return options;
+}
+
 } // namespace fvlm::model

@@ -17,6 +17,9 @@ struct Execution {
   // Throws Error(usage) for a dtype that is not known.
   ops::OperationsOptions operations() const;
   ArenaOptions arena(bool trains) const;
+  // Of a model that answers: on a CPU in fp32, a linear's weight that is stored in bf16 stays so, since reading it is
+  // what a token takes. Where `kernels` names plugins, which may not have such linears, it is expanded.
+  ArenaOptions answering_arena() const;
 };
 
 } // namespace fvlm::model

@@ -118,12 +118,23 @@ void load_weights(const ModelDirectory& directory, Model& model, const IsWanted&
 
 namespace {
 
+// A matrix that linears read, or the table that embeds tokens.
+bool is_linear_weight(const ParameterSpec& spec) {
+  return is_packable(spec.name, spec.shape) || spec.name.ends_with(".embed_tokens.weight") ||
+         spec.name.ends_with(".lm_head.weight");
+}
+
 std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
                                        const ArenaOptions& arena) {
   ModelConfig config = config_of(directory.description());
   config.connector = connector;
   ArenaOptions options = arena;
   options.scheme_of = [&directory](const ParameterSpec& spec) { return find_parameter(directory, spec.name).scheme; };
+  if (arena.keeps_bfloat16)
+    options.is_bfloat16 = [&directory](const ParameterSpec& spec) {
+      const fvlm::Parameter& source = find_parameter(directory, spec.name);
+      return is_linear_weight(spec) && !source.of_adapter && source.view->dtype == DType::bf16;
+    };
   auto model = std::make_unique<Model>(config, options);
   load_weights(directory, *model);
   directory.verify_bases();

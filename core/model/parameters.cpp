@@ -42,18 +42,19 @@ ParameterSpec joined_spec(const ParameterBlock& block, int64_t room) {
 
 } // namespace
 
-// There is a buffer for what trains, so that it lies together, and one for what does not.
+// There is a buffer for what trains, so that it lies together, and one for what does not, or two: one in bfloat16.
 struct Parameters::Place {
   int64_t begin;
   bool trains;
-  const PackedScheme* scheme; // of a quantized block, which is in neither
+  const PackedScheme* scheme; // of a quantized block, which is in none of them
   bool shared = false;        // and so is one that another model has
   int64_t room = 0;           // of a frozen block below adapters
+  bool is_bfloat16 = false;
 };
 
 Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOptions& options) {
   std::vector<Place> places;
-  int64_t trained = 0, fixed = 0;
+  int64_t trained = 0, fixed = 0, fixed_bfloat16 = 0;
   for (const ParameterBlock& block : blocks) {
     if (const PackedScheme* scheme = scheme_of(block, options)) {
       places.push_back({0, false, scheme});
@@ -64,22 +65,25 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       continue;
     }
     const bool trains = std::any_of(block.begin(), block.end(), options.trains);
-    int64_t& end = trains ? trained : fixed;
     const int64_t room = trains ? 0 : room_of(block, options);
-    places.push_back({end, trains, nullptr, false, room});
+    const bool is_bfloat16 =
+        !trains && room == 0 && options.is_bfloat16 && std::all_of(block.begin(), block.end(), options.is_bfloat16);
+    int64_t& end = trains ? trained : is_bfloat16 ? fixed_bfloat16 : fixed;
+    places.push_back({end, trains, nullptr, false, room, is_bfloat16});
     end += padded_elements(room > 0 ? ParameterBlock{joined_spec(block, room)} : block);
   }
   const auto on = at::TensorOptions().device(options.device);
   const Parameters* other = options.shares_values_with;
   trained_ = other ? other->trained_ : at::zeros({trained}, on.dtype(options.dtype));
   fixed_ = other ? other->fixed_ : at::empty({fixed}, on.dtype(options.dtype));
+  fixed_bfloat16_ = other ? other->fixed_bfloat16_ : at::empty({fixed_bfloat16}, on.dtype(at::kBFloat16));
   divide_gradients(blocks, places);
   if (options.buffers_gradients) buffer_gradients(blocks, places, on.dtype(options.gradient_dtype));
   gradients_ = at::zeros({options.buffers_gradients ? 0 : trained}, on.dtype(options.gradient_dtype));
 
   auto bucket = buckets_.rbegin(); // of the block
   for (size_t index = 0; index < blocks.size(); ++index) {
-    auto [begin, trains, scheme, shared, room] = places[index];
+    auto [begin, trains, scheme, shared, room, is_bfloat16] = places[index];
     if (scheme) {
       add_packed(blocks[index], *scheme, options);
       continue;
@@ -88,6 +92,7 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       add_joined(blocks[index], room, begin, !other);
       continue;
     }
+    const at::Tensor& buffer = trains ? trained_ : is_bfloat16 ? fixed_bfloat16_ : fixed_;
     at::Tensor gradients;
     if (trains) {
       if (begin >= bucket->begin + bucket->length) ++bucket;
@@ -99,7 +104,7 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
       parameter.value = shared ? options.shares_base_with->at(spec.name).value
-                               : (trains ? trained_ : fixed_).narrow(0, begin + first, size).view(spec.shape);
+                               : buffer.narrow(0, begin + first, size).view(spec.shape);
       if (trains) {
         parameter.gradient = gradients.narrow(0, first, size).view(spec.shape);
         if (bucket->buffer && gradients.is_alias_of(bucket->buffer->values())) parameter.buffer = bucket->buffer.get();

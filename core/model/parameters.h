@@ -22,8 +22,13 @@ struct ArenaOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat, gradient_dtype = at::kFloat;
   std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; };
+  // load_model() asks for what is_bfloat16 says below, of its file.
+  bool keeps_bfloat16 = false;
   // How a weight is quantized, or null. What is, does not train. Empty: nothing is.
   std::function<const PackedScheme*(const ParameterSpec&)> scheme_of = {};
+  // Of a model that computes in float32 and does not train: whether a weight is kept in bfloat16, as its file has it
+  // (ops::Parameter). A block is where all of it is, unless it has adapters. Empty: none is.
+  std::function<bool(const ParameterSpec&)> is_bfloat16 = {};
   // Gradients have no arena: those of a bucket have memory from the first write to a matrix of it until they have been
   // reduced. Vectors, of which a backward pass may write some early, lie elsewhere until then.
   bool buffers_gradients = false;
@@ -88,6 +93,7 @@ class Parameters {
   void add_packed(const ParameterBlock& block, const PackedScheme& scheme, const ArenaOptions& options);
 
   at::Tensor trained_, fixed_, gradients_;
+  at::Tensor fixed_bfloat16_;   // see ArenaOptions::is_bfloat16
   at::Tensor vector_gradients_; // of vectors, with ArenaOptions::buffers_gradients
   int64_t vectors_end_ = 0;
   std::deque<ops::Parameter> all_;

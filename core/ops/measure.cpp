@@ -221,7 +221,10 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
   }
   case FVLM_OP_LINEAR: {
     const Linear op(backend, query);
-    const at::Tensor input = rows(query.inner), weight = make.values({query.width, query.inner}, query.dtype),
+    constexpr fvlm_dtype bfloat16{FVLM_BFLOAT, 16, 1};
+    const at::Tensor input = rows(query.inner),
+                     weight = make.values({query.width, query.inner},
+                                          query.options & FVLM_BFLOAT16_WEIGHT ? bfloat16 : query.dtype),
                      bias = vector(query.options & FVLM_WITH_BIAS),
                      residual = query.options & FVLM_WITH_RESIDUAL ? x : at::Tensor();
     return calls([=] { op.forward(input, weight, bias, {}, residual); },

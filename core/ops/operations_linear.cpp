@@ -100,7 +100,8 @@ at::ScalarType Operations::gradient_type(const Layer& layer) const {
 const Linear& Operations::linear_for(const at::Tensor& x, const Layer& layer, uint32_t options,
                                      at::ScalarType gradient_type) {
   options |= option_if(FVLM_WITH_BIAS, layer.bias.defined()) |
-             option_if(FVLM_STRIDED_WEIGHT, !layer.weight.is_quantized() && layer.weight.is_strided());
+             option_if(FVLM_STRIDED_WEIGHT, !layer.weight.is_quantized() && layer.weight.is_strided()) |
+             option_if(FVLM_BFLOAT16_WEIGHT, options_.dtype == at::kFloat && layer.weight.is_bfloat16());
   auto query = kernels_query(FVLM_OP_LINEAR, options, x.size(0), layer.weight.value().size(0));
   query.inner = layer.weight.value().size(1);
   query.gradient_dtype = abi_dtype(gradient_type);

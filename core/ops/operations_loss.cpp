@@ -9,7 +9,7 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
                                 double softcap) {
   const bool records = tape.records(hidden, head);
   const Loss& op = loss_for(hidden, head, records, softcap);
-  const Loss::Inputs inputs{hidden.data, head.value(), targets};
+  const Loss::Inputs inputs{hidden.data, head.value().to(hidden.data.scalar_type()), targets};
   Loss::Output output = op.forward(inputs);
   Value losses(output.losses, records);
   if (!records) return losses;

@@ -14,6 +14,8 @@
 namespace fvlm::ops {
 
 // One tensor of a model directory. `value` and `gradient` are views of the model's arenas (one flat buffer for each).
+// `value` has the model's dtype, or is bfloat16 in a model that computes in float32 and does not train: then linears
+// read it as it is (FVLM_BFLOAT16_WEIGHT), and whatever else reads it converts it.
 struct Parameter {
   std::string name;           // "decoder.model.layers.0.self_attn.q_proj.weight"
   at::Tensor value, gradient; // gradient: undefined for a frozen parameter
@@ -58,6 +60,7 @@ class Weight {
   bool is_quantized() const { return !packed_.empty(); }
   bool is_adapted() const; // in any part
   bool is_plain() const { return !is_quantized() && !is_adapted(); }
+  bool is_bfloat16() const { return value_.scalar_type() == at::kBFloat16; }
   bool allows_fp8() const { return parts_.front()->allows_fp8; }
   at::Tensor joined() const; // of all parts that lie in it; else undefined
   bool is_strided() const { return value_.dim() == 2 && value_.size(0) > 1 && value_.stride(0) != value_.size(1); }

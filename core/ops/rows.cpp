@@ -31,12 +31,16 @@ Value gather_repeated_rows(Tape& tape, const Value& x, const at::Tensor& index) 
   return y;
 }
 
-Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence) {
+Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype) {
   const int64_t rows = sequence.tokens.size(0);
   // Padding is copied to an additional row at the end.
-  const at::Tensor with_padding_row = at::empty({rows + 1, table.value().size(1)}, table.value().options());
+  const at::Tensor with_padding_row =
+      at::empty({rows + 1, table.value().size(1)}, table.value().options().dtype(dtype));
   at::Tensor text = with_padding_row.narrow(0, 0, rows);
-  at::index_select_out(text, table.value(), 0, sequence.tokens);
+  if (table.value().scalar_type() == dtype)
+    at::index_select_out(text, table.value(), 0, sequence.tokens);
+  else
+    text.copy_(table.value().index_select(0, sequence.tokens));
   if (visual.defined()) with_padding_row.index_copy_(0, sequence.visual_rows, visual.data);
   Value y(text, tape.records(table, visual));
   if (!y.requires_grad()) return y;

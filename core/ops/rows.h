@@ -17,7 +17,8 @@ struct Sequence {
   at::Tensor is_text;     // float32 [rows, 1]: 1 or 0
   at::Tensor visual_rows; // int64 [visual tokens]: the row of each; `rows` for padding
 };
-Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence);
+// In `dtype`, which is that of the table where it trains.
+Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype);
 
 // The parameter [1, width] broadcast to all rows.
 Value broadcast_row(Tape& tape, const Weight& row, int64_t rows);

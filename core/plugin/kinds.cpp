@@ -273,7 +273,8 @@ std::vector<TableOperation> kernels() {
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
            .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT,
+                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT |
+                      FVLM_WITH_OUTPUT | FVLM_BFLOAT16_WEIGHT,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -446,7 +447,8 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_BOTH_GRADIENTS, "both gradients at once"},
                                                           {FVLM_WITH_OUTPUT, "output"},
                                                           {FVLM_WITH_FP8, "fp8"},
-                                                          {FVLM_SWIGLU_INPUT, "swiglu before it"}};
+                                                          {FVLM_SWIGLU_INPUT, "swiglu before it"},
+                                                          {FVLM_BFLOAT16_WEIGHT, "bfloat16 weight"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

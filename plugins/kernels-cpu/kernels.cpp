@@ -31,7 +31,7 @@ constexpr int64_t max_parts = 16;
 
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                        FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_PER_HEAD;
+                                        FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_PER_HEAD | FVLM_BFLOAT16_WEIGHT;
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, max_parts);
@@ -50,8 +50,9 @@ class KernelsCpu : public Kernels {
     const std::uint32_t forms = has_form ? gelu_forms : 0;
     if ((query.options & ~(known_options | forms)) || (query.options & gelu_forms) == gelu_forms)
       return refuse("options %#x not supported", query.options);
-    if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
-      return refuse("frequencies are rope's; options %#x not supported", query.options);
+    if (((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE) ||
+        ((query.options & FVLM_BFLOAT16_WEIGHT) && query.op != FVLM_OP_LINEAR))
+      return refuse("options %#x of another operation not supported", query.options);
     if ((query.options & FVLM_PER_HEAD) &&
         (query.op != FVLM_OP_RMSNORM || (query.options & (FVLM_WITH_RESIDUAL | FVLM_COMPENSATED)) ||
          query.head_dim < 1 || int64_t{query.heads} * query.head_dim != query.width))
@@ -179,7 +180,8 @@ class KernelsCpu : public Kernels {
     p.uses_pairs = uses_pairs(query);
     p.rows = query.rows;
     p.inner = query.inner;
-    p.weight = matrix_of(a.weight, query, query.dtype, "weight");
+    p.has_bfloat16_weight = query.options & FVLM_BFLOAT16_WEIGHT;
+    p.weight = matrix_of(a.weight, query, p.has_bfloat16_weight ? bfloat16 : query.dtype, "weight");
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.residual = optional_rows(a.residual, query, "residual");
     p.y = rows_of(a.y, query, "y");
@@ -295,8 +297,10 @@ class KernelsCpu : public Kernels {
 
   static Support supports_linear(const Query& query) {
     const std::uint32_t gelu = is_gelu_of_many_rows(query) ? FVLM_WITH_GELU | gelu_forms : 0;
-    if (query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | gelu))
-      return refuse("linear: options %#x not supported", query.options);
+    const bool has_bfloat16_weight = query.options & FVLM_BFLOAT16_WEIGHT;
+    if ((query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_BFLOAT16_WEIGHT | gelu)) ||
+        (has_bfloat16_weight && (query.dtype != float32 || (query.options & FVLM_WITH_BACKWARD))))
+      return refuse("linear in %s: options %#x not supported", sdk::name_of(query.dtype), query.options);
     if (query.dtype == bfloat16 && (query.options & FVLM_WITH_BACKWARD))
       return refuse("gradients of a linear in bfloat16 not supported");
     if (!has_many_rows(query)) return accept(300, "few rows, each weight read once, %s", name_of(cpu_level()));
@@ -317,14 +321,16 @@ class KernelsCpu : public Kernels {
     return (query.options & FVLM_WITH_GELU) && !(query.options & FVLM_WITH_RESIDUAL) && has_many_rows(query);
   }
 
-  // LibTorch's products of float32 are MKL's, which use AVX-512 on processors of Intel alone. Those of bfloat16 convert
-  // every weight first.
+  // LibTorch's products of float32 are MKL's, which use AVX-512 on processors of Intel alone. Every weight of bfloat16
+  // would be converted first.
   static bool multiplies_faster_than_torch(const Query& query) {
     const CpuLevel level = cpu_level();
+    if (query.dtype == bfloat16 || (query.options & FVLM_BFLOAT16_WEIGHT)) return level >= CpuLevel::avx2;
 #if defined(__x86_64__)
-    if (query.dtype == float32) return level == CpuLevel::avx512 && __builtin_cpu_is("amd");
+    return level == CpuLevel::avx512 && __builtin_cpu_is("amd");
+#else
+    return false;
 #endif
-    return query.dtype == bfloat16 && level >= CpuLevel::avx2;
   }
 
   static bool uses_pairs(const Query& query) {

@@ -13,9 +13,9 @@ FVLM_INLINE Rows widened_rows(const LinearProblem& p) {
   return sizeof(Element) == sizeof(float) ? p.x : Rows{p.converted, p.inner};
 }
 
-template <class Element, int RowCount, int Features>
+template <class WeightElement, class Element, int RowCount, int Features>
 void linear_tile(const LinearProblem& p, int64_t row, int64_t feature) {
-  const Element* weight = static_cast<const Element*>(p.weight) + feature * p.inner;
+  const WeightElement* weight = static_cast<const WeightElement*>(p.weight) + feature * p.inner;
   const float* x = row_of<const float>(widened_rows<Element>(p), row);
   const int64_t x_row = widened_rows<Element>(p).row;
   Vector sums[RowCount][Features];
@@ -44,11 +44,11 @@ void linear_tile(const LinearProblem& p, int64_t row, int64_t feature) {
   store_outputs<Element>(p, row, feature, sums);
 }
 
-template <class Element>
+template <class WeightElement, class Element>
 struct PlainTile {
   template <int RowCount, int Features>
   static void run(const LinearProblem& p, int64_t row, int64_t feature) {
-    linear_tile<Element, RowCount, Features>(p, row, feature);
+    linear_tile<WeightElement, Element, RowCount, Features>(p, row, feature);
   }
 };
 
@@ -70,8 +70,9 @@ FVLM_INLINE void input_gradient_tile(const LinearGradientProblem& p, int64_t row
 } // namespace
 
 void linear_few_rows(const LinearProblem& p, int64_t first, int64_t last) {
-  if (!p.is_bfloat16) return by_tiles<PlainTile<float>>(p, first, last);
-  p.uses_pairs ? few_rows_of_pairs(p, first, last) : by_tiles<PlainTile<Bfloat>>(p, first, last);
+  if (p.has_bfloat16_weight) return by_tiles<PlainTile<Bfloat, float>>(p, first, last);
+  if (!p.is_bfloat16) return by_tiles<PlainTile<float, float>>(p, first, last);
+  p.uses_pairs ? few_rows_of_pairs(p, first, last) : by_tiles<PlainTile<Bfloat, Bfloat>>(p, first, last);
 }
 
 void linear_widen(const LinearProblem& p) {

@@ -58,11 +58,11 @@ FVLM_INLINE Product weights_of(const Bfloat* weight, int64_t inner, int64_t feat
   return {depth, wide, block_depth, 1, nullptr, tile_columns, nullptr, tile_columns};
 }
 
-template <class Element>
+template <class WeightElement>
 void multiply_group(const LinearProblem& p, const float* packed, int64_t feature, int64_t features, int vectors,
                     bool fetches_next, float* sums) {
-  alignas(64) float wide[sizeof(Element) == sizeof(float) ? 1 : group_features * block_depth];
-  const Element* weight = static_cast<const Element*>(p.weight) + feature * p.inner;
+  alignas(64) float wide[sizeof(WeightElement) == sizeof(float) ? 1 : group_features * block_depth];
+  const WeightElement* weight = static_cast<const WeightElement*>(p.weight) + feature * p.inner;
   for (int64_t from = 0; from < p.inner; from += block_depth) {
     const int64_t depth = p.inner - from < block_depth ? p.inner - from : block_depth;
     Product product = weights_of(weight + from, p.inner, features, depth, wide);
@@ -71,7 +71,7 @@ void multiply_group(const LinearProblem& p, const float* packed, int64_t feature
     for (int64_t f = 0; f < features; f += tile_rows) {
       if (fetches_next)
         for (int64_t next = f; next < f + tile_rows; ++next)
-          for (int64_t i = 0; i < depth; i += 64 / static_cast<int64_t>(sizeof(Element)))
+          for (int64_t i = 0; i < depth; i += 64 / static_cast<int64_t>(sizeof(WeightElement)))
             __builtin_prefetch(weight + from + (next + group_features) * p.inner + i);
       const int64_t count = features - f < tile_rows ? features - f : tile_rows;
       from == 0 ? multiply_tile<false>(product, count, vectors) : multiply_tile<true>(product, count, vectors);
@@ -81,7 +81,7 @@ void multiply_group(const LinearProblem& p, const float* packed, int64_t feature
   }
 }
 
-template <class Element, class Form>
+template <class WeightElement, class Element, class Form>
 void many_rows(const LinearProblem& p, Form gelu, int64_t first, int64_t last) {
   alignas(64) float sums[group_features * tile_columns] = {};
   const int64_t depth = p.uses_pairs ? p.inner / 2 : p.inner;
@@ -94,7 +94,7 @@ void many_rows(const LinearProblem& p, Form gelu, int64_t first, int64_t last) {
       if (p.uses_pairs)
         multiply_pairs(p, packed, feature, features, vectors, block == 0, sums);
       else
-        multiply_group<Element>(p, packed, feature, features, vectors, block == 0, sums);
+        multiply_group<WeightElement>(p, packed, feature, features, vectors, block == 0, sums);
       store_group<Element>(p, gelu, sums, block * tile_columns, rows, feature, features);
     }
   }
@@ -119,7 +119,8 @@ void linear_pack(const LinearProblem& p, int64_t first, int64_t last) {
 
 void linear_many_rows(const LinearProblem& p, int64_t first, int64_t last) {
   const auto with = [&](auto gelu) {
-    p.is_bfloat16 ? many_rows<Bfloat>(p, gelu, first, last) : many_rows<float>(p, gelu, first, last);
+    if (p.has_bfloat16_weight) return many_rows<Bfloat, float>(p, gelu, first, last);
+    p.is_bfloat16 ? many_rows<Bfloat, Bfloat>(p, gelu, first, last) : many_rows<float, float>(p, gelu, first, last);
   };
   if (!p.gelu) return with(NoGelu{});
   p.gelu->is_exact ? with(ExactGelu{}) : with(SigmoidGelu{p.gelu->linear, p.gelu->cubic});

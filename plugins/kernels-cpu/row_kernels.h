@@ -61,7 +61,8 @@ struct RopeProblem {
 // linear: y = x weight^T, with a bias and a residual where they are not NULL. Functions process features of y.
 struct LinearProblem {
   bool is_bfloat16;
-  bool uses_pairs; // has_bfloat16_products(): pairs of bfloat16 are multiplied as they are, else as float32
+  bool has_bfloat16_weight; // and nothing else is bfloat16
+  bool uses_pairs;          // has_bfloat16_products(): pairs of bfloat16 are multiplied as they are, else as float32
   int64_t rows, inner;
   Rows x;
   // Few rows of bfloat16: x in float32 (linear_widen), unless pairs are multiplied. Many rows: x of linear_pack.

@@ -84,7 +84,8 @@ void probe_decoder(const std::string& path, const Safetensors& in, const std::st
   const Tensor ids = tensor_over(in.at("ids")), lengths = tensor_over(in.at("lengths"));
   const Segments segments = segments_of(lengths, ids.numel());
   Tape tape;
-  const Value x = ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}});
+  const Value x =
+      ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}}, tower.operations->options().dtype);
   finish(tower, tape, llama.forward(tape, *tower.operations, x, segments, {}, false), in, "decoder.", out);
 }
 

@@ -348,7 +348,7 @@ TEST(Operations, Rows) {
                           at::tensor({1.0, 0.0, 0.0, 1.0, 1.0}, at::kDouble).unsqueeze(1),
                           at::tensor({2, 1, 5}, at::kLong)}; // the third is padding
   b.expect_true_gradients([&](Tape& tape) {
-    const Value x = embed(tape, table, visual, sequence);
+    const Value x = embed(tape, table, visual, sequence, at::kDouble);
     const Value twice = gather_rows(tape, x, at::tensor({4, 4, 1}, at::kLong));
     return std::vector{x, scale(tape, twice, 0.14), broadcast_row(tape, row, 3)};
   });

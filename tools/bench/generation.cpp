@@ -74,9 +74,9 @@ class Engine {
   Engine(const GenerationRequest& request, const std::filesystem::path& folder, const std::filesystem::path& draft,
          Registry& registry)
       : request_(request), ops_(registry, request.execution.operations()), peak_(ops_.options().device, unlimited),
-        model_(model::load_model(folder, request.execution.arena(false))),
+        model_(model::load_model(folder, request.execution.answering_arena())),
         vocabulary_(model_->config().decoder.vocab_size) {
-    if (!draft.empty()) draft_model_ = model::load_model(draft, request.execution.arena(false));
+    if (!draft.empty()) draft_model_ = model::load_model(draft, request.execution.answering_arena());
   }
 
   void measure(GenerationReport::Row& row) {
@@ -207,7 +207,7 @@ GenerationReport measure_generation(const GenerationRequest& request, Registry& 
   check(request);
   const c10::InferenceMode without_autograd;
   GenerationReport report{request.prompt, request.answer, {}};
-  SyntheticModels models;
+  SyntheticModels models(DType::bf16); // as published models are
   const std::vector<std::string> names = request.model.empty() ? request.shapes : std::vector{request.model};
   const auto total = std::ssize(names) * std::ssize(request.batches);
   for (const std::string& name : names) {

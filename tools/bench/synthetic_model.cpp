@@ -199,15 +199,15 @@ const Shape& shape_named(std::string_view name) {
   throw Error(ErrorKind::usage, fmt::format("there is no shape '{}'", name)).advise("one of: " + join(names, ", "));
 }
 
-void make_model(const Shape& shape, const std::filesystem::path& folder) {
+void make_model(const Shape& shape, const std::filesystem::path& folder, DType dtype) {
   const ModelDescription description = description_of(shape);
   std::map<std::string, Initializer> fills;
   for (const ModelPart& part : description.parts)
     for (const TensorSpec& spec : description.layout(part).tensors) fills[part.name + "." + spec.name] = spec.fill;
-  ModelDirectoryWriter writer(folder, description, [](const std::string&) { return DType::f32; });
+  ModelDirectoryWriter writer(folder, description, [dtype](const std::string&) { return dtype; });
   at::Generator generator = dice(1);
   for (const TensorInfo& info : writer.order()) {
-    const at::Tensor tensor = filled(info, fills.at(info.name), generator);
+    const at::Tensor tensor = filled(info, fills.at(info.name), generator).to(model::scalar_type(dtype));
     writer.append({static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())});
   }
   writer.commit();

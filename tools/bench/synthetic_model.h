@@ -38,8 +38,9 @@ struct Shape {
 const std::vector<Shape>& shapes();
 const Shape& shape_named(std::string_view name); // throws Error(usage)
 
-// Writes a model with weights that do not degenerate, so that the loss depends on every part.
-void make_model(const Shape& shape, const std::filesystem::path& folder);
+// Writes a model with weights that do not degenerate, so that the loss depends on every part, rounded to the type that
+// they are stored in: f32 or bf16.
+void make_model(const Shape& shape, const std::filesystem::path& folder, DType dtype = DType::f32);
 
 void make_batch(const Shape& shape, const BatchShape& batch, const std::filesystem::path& file);
 

@@ -41,7 +41,7 @@ plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, in
 
 const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
   auto& folder = folders_[shape.name];
-  if (folder.empty()) make_model(shape, folder = scratch_.path() / shape.name);
+  if (folder.empty()) make_model(shape, folder = scratch_.path() / shape.name, dtype_);
   return folder;
 }
 

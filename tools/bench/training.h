@@ -34,11 +34,13 @@ plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, in
 // Model directories, each written when it is first needed.
 class SyntheticModels {
  public:
+  explicit SyntheticModels(DType dtype = DType::f32) : dtype_(dtype) {}
   const std::filesystem::path& of(const Shape& shape);
   // The same with the decoder's linears in int4.
   const std::filesystem::path& quantized(const Shape& shape, Registry& registry);
 
  private:
+  DType dtype_;
   ScratchFolder scratch_;
   std::map<std::string, std::filesystem::path> folders_;
 };

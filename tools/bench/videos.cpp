@@ -66,7 +66,7 @@ VideosReport measure_videos(const VideosRequest& request, Registry& registry, co
   check(request);
   const c10::InferenceMode without_autograd;
   VideosReport report{request.videos, request.frames, request.prompt, request.answer, {}};
-  SyntheticModels models;
+  SyntheticModels models(DType::bf16);
   infer::GenerateOptions options;
   options.limit = request.answer;
   options.ignore_eos = true;

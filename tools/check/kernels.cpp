@@ -77,6 +77,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {both_gradients, FVLM_BOTH_GRADIENTS},
                                     {output, FVLM_WITH_OUTPUT},
                                     {fp8, FVLM_WITH_FP8},
+                                    {bfloat16_weight, FVLM_BFLOAT16_WEIGHT},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
@@ -120,6 +121,7 @@ std::string KernelCase::label() const {
   if (swiglu_input) text += ", swiglu before it";
   if (column_sums) text += ", sums";
   if (fp8) text += ", fp8";
+  if (bfloat16_weight) text += ", bfloat16 weight";
   if (per_head) text += ", heads apart";
   if (inverse) text += ", inverse";
   if (frequencies) text += ", frequencies";

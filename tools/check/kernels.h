@@ -29,6 +29,7 @@ struct KernelCase {
   bool both_gradients = false;      // linear: d_x is given along with d_weight
   bool output = false;              // swiglu: backward gives y again; linear with swiglu_input: its x
   bool fp8 = false;                 // linear: operands of products are rounded to e4m3
+  bool bfloat16_weight = false;     // linear: of a float32 x
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;

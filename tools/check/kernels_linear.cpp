@@ -39,6 +39,7 @@ Numbers numbers_of(const KernelCase& c) {
     n.weight.fill_diagonal_(1);
     n.bias = filled({c.width}, c.dtype, 0.5), n.d_y = filled({c.rows, c.width}, c.dtype, 1.5);
   }
+  if (c.bfloat16_weight) n.weight = n.weight.to(at::kBFloat16);
   if (!c.writes_compensation) return n;
   // Sums that float32 represents exactly in any order, so that every plugin rounds off the same amount.
   const auto coarse = [](at::Tensor& numbers, double unit) { numbers = (numbers / unit).round_().mul_(unit); };

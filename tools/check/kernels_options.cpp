@@ -164,6 +164,21 @@ Outcome linear_fp8_gradients(Context& context) {
   return supported<FVLM_OP_LINEAR>(context, all);
 }
 
+// As models on a CPU have them that compute in float32 and are stored in bfloat16: of few rows and of many.
+Outcome linear_bfloat16_weight(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.rows = 1, .width = 200, .inner = 576, .bias = false},
+                              {.rows = 7, .width = 33, .inner = 5, .residual = true},
+                              {.rows = 32, .width = 61, .inner = 43, .residual = true, .bias = false},
+                              {.rows = 33, .width = 20, .inner = 45},
+                              {.rows = 300, .width = 96, .inner = 200, .residual = true},
+                              {.rows = 1100, .width = 50, .inner = 290, .gelu = true},
+                              {.rows = 3, .magnitude = 100},
+                              {.rows = 0}};
+  for (KernelCase& one : all) one.bfloat16_weight = true, one.backward = false;
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
 Outcome swiglu_output(Context& context) {
   const std::vector<KernelCase> all{{.output = true},
                                     {.rows = 33, .width = 20, .output = true},
@@ -226,6 +241,8 @@ std::vector<Check> kernel_option_checks() {
        "linear_float*,linear_bfloat16,linear_accumulates"},
       {"linear_fp8_gradients", "both gradients of operands rounded to e4m3, where supports() says so",
        linear_fp8_gradients, "linear_float*,linear_bfloat16,linear_fp8"},
+      {"linear_bfloat16_weight", "weights of bfloat16 and x of float32, where supports() says so",
+       linear_bfloat16_weight, "linear_float*,linear_bfloat16,linear_residual"},
       {"swiglu_output", "y along with the gradients, where supports() says so", swiglu_output,
        "swiglu_float*,swiglu_bfloat16"}};
 }

@@ -27,6 +27,10 @@ std::map<std::string, MakeDecoder>& all_decoders() {
 
 } // namespace
 
+at::Tensor Decoder::embed(const Operations& ops, const at::Tensor& tokens) const {
+  return embedding().value().index_select(0, tokens).to(ops.options().dtype);
+}
+
 Value Decoder::logits(Tape& tape, Operations& ops, const Value& hidden) const {
   const Value logits = ops.linear(tape, hidden, head());
   return softcap() == 0 ? logits : ops::softcap(tape, logits, softcap());

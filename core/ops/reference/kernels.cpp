@@ -19,10 +19,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
-    FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM |
-    FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT;
+constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
+                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
+                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
+                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
+                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -38,7 +39,8 @@ constexpr OwnOption own_options[] = {
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_WITH_COLUMN_SUMS |
          FVLM_COMPENSATED},
     {FVLM_SWIGLU_INPUT, FVLM_OP_LINEAR,
-     ~uint32_t{FVLM_SWIGLU_INPUT | FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT}}};
+     ~uint32_t{FVLM_SWIGLU_INPUT | FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT}},
+    {FVLM_BFLOAT16_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_FP8}};
 constexpr double quick_gelu_factor = 1.702;
 
 // The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
@@ -141,6 +143,8 @@ sdk::Support Kernels::supports(const Query& query) {
   for (const OwnOption& own : own_options)
     if ((query.options & own.option) && (query.op != own.op || (query.options & own.excludes)))
       return sdk::refuse("options %#x not supported", query.options);
+  if ((query.options & FVLM_BFLOAT16_WEIGHT) && (query.dtype.code != FVLM_FLOAT || query.dtype.bits != 32))
+    return sdk::refuse("a bfloat16 weight of activations in %s not supported", dtype_name(query.dtype).c_str());
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
     return sdk::refuse("gelu together with a residual not supported");
   if ((query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) &&
@@ -299,7 +303,7 @@ static void fp8_linear(const fvlm_linear_forward& arguments) {
 void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_linear_forward& arguments) {
   if (query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) return extended_linear(query, arguments);
   if (query.options & FVLM_WITH_FP8) return fp8_linear(arguments);
-  const Tensor x = torch_tensor(arguments.x), weight = torch_tensor(arguments.weight).t();
+  const Tensor x = torch_tensor(arguments.x), weight = torch_tensor(arguments.weight).to(x.scalar_type()).t();
   const Tensor bias = torch_tensor(arguments.bias);
   Tensor y = torch_tensor(arguments.y);
   const bool gelu = query.options & FVLM_WITH_GELU;

@@ -19,6 +19,7 @@ struct Problem {
   bool bias = true, residual = true;
   int64_t row_gap = 0;
   uint32_t gelu = 0; // options
+  bool bfloat16_weight = false;
 };
 
 fvlm_kernels_query query_of(const Problem& p, bool backward) {
@@ -31,6 +32,7 @@ fvlm_kernels_query query_of(const Problem& p, bool backward) {
   if (p.bias) query.options |= FVLM_WITH_BIAS;
   if (p.residual) query.options |= FVLM_WITH_RESIDUAL;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
+  if (p.bfloat16_weight) query.options |= FVLM_BFLOAT16_WEIGHT;
   query.options |= p.gelu;
   query.rows = p.rows;
   query.width = p.width;
@@ -63,15 +65,15 @@ class Linear : public ::testing::TestWithParam<std::string> {
   void TearDown() override { unsetenv("FVLM_CPU_LEVEL"); }
 };
 
-// Whether the plugin takes a linear without gradients on this machine. Few rows it always takes, and many rows of
-// bfloat16 wherever there are vectors of eight.
+// Whether the plugin takes a linear without gradients on this machine. Few rows it always takes, and many rows with
+// weights of bfloat16 wherever there are vectors of eight.
 bool supported(const Problem& p) {
   const Host host(1);
   const KernelsTable plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host);
   const bool is_supported = support_of(plugin, query_of(p, false)).score > 0;
   const bool has_vectors = std::getenv("FVLM_CPU_LEVEL") != std::string("baseline");
   EXPECT_TRUE(is_supported || p.rows > (p.dtype.bits == 16 ? 24 : 32)) << p.rows << " rows";
-  EXPECT_TRUE(is_supported || p.dtype.bits == 32 || !has_vectors) << p.rows << " rows";
+  EXPECT_TRUE(is_supported || (p.dtype.bits == 32 && !p.bfloat16_weight) || !has_vectors) << p.rows << " rows";
   return is_supported;
 }
 
@@ -96,11 +98,21 @@ struct Bench {
   fvlm_requirements needs{};
 };
 
+// With the same numbers in either type.
+GuardedTensor weight_of(const Problem& p) {
+  GuardedTensor in_bfloat16(bf16, {p.width, p.inner});
+  in_bfloat16.random(2);
+  if (p.bfloat16_weight || p.dtype.bits == 16) return in_bfloat16;
+  GuardedTensor weight(f32, {p.width, p.inner});
+  for (int64_t i = 0; i < weight.count(); ++i) weight.set(i, in_bfloat16.value(i));
+  return weight;
+}
+
 std::vector<unsigned char> check_forward(const Problem& p, int threads) {
   SCOPED_TRACE(::testing::Message() << p.rows << " rows, " << p.inner << " to " << p.width << ", " << p.dtype.bits
                                     << " bits, " << threads << " threads");
   Bench bench(p, false, threads);
-  GuardedTensor x = random(p, p.rows, p.inner, 1, p.row_gap), weight = random(p, p.width, p.inner, 2),
+  GuardedTensor x = random(p, p.rows, p.inner, 1, p.row_gap), weight = weight_of(p),
                 residual = random(p, p.rows, p.width, 3, p.row_gap), y = random(p, p.rows, p.width, 4, p.row_gap),
                 bias(p.dtype, {p.width});
   bias.random(5);
@@ -149,6 +161,24 @@ TEST_P(Linear, GeluOfManyRows) {
     for (const Problem& p : std::vector<Problem>{{70, 50, 31, f32, true, false, 0, FVLM_WITH_GELU | form},
                                                  {33, 20, 64, bf16, false, false, 3, FVLM_WITH_GELU | form}})
       if (supported(p)) check_forward(p, 2);
+}
+
+// Beside the float64 loops alone where float32 has no kernel of many rows here.
+TEST_P(Linear, WeightsOfBfloat16GiveTheBitsOfTheSameNumbersInFloat32) {
+  std::vector<Problem> all{{1100, 13, 34, f32, true, false, 5}, {70, 50, 31, f32, true, false, 0, FVLM_WITH_GELU}};
+  for (const int64_t rows : {0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 33, 64, 70})
+    for (const auto& [width, inner] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {13, 37}, {34, 128}, {50, 290}})
+      all.push_back({rows, width, inner, f32, rows % 2 == 0, rows % 3 == 0, rows % 4 == 1 ? 7 : 0});
+  for (Problem& p : all) {
+    const bool has_float32 = supported(p);
+    p.bfloat16_weight = true;
+    if (!supported(p)) continue;
+    const auto found = check_forward(p, 2);
+    p.bfloat16_weight = false;
+    if (has_float32) {
+      EXPECT_EQ(found, check_forward(p, 1)) << p.rows << " rows, " << p.inner << " to " << p.width;
+    }
+  }
 }
 
 TEST_P(Linear, TheSameBitsWithAnyNumberOfThreads) {
@@ -208,6 +238,8 @@ TEST_P(Linear, RefusesWhatItHasNoKernelFor) {
   EXPECT_NE(reason({33, 8, 8}, true, 0).find("33 rows"), std::string::npos);
   EXPECT_NE(reason({4, 8, 8, bf16}, true, 0).find("gradients"), std::string::npos);
   EXPECT_NE(reason({4, 8, 8}, false, FVLM_WITH_GELU).find("options"), std::string::npos);
+  EXPECT_NE(reason({4, 8, 8}, true, FVLM_BFLOAT16_WEIGHT).find("options"), std::string::npos);
+  EXPECT_NE(reason({4, 8, 8, bf16}, false, FVLM_BFLOAT16_WEIGHT).find("options"), std::string::npos);
   if (GetParam() == "baseline") {
     EXPECT_NE(reason({33, 8, 8}, false, 0).find("33 rows"), std::string::npos);
     EXPECT_NE(reason({25, 8, 8, bf16}, false, 0).find("25 rows"), std::string::npos);

@@ -65,6 +65,8 @@ enum {
   FVLM_SWIGLU_INPUT = 1u << 16,   /* linear, its input gradient, without options but fp8, or strided_weight and
                                      output: x = silu(gate) * up of a pre_activation [rows, 2 inner], gate before up,
                                      whose gradient is d_x */
+  FVLM_BFLOAT16_WEIGHT = 1u << 17, /* linear of float32, forward alone: the weight is bfloat16, and its numbers are
+                                      multiplied as float32 */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */

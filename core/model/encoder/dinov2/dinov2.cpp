@@ -47,13 +47,15 @@ Value Dinov2::normed(Tape& tape, Operations& ops, QueryStream& stream, const Vit
 }
 
 // float16 underflows below 6e-8, which products of scales and weights can reach. The scales of quantized weights are
-// their own.
+// their own, and a weight of bfloat16 among float32 would be expanded.
 Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const EncodeOptions& options) const {
   Folded folded(layers_.size());
   if (!options.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
   std::vector<Operations::LayerWithScale> attention, mlp;
   for (const VitLayer& layer : layers_) {
-    if (!layer.out.weight.is_plain() || !layer.down.weight.is_plain() || ops.observes_linears()) return folded;
+    for (const ops::Weight* each : {&layer.out.weight, &layer.down.weight})
+      if (!each->is_plain() || each->value().scalar_type() != ops.options().dtype) return folded;
+    if (ops.observes_linears()) return folded;
     attention.push_back({layer.out, layer.attention_scale});
     mlp.push_back({layer.down, layer.mlp_scale});
   }
