@@ -58,44 +58,58 @@ FVLM_INLINE Product weights_of(const Bfloat* weight, int64_t inner, int64_t feat
   return {depth, wide, block_depth, 1, nullptr, tile_columns, nullptr, tile_columns};
 }
 
+// Blocks of rows that read the same converted weights.
+constexpr int64_t blocks_at_once = 4;
+constexpr int64_t block_sums = group_features * tile_columns; // of a group and a block
+
+int vectors_in(const LinearProblem& p, int64_t block) {
+  return static_cast<int>((rows_in(p, block) + lanes - 1) / lanes);
+}
+
+// sums[block][feature][row] of some features and the blocks [block, last).
 template <class WeightElement>
-void multiply_group(const LinearProblem& p, const float* packed, int64_t feature, int64_t features, int vectors,
-                    bool fetches_next, float* sums) {
+void multiply_group(const LinearProblem& p, int64_t block, int64_t last, int64_t feature, int64_t features,
+                    float* sums) {
   alignas(64) float wide[sizeof(WeightElement) == sizeof(float) ? 1 : group_features * block_depth];
   const WeightElement* weight = static_cast<const WeightElement*>(p.weight) + feature * p.inner;
   for (int64_t from = 0; from < p.inner; from += block_depth) {
     const int64_t depth = p.inner - from < block_depth ? p.inner - from : block_depth;
-    Product product = weights_of(weight + from, p.inner, features, depth, wide);
-    product.b = packed + from * tile_columns;
-    product.c = sums;
-    for (int64_t f = 0; f < features; f += tile_rows) {
-      if (fetches_next)
-        for (int64_t next = f; next < f + tile_rows; ++next)
-          for (int64_t i = 0; i < depth; i += 64 / static_cast<int64_t>(sizeof(WeightElement)))
-            __builtin_prefetch(weight + from + (next + group_features) * p.inner + i);
-      const int64_t count = features - f < tile_rows ? features - f : tile_rows;
-      from == 0 ? multiply_tile<false>(product, count, vectors) : multiply_tile<true>(product, count, vectors);
-      product.a += tile_rows * product.a_row;
-      product.c += tile_rows * tile_columns;
+    const Product weights = weights_of(weight + from, p.inner, features, depth, wide);
+    for (int64_t each = block; each < last; ++each) {
+      const int vectors = vectors_in(p, each);
+      Product product = weights;
+      product.b = p.converted + (each * p.inner + from) * tile_columns;
+      product.c = sums + (each - block) * block_sums;
+      for (int64_t f = 0; f < features; f += tile_rows) {
+        if (each == 0)
+          for (int64_t next = f; next < f + tile_rows; ++next)
+            for (int64_t i = 0; i < depth; i += 64 / static_cast<int64_t>(sizeof(WeightElement)))
+              __builtin_prefetch(weight + from + (next + group_features) * p.inner + i);
+        const int64_t count = features - f < tile_rows ? features - f : tile_rows;
+        from == 0 ? multiply_tile<false>(product, count, vectors) : multiply_tile<true>(product, count, vectors);
+        product.a += tile_rows * product.a_row;
+        product.c += tile_rows * tile_columns;
+      }
     }
   }
 }
 
 template <class WeightElement, class Element, class Form>
 void many_rows(const LinearProblem& p, Form gelu, int64_t first, int64_t last) {
-  alignas(64) float sums[group_features * tile_columns] = {};
-  const int64_t depth = p.uses_pairs ? p.inner / 2 : p.inner;
+  alignas(64) float sums[blocks_at_once * block_sums] = {};
+  const int64_t blocks = (p.rows + tile_columns - 1) / tile_columns;
   for (int64_t feature = first; feature < last; feature += group_features) {
     const int64_t features = last - feature < group_features ? last - feature : group_features;
-    for (int64_t block = 0; block * tile_columns < p.rows; ++block) {
-      const int64_t rows = rows_in(p, block);
-      const int vectors = static_cast<int>((rows + lanes - 1) / lanes);
-      const float* packed = p.converted + block * depth * tile_columns;
-      if (p.uses_pairs)
-        multiply_pairs(p, packed, feature, features, vectors, block == 0, sums);
-      else
-        multiply_group<WeightElement>(p, packed, feature, features, vectors, block == 0, sums);
-      store_group<Element>(p, gelu, sums, block * tile_columns, rows, feature, features);
+    for (int64_t block = 0; block < blocks; block += blocks_at_once) {
+      const int64_t end = blocks - block < blocks_at_once ? blocks : block + blocks_at_once;
+      if (!p.uses_pairs) multiply_group<WeightElement>(p, block, end, feature, features, sums);
+      for (int64_t each = block; each < end; ++each) {
+        float* own = sums + (each - block) * block_sums;
+        if (p.uses_pairs)
+          multiply_pairs(p, p.converted + each * (p.inner / 2) * tile_columns, feature, features, vectors_in(p, each),
+                         each == 0, own);
+        store_group<Element>(p, gelu, own, each * tile_columns, rows_in(p, each), feature, features);
+      }
     }
   }
 }
