@@ -273,8 +273,8 @@ std::vector<TableOperation> kernels() {
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
            .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT |
-                      FVLM_WITH_OUTPUT | FVLM_BFLOAT16_WEIGHT,
+                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT |
+                      FVLM_BFLOAT16_WEIGHT,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
