@@ -29,7 +29,7 @@ struct BackwardOperands {
 
 // Of each warp: boxes, two of which are a slot, and the barriers of what is loaded into slots.
 struct Memory {
-  static constexpr int slots = 4, slot_bytes = 2 * group_bytes;
+  static constexpr int slots = 4;
   char boxes[consumer_warps][slots * 2][group_bytes];
   Barrier full[consumer_warps][slots];
 
@@ -213,7 +213,7 @@ struct SwigluBackward : WarpEpilogue {
   }
   __device__ void load(int step, const Tile& of) const {
     Barrier& barrier = full(step);
-    barrier.arrive_and_expect_tx(Memory::slot_bytes);
+    barrier.arrive_and_expect_tx(2 * group_bytes);
     tma_load(slot(step % slots), p.gate, column(of, step), row(of, step / groups), barrier);
     tma_load(slot(step % slots) + group_bytes, p.up, column(of, step), row(of, step / groups), barrier);
   }
