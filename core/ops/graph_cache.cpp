@@ -1,30 +1,13 @@
 #include "ops/graph_cache.h"
 
 #include "base/log.h"
-#include "base/text.h"
 #include "ops/out_of_memory.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
 
 namespace fvlm::ops {
-namespace {
-
-// Of the GPU in use. Free memory between what is in use cannot be given back, and no other pool can take it.
-std::string memory_in_words() {
-  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
-  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  const auto words = [](const auto& stat) { return human_bytes(static_cast<uint64_t>(stat[all].current)); };
-  return fmt::format("{} in use, {} free between it, {} reserved", words(stats.allocated_bytes),
-                     words(stats.inactive_split_bytes), words(stats.reserved_bytes));
-}
-
-} // namespace
-
 GraphCache::GraphCache(std::string name, bool enabled)
     : name_(std::move(name)), runtime_(enabled ? device::runtime() : nullptr) {}
 
@@ -37,10 +20,8 @@ bool GraphCache::run(const std::function<void()>& work) {
   };
   if (captures) {
     try {
-      const std::string before = memory_in_words();
       graph_ = runtime_->capture(work);
-      log_debug("{}: captured a CUDA graph of {} kernels in {:.0f} ms; memory before: {}; now: {}", name_,
-                graph_->kernels(), milliseconds(), before, memory_in_words());
+      log_debug("{}: captured a CUDA graph of {} kernels in {:.0f} ms", name_, graph_->kernels(), milliseconds());
     } catch (const std::exception& error) {
       if (is_out_of_memory(error)) throw;
       const auto* torch = dynamic_cast<const c10::Error*>(&error); // whose what() contains a backtrace
