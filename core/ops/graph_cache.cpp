@@ -8,6 +8,7 @@
 #include <chrono>
 
 namespace fvlm::ops {
+
 GraphCache::GraphCache(std::string name, bool enabled)
     : name_(std::move(name)), runtime_(enabled ? device::runtime() : nullptr) {}
 
