@@ -231,7 +231,7 @@ pub struct KernelsTable<Instance: 'static> {
 // As the engine's compiler lays them out on 64-bit machines.
 const _: () = assert!(std::mem::size_of::<Tensor>() == 48 && std::mem::size_of::<TensorSpec>() == 40);
 const _: () = assert!(std::mem::size_of::<Call>() == 80 && std::mem::size_of::<Host>() == 48);
-const _: () = assert!(std::mem::size_of::<Requirements>() == 192 && std::mem::size_of::<Support>() == 248);
+const _: () = assert!(std::mem::size_of::<Requirements>() == 200 && std::mem::size_of::<Support>() == 248);
 const _: () = assert!(std::mem::size_of::<KernelsQuery>() == 80 && std::mem::size_of::<KernelsTable<u8>>() == 176);
 
 /// Whether the struct reaches to the end of `field`: asked before a struct is read that another version may have filled.
