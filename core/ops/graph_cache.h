@@ -1,5 +1,5 @@
 // A part of a training step, or a step of generation, as a CUDA graph: it runs eagerly the first time, is captured the
-// second time, and replayed from then on.
+// second time, and replayed from then on. Where Runtime::drop_graphs() took its graph, it is captured anew.
 #pragma once
 #include "device/runtime.h"
 

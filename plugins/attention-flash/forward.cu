@@ -63,14 +63,7 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
         for (int i = 0; i < 4; ++i)
           if (begin + 8 * b + column_of(i) >= rows.visible_keys[i / 2]) scores[b][i] = -INFINITY;
     }
-    softmax.update(scores, sum);
-#pragma unroll
-    for (int step = 0; step < step_rows / 16; ++step) {
-      const Fragment weights = to_a_fragment<T>(scores[2 * step], scores[2 * step + 1]);
-#pragma unroll
-      for (int pair = 0; pair < blocks / 2; ++pair)
-        mma_16x8x16<T>(sum[2 * pair], sum[2 * pair + 1], weights, load_b_transposed(v, 16 * step, pair));
-    }
+    softmax.template accumulate<T>(scores, v, sum);
   });
 
   float factor[2];

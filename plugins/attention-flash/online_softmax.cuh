@@ -33,6 +33,19 @@ struct OnlineSoftmax {
       for (auto& block : sum) block[2 * h] *= rescale, block[2 * h + 1] *= rescale;
     }
   }
+
+  // The same, and adds the values of these keys, as the scores weight them.
+  template <class T, int size>
+  __device__ void accumulate(float (&scores)[size][4], const Tile& values, float (&sum)[blocks][4]) {
+    update(scores, sum);
+#pragma unroll
+    for (int step = 0; step < size / 2; ++step) {
+      const Fragment weights = to_a_fragment<T>(scores[2 * step], scores[2 * step + 1]);
+#pragma unroll
+      for (int pair = 0; pair < blocks / 2; ++pair)
+        mma_16x8x16<T>(sum[2 * pair], sum[2 * pair + 1], weights, load_b_transposed(values, 16 * step, pair));
+    }
+  }
 };
 
 } // namespace fvlm::plugins

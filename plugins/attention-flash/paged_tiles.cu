@@ -107,14 +107,7 @@ struct WarpTile {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (step * step_keys + 8 * b + column_of(i) >= visible[i / 2]) scores[b][i] = -INFINITY;
-      softmax.update(scores, sum);
-#pragma unroll
-      for (int i = 0; i < step_keys / 16; ++i) {
-        const Fragment weights = to_a_fragment<T>(scores[2 * i], scores[2 * i + 1]);
-#pragma unroll
-        for (int pair = 0; pair < blocks / 2; ++pair)
-          mma_16x8x16<T>(sum[2 * pair], sum[2 * pair + 1], weights, load_b_transposed(values(step), 16 * i, pair));
-      }
+      softmax.template accumulate<T>(scores, values(step), sum);
       __syncwarp(); // the step after the next one overwrites these keys
     }
   }

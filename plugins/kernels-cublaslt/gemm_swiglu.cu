@@ -269,8 +269,7 @@ Scales scales_of(const SwigluGemmScales& scales, const SwigluGemmShape& shape) {
 } // namespace
 
 bool swiglu_gemm_supports(const SwigluGemmShape& shape) {
-  constexpr int64_t min_rows = 1024; // fewer leave most multiprocessors without work
-  return shape.rows >= min_rows && shape.width % 8 == 0 && shape.inner % 8 == 0;
+  return shape.width % 8 == 0 && shape.inner % 8 == 0;
 }
 
 void swiglu_gemm_forward(const Device& device, const SwigluGemmShape& shape, const SwigluGemmForward& o) {

@@ -28,7 +28,8 @@ Support fits_swiglu(const fvlm_kernels_query& query, bool is_hopper) {
   if (is_fp8(query) && (query.width % fp8_unit != 0 || query.inner % fp8_unit != 0))
     return refuse("fp8 from %lld to %lld features is not supported: expected multiples of 16",
                   static_cast<long long>(query.inner), static_cast<long long>(query.width));
-  // In bf16, fewer rows take as long one operation after the other (bench/LOG.md, 2026-11-26 and 27).
+  // Fewer leave most multiprocessors without work, in bf16 before the products are fast enough to make up for it
+  // (bench/LOG.md, 2026-11-26 and 27).
   const long long min_rows = is_fp8(query) ? 1024 : 2048;
   if (query.rows < min_rows || !swiglu_gemm_supports(swiglu_shape(query)))
     return refuse("SwiGLU with %lld rows of %lld and %lld columns is not supported: expected at least %lld rows of "
