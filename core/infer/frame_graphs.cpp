@@ -1,6 +1,8 @@
 #include "infer/frame_graphs.h"
 
+#include "base/log.h"
 #include "infer/captured.h"
+#include "ops/out_of_memory.h"
 
 #include <ATen/ops/concat.h>
 #include <ATen/ops/zeros.h>
@@ -27,7 +29,13 @@ void FrameGraphs::prepare(int64_t height, int64_t width) {
   const at::Tensor blank = at::zeros({3, height, width}, at::kFloat);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) { // the largest first, whose memory the others share
     const std::vector<at::Tensor> frames(static_cast<size_t>(*size), blank);
-    for (int pass = 0; pass < 2; ++pass) (void)encode_together(frames); // the second is captured
+    try {
+      for (int pass = 0; pass < 2; ++pass) (void)encode_together(frames); // the second is captured
+    } catch (const std::exception& error) {
+      if (!ops::is_out_of_memory(error)) throw;
+      graphs_.erase({*size, height, width});
+      log_warning("the memory does not hold {} pictures at once: requests that come together may fail", *size);
+    }
   }
 }
 

@@ -20,7 +20,8 @@ class FrameGraphs {
   // The visual tokens of frames [3, H, W] of one size, each as that of a sample with one frame: [frames * rows of a
   // frame, width]. Does not wait for the device where the frames are in pinned memory.
   at::Tensor encode(std::span<const at::Tensor> frames);
-  // Captures a graph of every size, so that no frames [3, H, W] of these have to wait for that.
+  // Captures a graph of every size, so that no frames [3, H, W] of these have to wait for that, but for sizes
+  // that do not fit into memory.
   void prepare(int64_t height, int64_t width);
 
  private:

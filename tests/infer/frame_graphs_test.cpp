@@ -6,6 +6,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>
 
+#include <new>
+
 namespace fvlm::infer {
 
 using namespace model;
@@ -56,6 +58,25 @@ TEST(FrameGraphs, NoneIsCapturedForFramesThatWerePreparedFor) {
     EXPECT_LT((last - first_of_two(tiny, frames.back())).abs().max().item<double>(), 1e-5) << count;
   }
   EXPECT_EQ(device.recorded, prepared);
+}
+
+TEST(FrameGraphs, PreparesTheSizesThatFitIntoMemory) {
+  struct SmallDevice : train::FakeRuntime {
+    std::unique_ptr<device::CapturedGraph> capture(const std::function<void()>& work) override {
+      if (refused < 2) {
+        ++refused;
+        throw std::bad_alloc();
+      }
+      return FakeRuntime::capture(work);
+    }
+    int refused = 0;
+  } device;
+  Tiny tiny(tiny_config(), at::kFloat);
+  FrameGraphs graphs(tiny.model, *tiny.operations);
+  graphs.prepare(8, 8);
+  EXPECT_EQ(device.recorded, 4) << "64 and 32 at once do not fit";
+  (void)graphs.encode(frames_of_seed(16, 1));
+  EXPECT_EQ(device.recorded, 4);
 }
 
 TEST(FrameGraphs, TokensStayWhenOthersAreEncoded) {
