@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <condition_variable>
+#include <csignal>
 #include <mutex>
 #include <thread>
 #include <unistd.h>
@@ -161,6 +162,7 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
     throw Error(ErrorKind::usage, fmt::format("--context-parallel {}: {} cannot be divided into groups of {}", context,
                                               counted(launch.ranks, "rank"), context))
         .advise("start a multiple of it, or choose a divisor of the number of ranks");
+  std::signal(SIGPIPE, SIG_IGN); // Gloo writes to ranks that may be gone: an error names them, a signal would not
   auto ranks = std::make_unique<Ranks>();
   ranks->rank_ = launch.rank;
   ranks->count_ = launch.ranks;
