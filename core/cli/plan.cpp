@@ -12,11 +12,13 @@
 #include "data/stream/data_sizes.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/print.h"
+#include "recipe/schema/schema.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <map>
 
 namespace fvlm::cli {
 namespace {
@@ -98,13 +100,37 @@ budget::StageBudget budget_of(const plan::Plan& plan, const plan::Stage& stage, 
   return budget;
 }
 
+// What of a stage its estimate depends on.
+std::string estimated_part(plan::Stage stage) {
+  stage.name = stage.from = "";
+  stage.schedule = plan::Constant{};
+  stage.samples = 0;
+  stage.epochs = stage.steps = stage.warmup_steps = {};
+  stage.evaluation = {};
+  stage.control.reset();
+  return recipe::stage_schema()->write(stage, recipe::Write::everything).dump();
+}
+
+// Stages that need the same are measured once: a recipe may have a thousand.
+std::vector<budget::StageBudget> budgets_of(const plan::Plan& plan, const ModelDescription& description,
+                                            Registry& registry, const BudgetRequest& request) {
+  std::map<std::string, budget::StageBudget> measured;
+  std::vector<budget::StageBudget> budgets;
+  for (const plan::Stage& stage : plan.stages) {
+    const auto [known, is_new] = measured.try_emplace(estimated_part(stage));
+    if (is_new) known->second = budget_of(plan, stage, description, registry, request);
+    budgets.push_back(known->second);
+    budgets.back().stage = stage.name;
+  }
+  return budgets;
+}
+
 // Loads LibTorch. Throws Error(data) where the model's folders do not exist.
 void print_budget(const plan::Plan& plan, const BudgetRequest& request, Registry& registry, bool json) {
   const int64_t ranks = request.ranks;
   const ModelDescription description = budget::describe(plan);
   const auto groups = groups_of(plan, description);
-  std::vector<budget::StageBudget> stages;
-  for (const plan::Stage& stage : plan.stages) stages.push_back(budget_of(plan, stage, description, registry, request));
+  const std::vector<budget::StageBudget> stages = budgets_of(plan, description, registry, request);
   std::vector<budget::RankBudget> of_ranks;
   for (const budget::StageBudget& stage : stages) of_ranks.push_back(budget::rank_budget(plan, stage, ranks));
   if (json) {

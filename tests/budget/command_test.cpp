@@ -62,6 +62,30 @@ TEST_F(PlanTables, AloneAreOneDocument) {
   EXPECT_EQ(stages[0]["memory"]["sum"], sum);
 }
 
+// Each by itself takes about 30 ms of processor time.
+TEST_F(PlanTables, MeasureEqualStagesOnce) {
+  write_file_atomic(scratch_.path() / "r.lua", fmt::format(R"(local fvlm = require "fvlm"
+local stages = {{}}
+for i = 1, 1000 do
+  stages[i] = fvlm.stage("s" .. i, {{ data = fvlm.mix {{ "nowhere.tar" }}, objective = fvlm.next_token {{}}, samples = 100 * i,
+    batch = i == 1000 and 2 or 10, optimizer = fvlm.adamw {{ lr = 1e-3 }} }})
+end
+return fvlm.recipe {{ name = "x",
+  model = fvlm.model {{ image_size = 56, vision = fvlm.dinov2 {{ width = 64, layers = 2, heads = 2, patch_size = 14 }},
+    decoder = fvlm.llama {{ tokenizer = "{}/tokenizer", width = 64, layers = 2, heads = 2 }} }},
+  table.unpack(stages) }}
+)",
+                                                           scratch_.path().string()));
+  const Ran ran = test::shell(fmt::format("ulimit -t 15; '{}' plan --budget --json --device cpu '{}/r.lua'",
+                                          FVLM_ENGINE, scratch_.path().string()));
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const json stages = json::parse(ran.out);
+  ASSERT_EQ(stages.size(), 1000u);
+  EXPECT_EQ(stages[998]["stage"], "s999");
+  EXPECT_EQ(stages[998]["memory"], stages[0]["memory"]);
+  EXPECT_LT(stages[999]["memory"]["pack"], stages[0]["memory"]["pack"]) << "the last one has smaller batches";
+}
+
 TEST_F(PlanTables, LeaveThePlanFileUnchanged) {
   const json document = json::parse(run("plan --json " + quickstart()).out);
   EXPECT_FALSE(document.contains("budget"));
