@@ -55,7 +55,10 @@ int run_check(Arguments arguments) {
       "4: files are missing or unusable.",
       "check recipes/quickstart.lua");
   add_recipe_options(options);
-  options.flag("files", "also check that models, checkpoints and data exist, and read their headers")
+  options
+      .flag("files",
+            "also check that models, checkpoints and data exist, and read the beginning of each; `data check` decodes "
+            "every sample")
       .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
@@ -75,8 +78,8 @@ int run_check(Arguments arguments) {
     fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
     fmt::print("    {}\n", recipe::stages_text(resolved.plan));
     if (files)
-      fmt::print("    all files found: {}, {}\n", counted(static_cast<int64_t>(report.shards), "shard"),
-                 human_bytes(report.shard_bytes));
+      fmt::print("    all files found: {}, {}; `fvlm-engine data check` decodes every sample\n",
+                 counted(static_cast<int64_t>(report.shards), "shard"), human_bytes(report.shard_bytes));
   } else {
     print_missing(report);
   }

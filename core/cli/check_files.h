@@ -5,8 +5,8 @@
 
 namespace fvlm::cli {
 
-// Besides recipe::find_missing_files(), reads configs, tokenizers, headers of weights and the first header of each
-// shard.
+// Besides recipe::find_missing_files(), reads configs, tokenizers, headers of weights and the beginning of each shard
+// that is not compressed. What lies behind it, `data check` reads.
 recipe::FileReport check_files(const recipe::Resolved& resolved);
 
 } // namespace fvlm::cli

@@ -189,6 +189,23 @@ TEST_F(CheckFiles, OpensWhatADryRunOpens) {
   EXPECT_THAT(check(fresh), HasSubstr("unusable: " + at("tokenizer").string()));
 }
 
+TEST_F(CheckFiles, SaysWhoReadsShardsWhole) {
+  const std::string fresh = "fvlm.dinov2 { width = 64, layers = 2, heads = 2, patch_size = 14 }";
+  EXPECT_EQ(check(fresh), "");
+  // A header behind the first one is damaged: the recipe's file is there from check().
+  write_file_atomic(at("a.txt"), "a");
+  ASSERT_EQ(test::shell(fmt::format("cd '{0}' && tar cf shard.tar a.txt && head -c 1024 shard.tar >cut.tar && "
+                                    "head -c 1024 /dev/zero | tr '\\0' x >>cut.tar && mv cut.tar shard.tar",
+                                    scratch_.path().string()))
+                .code,
+            0);
+  const std::string recipe = at("r.lua").string();
+  const Ran files = run("check --files " + recipe);
+  EXPECT_EQ(files.code, 0) << files.err;
+  EXPECT_THAT(files.out, HasSubstr("`fvlm-engine data check` decodes every sample"));
+  EXPECT_EQ(run("data check " + recipe).code, 4);
+}
+
 TEST_F(CheckFiles, ReadsTheBeginningOfShardsOfEveryForm) {
   const auto of = [&](const std::string& name, const std::string& content) {
     write_file_atomic(at(name), content);
