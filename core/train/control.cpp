@@ -3,6 +3,7 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -16,6 +17,25 @@ namespace fvlm::train {
 namespace {
 
 using recipe::Json;
+
+// The last value of a line is the hash of what stands before it. Lines of earlier versions have none.
+constexpr std::string_view before_hash = R"(,"hash":")";
+constexpr size_t values_before_hash = 5;
+
+// `object`: a JSON object on one line.
+std::string with_hash(std::string object) {
+  object.pop_back(); // its brace
+  return fmt::format("{}{}{:016x}\"}}", object, before_hash, xxh64(object));
+}
+
+// Throws Error(data) for a line that is not as it was written.
+void check_hash(const std::string& line, const Json& entry) {
+  if (!entry.contains("hash")) {
+    if (entry.size() != values_before_hash) throw Error(ErrorKind::data, "it has an unknown value");
+  } else if (line != with_hash(line.substr(0, line.rfind(before_hash)) + "}")) {
+    throw Error(ErrorKind::data, "it does not match its hash: it was changed after it was written");
+  }
+}
 
 Json actions_json(const std::vector<plan::Action>& actions) {
   Json list = Json::array();
@@ -74,7 +94,8 @@ ControlCalls::ControlCalls(const plan::Stage& stage, std::string plan_hash, std:
 
 void ControlCalls::read(const std::string& line) {
   const Json entry = parse_json(line, "");
-  if (entry.at("stage") != stage_.name || entry.value("plan", "") != plan_hash_) return;
+  check_hash(line, entry);
+  if (entry.at("stage") != stage_.name || entry.at("plan") != plan_hash_) return;
   const Json &actions = entry.at("actions"), &memory = entry.at("memory");
   read_journaled(actions);
   if (!memory.is_object() && !memory.is_array()) throw Error(ErrorKind::data, "its memory is no table");
@@ -102,7 +123,7 @@ ControlCalls::Entry ControlCalls::answer_of_first(int64_t step, const std::map<s
   const Json kept = recipe::control_memory_json(after.at(1));
   const Json line = {
       {"stage", stage_.name}, {"plan", plan_hash_}, {"step", step}, {"actions", actions}, {"memory", kept}};
-  journal_->append(line.dump() + "\n");
+  journal_->append(with_hash(line.dump()) + "\n");
   journal_->flush();
   return {actions.dump(), kept.dump()};
 }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <regex>
+
 namespace fvlm::train {
 namespace {
 
@@ -114,13 +116,30 @@ TEST_F(Resume, NeedsNoWholeJournal) {
   const auto changed = [](std::string text, const std::string& from, const std::string& to) {
     return text.replace(text.rfind(from), from.size(), to);
   };
+  // As earlier versions wrote them.
+  const auto without_hashes = [](const std::string& text) {
+    return std::regex_replace(text, std::regex(R"(,"hash":"[0-9a-f]{16}"\})"), "}");
+  };
+  const auto in_old = [&](const std::string& from, const std::string& to) {
+    return [=](const std::string& text) { return changed(without_hashes(text), from, to); };
+  };
+  const auto in_new = [&](const std::string& from, const std::string& to) {
+    return [=](const std::string& text) { return changed(text, from, to); };
+  };
   const std::vector<std::pair<std::string, std::function<std::string(const std::string&)>>> damages = {
-      {"no_json", [&](const auto& text) { return "z" + text.substr(1); }},
+      {"no_json", [](const auto& text) { return "z" + text.substr(1); }},
       {"no_object", [](const auto& text) { return "[1]\n" + text; }},
-      {"no_list", [&](const auto& text) { return changed(text, R"("actions":[{"scale_lr":0.5}])", R"("actions":5)"); }},
-      {"no_action", [&](const auto& text) { return changed(text, R"({"scale_lr":0.5})", R"("stop_stags")"); }},
-      {"no_factor", [&](const auto& text) { return changed(text, R"({"scale_lr":0.5})", R"({"scale_lr":"a"})"); }},
-      {"no_table", [&](const auto& text) { return changed(text, R"("memory":{"calls":2})", R"("memory":2)"); }},
+      {"no_list", in_old(R"("actions":[{"scale_lr":0.5}])", R"("actions":5)")},
+      {"no_action", in_old(R"({"scale_lr":0.5})", R"("stop_stags")")},
+      {"no_factor", in_old(R"({"scale_lr":0.5})", R"({"scale_lr":"a"})")},
+      {"no_table", in_old(R"("memory":{"calls":2})", R"("memory":2)")},
+      {"no_plan", in_old(R"("plan")", R"("plao")")},
+      // One bit each.
+      {"other_factor", in_new(R"("scale_lr":0.5)", R"("scale_lr":0.7)")},
+      {"other_memory", in_new(R"("calls":2)", R"("calls":3)")},
+      {"other_step", in_new(R"("step":4)", R"("step":6)")},
+      {"other_stage", in_new(R"("stage":"align")", R"("stage":"alicn")")},
+      {"other_hash", in_new(R"("hash":)", R"("hasi":)")},
   };
   for (const auto& [name, damaged] : damages) {
     run(name, {}, {.stage = "align", .max_steps = 5});
@@ -129,11 +148,29 @@ TEST_F(Resume, NeedsNoWholeJournal) {
     write_file_atomic(journal, damaged(read_file(journal)));
     const std::string output =
         stderr_of([&] { EXPECT_EQ(run(name, {}, {.stage = "align", .resume = stage.of(3)}).step, 10) << name; });
-    EXPECT_NE(output.find("journal.jsonl: 1 line cannot be used, the first is line "), std::string::npos) << output;
+    EXPECT_NE(output.find("journal.jsonl: 1 line cannot be used, the first is line "), std::string::npos)
+        << name << output;
     EXPECT_TRUE(read_file(stage.of(10) / "connector.safetensors") ==
                 read_file(StageFolder(folder("whole") / "align").of(10) / "connector.safetensors"))
         << name;
   }
+}
+
+TEST_F(Resume, UsesAJournalWithoutHashes) {
+  change_recipe("samples = 80,",
+                "samples = 80, control = { every = 4, run = function(m) return fvlm.scale_lr(0.5) end },");
+  run("whole", {}, {.stage = "align"});
+  run("old", {}, {.stage = "align", .max_steps = 5});
+  const StageFolder stage(folder("old") / "align");
+  const fs::path journal = folder("old") / "journal.jsonl";
+  write_file_atomic(
+      journal, std::regex_replace(read_file(journal), std::regex(R"(0\.5(.*),"hash":"[0-9a-f]{16}"\})"), "0.25$1}"));
+  const std::string output =
+      stderr_of([&] { EXPECT_EQ(run("old", {}, {.stage = "align", .resume = stage.of(3)}).step, 10); });
+  EXPECT_EQ(output.find("cannot be used"), std::string::npos) << output;
+  EXPECT_FALSE(read_file(stage.of(10) / "connector.safetensors") ==
+               read_file(StageFolder(folder("whole") / "align").of(10) / "connector.safetensors"))
+      << "it says 0.25, as no call would";
 }
 
 TEST_F(Resume, OfAnEarlierVersionsRunEndsInTheSameBits) {
