@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import unittest
+from unittest import mock
 
 import tiny_smolvlm
 from tiny_smolvlm import FILES, IMAGE, TEXT, TOKENS, VISION, relative, write_batch
@@ -13,7 +14,10 @@ from with_transformers import engine, folder as root, run
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig
+from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, Dinov2Config, LlamaConfig,
+                          LlavaConfig, PreTrainedModel)
+from transformers.models.dinov2.modeling_dinov2 import Dinov2PreTrainedModel
+from transformers.quantizers.base import HfQuantizer
 
 try:
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
@@ -171,6 +175,34 @@ class Llava(unittest.TestCase):
             mine = traced(f"llava-{scheme}", tokens=tokens)["logits"]
             self.assertLess(relative(mine, right), 2e-5, scheme)
             self.assertGreater(relative(mine, plain), 1e-3, "nothing was quantized")
+
+
+class Dinov2(unittest.TestCase):
+    def test_vision_folder_in_transformers(self):
+        config = Dinov2Config(hidden_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=7)
+        plain = AutoModel.from_config(config).eval()
+        tiny_smolvlm.draw(plain)
+        plain.save_pretrained(root / "dinov2")
+        AutoModelForCausalLM.from_config(LlamaConfig(**TEXT)).save_pretrained(root / "llama")
+        (root / "llama" / "tokenizer.json").write_text(FILES["tokenizer.json"])
+        run(engine, "import", "--vision", root / "dinov2", "--decoder", root / "llama", "--out", root / "fvlm-plain")
+        for scheme, bits in BITS.items():
+            run(engine, "export", root / "fvlm-plain", "--quantize", scheme, "--out", root / f"fvlm-{scheme}")
+            packed, weights = tensors_of(f"fvlm-{scheme}", "vision"), tensors_of("fvlm-plain", "vision")
+            for name in [name.removesuffix("_packed") for name in packed if name.endswith("_packed")]:
+                scale, shape = packed[name + "_scale"], weights[name].shape
+                weights[name] = unpack_from_int32(packed[name + "_packed"], bits, shape) * scale.repeat_interleave(shape[1] // scale.shape[1], 1)
+            save_file(weights, root / "dinov2" / "model.safetensors", metadata={"format": "pt"})
+            right = AutoModel.from_pretrained(root / "dinov2").eval()
+            # What keeps transformers 5.23 from loading any quantized DINOv2: it takes the two halves of a SwiGLU that is not there for
+            # quantized weights, and initializes weights that are.
+            with mock.patch.object(HfQuantizer, "update_weight_conversions", lambda self, conversions, model: conversions), \
+                    mock.patch.object(Dinov2PreTrainedModel, "_init_weights", PreTrainedModel._init_weights):
+                quantized = AutoModel.from_pretrained(root / f"fvlm-{scheme}" / "vision").eval()
+            with torch.no_grad():
+                mine, original = (model(frames).last_hidden_state for model in (quantized, plain))
+                self.assertLess(relative(mine, right(frames).last_hidden_state), 1e-5, scheme)
+                self.assertGreater(relative(mine, original), 1e-3, "nothing was quantized")
 
 
 class Refused(unittest.TestCase):

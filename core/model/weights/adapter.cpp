@@ -50,11 +50,6 @@ std::string with_replaced(std::string name, std::string_view from, std::string_v
   return name;
 }
 
-std::string in_transformers(std::string module) {
-  for (const auto& [folder, model] : renamed_modules) module = with_replaced(std::move(module), folder, model);
-  return module;
-}
-
 bool names_module(std::string_view module, std::string_view end) {
   return module == end ||
          (module.ends_with(end) && module.size() > end.size() && module[module.size() - end.size() - 1] == '.');
@@ -119,6 +114,11 @@ std::string magnitude_of(const std::string& module) {
 
 std::string module_of(const std::string& weight) {
   return weight.ends_with(linear_suffix) ? weight.substr(0, weight.size() - linear_suffix.size()) : weight;
+}
+
+std::string in_transformers(std::string module) {
+  for (const auto& [folder, model] : renamed_modules) module = with_replaced(std::move(module), folder, model);
+  return module;
 }
 
 std::string peft_name(const std::string& tensor) {

@@ -45,6 +45,7 @@ std::string lora_b_of(const std::string& module);
 std::string magnitude_of(const std::string& module);
 // The linear of "X.weight".
 std::string module_of(const std::string& weight);
+std::string in_transformers(std::string module); // what transformers 5 calls it in a model, where folders say otherwise
 // How PEFT calls a tensor of the part in its file, after the modules of transformers' model; and the way back.
 std::string peft_name(const std::string& tensor);
 std::string name_of_peft(const std::string& tensor);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/weights/adapter.h"
 
 #include <fmt/format.h>
 
@@ -18,9 +19,8 @@ std::string with_suffix(const std::string& weight, const char* suffix) {
   return weight + suffix;
 }
 
-// A name as a pattern of Python's `re` that is true of the module in any larger model. LLaVA's files name two levels
-// that transformers' modules have no more.
-std::string module_pattern(const std::string& module) {
+// A name as a pattern of Python's `re`. LLaVA's files name two levels that transformers' modules have no more.
+std::string name_pattern(const std::string& module) {
   std::string pattern, before;
   for (const std::string& part : split(module, '.')) {
     const bool is_optional =
@@ -29,7 +29,13 @@ std::string module_pattern(const std::string& module) {
     before = part;
   }
   pattern.resize(pattern.size() - 2); // the last dot
-  return "re:(?:.*\\.)?" + pattern + "$";
+  return pattern;
+}
+
+// True of the module in any larger model, by its name in the folder or in transformers 5.
+std::string module_pattern(const std::string& module) {
+  const std::string in_folder = name_pattern(module), in_model = name_pattern(in_transformers(module));
+  return "re:(?:.*\\.)?" + (in_folder == in_model ? in_folder : "(?:" + in_folder + "|" + in_model + ")") + "$";
 }
 
 nlohmann::json int8_activations() {
