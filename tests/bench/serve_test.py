@@ -1,8 +1,9 @@
-"""`fvlm-engine bench serve` as a user runs it. Nothing here depends on how long anything takes.
+"""`fvlm-engine bench serve` as a user runs it, and what synthetic models are stored in. Nothing here depends on how long anything takes.
 
 usage: serve_test.py FVLM_ENGINE"""
 import json
 import os
+import resource
 import subprocess
 import sys
 import unittest
@@ -106,6 +107,26 @@ class Load(unittest.TestCase):
                                ("mutually exclusive", ["--url", "http://127.0.0.1:1", "--mixed", 1])):
             with self.subTest(words=words):
                 self.assertIn(words, bench(*options, code=2))
+
+
+class Stored(unittest.TestCase):
+    """The shape tiny has 0.7 million parameters."""
+    def test_serves_bf16_from_a_folder_of_bf16(self):
+        def limit_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+        words = [str(word) for word in (engine, "bench", "serve", *TINY, "--clients", 1, "--requests", 1)]
+        for dtype, code in (("bf16", 0), ("fp32", 7)):
+            found = subprocess.run([*words, "--dtype", dtype], capture_output=True, text=True, preexec_fn=limit_files)
+            self.assertEqual(found.returncode, code, found.stdout + found.stderr)
+
+    def test_compares_quantized_weights_with_what_is_run(self):
+        sizes = {}
+        for dtype in ("fp32", "bf16"):
+            words = ["--shape", "tiny", "--dtype", dtype, "--schemes", "int8", "--tokens", "1", "--repeat", "1", "--answer", "0", "--json"]
+            found = subprocess.run([str(engine), "bench", "quant", *words], capture_output=True, text=True, check=True)
+            sizes[dtype] = json.loads(found.stdout)["sizes"][0]
+        self.assertEqual(sizes["fp32"]["model_plain_bytes"], 2 * sizes["bf16"]["model_plain_bytes"])
+        self.assertEqual(sizes["fp32"]["packed_bytes"], sizes["bf16"]["packed_bytes"])
 
 
 class Mixed(unittest.TestCase):

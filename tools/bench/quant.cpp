@@ -255,7 +255,7 @@ Json QuantReport::json() const {
 
 QuantReport measure_quant(const QuantRequest& request, Registry& registry, const QuantProgress& progress) {
   const c10::InferenceMode without_autograd;
-  SyntheticModels synthetic;
+  SyntheticModels synthetic(stored_type(request.execution.dtype));
   const ModelDirectory directory =
       ModelDirectory::open(request.model.empty() ? synthetic.of(shape_named(request.shape)) : request.model);
   directory.require_plain("bench quant");

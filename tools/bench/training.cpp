@@ -39,6 +39,10 @@ plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, in
   return plan;
 }
 
+DType stored_type(const std::string& dtype) {
+  return dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
 const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
   auto& folder = folders_[shape.name];
   if (folder.empty()) make_model(shape, folder = scratch_.path() / shape.name, dtype_);

@@ -31,6 +31,9 @@ struct TrainingSetting {
 // A plan of one stage that trains on all text tokens of samples of at most so many frames and tokens, with AdamW.
 plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text);
 
+// What a synthetic model is stored in for a run of this type: no larger than it has to be.
+DType stored_type(const std::string& dtype);
+
 // Model directories, each written when it is first needed.
 class SyntheticModels {
  public:

@@ -19,6 +19,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 
 namespace fvlm::cli {
 namespace {
@@ -92,20 +93,20 @@ bench::ServingLoad load_of(const ParsedOptions& parsed) {
   return load;
 }
 
-// A model to serve, and how.
+// A model to serve, and how. A synthetic one lies in `models`.
 struct ServedModel {
   std::filesystem::path folder;
   model::Execution execution;
 };
 
-ServedModel served_model(const ParsedOptions& parsed, bench::SyntheticModels& models) {
+ServedModel served_model(const ParsedOptions& parsed, std::optional<bench::SyntheticModels>& models) {
   ServedModel served;
   served.execution.device = parsed.value_or("device", default_device());
   served.execution.dtype = parsed.value_or("dtype", served.execution.device == "cpu" ? "fp32" : "bf16");
   if (const auto names = parsed.value("kernels")) served.execution.kernels = split(*names, ',');
   if (const auto name = parsed.value("shape")) {
     const bench::Shape& shape = bench::shape_named(*name);
-    served.folder = models.of(shape);
+    served.folder = models.emplace(bench::stored_type(served.execution.dtype)).of(shape);
     bench::write_tokenizer(served.folder, shape.vocabulary());
   } else {
     served.folder = resolve_model(*parsed.value("MODEL"));
@@ -216,7 +217,7 @@ int bench_serve(Arguments arguments) {
   bench::ServingReport report{load.prompts, {}, 0, {}};
   Progress progress("measuring");
   const auto show = [&](const auto&... step) { progress.steps(step...); };
-  bench::SyntheticModels models;
+  std::optional<bench::SyntheticModels> models;
   Json document{{"bench", "serve"}};
   if (url) {
     if (parsed->value("mixed"))
