@@ -131,16 +131,13 @@ Value Operations::quantized_linear(Tape& tape, const Value& x, const Layer& laye
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias,
                          const SharedGradientPass& pass) {
   if (!weight.is_plain()) return linear(tape, x, {weight, bias}, {});
-  const auto shared = tape.records(x, weight, bias) ? pass.gradient_of(weight, x.data.size(0)) : nullptr;
-  if (!shared) return linear(tape, x, {weight, bias}, {}, nullptr, weight.allows_fp8());
+  if (!tape.records(x, weight, bias) || !pass.gradient_of(weight, x.data.size(0)))
+    return linear(tape, x, {weight, bias}, {}, nullptr, weight.allows_fp8());
   const Linear& plain = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
   const Linear& op = fp8_or_plain(plain, weight);
   Value y(op.forward(x.data, weight.value(), bias.value()).y, true);
   join_side_stream_after_backward(tape);
-  push_shared_weight_gradient(tape, plain, x.data, {weight, bias}, y, shared, pass.index(),
-                              [&op, in = x.gradient, weight](const at::Tensor& d_y) {
-                                if (in) in->add(op.input_gradient(d_y, weight.value()));
-                              });
+  push_gradients(tape, op, plain, x, {weight, bias}, y, pass, nullptr);
   return y;
 }
 
