@@ -82,6 +82,7 @@ const Mutant mutants[] = {
     {"kernels", "keeps_by_totals", "reads_anew"},
     {"kernels", "adds_across_pieces", "pieces_apart"},
     {"kernels", "keeps_one_plan", "instances_in_turn"},
+    {"kernels", "leaks_for_one_query", "requirements_flat"},
     {"kernels", "turns_after_512_rows", "deterministic"},
     {"kernels", "reads_in_front", "reads_in_bounds"},
     {"kernels", "reads_whole_vectors", "reads_in_bounds"},

@@ -129,6 +129,25 @@ Outcome queries_flat(Context& context) {
   return expect_no_growth(context, 20000, "questions", [&] { trials[next++ % trials.size()].supports(context); });
 }
 
+// Of each query by itself: what grows for one alone is lost among others.
+Outcome requirements_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  Outcome outcome = not_applicable("supports() says no to every shape, or this kind has no requirements()");
+  int64_t queries = 0;
+  Variation variation;
+  variation.ask_again = [&](const std::function<void()>& requirements) {
+    ++queries;
+    outcome = expect_no_growth(context, 2000, "answers of requirements()", requirements);
+  };
+  for (const Trial& trial : every_trial(context)) {
+    if (!refusal(context, trial).empty()) continue;
+    keep_alive();
+    trial.run(context, variation);
+    if (outcome.state == State::failed) return failed("{}: {}", trial.label, outcome.text);
+  }
+  return queries > 0 ? ok(fmt::format("{} queries", queries)) : outcome;
+}
+
 Outcome refusals_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
   Variation variation;
@@ -172,6 +191,8 @@ std::vector<Check> process_checks() {
       {"used_instances_flat", "nor over 1,000 that were used", used_instances_flat, "instances_flat,memory_flat",
        Extent::thorough},
       {"queries_flat", "nor over 20,000 questions to supports()", queries_flat},
+      {"requirements_flat", "nor over 2,000 answers of requirements() to any one query", requirements_flat, "",
+       Extent::thorough},
       {"refusals_flat", "nor over 1,000 refused calls", refusals_flat, "", Extent::thorough},
       {"starts_no_threads", "calls start no threads", starts_no_threads},
       {"starts_no_processes", "nor processes", starts_no_processes},

@@ -54,7 +54,9 @@ struct Variation {
   int repeat = 0;               // further calls of each function, timed
   void (*before_repeat)() = nullptr;
   void (*after_repeat)() = nullptr;
-  std::function<void()> between;     // runs before each call except prepare()
+  std::function<void()> between; // runs before each call except prepare()
+  // Is given requirements() of the trial's query, to call it again; the run ends behind it.
+  std::function<void(const std::function<void()>& requirements)> ask_again;
   ProcessWatch* watch = nullptr;     // records changes of the process's state by calls
   TestHost* host = nullptr;          // NULL: the context's
   fvlm_instance* instance = nullptr; // NULL: the context's

@@ -37,6 +37,12 @@ class Workbench {
     const Query* query = guarded_copy(value, SizeFault::query);
     get_requirements(
         [&](fvlm_requirements* out, fvlm_error* error) { return table.requirements(instance_, query, out, error); });
+    if (variation_.ask_again && can_continue()) {
+      fvlm_requirements again{};
+      again.struct_size = sizeof again;
+      variation_.ask_again([&] { (void)table.requirements(instance_, query, &again, nullptr); });
+      return false;
+    }
     if (!can_continue() || !table.prepare || variation_.ignore_refusal) return can_continue();
     const int repeat = std::exchange(variation_.repeat, 0);
     const bool captured = std::exchange(variation_.captured, false);

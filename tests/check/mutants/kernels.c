@@ -55,6 +55,10 @@ static fvlm_status requirements(fvlm_instance* instance, const fvlm_kernels_quer
   (void)instance;
   NEED(query, rope_theta, error);
   if (refusal(query)) return refuse(error, FVLM_ERROR_UNSUPPORTED, refusal(query));
+  if (is("leaks_for_one_query") && query->op == FVLM_OP_SWIGLU && query->width % 2 == 1) {
+    static char* volatile kept; /* the compiler may leave out memory that nobody sees */
+    kept = (char*)malloc(24), kept[0] = 1;
+  }
   out->forward_workspace = out->backward_workspace = workspace_of(query);
   out->saved_count = 0;
   return FVLM_OK;
