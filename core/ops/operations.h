@@ -327,6 +327,8 @@ class Operations {
                   double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
   void add_strided(const at::Tensor& rows, const at::Tensor& to);
   const at::Tensor& ones(int64_t length);
+  // The head's numbers in the type of what is multiplied with it, where a model keeps it in bfloat16.
+  const at::Tensor& head_values(const Weight& head, at::ScalarType dtype);
 
   Registry& registry_;
   OperationsOptions options_;
@@ -339,6 +341,9 @@ class Operations {
   bool did_without_fp8_ = false;
   std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
   std::map<int64_t, at::Tensor> ones_;               // by length
+  struct {
+    at::Tensor stored, converted;
+  } head_; // the last one of head_values()
   // By plugin, table, and the variant of a kind that has some.
   std::map<std::tuple<std::string, std::type_index, std::string>, std::shared_ptr<void>> backends_;
   TimingCache timing_cache_;

@@ -5,11 +5,19 @@
 
 namespace fvlm::ops {
 
+// Kept from pack to pack, since converting the table of a large vocabulary takes as long as products of few rows.
+const at::Tensor& Operations::head_values(const Weight& head, at::ScalarType dtype) {
+  const at::Tensor& stored = head.value();
+  if (stored.scalar_type() == dtype) return stored;
+  if (!head_.stored.is_same(stored)) head_ = {stored, stored.to(dtype)};
+  return head_.converted;
+}
+
 Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                 double softcap) {
   const bool records = tape.records(hidden, head);
   const Loss& op = loss_for(hidden, head, records, softcap);
-  const Loss::Inputs inputs{hidden.data, head.value().to(hidden.data.scalar_type()), targets};
+  const Loss::Inputs inputs{hidden.data, head_values(head, hidden.data.scalar_type()), targets};
   Loss::Output output = op.forward(inputs);
   Value losses(output.losses, records);
   if (!records) return losses;

@@ -5,7 +5,9 @@
 #include "model/loading.h"
 #include "rounded_generation.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/record_function.h>
 
 namespace fvlm::infer {
 namespace {
@@ -127,21 +129,65 @@ TEST_F(StoredBfloat16, AnswersAndLogprobsOfBatchesAreThoseOfFloat32) {
   }
 }
 
-// As evaluations have it. LayerScale is folded into weights of float32 alone.
-TEST_F(StoredBfloat16, LossesBehindFramesAreThoseOfFloat32) {
-  Dice dice(5);
-  const std::vector<Sample> samples{random_sample(dice, 3, 20), random_sample(dice, 1, 40)};
-  const auto losses = [&](Loaded of) {
+class StoredBfloat16Losses : public StoredBfloat16 {
+ protected:
+  // As evaluations have them, of a pack with frames.
+  static at::Tensor losses(Loaded& of) {
+    Dice dice(5);
+    const std::vector<Sample> samples{random_sample(dice, 3, 20), random_sample(dice, 1, 40)};
     ops::Tape none(ops::Tape::Mode::forward_only);
     const Pack pack =
         make_pack(samples, Capacity::of(samples, 1), of.model->frame_reader(8, 8), of.operations->tensor_options());
     const auto visual = of.model->encode(none, *of.operations, pack, "coarse_fine");
     const auto hidden = of.model->decode(none, *of.operations, visual.tokens, pack);
     return label_losses(none, *of.operations, *of.model, hidden, pack).data.to(at::kDouble);
-  };
-  const at::Tensor found = losses(Loaded(*scratch_ / "bf16")), right = losses(Loaded(*scratch_ / "fp32"));
+  }
+};
+
+// LayerScale is folded into weights of float32 alone.
+TEST_F(StoredBfloat16Losses, AreThoseOfFloat32) {
+  Loaded bf16(*scratch_ / "bf16"), fp32(*scratch_ / "fp32");
+  const at::Tensor found = losses(bf16), right = losses(fp32);
   EXPECT_GT(right.max().item<double>(), 1);
   EXPECT_LT((found - right).abs().max().item<double>(), 1e-5 * right.max().item<double>());
+}
+
+// Elements of the tensors in bfloat16 that the thread converts.
+class ConvertedBfloat16 {
+ public:
+  ConvertedBfloat16()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(&start).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {
+    elements_ = 0;
+  }
+  ~ConvertedBfloat16() { at::removeCallback(handle_); }
+  int64_t elements() const { return elements_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& call) {
+    if (std::string_view(call.name()) == "aten::_to_copy" && call.inputs()[0].isTensor())
+      if (const at::Tensor& x = call.inputs()[0].toTensor(); x.scalar_type() == at::kBFloat16) elements_ += x.numel();
+    return nullptr;
+  }
+  static inline int64_t elements_ = 0;
+  at::CallbackHandle handle_;
+};
+
+TEST_F(StoredBfloat16Losses, OfAllPacksConvertTheHeadOnce) {
+  Loaded bf16(*scratch_ / "bf16");
+  const int64_t head = bf16.model->decoder().head().value().numel();
+  at::Tensor first, second;
+  {
+    const ConvertedBfloat16 converted;
+    first = losses(bf16);
+    EXPECT_GE(converted.elements(), head);
+  }
+  {
+    const ConvertedBfloat16 converted;
+    second = losses(bf16);
+    EXPECT_LT(converted.elements(), head);
+  }
+  EXPECT_TRUE(at::equal(first, second));
 }
 
 } // namespace
