@@ -159,9 +159,10 @@ function fvlm.foveated(table) end
 
 ---Every token of the encoder through two linears with a GELU between them, as in LLaVA.
 ---@class fvlm.Mlp
+---@field newline? boolean A learned row behind each line of patches, as in LLaVA-NeXT, whose image processor cuts images into tiles that the decoder reads as one picture. Default: `false`.
 
 ---Every token of the encoder through two linears with a GELU between them, as in LLaVA.
----@param table table
+---@param table fvlm.Mlp
 ---@return fvlm.Mlp
 function fvlm.mlp(table) end
 

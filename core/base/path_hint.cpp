@@ -23,6 +23,7 @@ constexpr std::string_view published[] = {"facebook/dinov2-small",
                                           "HuggingFaceTB/SmolLM2-1.7B-Instruct",
                                           "HuggingFaceTB/SmolVLM-256M-Instruct",
                                           "llava-hf/llava-1.5-7b-hf",
+                                          "llava-hf/llava-v1.6-vicuna-7b-hf",
                                           "OpenGVLab/InternVL3-1B-hf"};
 
 bool is_hub_word(const std::string& word) {

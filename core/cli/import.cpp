@@ -7,8 +7,10 @@
 #include "data/media/frame_preparation.h"
 #include "data/tokenizer.h"
 #include "model/connector/foveated/settings.h"
+#include "model/connector/mlp/settings.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <optional>
 
@@ -52,9 +54,36 @@ void check_image_processor(const std::filesystem::path& vision, const VisionConf
   }
 }
 
+// transformers cuts images by the image processor's grids, and puts the tiles together by those of config.json.
+void check_grids(const std::filesystem::path& model, const ModelDescription& description) {
+  const auto* connector = description.connector().as<connector::Mlp>();
+  if (!connector || !connector->newline) return;
+  const auto processor = find_image_processor(model);
+  if (!processor || processor->tile_form != TileForm::llava_next)
+    throw Error(ErrorKind::data, "the model reads images in tiles, and there is no image processor that cuts them so")
+        .at((model / "preprocessor_config.json").string())
+        .advise("copy preprocessor_config.json of this very model here");
+  if (const int64_t tile = *processor->tile, size = description.encoder().image_size; tile != size)
+    throw Error(ErrorKind::data,
+                fmt::format("tiles have {} pixels a side, and the encoder of config.json reads {}", tile, size))
+        .at((model / "preprocessor_config.json").string())
+        .advise("take config.json and preprocessor_config.json of the same model");
+  const nlohmann::json& config = description.sole_part(Role::decoder).folder.whole_model.at("config");
+  const nlohmann::json expected = config.value("image_grid_pinpoints", nlohmann::json());
+  nlohmann::json grids = nlohmann::json::array();
+  for (const ImageSize& grid : processor->grids)
+    grids.push_back({grid.height * *processor->tile, grid.width * *processor->tile});
+  if (expected.is_null() || expected == grids) return;
+  throw Error(ErrorKind::data, fmt::format("'image_grid_pinpoints' is {} in config.json and {} for the image processor",
+                                           expected.dump(), grids.dump()))
+      .at(model.string())
+      .advise("take config.json and preprocessor_config.json of the same model");
+}
+
 void check_whole_model(const std::filesystem::path& model, const ModelDescription& description,
                        int64_t image_token_id) {
   check_image_processor(model, description.encoder());
+  check_grids(model, description);
   const Tokenizer tokenizer = require_tokenizer(model, description.decoder());
   if (image_token_id < static_cast<int64_t>(tokenizer.size())) return;
   throw Error(ErrorKind::data,
@@ -70,9 +99,9 @@ Options import_options() {
       "import (--model DIR | --vision DIR --decoder DIR [--connector FILE] [--seed N]) --out DIR [--dtype T] [--json]",
       "Make a model directory from a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
       "model.safetensors (or shards), with a connector that is initialized from the seed or read from --connector.\n"
-      "Or from one folder that has all three: a LLaVA, an InternVL, an Idefics3 or a SmolVLM.",
+      "Or from one folder that has all three: a LLaVA, LLaVA-NeXT, InternVL, Idefics3 or SmolVLM.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
-  options.value("model", "DIR", "a folder of LLaVA, InternVL, Idefics3 or SmolVLM, with its tokenizer.json")
+  options.value("model", "DIR", "a folder of LLaVA, LLaVA-NeXT, InternVL, Idefics3 or SmolVLM, with its tokenizer.json")
       .value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
       .value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")

@@ -5,6 +5,7 @@
 #include "data/tokenizer.h"
 #include "data/visual_marks.h"
 #include "model/weights/model_file.h"
+#include "recipe/placeholders.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -29,7 +30,8 @@ std::vector<TokenId> parse_ids(const std::string& line, int64_t number) {
   bool good = json.is_array();
   std::vector<TokenId> ids;
   for (const auto& entry : good ? json : nlohmann::json::array()) {
-    good = good && entry.is_number_integer() && entry >= visual_placeholder && entry <= INT32_MAX;
+    good = good && entry.is_number_integer() && entry >= INT32_MIN && entry <= INT32_MAX &&
+           (entry >= 0 || is_placeholder(entry));
     if (good) ids.push_back(entry.get<TokenId>());
   }
   if (!good)

@@ -110,6 +110,8 @@ Json description(const ImageProcessor& processor) {
   if (processor.center_crop) out["center_crop"] = {processor.center_crop->height, processor.center_crop->width};
   if (processor.tile) out["tile"] = *processor.tile;
   if (processor.splits_into_tiles) out["splits_into_tiles"] = true;
+  if (processor.tile_form == TileForm::internvl) out["tiles"] = {processor.min_tiles, processor.max_tiles};
+  for (const ImageSize& grid : processor.grids) out["grids"].push_back({grid.height, grid.width});
   return out;
 }
 

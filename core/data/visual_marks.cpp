@@ -2,10 +2,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "recipe/placeholders.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm {
 namespace {
@@ -38,6 +40,11 @@ void append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
 
 void append_rows(std::vector<TokenId>& ids, int64_t rows) {
   ids.insert(ids.end(), static_cast<size_t>(rows), visual_placeholder);
+}
+
+std::string shown_numbers(const Placeholders& placeholders) {
+  if (placeholders.numbered == 0) return "";
+  return fmt::format(", {} of them numbered up to {}", placeholders.numbered, placeholders.largest);
 }
 
 TokenId special_token(const Tokenizer& tokenizer, const std::string& token) {
@@ -74,6 +81,58 @@ std::vector<TokenId> internvl_text(const Tokenizer& tokenizer, TileGrid grid, in
   return ids;
 }
 
+// Which lines and columns of a picture of patches show the image, and not the margins that it was padded with.
+struct Crop {
+  int64_t top = 0, bottom = 0, left = 0, right = 0;
+};
+
+Crop without_margins(TileGrid image, int64_t lines, int64_t columns) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  // As transformers, which rounds to seven digits before it cuts the digits off.
+  const auto margin = [](int64_t all, double length, double scale) {
+    return (all - static_cast<int64_t>(length * scale + 5e-8)) / 2;
+  };
+  Crop crop{0, lines, 0, columns};
+  if (width / height > static_cast<double>(columns) / static_cast<double>(lines)) {
+    crop.top = margin(lines, height, static_cast<double>(columns) / width);
+    crop.bottom -= crop.top;
+  } else {
+    crop.left = margin(columns, width, static_cast<double>(lines) / height);
+    crop.right -= crop.left;
+  }
+  return crop;
+}
+
+std::vector<TokenId> llava_next_text(TileGrid grid, int64_t rows_per_frame, int64_t first_row) {
+  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(rows_per_frame)));
+  if (side * (side + 1) != rows_per_frame)
+    throw Error(
+        ErrorKind::data,
+        fmt::format("the image processor cuts images as LLaVA-NeXT's, whose frames become lines of patches with "
+                    "a newline behind each, and the connector makes {} of a frame",
+                    counted(rows_per_frame, "row")))
+        .advise("use the connector fvlm.mlp { newline = true }, or the image processor of another model");
+  std::vector<TokenId> ids;
+  // Of a frame, the row of a patch or, in column `side`, of the newline.
+  const auto append_row = [&](int64_t frame, int64_t line, int64_t column) {
+    ids.push_back(numbered_placeholder(first_row + frame * rows_per_frame + line * (side + 1) + column));
+  };
+  for (int64_t line = 0; line < side; ++line)
+    for (int64_t column = 0; column < side; ++column) append_row(grid.rows * grid.columns, line, column);
+  if (grid.rows == 0) {
+    append_row(0, 0, side);
+    return ids;
+  }
+  const Crop crop = without_margins(grid, grid.rows * side, grid.columns * side);
+  for (int64_t line = crop.top; line < crop.bottom; ++line) {
+    const int64_t first_tile = line / side * grid.columns;
+    for (int64_t column = crop.left; column < crop.right; ++column)
+      append_row(first_tile + column / side, line % side, column % side);
+    append_row(first_tile + grid.columns - 1, line % side, side);
+  }
+  return ids;
+}
+
 } // namespace
 
 void split_at_marks(std::string_view text, const std::function<void(std::string_view)>& on_text,
@@ -99,16 +158,27 @@ std::string without_marks(const std::string& text) {
   return any ? trimmed(out) : text;
 }
 
-std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame) {
-  return form == TileForm::internvl ? internvl_text(tokenizer, grid, rows_per_frame)
-                                    : idefics3_text(tokenizer, grid, rows_per_frame);
+std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,
+                               int64_t first_row) {
+  switch (form) {
+  case TileForm::idefics3:
+    return idefics3_text(tokenizer, grid, rows_per_frame);
+  case TileForm::internvl:
+    return internvl_text(tokenizer, grid, rows_per_frame);
+  case TileForm::llava_next:
+    return llava_next_text(grid, rows_per_frame, first_row);
+  }
+  return {};
 }
 
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids) {
-  for (const TileGrid& grid : grids) frames.images.push_back(tile_text(tokenizer, form, grid, frames.rows_per_frame));
-  if (grids.empty())
-    frames.images.assign(static_cast<size_t>(frames.frames), tile_text(tokenizer, form, {}, frames.rows_per_frame));
+  const std::vector<TileGrid> uncut(grids.empty() ? static_cast<size_t>(frames.frames) : 0);
+  int64_t first_row = 0;
+  for (const TileGrid& grid : grids.empty() ? uncut : grids) {
+    frames.images.push_back(tile_text(tokenizer, form, grid, frames.rows_per_frame, first_row));
+    first_row += grid.frames() * frames.rows_per_frame;
+  }
   if (form != TileForm::internvl) return;
   for (size_t i = 0; i < frames.images.size(); ++i)
     frames.video_labels.push_back(tokenizer.encode(fmt::format("{}Frame{}: ", i == 0 ? "" : "\n", i + 1)));
@@ -142,20 +212,19 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
     ids = std::move(expanded);
     mask = std::move(expanded_mask);
   }
-  const auto placeholders = static_cast<int64_t>(count_of(ids, visual_placeholder));
-  if (placeholders != 0 && placeholders != all)
-    throw Error(ErrorKind::data, fmt::format("the text has {} for visual rows, and the sample has {}: {} of {} each",
-                                             counted(placeholders, "placeholder"), all, counted(frames.frames, "frame"),
-                                             frames.rows_per_frame));
-  return placeholders;
+  const Placeholders placeholders = Placeholders::in(ids);
+  if (!placeholders.fit(all))
+    throw Error(ErrorKind::data, fmt::format("the text has {} for visual rows{}, and the sample has {}: {} of {} each",
+                                             counted(placeholders.count, "placeholder"), shown_numbers(placeholders),
+                                             all, counted(frames.frames, "frame"), frames.rows_per_frame));
+  return placeholders.count;
 }
 
 std::string decode_with_placeholders(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
   std::string text;
   while (!ids.empty()) {
-    const bool visual = ids.front() == visual_placeholder;
-    const auto end =
-        std::find_if(ids.begin(), ids.end(), [&](TokenId id) { return (id == visual_placeholder) != visual; });
+    const bool visual = is_placeholder(ids.front());
+    const auto end = std::find_if(ids.begin(), ids.end(), [&](TokenId id) { return is_placeholder(id) != visual; });
     const auto run = ids.first(static_cast<size_t>(end - ids.begin()));
     text += visual ? fmt::format("[{}]", counted(std::ssize(run), "visual row")) : tokenizer.decode(run);
     ids = ids.subspan(run.size());

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "infer/generation_batch.h"
+#include "recipe/placeholders.h"
 
 #include <algorithm>
 #include <array>
@@ -10,13 +11,15 @@
 namespace fvlm::evaluation {
 namespace {
 
-// The visual rows that a prompt reads: all that the sample has, unless an image follows the last answer.
+// The visual rows that a prompt reads: all that the sample has, unless an image follows the last answer, and its
+// placeholders do not say which.
 at::Tensor visual_of(const Answerer::Question& question) {
   const auto& texts = question.sample.texts;
   const bool before =
       std::all_of(texts.begin(), texts.end(), [](const SampleText& text) { return text.placeholders == 0; });
   if (before || !question.visual.defined()) return question.visual;
-  return question.visual.narrow(0, 0, std::count(question.prompt.begin(), question.prompt.end(), visual_placeholder));
+  const Placeholders placeholders = Placeholders::in(question.prompt);
+  return placeholders.numbered > 0 ? question.visual : question.visual.narrow(0, 0, placeholders.count);
 }
 
 } // namespace
@@ -32,7 +35,7 @@ PromptAndAnswer::PromptAndAnswer(const SampleText& text) {
 }
 
 std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids) {
-  std::erase(ids, visual_placeholder);
+  std::erase_if(ids, is_placeholder);
   return trimmed(tokenizer.decode(ids, true));
 }
 
@@ -68,8 +71,8 @@ std::vector<std::string> Answerer::answers(const std::vector<Question>& question
   for (size_t i = 0; i < questions.size(); ++i) {
     const std::vector<int64_t> prompt(questions[i].prompt.begin(), questions[i].prompt.end());
     const at::Tensor visual = visual_of(questions[i]);
-    const int64_t before = visual.defined() && model::placeholders_of(prompt) == 0 ? visual.size(0) : 0;
-    const int64_t room = model_.config().decoder.max_position_embeddings - before - std::ssize(prompt);
+    const int64_t rows = model::rows_of(prompt, 1, visual.defined() ? visual.size(0) : 0);
+    const int64_t room = model_.config().decoder.max_position_embeddings - rows;
     if (prompt.empty() || room < 1) continue;
     batch.add({prompt, visual, std::min(tokens, room), {}, {}});
     asked.push_back(i);

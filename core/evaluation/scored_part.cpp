@@ -1,5 +1,7 @@
 #include "evaluation/scored_part.h"
 
+#include "recipe/placeholders.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -14,7 +16,7 @@ void SampleSizes::add(const HostPack& pack) {
     ++samples;
     const auto prompt = PromptAndAnswer(sample.texts.front()).prompt;
     tokens += static_cast<double>(
-        std::count_if(prompt.begin(), prompt.end(), [](TokenId id) { return id != visual_placeholder; }));
+        std::count_if(prompt.begin(), prompt.end(), [](TokenId id) { return !is_placeholder(id); }));
     rows += static_cast<double>(sample.visual_rows());
     bytes += static_cast<double>(sample.bytes.size());
   }

@@ -3,16 +3,19 @@
 #include "infer/captured.h"
 #include "infer/ngram.h"
 #include "ops/torch_threads.h"
+#include "recipe/placeholders.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <utility>
 
 namespace fvlm::infer {
 namespace {
@@ -28,6 +31,21 @@ constexpr int64_t rows_of_threads = 32;
 // Whether they are 0, 1, 2, ...
 bool is_range(const std::vector<int64_t>& numbers) {
   return numbers.empty() || (numbers.front() == 0 && numbers.back() + 1 == std::ssize(numbers));
+}
+
+// Puts the visual rows of numbered placeholders into the order of the text, where each then has its row and its key.
+void order_visual_rows(Prompt& prompt) {
+  if (Placeholders::in(prompt.tokens).numbered == 0 || !prompt.visual.defined()) return;
+  std::vector<int64_t> order;
+  for (int64_t& token : prompt.tokens)
+    if (is_placeholder(token)) order.push_back(visual_row_of(std::exchange(token, visual_placeholder)));
+  if (const int64_t frames = std::ssize(prompt.visual_keys); frames > 0) {
+    const int64_t each = prompt.visual.size(0) / frames;
+    const std::vector<std::string> of_frames = std::exchange(prompt.visual_keys, {});
+    for (const int64_t row : order)
+      prompt.visual_keys.push_back(fmt::format("{}/{}", of_frames[static_cast<size_t>(row / each)], row % each));
+  }
+  prompt.visual = prompt.visual.index_select(0, upload(order, prompt.visual.device()));
 }
 
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
@@ -49,6 +67,7 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
 }
 
 int64_t GenerationBatch::add(Prompt prompt) {
+  order_visual_rows(prompt);
   Sampler sampler(prompt.sampling);
   Scheduler::Prompt scheduled;
   scheduled.number = prompts_;

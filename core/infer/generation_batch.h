@@ -34,7 +34,7 @@ struct GeneratedToken {
 using TokenCallback = std::function<bool(const GeneratedToken& token)>;
 
 struct Prompt {
-  std::vector<int64_t> tokens; // visual_placeholder where a visual row stands; without any, all of them stand before
+  std::vector<int64_t> tokens; // placeholders where visual rows stand; without any, all of them stand before
   at::Tensor visual;           // [visual rows, decoder width]; undefined: none
   int64_t max_tokens = 1;      // of the answer
   Sampling sampling;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "model/loading.h"
+#include "recipe/placeholders.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
@@ -116,7 +117,7 @@ void BatchFile::check_tokens(const std::vector<Sample>& samples, int64_t vocabul
   for (size_t i = 0; i < samples.size(); ++i)
     for (const Text& text : samples[i].texts)
       for (const int64_t token : text.tokens)
-        if (token != visual_placeholder && (token < 0 || token >= vocabulary))
+        if (!is_placeholder(token) && (token < 0 || token >= vocabulary))
           throw Error(ErrorKind::data,
                       fmt::format("sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary))
               .at(file_.path().string());

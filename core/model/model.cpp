@@ -87,10 +87,10 @@ double Model::flops(int64_t tokens, const Work& work, const TrainedParts& traine
 
 int64_t Model::prompt_rows(const Sample& sample) const {
   const auto& prompt = sample.texts.at(0).tokens;
-  const int64_t count = frames_of(sample), placeholders = placeholders_of(prompt);
+  const int64_t count = frames_of(sample);
   const int64_t each = count > 0 ? frame_reader(sample.frames).rows_per_frame : 1;
-  require_placeholders(placeholders, count, each);
-  return count * each + static_cast<int64_t>(prompt.size()) - placeholders;
+  require_placeholders(prompt, count, each);
+  return rows_of(prompt, count, each);
 }
 
 Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,

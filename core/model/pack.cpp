@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/connector/connector.h"
+#include "recipe/placeholders.h"
 
 #include <ATen/ops/concat.h>
 #include <ATen/ops/tensor.h>
@@ -19,7 +20,7 @@ bool is_text(const at::Tensor& frames) {
 }
 
 bool is_label(const Text& text, size_t position) {
-  return position > 0 && text.is_label[position] && text.tokens[position] != visual_placeholder;
+  return position > 0 && text.is_label[position] && !is_placeholder(text.tokens[position]);
 }
 
 int64_t labels_of(const Text& text) {
@@ -51,6 +52,15 @@ struct Maps {
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
 
   int64_t all_frames = 0;
+  bool has_numbered = false; // placeholders
+
+  // Whether the decoder reads each visual token once and in order.
+  bool is_identity() const {
+    if (has_numbered || std::ssize(visual_source) != all_frames * rows_per_frame) return false;
+    for (size_t i = 0; i < visual_source.size(); ++i)
+      if (visual_source[i] != static_cast<int64_t>(i)) return false;
+    return true;
+  }
 
   void add(const Sample& sample) {
     const int64_t first_token = all_frames * rows_per_frame, frames = frames_of(sample);
@@ -66,8 +76,10 @@ struct Maps {
       if (placeholders_of(text.tokens) == 0)
         while (source < first_token + frames * rows_per_frame) add_visual_row(source++);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
-        if (text.tokens[i] == visual_placeholder) {
-          add_visual_row(source++);
+        if (const int64_t id = text.tokens[i]; is_placeholder(id)) {
+          const bool is_numbered = is_numbered_placeholder(id);
+          add_visual_row(is_numbered ? first_token + visual_row_of(id) : source++);
+          has_numbered = has_numbered || is_numbered;
           continue;
         }
         const auto row = static_cast<int64_t>(tokens.size());
@@ -131,8 +143,7 @@ void check(const Sample& sample, size_t index, const FrameReader& reader) {
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
   try {
     require_readable(sample.frames, reader);
-    for (const Text& text : sample.texts)
-      require_placeholders(placeholders_of(text.tokens), frames_of(sample), reader.rows_per_frame);
+    for (const Text& text : sample.texts) require_placeholders(text.tokens, frames_of(sample), reader.rows_per_frame);
   } catch (const Error& error) {
     throw Error(error.kind(), error.what()).at(where).advise(error.advice());
   }
@@ -154,7 +165,11 @@ at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& opti
 }
 
 int64_t placeholders_of(const std::vector<int64_t>& tokens) {
-  return std::count(tokens.begin(), tokens.end(), visual_placeholder);
+  return Placeholders::in(tokens).count;
+}
+
+int64_t rows_of(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame) {
+  return std::ssize(tokens) + (placeholders_of(tokens) > 0 ? 0 : frames * rows_per_frame);
 }
 
 void require_readable(const at::Tensor& frames, const FrameReader& reader) {
@@ -168,10 +183,18 @@ void require_readable(const at::Tensor& frames, const FrameReader& reader) {
                                              frames.size(0), reader.tokens_per_frame));
 }
 
-void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame) {
-  if (placeholders == 0 || placeholders == frames * rows_per_frame) return;
+void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame) {
+  const Placeholders found = Placeholders::in(tokens);
+  if (found.fit(frames * rows_per_frame)) return;
+  if (found.numbered > 0)
+    throw Error(ErrorKind::data,
+                fmt::format("a text has {} for visual rows, {} of them numbered up to {}, and its {} become {}",
+                            counted(found.count, "placeholder"), found.numbered, found.largest,
+                            counted(frames, "frame"), counted(frames * rows_per_frame, "row")))
+        .advise(fmt::format("number all placeholders of a text or none, from {}, the first row's, downwards",
+                            first_numbered_placeholder));
   throw Error(ErrorKind::data, fmt::format("a text has {} for visual rows, and its {} become {}, {} each",
-                                           counted(placeholders, "placeholder"), counted(frames, "frame"),
+                                           counted(found.count, "placeholder"), counted(frames, "frame"),
                                            counted(frames * rows_per_frame, "row"), rows_per_frame))
       .advise(fmt::format("put one placeholder, {}, for each row of each frame, or none: then all rows stand before it",
                           visual_placeholder));
@@ -209,8 +232,7 @@ Capacity Capacity::of(const std::vector<Sample>& samples, int64_t rows_per_frame
     sum.longest_video = std::max(sum.longest_video, frames);
     if (is_text(sample.frames)) sum.bytes += sample.frames.size(0);
     for (const Text& text : sample.texts) {
-      const int64_t length =
-          frames * rows_per_frame + static_cast<int64_t>(text.tokens.size()) - placeholders_of(text.tokens);
+      const int64_t length = rows_of(text.tokens, frames, rows_per_frame);
       sum.rows += length;
       sum.longest_sequence = std::max(sum.longest_sequence, length);
       sum.labels += labels_of(text);
@@ -287,11 +309,13 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     if (repeats) pack.frame_source = filled(maps.frame_source, capacity.frames, pack.encoder_slots - 1);
     reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,
                                           capacity.longest_video, patches, maps.copies, pack.encoder_slots, device});
-    const bool once_in_order = std::ssize(maps.visual_source) == maps.all_frames * reader.rows_per_frame;
-    if (!once_in_order) pack.visual_source = tensor_of(maps.visual_source, device);
-    pack.sequence.visual_rows = once_in_order
-                                    ? filled(maps.visual_rows, capacity.frames * reader.rows_per_frame, capacity.rows)
-                                    : tensor_of(maps.visual_rows, device);
+    const bool is_identity = maps.is_identity();
+    const int64_t all_rows = capacity.frames * reader.rows_per_frame;
+    int64_t visual_rows = is_identity ? all_rows : std::ssize(maps.visual_rows);
+    // They are another number in every pack; padded, packs of the same capacity have the same shape.
+    if (maps.has_numbered) visual_rows = (visual_rows + all_rows - 1) / all_rows * all_rows;
+    if (!is_identity) pack.visual_source = filled(maps.visual_source, visual_rows, 0);
+    pack.sequence.visual_rows = filled(maps.visual_rows, visual_rows, capacity.rows);
   }
   pack.sequence.tokens = filled(maps.tokens, capacity.rows, 0);
   pack.sequence.is_text =

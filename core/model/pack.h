@@ -14,7 +14,7 @@
 namespace fvlm::model {
 
 struct Text {
-  std::vector<int64_t> tokens; // visual_placeholder where a visual row stands; without any, all of them stand before
+  std::vector<int64_t> tokens; // placeholders where visual rows stand; without any, all of them stand before
   std::vector<bool> is_label;  // as long; the first token and placeholders are none, whatever stands here
 };
 
@@ -62,10 +62,10 @@ struct Pack {
   // int64 [frame slots]: the encoder slot of the frame that each shows; undefined: each its own. A frame that several
   // show is encoded once; they are adjacent.
   at::Tensor frame_source;
-  at::Tensor
-      visual_source;      // int64: which visual token each visual row of the decoder is; undefined: each once, in order
-  ops::Sequence sequence; // the decoder's rows
-  ops::Segments texts;    // a segment a text, with its visual rows
+  at::Tensor visual_source; // int64: which visual token each visual row of the decoder is; undefined: each once, in
+                            // order. With numbered placeholders padded by the first, as sequence.visual_rows is
+  ops::Sequence sequence;   // the decoder's rows
+  ops::Segments texts;      // a segment a text, with its visual rows
   Labels labels;
   int64_t frame_slots = 0, frames_used = 0, encoder_slots = 0;
   std::vector<int64_t> text_rows;       // rows that hold text, in order
@@ -108,8 +108,10 @@ at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& opti
 int64_t placeholders_of(const std::vector<int64_t>& tokens);
 // Throws Error(data) for frames that are not what the encoder reads: images, or a text of as many bytes as it takes.
 void require_readable(const at::Tensor& frames, const FrameReader& reader);
-// Throws Error(data) unless a text has as many placeholders as visual rows, or none.
-void require_placeholders(int64_t placeholders, int64_t frames, int64_t rows_per_frame);
+// Throws Error(data) unless the placeholders of a text fit the visual rows of the frames.
+void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame);
+// Decoder rows of a text whose placeholders fit.
+int64_t rows_of(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame);
 
 // Of the visual tokens of a pack of these samples, each sample's; undefined where it has no frames.
 std::vector<at::Tensor> visual_by_sample(const at::Tensor& visual, const std::vector<Sample>& samples,

@@ -1,5 +1,7 @@
 #include "objective/labels.h"
 
+#include "recipe/placeholders.h"
+
 #include <algorithm>
 #include <functional>
 
@@ -12,8 +14,7 @@ template <class Visit>
 void each_label(const SampleText& text, const plan::LabelSelection& selection, Visit&& visit) {
   int64_t place = 0;
   for (size_t i = 1; i < text.ids.size(); ++i) {
-    const bool in_span =
-        text.ids[i] != visual_placeholder && (selection.on == plan::LossOn::all || text.answer_mask[i]);
+    const bool in_span = !is_placeholder(text.ids[i]) && (selection.on == plan::LossOn::all || text.answer_mask[i]);
     if (in_span && (!selection.first || place < *selection.first)) visit(i, place);
     place = in_span ? place + 1 : 0;
   }

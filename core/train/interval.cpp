@@ -16,6 +16,7 @@ void Interval::add(const Step& step) {
   sums["samples"] += static_cast<double>(step.counts.samples);
   sums["text_tokens"] += static_cast<double>(step.counts.text_tokens);
   sums["frames"] += static_cast<double>(step.counts.frames);
+  sums["left_out_rows"] += static_cast<double>(step.counts.left_out_rows);
   sums["used_rows"] += static_cast<double>(step.used_rows);
   sums["all_rows"] += static_cast<double>(step.all_rows);
   if (step.attention_entropy) {
@@ -79,7 +80,8 @@ std::optional<report::Record> Interval::take(PartTimes& times) {
   for (const auto& [name, sum] : sums)
     if (name.starts_with("time.")) seconds += sum;
   if (seconds > 0) {
-    sums["decoder_tokens"] = sums["text_tokens"] + static_cast<double>(rows_per_frame_) * sums["frames"];
+    sums["decoder_tokens"] =
+        sums["text_tokens"] + static_cast<double>(rows_per_frame_) * sums["frames"] - sums["left_out_rows"];
     for (const char* what : {"samples", "text_tokens", "decoder_tokens", "frames", "flops"})
       record.values.emplace_back(fmt::format("{}_per_second", what), sums[what] / seconds);
     if (peak_) record.values.emplace_back("mfu", sums["flops"] / seconds / *peak_);

@@ -47,6 +47,7 @@ std::string RunState::text() const {
               {"samples", samples},
               {"text_tokens", text_tokens},
               {"frames", frames},
+              {"left_out_rows", left_out_rows},
               {"interval", sums},
               {"rates", rates},
               {"memory", Json::parse(memory)},
@@ -84,6 +85,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.samples = json.at("samples");
     state.text_tokens = json.at(json.contains("text_tokens") ? "text_tokens" : earlier_text_tokens);
     state.frames = json.at("frames");
+    state.left_out_rows = json.value("left_out_rows", int64_t{0});
     for (const auto& [name, value] : json.at("interval").items())
       state.interval[name == earlier_text_tokens ? "text_tokens" : name] = number(value);
     state.rates = json.value("rates", std::map<std::string, double>{});

@@ -38,6 +38,7 @@ struct RunState {
   GuardState guard;
   ScalerState scaler;
   int64_t samples = 0, text_tokens = 0, frames = 0; // of the stage
+  int64_t left_out_rows = 0;                        // of the stage, see StepCounts
   std::map<std::string, double> interval;           // sums since the last line of metrics
   std::map<std::string, double> rates;              // of the last step, "lr.GROUP" and "weight.TERM"
   std::string memory = "{}";                        // of `control`, JSON
@@ -47,7 +48,7 @@ struct RunState {
   int64_t evaluated_at = -1;   // the last step after which the stage's sets were evaluated
 
   // Of the stage. `rows_per_frame`: in all texts of a sample together.
-  int64_t decoder_tokens(int64_t rows_per_frame) const { return text_tokens + rows_per_frame * frames; }
+  int64_t decoder_tokens(int64_t rows_per_frame) const { return text_tokens + rows_per_frame * frames - left_out_rows; }
 
   std::string text() const;
   // Throws Error(data) at `where`.

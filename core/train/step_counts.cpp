@@ -36,7 +36,10 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
     counts.frames += sample->frames;
     for (size_t i = 0; i < decoders; ++i) {
       const Sample& own = *for_decoder(sample, i);
-      for (const SampleText& text : own.texts) counts.text_tokens += text.tokens();
+      for (const SampleText& text : own.texts) {
+        counts.text_tokens += text.tokens();
+        counts.left_out_rows += own.visual_rows() - own.visual_rows(text);
+      }
       for (size_t index = 0; index < terms; ++index)
         counts.of_term[i * terms + index] += count_of(*stage.objective[index], own, progress);
     }

@@ -15,6 +15,7 @@ struct StepCounts {
   std::vector<double> weights; // of each term in the sum
   double progress = 0;         // of the stage, before the step
   int64_t samples = 0, text_tokens = 0, frames = 0;
+  int64_t left_out_rows = 0; // visual rows of the frames that texts do not have, over all texts
   double all_terms() const;
 };
 // What the term's loss is a mean over, in one sample.

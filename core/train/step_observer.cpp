@@ -29,6 +29,7 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   state_.samples = step.after.samples;
   state_.text_tokens += step.counts.text_tokens;
   state_.frames += step.counts.frames;
+  state_.left_out_rows += step.counts.left_out_rows;
   loss_ = loss;
   max_rate_ = 0;
   for (const Optimization::Rates& rates : step.rates) max_rate_ = std::max(max_rate_, rates.lr);

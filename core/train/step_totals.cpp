@@ -22,6 +22,7 @@ StepTotals sum_over(const dist::Ranks& ranks, StepTotals own) {
     each(own.used.samples);
     each(own.used.text_tokens);
     each(own.used.frames);
+    each(own.used.left_out_rows);
     for (double& count : own.used.of_term) each(count);
   };
   visit([&](const auto& number) { numbers.push_back(static_cast<double>(number)); });

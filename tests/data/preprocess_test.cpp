@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/preprocess.h"
+#include "data/preprocess_manifest.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_writer.h"
 #include "make-shapes/samples.h"
@@ -224,6 +225,13 @@ TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
   EXPECT_EQ(reason([](auto& other) { other.mix.max_frames = 8; }), "max_frames was 4 and is 8");
   EXPECT_THAT(reason([](auto& other) { other.mix.system = "Speak."; }), HasSubstr("system was \"\" and is \"Speak.\""));
   EXPECT_THAT(reason([](auto& other) { other.mix.prompts["shapes"] = "Well?"; }), HasSubstr("prompts was"));
+  const auto grids = [&](const std::vector<ImageSize>& sizes) {
+    input.processor = ImageProcessor{.tile = 32, .splits_into_tiles = true, .tile_form = TileForm::llava_next};
+    input.processor->grids = sizes;
+    return made_from(input);
+  };
+  EXPECT_NE(grids({{1, 2}}), grids({{2, 1}}));
+  input.processor.reset();
   EXPECT_EQ(reason([](auto& other) { other.mix.sources[0].fields.clear(); }),
             "of source 0, fields was {\"user\":\"question\"} and is {}");
   EXPECT_THAT(reason([](auto& other) { other.mix.documents = plan::Documents::joined; }), HasSubstr("documents"));

@@ -13,10 +13,11 @@ try:
     import torch
     from safetensors.torch import load_file, save_file
     from torch import nn
-    from transformers import CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLModel, LlamaConfig, LlavaConfig
+    from transformers import CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLModel, LlamaConfig, LlavaConfig, LlavaNextConfig
     from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
     from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector
     from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+    from transformers.models.llava_next.modeling_llava_next import LlavaNextMultiModalProjector
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
@@ -107,6 +108,19 @@ class Connectors(unittest.TestCase):
     def test_mlp_is_that_of_llava(self):
         config = LlavaConfig(vision_config=CLIPVisionConfig(hidden_size=WIDTH, num_attention_heads=2), text_config=LLAMA)
         self.check({"kind": "mlp"}, 10, LlavaMultiModalProjector(config))
+
+    def test_newlines_are_those_of_llava_next(self):
+        config = LlavaNextConfig(vision_config=CLIPVisionConfig(hidden_size=WIDTH, num_attention_heads=2), text_config=LLAMA)
+        projector = LlavaNextMultiModalProjector(config)
+        projector.image_newline = nn.Parameter(torch.zeros(DECODER))
+
+        def rows(hidden):
+            lines = projector(hidden).unflatten(1, (4, 4))
+            return torch.cat([lines, projector.image_newline.expand(len(hidden), 4, 1, -1)], dim=2).flatten(1, 2)
+
+        self.check({"kind": "mlp", "newline": True}, 16, projector, rows)
+        with self.assertRaisesRegex(AssertionError, "frames of 17 tokens are no square of patches"):
+            self.check({"kind": "mlp", "newline": True}, 17, projector, lambda hidden: rows(hidden[:, 1:]))
 
     def test_pixel_shuffle_is_that_of_idefics3(self):
         for factor, tokens in ((2, 16), (3, 36), (4, 64)):

@@ -1,4 +1,6 @@
-// Where visual rows stand: before a text, or in place of its placeholders, one or several for each frame.
+// Where visual rows stand: before a text, or in place of its placeholders, one or several for each frame, each once and
+// in order or as the placeholders are numbered.
+#include "recipe/placeholders.h"
 #include "tiny.h"
 
 #include <ATen/ops/zeros.h>
@@ -27,10 +29,15 @@ Sample random_placed(Dice& dice, int64_t rows_per_frame) {
   if (frames > 0) sample.frames = at::zeros({frames, 3, 8, 8});
   for (int64_t text = 0; text < texts; ++text) {
     Text& made = sample.texts.emplace_back();
+    const auto insert = [&](int64_t id) {
+      made.tokens.insert(made.tokens.begin() + dice.upto(0, std::ssize(made.tokens)), id);
+    };
     for (int64_t i = dice.upto(1, 12); i > 0; --i) made.tokens.push_back(dice.upto(1, 52));
-    if (dice.upto(0, 2) > 0)
-      for (int64_t i = 0; i < frames * rows_per_frame; ++i)
-        made.tokens.insert(made.tokens.begin() + dice.upto(0, std::ssize(made.tokens)), placeholder);
+    const int64_t rows = frames * rows_per_frame, kind = dice.upto(0, 3);
+    if (kind == 1 || kind == 2)
+      for (int64_t i = 0; i < rows; ++i) insert(placeholder);
+    else if (kind == 3 && frames > 0)
+      for (int64_t i = dice.upto(1, 2 * rows); i > 0; --i) insert(numbered_placeholder(dice.upto(0, rows - 1)));
     for (size_t i = 0; i < made.tokens.size(); ++i) made.is_label.push_back(dice.upto(0, 1) == 1);
   }
   return sample;
@@ -57,12 +64,13 @@ struct SlowRows {
       for (const Text& text : sample.texts) {
         int64_t next = first, position = 0;
         bool in_place = false;
-        for (const int64_t token : text.tokens) in_place = in_place || token == placeholder;
+        for (const int64_t token : text.tokens) in_place = in_place || token < 0;
         if (!in_place)
           for (int64_t i = 0; i < visual; ++i) rows.push_back({0, next++, number, position++});
         for (size_t i = 0; i < text.tokens.size(); ++i) {
-          if (text.tokens[i] == placeholder) {
-            rows.push_back({0, next++, number, position++});
+          if (text.tokens[i] < 0) {
+            const bool numbered = text.tokens[i] != placeholder;
+            rows.push_back({0, numbered ? first - 16 - text.tokens[i] : next++, number, position++});
             continue;
           }
           if (i > 0 && text.is_label[i]) labels.push_back({std::ssize(rows) - 1, text.tokens[i], number});
@@ -128,6 +136,43 @@ TEST(Placement, EveryRowIsFilledOnceAsASlowReferenceSays) {
     ASSERT_EQ(Capacity::of(samples, rows_per_frame).rows, std::ssize(slow.rows));
     if (capacity.frames > 0) expect_rows(pack, slow, capacity, rows_per_frame);
   }
+}
+
+TEST(Placement, PacksOfNumberedPlaceholdersHaveOneShape) {
+  Tiny tiny;
+  std::vector<std::vector<int64_t>> shapes;
+  for (const int64_t rows : {2, 3, 4}) {
+    Sample sample{at::zeros({2, 3, 8, 8}), {{{5, 6}, {false, true}}}};
+    for (int64_t row = 0; row < rows; ++row) sample.texts[0].tokens.push_back(numbered_placeholder(3 - row));
+    sample.texts[0].is_label.resize(sample.texts[0].tokens.size());
+    const Capacity capacity{
+        .frames = 2, .rows = 9, .sequences = 1, .labels = 2, .longest_sequence = 9, .longest_video = 2};
+    Pack pack = make_pack({sample}, capacity, {tiny.model.connector(), 5, 2}, at::kFloat);
+    EXPECT_EQ(integers(pack.visual_source)[0], 3);
+    shapes.push_back(pack.shape());
+  }
+  EXPECT_EQ(shapes[0], shapes[1]);
+  EXPECT_EQ(shapes[0], shapes[2]) << "although it has as many placeholders as visual rows";
+}
+
+TEST(Placement, NumberedPlaceholdersAreOfRowsThatThereAre) {
+  Tiny tiny;
+  const auto refusal = [&](std::vector<int64_t> tokens) -> std::string {
+    const std::vector<bool> labels(tokens.size());
+    const Sample sample{at::zeros({2, 3, 8, 8}), {{std::move(tokens), labels}}};
+    try {
+      (void)make_pack({sample}, Capacity::of({sample}, 2), {tiny.model.connector(), 5, 2}, at::kFloat);
+      return "it was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      return error.text();
+    }
+  };
+  EXPECT_EQ(refusal({5, numbered_placeholder(3), 6}), "it was accepted");
+  EXPECT_THAT(refusal({5, numbered_placeholder(4), 6}),
+              HasSubstr("1 placeholder for visual rows, 1 of them numbered up to 4, and its 2 frames become 4 rows"));
+  EXPECT_THAT(refusal({5, numbered_placeholder(0), placeholder, placeholder, placeholder}),
+              HasSubstr("4 placeholders for visual rows, 1 of them numbered up to 0"));
 }
 
 TEST(Placement, PlaceholdersAreAsManyAsVisualRowsOrNone) {

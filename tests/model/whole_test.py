@@ -1,5 +1,5 @@
-"""Folders of whole models (LLaVA, InternVL, Idefics3, SmolVLM) against transformers: logits, loss and every gradient on texts with images inside,
-folders that go through the engine and back, training, new vision towers, and what is said of folders that do not fit.
+"""Folders of whole models (LLaVA, LLaVA-NeXT, InternVL, Idefics3, SmolVLM) against transformers: logits, loss and every
+gradient on texts with images inside, folders that go through the engine and back, training, and new vision towers.
 
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
 import io
@@ -10,129 +10,19 @@ import unittest
 
 from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root, run
+from whole_models import (FILES, IMAGE, OF_THE_ENCODER, TEXT, VISION, VOCABULARY, frames_of, logits_of, make_models, masks_of, models,
+                          part_name, pixels_for, texts_of, write_batch)
 
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, Idefics3Config,
-                          InternVLConfig, InternVLVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
-
-VOCABULARY, IMAGE = 260, 256
-VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
-TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
-
-
-def llava(vision, text, **changes):
-    return LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE, **changes)
-
-
-def idefics3(kind, **changes):
-    return kind(vision_config=dict(VISION), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, **changes)
-
-
-def internvl(vision, text, **changes):
-    return InternVLConfig(vision_config=InternVLVisionConfig(**VISION, **vision), text_config=text, image_token_id=IMAGE, **changes)
-
-
-MODELS = {
-    "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
-    "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
-                              vision_feature_select_strategy="full"),
-    "llava-siglip-llama": llava(SiglipVisionConfig(**VISION), LlamaConfig(**TEXT), vision_feature_select_strategy="full"),
-    "llava-siglip-qwen2": llava(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT), vision_feature_layer=1,
-                                vision_feature_select_strategy="full"),
-    "idefics3": idefics3(Idefics3Config),
-    "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
-    "internvl-qwen2": internvl({"attention_bias": True}, Qwen2Config(**TEXT)),
-    "internvl-qwen3": internvl({"use_qk_norm": True, "norm_type": "rms_norm"}, Qwen3Config(**TEXT, head_dim=12), tie_word_embeddings=False),
-    "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
-}
-FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
-         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
-OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
-
-
-def make(name):
-    """A model of transformers in which every weight matters, saved under NAME, and a model directory of it, NAME.model."""
-    torch.manual_seed(1)
-    model = AutoModelForImageTextToText.from_config(MODELS[name]).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
-        else:
-            parameter.data += 0.2 * torch.randn_like(parameter)
-    model.save_pretrained(root / name)
-    for file, content in FILES.items():
-        (root / name / file).write_text(content)
-    run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
-    return model
+from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM,
+                          Qwen2ForCausalLM, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel, SmolVLMConfig)
 
 
 def setUpModule():
-    global models
-    models = {name: make(name) for name in MODELS}
-
-
-def rows_per_image(name):
-    config = MODELS[name]
-    if config.model_type == "llava":
-        return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
-    if config.model_type == "internvl":
-        return int(16 * config.downsample_ratio ** 2)
-    return 16 // config.scale_factor ** 2
-
-
-def texts_of(name):
-    """Token ids of three texts: two images and text around them, one image at the very beginning, and none."""
-    image = [IMAGE] * rows_per_image(name)
-    return [[5, 9] + image + [11, 3] + image + [7, 8, 1, 30], image + [17, 22, 4], [40, 41, 42, 43]], [2, 1, 0]
-
-
-def masks_of(texts):
-    """Which tokens are labels: two thirds of those that are no image."""
-    return [torch.tensor([token != IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts]
-
-
-def frames_of(count):
-    return torch.randn(count, 3, 28, 28, generator=torch.Generator().manual_seed(6))
-
-
-def write_batch(name, path):
-    texts, counts = texts_of(name)
-    ids = torch.tensor([-1 if token == IMAGE else token for text in texts for token in text])
-    save_file({"frames": frames_of(sum(counts)), "frame_counts": torch.tensor(counts), "input_ids": ids,
-               "loss_mask": torch.cat(masks_of(texts)).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in texts])}, path)
-
-
-def pixels_for(name, text, pixels):
-    """What transformers' model gets beside a text's tokens."""
-    if IMAGE not in text:
-        return {}
-    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl") else pixels[None]}
-
-
-def logits_of(model, name):
-    """transformers' logits of each text."""
-    texts, counts = texts_of(name)
-    images = iter(frames_of(sum(counts)).split(counts))
-    out = []
-    for text in texts:
-        out.append(model(input_ids=torch.tensor([text]), **pixels_for(name, text, next(images))).logits[0])
-    return out
-
-
-def part_name(name):
-    """The name in the model directory of a parameter of transformers' model."""
-    for theirs, ours in (("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
-                         ("model.connector.", "connector:"), ("model.language_model.", "decoder.model."),
-                         ("model.text_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):
-        if name.startswith(theirs):
-            prefix = ours.replace("connector:", "") if ours else "vision."
-            return prefix + name.removeprefix(theirs)
-    raise AssertionError(name)
+    make_models()
 
 
 class WholeModels(unittest.TestCase):
@@ -220,7 +110,7 @@ class WholeModels(unittest.TestCase):
             return "model." + name.replace("language_model.model.", "language_model.")
 
         for number, rename in enumerate((older, newer)):
-            for name in ("llava-clip-llama", "llava-siglip-llama", "internvl-qwen3")[:3 - (rename is older)]:
+            for name in ("llava-clip-llama", "llava-siglip-llama", "llava-next-clip-llama", "internvl-qwen3")[:4 - (rename is older)]:
                 with self.subTest(name, rename=rename.__name__):
                     target = f"{name}-{number}"
                     tensors = self.renamed(name, rename, target)
@@ -275,7 +165,7 @@ return fvlm.recipe {
   name = "sft", precision = "fp32", model = MODEL,
   checkpoint = { every = 2 },
   fvlm.stage "sft" {
-    data = fvlm.mix { { SHARD }, max_frames = 1, max_text_tokens = 90, system = "" },
+    data = fvlm.mix { { SHARD }, max_frames = 3, max_text_tokens = 64, system = "" },
     objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-2 }, schedule = fvlm.constant {},
     batch = 4, samples = 12, freeze = { "vision" },
   },
@@ -302,7 +192,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "smolvlm", "internvl-qwen2"):
+        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "smolvlm", "internvl-qwen2"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")
@@ -411,88 +301,6 @@ class Training(unittest.TestCase):
             said = run(engine, "check", write_recipe(model), code=3)
             for word in words:
                 self.assertIn(word, said)
-
-
-class WrongFolders(unittest.TestCase):
-    def refused(self, name, *words, config=None, tensors=None, tokenizer=None, **options):
-        """Importing a changed copy of a folder ends with code 4, says these words, and leaves nothing behind."""
-        changed = root / "changed"
-        shutil.rmtree(changed, ignore_errors=True)
-        shutil.copytree(root / name, changed)
-        if config:
-            content = json.loads((changed / "config.json").read_text())
-            config(content)
-            (changed / "config.json").write_text(json.dumps(content))
-        if tensors:
-            content = load_file(changed / "model.safetensors")
-            tensors(content)
-            save_file(content, changed / "model.safetensors", metadata={"format": "pt"})
-        if tokenizer is not None:
-            (changed / "tokenizer.json").write_text(tokenizer)
-        said = run(engine, "import", *options.get("by", ("--model", changed)), "--out", root / "refused", code=4)
-        for word in words:
-            self.assertIn(word, said)
-        self.assertFalse((root / "refused").exists())
-        return said
-
-    def test_another_architecture(self):
-        self.refused("smolvlm", '"paligemma" is not supported', "llava, idefics3, smolvlm", "config.json",
-                     config=lambda one: one.update(model_type="paligemma"))
-        self.refused("llava-clip-llama", '"mixtral" is not supported as decoder', "text_config", "llama, qwen2",
-                     config=lambda one: one["text_config"].update(model_type="mixtral"))
-        self.refused("llava-clip-llama", '"pixtral" is not supported as vision tower', "vision_config",
-                     config=lambda one: one["vision_config"].update(model_type="pixtral"))
-        self.refused("smolvlm", "--model", '"smolvlm"', by=("--vision", root / "smolvlm", "--decoder", root / "smolvlm"))
-
-    def test_what_is_not_supported_is_named(self):
-        self.refused("llava-clip-llama", "'projector_hidden_act' = \"relu\"", config=lambda one: one.update(projector_hidden_act="relu"))
-        said = self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
-                            config=lambda one: one.update(vision_feature_layer=[-2, -1]))
-        self.assertEqual(said.count("vision_feature_layer"), 1, said)
-        self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", "'vision_feature_select_strategy' = \"full\"",
-                     config=lambda one: one.update(downsample_ratio=0.4, vision_feature_select_strategy="full"))
-        self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
-                     config=lambda one: one.update(vision_feature_select_strategy="default"))
-
-    def test_missing_and_unknown_and_misshapen_tensors(self):
-        def change(tensors):
-            tensors["model.text_model.layers.7.mlp.up_proj.weight"] = torch.zeros(2, 2)
-            tensors["visual_projection"] = torch.zeros(2)
-            del tensors["model.vision_model.encoder.layers.1.mlp.fc1.bias"]
-            tensors["model.connector.modality_projection.proj.weight"] = torch.zeros(3, 3)
-
-        self.refused("smolvlm", 'tensor "model.text_model.layers.7.mlp.up_proj.weight" is not one of this model',
-                     'tensor "visual_projection" is not one of this model',
-                     'tensor "model.vision_model.encoder.layers.1.mlp.fc1.bias" is missing',
-                     'tensor "model.connector.modality_projection.proj.weight" has the shape [3, 3]', "model.safetensors", tensors=change)
-
-    def test_an_image_token_outside_the_vocabulary(self):
-        for name, key in (("llava-clip-llama", "image_token_index"), ("smolvlm", "image_token_id")):
-            self.refused(name, f"the image token {VOCABULARY} is outside the vocabulary of {VOCABULARY} tokens", "config.json",
-                         config=lambda one: one.update({key: VOCABULARY}))
-
-    def test_a_tokenizer_that_does_not_fit(self):
-        self.refused("smolvlm", "tokenizer", str(VOCABULARY), tokenizer=tokenizer(VOCABULARY + 1))
-        without = json.loads(tokenizer()) | {"added_tokens": []}
-        self.refused("smolvlm", f"{IMAGE} is the image token", "tokens 0 to 255", "tokenizer.json", tokenizer=json.dumps(without))
-
-    def test_models_that_are_not_of_the_imported_form(self):
-        model = root / "smolvlm.model"
-        run(engine, "import", "--vision", model / "vision", "--decoder", model / "decoder", "--out", root / "foveated")
-        said = run(engine, "export", root / "foveated", "--huggingface", "--out", root / "refused", code=4)
-        for word in ("other kinds or sizes", '"model.connector.modality_projection.proj.weight" of the imported folder',
-                     "without --huggingface"):
-            self.assertIn(word, said)
-        shutil.copytree(root / "foveated", root / "separate")
-        (root / "separate" / "decoder" / "whole_model.json").unlink()
-        said = run(engine, "export", root / "separate", "--huggingface", "--out", root / "refused", code=4)
-        self.assertIn("was not imported from one Hugging Face folder", said)
-
-    def test_options_that_exclude_each_other(self):
-        said = run(engine, "import", "--model", root / "smolvlm", "--vision", root / "smolvlm", "--out", root / "refused", code=2)
-        self.assertIn("--model excludes --vision", said)
-        said = run(engine, "import", "--out", root / "refused", code=2)
-        self.assertIn("--vision is missing", said)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM and InternVL with their tiles and LLaVA, asked about pictures: the
+"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL and LLaVA-NeXT with their tiles and LLaVA, asked about pictures: the
 answers are those of `generate`.
 
 usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
@@ -44,14 +44,14 @@ def setUpModule():
     for part in ("pre_tokenizer", "decoder"): # as the package tokenizers, which adds tokens to it, wants them
         words[part] |= {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     (folder / "words" / "tokenizer.json").write_text(json.dumps(words))
-    for name in ("smolvlm", "internvl"):
+    for name in ("smolvlm", "internvl", "llava-next"):
         tool(f"make-{name}", folder / name, "--tokenizer", folder / "words")
     torch.manual_seed(1)
     AutoModelForImageTextToText.from_config(LLAVA).save_pretrained(folder / "llava")
     (folder / "llava" / "tokenizer.json").write_text(tokenizer())
     (folder / "llava" / "preprocessor_config.json").write_text(json.dumps(
         {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}))
-    for name in ("smolvlm", "llava", "internvl"):
+    for name in ("smolvlm", "llava", "internvl", "llava-next"):
         strengthen(folder / name / "model.safetensors")
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
@@ -95,6 +95,9 @@ class WholeModels(unittest.TestCase):
 
     def test_internvl_reads_the_tiles_of_pictures(self):
         self.check("internvl.model")
+
+    def test_llava_next_reads_the_tiles_of_pictures(self):
+        self.check("llava-next.model")
 
     def test_llava(self):
         self.check("llava.model")

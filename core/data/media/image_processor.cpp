@@ -74,6 +74,34 @@ ImageSize by_aspect_ratio(ImageSize image, int64_t tile, int64_t min_tiles, int6
   return {best.height * tile, best.width * tile};
 }
 
+// Of grids in which the image keeps as many pixels, the smallest.
+ImageSize by_kept_pixels(ImageSize image, int64_t tile, const std::vector<ImageSize>& grids) {
+  const int64_t pixels = image.height * image.width;
+  int64_t most = 0, least_rest = std::numeric_limits<int64_t>::max();
+  ImageSize best;
+  for (const ImageSize& grid : grids) {
+    const ImageSize size{grid.height * tile, grid.width * tile};
+    const double scale = std::min(static_cast<double>(size.width) / static_cast<double>(image.width),
+                                  static_cast<double>(size.height) / static_cast<double>(image.height));
+    const int64_t kept = std::min(pixels, truncated(static_cast<double>(image.width) * scale) *
+                                              truncated(static_cast<double>(image.height) * scale)),
+                  rest = size.height * size.width - kept;
+    if (kept > most || (kept == most && rest < least_rest)) most = kept, least_rest = rest, best = size;
+  }
+  return best;
+}
+
+// The largest size that has the image's aspect ratio and fits into another.
+ImageSize fitted(ImageSize image, ImageSize into) {
+  const double by_width = static_cast<double>(into.width) / static_cast<double>(image.width),
+               by_height = static_cast<double>(into.height) / static_cast<double>(image.height);
+  const auto scaled = [](int64_t length, double scale, int64_t most) {
+    return std::min(static_cast<int64_t>(std::ceil(static_cast<double>(length) * scale)), most);
+  };
+  return by_width < by_height ? ImageSize{scaled(image.height, by_width, into.height), into.width}
+                              : ImageSize{into.height, scaled(image.width, by_height, into.width)};
+}
+
 // The size of the image after each step that changes it.
 struct Sizes {
   ImageSize padded, resized, tiled;
@@ -97,13 +125,19 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
     break;
   }
   sizes.tiled = sizes.resized;
-  if (processor.tile) {
-    const int64_t tile = *processor.tile;
-    sizes.tiled = !processor.splits_into_tiles ? ImageSize{tile, tile}
-                  : processor.tile_form == TileForm::internvl
-                      ? by_aspect_ratio(sizes.resized, tile, processor.min_tiles, processor.max_tiles)
-                      : by_tiles(sizes.resized, tile);
-  }
+  if (processor.tile) sizes.tiled = {*processor.tile, *processor.tile};
+  if (processor.splits_into_tiles) switch (processor.tile_form) {
+    case TileForm::idefics3:
+      sizes.tiled = by_tiles(sizes.resized, *processor.tile);
+      break;
+    case TileForm::internvl:
+      sizes.tiled = by_aspect_ratio(sizes.resized, *processor.tile, processor.min_tiles, processor.max_tiles);
+      break;
+    case TileForm::llava_next:
+      sizes.tiled = by_kept_pixels(image, *processor.tile, processor.grids);
+      sizes.resized = fitted(image, sizes.tiled);
+      break;
+    }
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
     if (size.height < 1 || size.width < 1 || size.height > max_pixels / size.width)
       throw Error(ErrorKind::data,
@@ -144,13 +178,19 @@ int64_t centered(int64_t line, int64_t window) {
   return line >= window ? (line - window) / 2 : -((window - line + 1) / 2);
 }
 
+bool has_margins(const ImageProcessor& processor) {
+  return processor.splits_into_tiles && processor.tile_form == TileForm::llava_next;
+}
+
 ImageLayout layout_of(const ImageProcessor& processor, const Sizes& sizes) {
   ImageLayout layout;
   layout.frame = processor.center_crop.value_or(sizes.tiled);
   if (!processor.tile) return layout;
   const int64_t tile = *processor.tile;
   layout.frame = {tile, tile};
-  if (sizes.tiled != layout.frame) layout.rows = sizes.tiled.height / tile, layout.columns = sizes.tiled.width / tile;
+  if (has_margins(processor)) layout.image = sizes.padded;
+  if (sizes.tiled != layout.frame || has_margins(processor))
+    layout.rows = sizes.tiled.height / tile, layout.columns = sizes.tiled.width / tile;
   return layout;
 }
 
@@ -179,12 +219,13 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
                                                  layout.frames(), layout.frame.width, layout.frame.height));
   Image whole = processor.square_padding ? padded(image, *processor.square_padding) : image;
   const bool global_of_tiles = processor.tile_form == TileForm::idefics3;
-  for (const ImageSize& size : {sizes.resized, sizes.tiled})
+  for (const ImageSize& size : {sizes.resized, has_margins(processor) ? sizes.resized : sizes.tiled})
     if (size != ImageSize{whole.height, whole.width}) whole = resized(whole, size, processor.filter);
+  const int64_t top = (sizes.tiled.height - whole.height) / 2, left = (sizes.tiled.width - whole.width) / 2;
   uint8_t* end = out.data();
   for (int64_t row = 0; row < layout.rows; ++row)
     for (int64_t column = 0; column < layout.columns; ++column, end += frame)
-      copy_window(whole, row * layout.frame.height, column * layout.frame.width, layout.frame, end);
+      copy_window(whole, row * layout.frame.height - top, column * layout.frame.width - left, layout.frame, end);
   if (layout.rows > 0) whole = resized(global_of_tiles ? whole : image, layout.frame, processor.filter);
   copy_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),
               layout.frame, end);

@@ -1,8 +1,8 @@
 // ImageProcessor: prepares an image for an encoder as the image processor of a Hugging Face folder does. The pixels and
 // the normalized values are those of transformers' PIL-based processors, bit for bit.
 //
-// An image becomes one frame, or with Idefics3, SmolVLM and InternVL several: it is cut into square tiles, and the last
-// frame is the whole image at the size of a tile (the global image, or thumbnail).
+// An image becomes one frame, or with Idefics3, SmolVLM, InternVL and LLaVA-NeXT several: it is cut into square tiles,
+// and the last frame is the whole image at the size of a tile (the global image, or thumbnail).
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace fvlm {
 
@@ -42,9 +43,12 @@ struct ImageProcessor {
   bool splits_into_tiles = false;
   // idefics3: both sides become multiples of the tile; the global image is made of what was cut. internvl: of all grids
   // of min_tiles to max_tiles tiles the one whose aspect ratio is closest to the image's; the global image is made of
-  // the image itself.
+  // the image itself. llava_next: of `grids` the one in which the image keeps the most of its pixels; it is resized to
+  // fit in, with black margins on both sides, and cut even where the grid is one tile; the global image is as
+  // internvl's.
   TileForm tile_form = TileForm::idefics3;
   int64_t min_tiles = 1, max_tiles = 1;
+  std::vector<ImageSize> grids; // in tiles
 
   // (value * rescale_factor - mean) / deviation, by channel
   double rescale_factor = 1;
@@ -57,7 +61,8 @@ struct ImageProcessor {
 struct ImageLayout {
   int64_t rows = 0, columns = 0; // of tiles, which come row by row; 0: the image was not cut
   ImageSize frame;               // the size of each frame
-  TileGrid grid() const { return {rows, columns}; }
+  ImageSize image;               // see TileGrid
+  TileGrid grid() const { return {rows, columns, image.height, image.width}; }
   int64_t frames() const { return grid().frames(); }
   bool operator==(const ImageLayout&) const = default;
 };
@@ -75,8 +80,8 @@ NormalizationTable normalization_of(const ImageProcessor& processor);
 std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
-// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Idefics3, SmolVLM
-// and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every option that is not.
+// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT, Idefics3,
+// SmolVLM and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

@@ -29,22 +29,25 @@ struct ProcessorClass {
   int64_t tile;     // 0: images are not cut as in Idefics3
   bool may_pad_to_square;
   bool has_patches; // images are cut as in InternVL, which calls tiles patches
+  bool has_grids;   // images are cut as in LLaVA-NeXT, which lists the sizes of its grids
   const std::array<double, 3>&mean, &deviation;
 };
 
 constexpr ProcessorClass families[]{
-    {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, clip_mean,
+    {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, false, clip_mean,
      clip_deviation},
-    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, false, half, half},
-    {"BitImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, clip_mean,
+    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, false, false, half, half},
+    {"BitImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, false, clip_mean,
      clip_deviation},
-    {"LlavaImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, true, false, clip_mean,
+    {"LlavaImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, true, false, false, clip_mean,
      clip_deviation},
-    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, half,
-     half},
-    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, half,
-     half},
-    {"GotOcr2ImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false, true, clip_mean,
+    {"LlavaNextImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, true,
+     clip_mean, clip_deviation},
+    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, false,
+     half, half},
+    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, false,
+     half, half},
+    {"GotOcr2ImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false, true, false, clip_mean,
      clip_deviation},
 };
 
@@ -57,7 +60,9 @@ constexpr std::array known_keys{"image_processor_type", "feature_extractor_type"
                                 "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors",
                                 "return_row_col_info", "device", "disable_grouping", "image_seq_length",
                                 // of InternVL
-                                "crop_to_patches", "min_patches", "max_patches"};
+                                "crop_to_patches", "min_patches", "max_patches",
+                                // of LLaVA-NeXT
+                                "image_grid_pinpoints", "aspect_ratio_setting"};
 
 // transformers reads null as if the option were left out.
 Json without_nulls(const Json& object) {
@@ -173,6 +178,8 @@ class Reader {
     for (const char* key : {"crop_to_patches", "min_patches", "max_patches"})
       reader_.refuse_unless(family_->has_patches || !reader_.has(key), key,
                             "this processor does not cut images into patches");
+    reader_.refuse_unless(family_->has_grids || !reader_.has("image_grid_pinpoints"), "image_grid_pinpoints",
+                          "this processor does not cut images into grids");
     if (family_->tile) {
       int64_t tile = family_->tile;
       if (reader_.has("max_image_size") &&
@@ -188,6 +195,7 @@ class Reader {
       reader_.refuse_unless(!reader_.has(key), key, "this processor does not cut images");
     reader_.refuse_unless(!reader_.has("pad_size"), "pad_size", "images are only padded to a square");
     if (family_->has_patches) return read_patches();
+    if (family_->has_grids) return read_grids();
     const bool pad = reader_.flag("do_pad", false);
     reader_.refuse_unless(!pad || family_->may_pad_to_square, "do_pad", "only LlavaImageProcessor pads images");
     if (pad && family_->may_pad_to_square) {
@@ -196,7 +204,10 @@ class Reader {
       for (size_t i = 0; i < 3; ++i) color[i] = static_cast<uint8_t>(mean[i] * 255);
       out_.square_padding = color;
     }
-    if (!reader_.flag("do_center_crop", family_->center_crop)) return;
+    if (reader_.flag("do_center_crop", family_->center_crop)) out_.center_crop = crop_size();
+  }
+
+  ImageSize crop_size() {
     ImageSize crop{family_->edge, family_->edge};
     int64_t edge = 0;
     if (reader_.has("crop_size")) {
@@ -207,7 +218,7 @@ class Reader {
     } else if (!family_->center_crop) {
       refuse("do_center_crop", "'crop_size' is missing");
     }
-    out_.center_crop = crop;
+    return crop;
   }
 
   void read_patches() {
@@ -228,6 +239,40 @@ class Reader {
     const bool crops = reader_.flag("crop_to_patches", false);
     out_.splits_into_tiles =
         (crops || reader_.text("processor_class", "") == "InternVLProcessor") && out_.max_tiles > 1;
+  }
+
+  void read_grids() {
+    out_.tile_form = TileForm::llava_next;
+    out_.splits_into_tiles = true;
+    const bool resizes = reader_.flag("do_resize", true);
+    reader_.refuse_unless(resizes, "do_resize", "frames have one size");
+    const ImageSize tile = out_.resize == Resize::exact ? out_.size : ImageSize{out_.edge, out_.edge};
+    if (resizes && tile.height != tile.width) refuse("size", "expected equal 'height' and 'width': frames are squares");
+    if (reader_.flag("do_center_crop", family_->center_crop) && crop_size() != tile)
+      refuse("crop_size", "tiles are as large as 'size' says");
+    reader_.flag("do_pad", true); // adds empty frames to a batch, which models leave out
+    out_.tile = tile.height;
+    out_.resize = Resize::none;
+    out_.size = {};
+    out_.edge = 0;
+    read_grid_sizes();
+  }
+
+  void read_grid_sizes() {
+    constexpr size_t most_grids = 1024;
+    Json sizes = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}; // what transformers takes without any
+    if (reader_.has("image_grid_pinpoints")) sizes = config_["image_grid_pinpoints"];
+    const int64_t tile = std::max<int64_t>(*out_.tile, 1);
+    bool good = sizes.is_array() && !sizes.empty() && sizes.size() <= most_grids;
+    for (const Json& each : good ? sizes : Json::array()) {
+      ImageSize size;
+      good = good && each.is_array() && exact_size(each, size) && size.height % tile == 0 && size.width % tile == 0;
+      out_.grids.push_back({size.height / tile, size.width / tile});
+    }
+    if (!good)
+      refuse("image_grid_pinpoints", fmt::format("expected 1 to {} lists of a height and a width, multiples of the "
+                                                 "{} pixels of a tile",
+                                                 most_grids, tile));
   }
 
   // A number for all channels, or one for each.

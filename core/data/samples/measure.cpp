@@ -67,7 +67,8 @@ SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, con
       visual_rows_(visual_rows), has_tile_text_(visual_rows.in_place && frames.has_tile_text()) {
   if (mix.documents) document_start_ = document_start(tokenizer);
   if (mix.questions || visual_rows.max_bytes > 0) questions_.require_tokens();
-  if (has_tile_text_) tile_text(tokenizer, frames.tile_form(), {}, 1); // throws where the tokenizer lacks what it needs
+  // Throws where tokenizer or connector lack what it needs.
+  if (has_tile_text_) tile_text(tokenizer, frames.tile_form(), {}, visual_rows.per_frame, 0);
 }
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {

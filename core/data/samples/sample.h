@@ -62,7 +62,11 @@ struct Sample {
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included if it reads
   // them in a step. Where several decoders read the sample, those of the one that takes the most.
   int64_t visual_rows() const { return frames * rows_per_frame; }
-  int64_t rows(const SampleText& text) const { return visual_rows() + text.tokens(); }
+  // In place of its placeholders, or before a text that has none.
+  int64_t visual_rows(const SampleText& text) const {
+    return text.placeholders > 0 ? text.placeholders : visual_rows();
+  }
+  int64_t rows(const SampleText& text) const { return visual_rows(text) + text.tokens(); }
   int64_t rows() const {
     int64_t all = 0;
     for (const auto& text : texts) all += rows(text);

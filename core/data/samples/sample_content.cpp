@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "data/samples/supporting_sentences.h"
 #include "data/visual_marks.h"
+#include "recipe/placeholders.h"
 
 #include <fmt/format.h>
 
@@ -445,8 +446,8 @@ class Reader {
     text.ids.reserve(ids.size());
     text.answer_mask.reserve(ids.size());
     for (const auto& id : ids) {
-      if (keeps_marks_ && id == visual_placeholder) {
-        text.ids.push_back(visual_placeholder);
+      if (keeps_marks_ && id.is_number_integer() && id >= INT32_MIN && is_placeholder(id)) {
+        text.ids.push_back(id);
         continue;
       }
       if (!id.is_number_unsigned() || id.get<uint64_t>() >> 31)
@@ -457,8 +458,8 @@ class Reader {
       bool whole = entry.is_number_unsigned() && entry.get<uint64_t>() <= 1;
       if (!whole && !entry.is_boolean())
         broken(fmt::format("entry {} of {} is neither 0 nor 1: {}", text.answer_mask.size(), mask_name, brief(entry)));
-      const bool is_placeholder = text.ids[text.answer_mask.size()] == visual_placeholder;
-      text.answer_mask.push_back(!is_placeholder && (whole ? entry.get<uint64_t>() == 1 : entry.get<bool>()));
+      const bool is_visual = is_placeholder(text.ids[text.answer_mask.size()]);
+      text.answer_mask.push_back(!is_visual && (whole ? entry.get<uint64_t>() == 1 : entry.get<bool>()));
     }
     return text;
   }

@@ -46,6 +46,15 @@ WholeModelFamily::Configs read_llava(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_llava_next(ConfigReader& reader) {
+  WholeModelFamily::Configs out = read_llava(reader);
+  out.connector["newline"] = true;
+  reader.refuse_unless(
+      out.vision["model_type"] != "clip_vision_model" || out.vision["vision_feature_select_strategy"] == "default",
+      "vision_feature_select_strategy", "the class token is no part of a square of patches: only default is");
+  return out;
+}
+
 WholeModelFamily::Configs read_idefics3(ConfigReader& reader, const char* vision_type) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
@@ -92,6 +101,13 @@ const std::vector<WholeModelFamily::Prefix> llava_names = {
     {"language_model.lm_head.", "decoder.lm_head."}, {"lm_head.", "decoder.lm_head."},
 };
 
+std::vector<WholeModelFamily::Prefix> names_with_newline() {
+  std::vector<WholeModelFamily::Prefix> names = {{"image_newline", "connector.image_newline"},
+                                                 {"model.image_newline", "connector.image_newline"}};
+  names.insert(names.end(), llava_names.begin(), llava_names.end());
+  return names;
+}
+
 const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_model.", "vision."},
                                                               {"model.connector.", "connector."},
                                                               {"model.text_model.", "decoder.model."},
@@ -102,6 +118,7 @@ const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_mod
 const std::vector<WholeModelFamily>& whole_model_families() {
   static const std::vector<WholeModelFamily> all = {
       {"llava", read_llava, llava_names},
+      {"llava_next", read_llava_next, names_with_newline()},
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
       {"internvl", read_internvl, llava_names},

@@ -35,6 +35,10 @@ std::string tiles_with(const std::string& option) {
   return R"({"image_processor_type": "Idefics3ImageProcessor", )" + option + "}";
 }
 
+std::string grids_with(const std::string& option) {
+  return R"({"image_processor_type": "LlavaNextImageProcessor", )" + option + "}";
+}
+
 TEST(ImageProcessor, NamesUnknownTypesAndOptions) {
   EXPECT_THAT(config_refusal(R"({"image_processor_type": "Qwen2VLImageProcessor"})"),
               AllOf(HasSubstr("'Qwen2VLImageProcessor'"), HasSubstr("SiglipImageProcessor")));
@@ -121,6 +125,33 @@ TEST(ImageProcessor, TellsPatchesOfAnImage) {
   EXPECT_EQ(layout_of(cut, {700, 700}).frames(), 5) << "of squares the larger one that has less than twice the pixels";
   EXPECT_EQ(cut, read_config(internvl + R"(, "crop_to_patches": true})"));
   EXPECT_EQ(layout_of(read_config(internvl + "}"), {480, 640}), (fvlm::ImageLayout{0, 0, {448, 448}}));
+}
+
+TEST(ImageProcessor, TellsGridsOfAnImage) {
+  const fvlm::ImageProcessor cut = read_config(grids_with(R"("size": {"shortest_edge": 336}, "crop_size": 336)"));
+  EXPECT_EQ(layout_of(cut, {480, 640}), (fvlm::ImageLayout{2, 2, {336, 336}, {480, 640}}));
+  EXPECT_EQ(layout_of(cut, {480, 640}).grid(), (fvlm::TileGrid{2, 2, 480, 640}));
+  EXPECT_EQ(layout_of(cut, {300, 900}), (fvlm::ImageLayout{1, 3, {336, 336}, {300, 900}}));
+  const fvlm::ImageLayout single = layout_of(
+      read_config(grids_with(R"("size": 336, "crop_size": 336, "image_grid_pinpoints": [[336, 336]])")), {90, 70});
+  EXPECT_EQ(single, (fvlm::ImageLayout{1, 1, {336, 336}, {90, 70}}));
+  EXPECT_EQ(single.frames(), 2) << "a grid of one tile is cut, too";
+}
+
+TEST(ImageProcessor, RefusesGridsThatItDoesNotCutImagesInto) {
+  EXPECT_THAT(config_refusal(clip_with(R"("image_grid_pinpoints": [[336, 336]])")),
+              HasSubstr("'image_grid_pinpoints' = [[336,336]]"));
+  const auto with = [](const std::string& option) {
+    return config_refusal(grids_with(R"("size": 336, "crop_size": 336, )" + option));
+  };
+  for (const char* grids : {"[]", "336", "[336, 336]", "[[336]]", "[[336, 0]]", "[[336, 500]]", R"([{"height": 336}])",
+                            R"([["336", 336]])", "[[336, 99999]]"})
+    EXPECT_THAT(with(R"("image_grid_pinpoints": )" + std::string(grids)),
+                HasSubstr("multiples of the 336 pixels of a tile"))
+        << grids;
+  EXPECT_THAT(with(R"("do_resize": false)"), HasSubstr("'do_resize' = false"));
+  EXPECT_THAT(config_refusal(grids_with(R"("size": 336, "crop_size": 300)")), HasSubstr("'crop_size' = 300"));
+  EXPECT_THAT(config_refusal(grids_with(R"("size": {"height": 336, "width": 300})")), HasSubstr("frames are squares"));
 }
 
 TEST(ImageProcessor, RefusesImagesThatWouldBecomeTooLarge) {

@@ -15,6 +15,7 @@ try:
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil, select_best_resolution
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
@@ -100,6 +101,12 @@ INTERNVL3 = {"crop_size": None, "crop_to_patches": False, "data_format": "channe
              "image_std": [0.229, 0.224, 0.225], "input_data_format": None, "max_patches": 12, "min_patches": 1,
              "processor_class": "InternVLProcessor", "resample": 3, "rescale_factor": 0.00392156862745098, "return_tensors": None,
              "size": {"height": 448, "width": 448}}
+LLAVA_NEXT = {"aspect_ratio_setting": "anyres", "crop_size": {"height": 336, "width": 336}, "do_center_crop": True, "do_convert_rgb": True,
+              "do_normalize": True, "do_rescale": True, "do_resize": True,
+              "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+              "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "LlavaNextImageProcessor",
+              "image_std": [0.26862954, 0.26130258, 0.27577711], "processor_class": "LlavaNextProcessor", "resample": 3,
+              "rescale_factor": 0.00392156862745098, "size": {"shortest_edge": 336}}
 ODD = [(337, 251), (251, 337), (640, 480), (31, 97), (224, 224), (225, 224), (1, 1), (7, 300), (500, 31)]
 
 
@@ -112,6 +119,8 @@ class ImageProcessors(unittest.TestCase):
                 name = f"{type(oracle).__name__} {image.mode} {image.size} {image.info}"
             theirs = said["pixel_values"]
             theirs = theirs[0] if theirs.ndim == 5 else theirs
+            if isinstance(oracle, LlavaNextImageProcessorPil):  # which has the whole image first
+                theirs = numpy.roll(theirs, -1, axis=0)
             with self.subTest(name):
                 self.assertEqual(ours.shape, theirs.shape)
                 self.assertEqual(float(numpy.abs(ours - theirs).max()), 0, "largest difference")
@@ -182,6 +191,25 @@ class ImageProcessors(unittest.TestCase):
         folder = folder_of(config)
         (folder / "processor_config.json").write_text(json.dumps({"image_seq_length": 256, "processor_class": "InternVLProcessor"}))
         self.assertEqual([made[:2] for made in process(folder, paths)], [(3, 4), (4, 3), (1, 3)])
+
+    def expect_grids(self, oracle, sizes, config=None):
+        paths = rgb_of(*sizes)
+        self.expect_equal(oracle, paths, config)
+        for (width, height), (rows, columns, frames) in zip(sizes, process(folder_of(config or oracle), paths)):
+            best, tile = select_best_resolution((height, width), oracle.image_grid_pinpoints), frames.shape[-1]
+            self.assertEqual((rows * tile, columns * tile), best, (width, height))
+
+    def test_grids_of_llava_next(self):
+        sizes = ODD + [(97, 31), (31, 97), (64, 64), (65, 64), (300, 7), (1, 300), (128, 128), (127, 129), (100, 50), (199, 101), (96, 191),
+                       (640, 213), (213, 640), (2000, 1), (33, 32), (50, 49)]
+        size = {"size": {"shortest_edge": 32}, "crop_size": 32}
+        two, four = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]], [[32 * y, 32 * x] for y in (1, 2, 3, 4) for x in (1, 2, 3, 4)]
+        for options in ({}, {"image_grid_pinpoints": four}, {"image_grid_pinpoints": [[32, 32]]}, {"resample": 2}, {"do_pad": False},
+                        {"size": {"height": 32, "width": 32}, "do_center_crop": False}, {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}):
+            self.expect_grids(LlavaNextImageProcessorPil(**({"image_grid_pinpoints": two} | size | options)), sizes)
+
+    def test_llava_next_as_published(self):
+        self.expect_grids(LlavaNextImageProcessorPil.from_dict(LLAVA_NEXT), [(640, 480), (251, 337), (900, 300)], LLAVA_NEXT)
 
     def test_smolvlm_as_published(self):
         oracle = Idefics3ImageProcessorPil.from_dict({**SMOLVLM_256M, "return_row_col_info": True})

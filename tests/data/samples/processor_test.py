@@ -20,6 +20,8 @@ try:
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
     from transformers.models.internvl import processing_internvl
     from transformers.models.llava.processing_llava import LlavaProcessor
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+    from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
     print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
@@ -91,6 +93,15 @@ def shard_of(samples):
     return path
 
 
+def tiles_first(inputs):
+    """The tiles of each image and then the whole one, without the empty ones that fill images of fewer tiles up."""
+    images = []
+    for image in inputs["pixel_values"]:
+        used = [frame for frame in image if frame.any()]
+        images += used[1:] + used[:1]
+    return numpy.stack(images)
+
+
 VIDEO = object()
 
 
@@ -123,6 +134,8 @@ class Processors(unittest.TestCase):
             ours = json.loads(line)
             self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
             values = theirs["pixel_values"].reshape(-1, 3, frame, frame)
+            if isinstance(processor, LlavaNextProcessor):
+                values = tiles_first(theirs)
             self.assertEqual(ours["frames"], len(values))
             self.assertTrue(numpy.array_equal(pixels[at:at + values.size], values.ravel()), line)
             at += values.size
@@ -175,6 +188,19 @@ class Processors(unittest.TestCase):
         self.expect_equal(processor, 28, 4, [
             ([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(50, 33)]),
             ([said("user", None, None, "And these?"), said("assistant", "a\n\nb")], [picture(9, 80), picture(28, 28)])])
+
+    def test_llava_next(self):
+        """The tiles are one picture without its margins, and a newline stands behind each line of patches."""
+        size = {"size": {"shortest_edge": 28}, "crop_size": 28}
+        question = [said("user", None, "What is that?"), said("assistant", "The moon.")]
+        one = [(question, [picture(*each)]) for each in ((50, 33), (9, 80), (28, 28), (80, 27), (56, 56), (1, 1), (31, 90), (300, 4), (57, 20))]
+        two = [([said("user", None, None, "And these?"), said("assistant", "a\n\nb")], [picture(9, 80), picture(60, 44)])]
+        for pinpoints in ([[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]], [[28, 28]], [[28 * y, 28 * x] for y in (1, 2, 3) for x in (1, 2, 3)]):
+            for patch, lines in ((14, 2), (4, 7)):
+                processor = LlavaNextProcessor(LlavaNextImageProcessorPil(image_grid_pinpoints=pinpoints, **size), tokenizer_with(LLAVA),
+                                               patch_size=patch, vision_feature_select_strategy="default", chat_template=LLAVA,
+                                               num_additional_image_tokens=1)
+                self.expect_equal(processor, 28, lines * (lines + 1), one + two)
 
 
 if __name__ == "__main__":

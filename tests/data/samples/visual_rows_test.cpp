@@ -1,5 +1,6 @@
 // <image> and <video> in a text: what becomes of them where visual rows stand in place, and which samples are refused.
 #include "data/visual_marks.h"
+#include "recipe/placeholders.h"
 #include "sample_maker.h"
 
 #include <gmock/gmock.h>
@@ -120,6 +121,12 @@ TEST(VisualRows, OfTokenIdsAreAsManyAsTheFramesHave) {
   Wanted before = in_place(2);
   before.visual_rows.in_place = false;
   EXPECT_THAT(refusal(images(1, good), before), HasSubstr("is no token: -1"));
+  EXPECT_EQ(measure(images(2, R"({"token_ids":[5,-19,-16,-16,6],"loss_mask":[0,0,0,0,1]})"), in_place(2)).rows(), 5)
+      << "numbered ones may leave rows out";
+  EXPECT_THAT(refusal(images(2, R"({"token_ids":[5,-20,-16,6],"loss_mask":[0,0,0,1]})"), in_place(2)),
+              HasSubstr("2 placeholders for visual rows, 2 of them numbered up to 4, and the sample has 4"));
+  EXPECT_THAT(refusal(images(1, R"({"token_ids":[5,-9,6],"loss_mask":[0,0,1]})"), in_place(2)),
+              HasSubstr("is no token: -9"));
 }
 
 TEST(VisualRows, AreNoTokensForMaxTextTokens) {
@@ -188,4 +195,46 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
               HasSubstr("7.png: not an image: expected JPEG"));
   wanted.mix.replicate_image_frames = 2;
   EXPECT_THAT(error(files, tokenizer), HasSubstr("leave replicate_image_frames out"));
+}
+
+TEST(VisualRows, OfLlavaNextShowOnePictureWithoutItsMargins) {
+  ImageProcessor processor;
+  processor.tile = 8;
+  processor.splits_into_tiles = true;
+  processor.tile_form = TileForm::llava_next;
+  processor.grids = {{1, 2}};
+  Wanted wanted = in_place(4 * 5); // lines of 4 patches and a newline
+  const Files files{{"000.png", write_png(plain_image(16, 4, 1, 2, 3))},
+                    {"001.png", write_png(plain_image(8, 16, 1, 2, 3))},
+                    {"json", R"({"user":"<image>or <image>?","assistant":"x"})"}};
+  const auto read = [&] {
+    const OneSample one(files);
+    return SampleReader(wanted.mix, byte_tokenizer(), FramePreparation(8, processor), nullptr, wanted.visual_rows)
+        .measure(*one.shard, one.shard->sample(0), {});
+  };
+  const Sample sample = read();
+  EXPECT_EQ(sample.frames, 6);
+  std::vector<int64_t> rows, expected;
+  for (const TokenId id : sample.texts[0].ids)
+    if (is_placeholder(id)) rows.push_back(visual_row_of(id));
+  const auto expect = [&](int64_t frame, int64_t line, std::vector<int64_t> columns) {
+    for (const int64_t column : columns) expected.push_back(frame * 20 + line * 5 + column);
+  };
+  // The first image is twice as wide as the grid: one line above it and one below it are margins. The second one is a
+  // quarter as wide.
+  for (int64_t line = 0; line < 4; ++line) expect(2, line, {0, 1, 2, 3});
+  for (const int64_t line : {1, 2}) expect(0, line, {0, 1, 2, 3}), expect(1, line, {0, 1, 2, 3, 4});
+  for (int64_t line = 0; line < 4; ++line) expect(5, line, {0, 1, 2, 3});
+  for (int64_t line = 0; line < 4; ++line) expect(3, line, {3}), expect(4, line, {0, 4});
+  EXPECT_EQ(rows, expected);
+  EXPECT_EQ(sample.texts[0].placeholders, std::ssize(expected));
+  EXPECT_EQ(sample.rows(), std::ssize(sample.texts[0].ids)) << "and not all rows of six frames";
+  wanted.visual_rows.per_frame = 16;
+  try {
+    (void)read();
+    FAIL() << "a connector without newlines was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(),
+                AllOf(HasSubstr("the connector makes 16 rows of a frame"), HasSubstr("fvlm.mlp { newline = true }")));
+  }
 }

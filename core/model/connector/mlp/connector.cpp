@@ -1,18 +1,55 @@
-// The connector of LLaVA: a decoder row for every token of the encoder.
+// The connector of LLaVA: a decoder row for every token of the encoder, and with newlines one more for every line.
+#include "base/error.h"
 #include "model/connector/framewise.h"
+#include "model/connector/mlp/settings.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <optional>
 
 namespace fvlm::model {
 namespace {
 
+// Squares of side x side patches [frames * side * side, width], with the newline behind each of their lines.
+Value with_newlines(Tape& tape, const Value& patches, const ops::Weight& newline, int64_t side) {
+  const int64_t width = patches.data.size(1);
+  const auto in_lines = [side, width](const at::Tensor& rows) { return rows.view({-1, side + 1, width}); };
+  Value y(at::empty({patches.data.size(0) / side * (side + 1), width}, patches.data.options()),
+          tape.records(patches, newline));
+  const at::Tensor lines = in_lines(y.data);
+  lines.narrow(1, 0, side).copy_(patches.data.view({-1, side, width}));
+  lines.select(1, side).copy_(newline.value().expand({lines.size(0), width}));
+  if (!y.requires_grad()) return y;
+  tape.push([in_lines, side, width, newline, in = patches.gradient, out = y.gradient] {
+    const at::Tensor d = out->take();
+    if (!d.defined()) return;
+    if (in) in->add(in_lines(d).narrow(1, 0, side).reshape({-1, width}));
+    if (newline.requires_grad())
+      newline.add_gradient(in_lines(d).select(1, side).sum(0, false, newline.gradient().scalar_type()));
+  });
+  return y;
+}
+
 class MlpConnector : public FramewiseConnector {
  public:
-  MlpConnector(const Parts& parts, Parameters& parameters)
+  MlpConnector(const connector::Mlp& settings, const Parts& parts, Parameters& parameters)
       : FramewiseConnector(parts), first_{parameters.weight("linear_1.weight"), parameters.weight("linear_1.bias")},
-        second_{parameters.weight("linear_2.weight"), parameters.weight("linear_2.bias")} {}
+        second_{parameters.weight("linear_2.weight"), parameters.weight("linear_2.bias")} {
+    if (settings.newline) newline_ = parameters.weight("image_newline");
+  }
 
  private:
   Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
-    return ops.gelu_mlp(tape, input.hidden, first_, second_);
+    const Value rows = ops.gelu_mlp(tape, input.hidden, first_, second_);
+    if (!newline_) return rows;
+    const int64_t patches = rows.data.size(0) / input.frames, side = connector::Mlp::side_of(patches);
+    if (side * side != patches)
+      throw Error(ErrorKind::data,
+                  fmt::format("frames of {} tokens are no square of patches, which newlines stand in", patches))
+          .advise("take an encoder without a class token, or one that drops it (vision_feature_select_strategy = "
+                  "\"default\")");
+    return with_newlines(tape, rows, *newline_, side);
   }
 
   ForwardFlops connect_flops(int64_t tokens) const override {
@@ -22,12 +59,14 @@ class MlpConnector : public FramewiseConnector {
   }
 
   Operations::Layer first_, second_;
+  std::optional<ops::Weight> newline_;
 };
 
 } // namespace
 
-std::unique_ptr<Connector> mlp_connector(const plan::ConnectorSettings&, const Parts& parts, Parameters& parameters) {
-  return std::make_unique<MlpConnector>(parts, parameters);
+std::unique_ptr<Connector> mlp_connector(const plan::ConnectorSettings& settings, const Parts& parts,
+                                         Parameters& parameters) {
+  return std::make_unique<MlpConnector>(static_cast<const connector::Mlp&>(settings), parts, parameters);
 }
 
 } // namespace fvlm::model

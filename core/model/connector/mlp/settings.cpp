@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <cmath>
 
 namespace fvlm::connector {
 
@@ -15,6 +16,9 @@ Settings mlp_settings() {
       recipe::record<Mlp>("Mlp", "mlp",
                           "Every token of the encoder through two linears with a GELU between them, as in LLaVA.")
           .usage("fvlm.mlp {}")
+          .field("newline", &Mlp::newline, recipe::boolean(),
+                 "A learned row behind each line of patches, as in LLaVA-NeXT, whose image processor cuts images into "
+                 "tiles that the decoder reads as one picture.")
           .done());
 }
 
@@ -23,11 +27,16 @@ std::vector<plan::ConnectorMode> Mlp::modes() const {
 }
 
 nlohmann::json Mlp::config_json() const {
-  return nlohmann::json::object();
+  return newline ? nlohmann::json{{"newline", true}} : nlohmann::json::object();
+}
+
+int64_t Mlp::side_of(int64_t patches) {
+  return std::llround(std::sqrt(static_cast<double>(patches)));
 }
 
 void Mlp::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind"});
+  reader.refuse_unknown(std::array{"kind", "newline"});
+  newline = reader.flag("newline", false);
 }
 
 // Initialized as transformers does it.
@@ -38,6 +47,10 @@ WeightLayout Mlp::layout(int64_t encoder_width, int64_t decoder_width) const {
                  {"linear_1.bias", {decoder_width}, zero},
                  {"linear_2.weight", {decoder_width, decoder_width}, normal},
                  {"linear_2.bias", {decoder_width}, zero}};
+  if (newline)
+    out.tensors.push_back({"image_newline",
+                           {decoder_width},
+                           {Initializer::Kind::normal, 1 / std::sqrt(static_cast<double>(decoder_width))}});
   return out;
 }
 

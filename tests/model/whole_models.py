@@ -1,0 +1,180 @@
+"""Tiny whole models (LLaVA, LLaVA-NeXT, InternVL, Idefics3, SmolVLM) of transformers with random weights, the same as model
+directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
+import json
+
+from byte_tokenizer import tokenizer
+from with_transformers import engine, folder as root, run
+
+import torch
+from safetensors.torch import save_file
+from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
+                          LlavaConfig, LlavaNextConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
+from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+VOCABULARY, IMAGE = 260, 256
+VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
+TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
+GRIDS = [[28, 56], [56, 28], [56, 56]]
+SIZES = [[(12, 50), (50, 12)], [(30, 30)], []]  # of each text's images, height and width, where their number of rows depends on it
+
+
+def llava(vision, text, **changes):
+    return LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE, **changes)
+
+
+def llava_next(vision, text, **changes):
+    return LlavaNextConfig(vision_config=vision, text_config=text, image_token_index=IMAGE, image_grid_pinpoints=GRIDS, **changes)
+
+
+def idefics3(kind, **changes):
+    return kind(vision_config=dict(VISION), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, **changes)
+
+
+def internvl(vision, text, **changes):
+    return InternVLConfig(vision_config=InternVLVisionConfig(**VISION, **vision), text_config=text, image_token_id=IMAGE, **changes)
+
+
+MODELS = {
+    "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
+    "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
+                              vision_feature_select_strategy="full"),
+    "llava-siglip-llama": llava(SiglipVisionConfig(**VISION), LlamaConfig(**TEXT), vision_feature_select_strategy="full"),
+    "llava-siglip-qwen2": llava(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT), vision_feature_layer=1,
+                                vision_feature_select_strategy="full"),
+    "llava-next-clip-llama": llava_next(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
+    "llava-next-siglip-qwen2": llava_next(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT),
+                                          vision_feature_select_strategy="full"),
+    "idefics3": idefics3(Idefics3Config),
+    "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
+    "internvl-qwen2": internvl({"attention_bias": True}, Qwen2Config(**TEXT)),
+    "internvl-qwen3": internvl({"use_qk_norm": True, "norm_type": "rms_norm"}, Qwen3Config(**TEXT, head_dim=12), tie_word_embeddings=False),
+    "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
+}
+FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
+         "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
+LLAVA_NEXT_IMAGES = {"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28,
+                     "image_grid_pinpoints": GRIDS}
+OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
+
+
+def make(name):
+    """A model of transformers in which every weight matters, saved under NAME, and a model directory of it, NAME.model."""
+    torch.manual_seed(1)
+    model = AutoModelForImageTextToText.from_config(MODELS[name]).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        else:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(root / name)
+    for file, content in FILES.items():
+        (root / name / file).write_text(content)
+    if has_grids(name):
+        (root / name / "preprocessor_config.json").write_text(json.dumps(LLAVA_NEXT_IMAGES))
+    run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
+    return model
+
+
+models = {}  # of transformers, by their names, those that a test has made
+
+
+def make_models(names=MODELS):
+    models.update((name, make(name)) for name in names)
+
+
+def has_grids(name):
+    return MODELS[name].model_type == "llava_next"
+
+
+def frames_per_image(name, size):
+    return image_size_to_num_patches(size, GRIDS, 28) if has_grids(name) else 1
+
+
+def row_numbers(name, size, first):
+    """Which visual rows an image has whose first frame is that of this number: the tiles come first, and each of a frame's 4 lines of
+    patches has a newline. transformers says it, given their numbers in place of features."""
+    tiles = frames_per_image(name, size) - 1
+    patches = torch.tensor([place // 4 * 5 + place % 4 for place in range(16)])
+    features = torch.stack([20 * (first + frame) + patches for frame in (tiles, *range(tiles))])[:, :, None].double()
+    (numbers,), _ = models[name].model.pack_image_features([features], torch.tensor([size]), "default", torch.tensor([20.0 * first + 4]))
+    return numbers[:, 0].long().tolist()
+
+
+def placeholders_of(name):
+    """Of each image of each text."""
+    out, first = [], 0
+    for sizes in SIZES:
+        out.append([])
+        begin = first
+        for size in sizes:
+            numbers = [-16 - number for number in row_numbers(name, size, first - begin)] if has_grids(name) else [-1] * rows_per_image(name)
+            out[-1].append(numbers)
+            first += frames_per_image(name, size)
+    return out
+
+
+def rows_per_image(name):
+    config = MODELS[name]
+    if config.model_type == "llava":
+        return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
+    if config.model_type == "internvl":
+        return int(16 * config.downsample_ratio ** 2)
+    return 16 // config.scale_factor ** 2
+
+
+def texts_of(name):
+    """Token ids of three texts: two images and text around them, one image at the very beginning, and none."""
+    (a, b), (c,), _ = ([[IMAGE] * len(image) for image in images] for images in placeholders_of(name))
+    counts = [sum(frames_per_image(name, size) for size in sizes) for sizes in SIZES]
+    return [[5, 9] + a + [11, 3] + b + [7, 8, 1, 30], c + [17, 22, 4], [40, 41, 42, 43]], counts
+
+
+def masks_of(texts):
+    """Which tokens are labels: two thirds of those that are no image."""
+    return [torch.tensor([token != IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts]
+
+
+def frames_of(count):
+    return torch.randn(count, 3, 28, 28, generator=torch.Generator().manual_seed(6))
+
+
+def write_batch(name, path):
+    texts, counts = texts_of(name)
+    rows = iter(row for images in placeholders_of(name) for image in images for row in image)
+    ids = torch.tensor([next(rows) if token == IMAGE else token for text in texts for token in text])
+    save_file({"frames": frames_of(sum(counts)), "frame_counts": torch.tensor(counts), "input_ids": ids,
+               "loss_mask": torch.cat(masks_of(texts)).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in texts])}, path)
+
+
+def pixels_for(name, text, pixels):
+    """What transformers' model gets beside a text's tokens."""
+    if IMAGE not in text:
+        return {}
+    if has_grids(name):  # of each image the whole one first, and empty ones behind the tiles of those that have fewer
+        sizes = SIZES[texts_of(name)[0].index(text)]
+        images = [image.roll(1, 0) for image in pixels.split([frames_per_image(name, size) for size in sizes])]
+        return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)}
+    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl") else pixels[None]}
+
+
+def logits_of(model, name):
+    """transformers' logits of each text."""
+    texts, counts = texts_of(name)
+    images = iter(frames_of(sum(counts)).split(counts))
+    out = []
+    for text in texts:
+        out.append(model(input_ids=torch.tensor([text]), **pixels_for(name, text, next(images))).logits[0])
+    return out
+
+
+def part_name(name):
+    """The name in the model directory of a parameter of transformers' model."""
+    for theirs, ours in (("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
+                         ("model.connector.", "connector:"), ("model.image_newline", "connector:image_newline"),
+                         ("model.language_model.", "decoder.model."),
+                         ("model.text_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):
+        if name.startswith(theirs):
+            prefix = ours.replace("connector:", "") if ours else "vision."
+            return prefix + name.removeprefix(theirs)
+    raise AssertionError(name)

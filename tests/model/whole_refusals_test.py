@@ -1,0 +1,103 @@
+"""What `import --model` and `export --huggingface` say of folders of whole models that do not fit.
+
+usage: whole_refusals_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
+import json
+import shutil
+import unittest
+
+from byte_tokenizer import tokenizer
+from with_transformers import engine, folder as root, run
+from whole_models import IMAGE, VOCABULARY, make_models
+
+import torch
+from safetensors.torch import load_file, save_file
+
+
+def setUpModule():
+    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2"))
+
+
+class WrongFolders(unittest.TestCase):
+    def refused(self, name, *words, config=None, tensors=None, tokenizer=None, **options):
+        """Importing a changed copy of a folder ends with code 4, says these words, and leaves nothing behind."""
+        changed = root / "changed"
+        shutil.rmtree(changed, ignore_errors=True)
+        shutil.copytree(root / name, changed)
+        if config:
+            content = json.loads((changed / "config.json").read_text())
+            config(content)
+            (changed / "config.json").write_text(json.dumps(content))
+        if tensors:
+            content = load_file(changed / "model.safetensors")
+            tensors(content)
+            save_file(content, changed / "model.safetensors", metadata={"format": "pt"})
+        if tokenizer is not None:
+            (changed / "tokenizer.json").write_text(tokenizer)
+        said = run(engine, "import", *options.get("by", ("--model", changed)), "--out", root / "refused", code=4)
+        for word in words:
+            self.assertIn(word, said)
+        self.assertFalse((root / "refused").exists())
+        return said
+
+    def test_another_architecture(self):
+        self.refused("smolvlm", '"paligemma" is not supported', "llava, llava_next, ", "config.json",
+                     config=lambda one: one.update(model_type="paligemma"))
+        self.refused("llava-clip-llama", '"mixtral" is not supported as decoder', "text_config", "llama, qwen2",
+                     config=lambda one: one["text_config"].update(model_type="mixtral"))
+        self.refused("llava-clip-llama", '"pixtral" is not supported as vision tower', "vision_config",
+                     config=lambda one: one["vision_config"].update(model_type="pixtral"))
+        self.refused("smolvlm", "--model", '"smolvlm"', by=("--vision", root / "smolvlm", "--decoder", root / "smolvlm"))
+
+    def test_what_is_not_supported_is_named(self):
+        self.refused("llava-clip-llama", "'projector_hidden_act' = \"relu\"", config=lambda one: one.update(projector_hidden_act="relu"))
+        said = self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
+                            config=lambda one: one.update(vision_feature_layer=[-2, -1]))
+        self.assertEqual(said.count("vision_feature_layer"), 1, said)
+        self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", "'vision_feature_select_strategy' = \"full\"",
+                     config=lambda one: one.update(downsample_ratio=0.4, vision_feature_select_strategy="full"))
+        self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
+                     config=lambda one: one.update(vision_feature_select_strategy="default"))
+
+    def test_missing_and_unknown_and_misshapen_tensors(self):
+        def change(tensors):
+            tensors["model.text_model.layers.7.mlp.up_proj.weight"] = torch.zeros(2, 2)
+            tensors["visual_projection"] = torch.zeros(2)
+            del tensors["model.vision_model.encoder.layers.1.mlp.fc1.bias"]
+            tensors["model.connector.modality_projection.proj.weight"] = torch.zeros(3, 3)
+
+        self.refused("smolvlm", 'tensor "model.text_model.layers.7.mlp.up_proj.weight" is not one of this model',
+                     'tensor "visual_projection" is not one of this model',
+                     'tensor "model.vision_model.encoder.layers.1.mlp.fc1.bias" is missing',
+                     'tensor "model.connector.modality_projection.proj.weight" has the shape [3, 3]', "model.safetensors", tensors=change)
+
+    def test_an_image_token_outside_the_vocabulary(self):
+        for name, key in (("llava-clip-llama", "image_token_index"), ("smolvlm", "image_token_id")):
+            self.refused(name, f"the image token {VOCABULARY} is outside the vocabulary of {VOCABULARY} tokens", "config.json",
+                         config=lambda one: one.update({key: VOCABULARY}))
+
+    def test_a_tokenizer_that_does_not_fit(self):
+        self.refused("smolvlm", "tokenizer", str(VOCABULARY), tokenizer=tokenizer(VOCABULARY + 1))
+        without = json.loads(tokenizer()) | {"added_tokens": []}
+        self.refused("smolvlm", f"{IMAGE} is the image token", "tokens 0 to 255", "tokenizer.json", tokenizer=json.dumps(without))
+
+    def test_models_that_are_not_of_the_imported_form(self):
+        model = root / "smolvlm.model"
+        run(engine, "import", "--vision", model / "vision", "--decoder", model / "decoder", "--out", root / "foveated")
+        said = run(engine, "export", root / "foveated", "--huggingface", "--out", root / "refused", code=4)
+        for word in ("other kinds or sizes", '"model.connector.modality_projection.proj.weight" of the imported folder',
+                     "without --huggingface"):
+            self.assertIn(word, said)
+        shutil.copytree(root / "foveated", root / "separate")
+        (root / "separate" / "decoder" / "whole_model.json").unlink()
+        said = run(engine, "export", root / "separate", "--huggingface", "--out", root / "refused", code=4)
+        self.assertIn("was not imported from one Hugging Face folder", said)
+
+    def test_options_that_exclude_each_other(self):
+        said = run(engine, "import", "--model", root / "smolvlm", "--vision", root / "smolvlm", "--out", root / "refused", code=2)
+        self.assertIn("--model excludes --vision", said)
+        said = run(engine, "import", "--out", root / "refused", code=2)
+        self.assertIn("--vision is missing", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
