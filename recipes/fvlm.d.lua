@@ -160,6 +160,7 @@ function fvlm.foveated(table) end
 ---Every token of the encoder through two linears with a GELU between them, as in LLaVA.
 ---@class fvlm.Mlp
 ---@field newline? boolean A learned row behind each line of patches, as in LLaVA-NeXT, whose image processor cuts images into tiles that the decoder reads as one picture. Default: `false`.
+---@field video_pooling? boolean Further rows of a frame, its patches at half the size, which stand for a frame of a video, as in LLaVA-OneVision. Default: `false`.
 
 ---Every token of the encoder through two linears with a GELU between them, as in LLaVA.
 ---@param table fvlm.Mlp

@@ -24,6 +24,7 @@ constexpr std::string_view published[] = {"facebook/dinov2-small",
                                           "HuggingFaceTB/SmolVLM-256M-Instruct",
                                           "llava-hf/llava-1.5-7b-hf",
                                           "llava-hf/llava-v1.6-vicuna-7b-hf",
+                                          "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
                                           "OpenGVLab/InternVL3-1B-hf"};
 
 bool is_hub_word(const std::string& word) {

@@ -59,7 +59,8 @@ void check_grids(const std::filesystem::path& model, const ModelDescription& des
   const auto* connector = description.connector().as<connector::Mlp>();
   if (!connector || !connector->newline) return;
   const auto processor = find_image_processor(model);
-  if (!processor || processor->tile_form != TileForm::llava_next)
+  const TileForm form = connector->video_pooling ? TileForm::llava_onevision : TileForm::llava_next;
+  if (!processor || processor->tile_form != form)
     throw Error(ErrorKind::data, "the model reads images in tiles, and there is no image processor that cuts them so")
         .at((model / "preprocessor_config.json").string())
         .advise("copy preprocessor_config.json of this very model here");
@@ -99,9 +100,11 @@ Options import_options() {
       "import (--model DIR | --vision DIR --decoder DIR [--connector FILE] [--seed N]) --out DIR [--dtype T] [--json]",
       "Make a model directory from a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
       "model.safetensors (or shards), with a connector that is initialized from the seed or read from --connector.\n"
-      "Or from one folder that has all three: a LLaVA, LLaVA-NeXT, InternVL, Idefics3 or SmolVLM.",
+      "Or from one folder that has all three: a LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3 or SmolVLM.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
-  options.value("model", "DIR", "a folder of LLaVA, LLaVA-NeXT, InternVL, Idefics3 or SmolVLM, with its tokenizer.json")
+  options
+      .value("model", "DIR",
+             "a folder of LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3 or SmolVLM, with its tokenizer.json")
       .value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
       .value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")

@@ -6,7 +6,7 @@ namespace fvlm {
 
 // Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
 // of tiles (visual_marks.h).
-enum class TileForm { idefics3, internvl, llava_next };
+enum class TileForm { idefics3, internvl, llava_next, llava_onevision };
 
 // The tiles come row by row, and after them the whole image as one more frame; 0: the image was not cut.
 struct TileGrid {

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "recipe/frame_lines.h"
 #include "recipe/placeholders.h"
 
 #include <fmt/format.h>
@@ -44,6 +45,8 @@ void append_rows(std::vector<TokenId>& ids, int64_t rows) {
 
 std::string shown_numbers(const Placeholders& placeholders) {
   if (placeholders.numbered == 0) return "";
+  if (placeholders.shrunk_frames > 0)
+    return fmt::format(" and of a shrunk picture of {} frames", placeholders.shrunk_frames);
   return fmt::format(", {} of them numbered up to {}", placeholders.numbered, placeholders.largest);
 }
 
@@ -103,35 +106,72 @@ Crop without_margins(TileGrid image, int64_t lines, int64_t columns) {
   return crop;
 }
 
-std::vector<TokenId> llava_next_text(TileGrid grid, int64_t rows_per_frame, int64_t first_row) {
-  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(rows_per_frame)));
-  if (side * (side + 1) != rows_per_frame)
-    throw Error(
-        ErrorKind::data,
-        fmt::format("the image processor cuts images as LLaVA-NeXT's, whose frames become lines of patches with "
-                    "a newline behind each, and the connector makes {} of a frame",
-                    counted(rows_per_frame, "row")))
-        .advise("use the connector fvlm.mlp { newline = true }, or the image processor of another model");
-  std::vector<TokenId> ids;
-  // Of a frame, the row of a patch or, in column `side`, of the newline.
-  const auto append_row = [&](int64_t frame, int64_t line, int64_t column) {
-    ids.push_back(numbered_placeholder(first_row + frame * rows_per_frame + line * (side + 1) + column));
-  };
-  for (int64_t line = 0; line < side; ++line)
-    for (int64_t column = 0; column < side; ++column) append_row(grid.rows * grid.columns, line, column);
-  if (grid.rows == 0) {
-    append_row(0, 0, side);
-    return ids;
+// Writes the numbered placeholders of LLaVA-NeXT and LLaVA-OneVision.
+class LineWriter {
+ public:
+  LineWriter(TileForm form, int64_t rows_per_frame) : rows_per_frame_(rows_per_frame) {
+    const bool is_pooled = form == TileForm::llava_onevision;
+    const auto lines = FrameLines::of(rows_per_frame, is_pooled);
+    if (!lines)
+      throw Error(ErrorKind::data,
+                  fmt::format("the image processor cuts images as {}'s, whose frames become lines of patches with a "
+                              "newline behind each, and the connector makes {} of a frame",
+                              is_pooled ? "LLaVA-OneVision" : "LLaVA-NeXT", counted(rows_per_frame, "row")))
+          .advise(
+              fmt::format("use the connector fvlm.mlp {{ newline = true{} }}, or the image processor of another model",
+                          is_pooled ? ", video_pooling = true" : ""));
+    lines_ = *lines;
   }
-  const Crop crop = without_margins(grid, grid.rows * side, grid.columns * side);
-  for (int64_t line = crop.top; line < crop.bottom; ++line) {
-    const int64_t first_tile = line / side * grid.columns;
-    for (int64_t column = crop.left; column < crop.right; ++column)
-      append_row(first_tile + column / side, line % side, column % side);
-    append_row(first_tile + grid.columns - 1, line % side, side);
+
+  std::vector<TokenId> image(TileGrid grid, int64_t first_row) {
+    first_row_ = first_row;
+    for (int64_t line = 0; line < lines_.side; ++line)
+      for (int64_t column = 0; column < lines_.side; ++column)
+        append(grid.rows * grid.columns, lines_.patch(line, column));
+    if (grid.rows == 0)
+      append(0, lines_.newline(0));
+    else
+      append_picture(grid);
+    return std::move(ids_);
   }
-  return ids;
-}
+
+  std::vector<TokenId> frame_of_video(int64_t first_row, bool is_last) {
+    first_row_ = first_row;
+    for (int64_t row = lines_.first_pooled(); row < lines_.rows(); ++row) append(0, row);
+    if (is_last) append(0, lines_.newline(0));
+    return std::move(ids_);
+  }
+
+ private:
+  void append(int64_t frame, int64_t row) {
+    ids_.push_back(numbered_placeholder(first_row_ + frame * rows_per_frame_ + row));
+  }
+
+  // The tiles as one picture.
+  void append_picture(TileGrid grid) {
+    const int64_t side = lines_.side;
+    const Crop crop = without_margins(grid, grid.rows * side, grid.columns * side);
+    const ShrunkPicture picture{grid.rows, grid.columns, crop.top, crop.left};
+    if (const auto size = picture.size(side); size && lines_.is_pooled) {
+      for (int64_t patch = 0; patch < size->lines * size->columns; ++patch) {
+        ids_.push_back(shrunk_placeholder(picture, patch));
+        if ((patch + 1) % size->columns == 0) append(0, lines_.newline(0));
+      }
+      return;
+    }
+    for (int64_t line = crop.top; line < crop.bottom; ++line) {
+      const int64_t first_tile = line / side * grid.columns;
+      for (int64_t column = crop.left; column < crop.right; ++column)
+        append(first_tile + column / side, lines_.patch(line % side, column % side));
+      append(first_tile + grid.columns - 1, lines_.newline(line % side));
+    }
+  }
+
+  const int64_t rows_per_frame_;
+  FrameLines lines_;
+  int64_t first_row_ = 0;
+  std::vector<TokenId> ids_;
+};
 
 } // namespace
 
@@ -166,7 +206,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   case TileForm::internvl:
     return internvl_text(tokenizer, grid, rows_per_frame);
   case TileForm::llava_next:
-    return llava_next_text(grid, rows_per_frame, first_row);
+  case TileForm::llava_onevision:
+    return LineWriter(form, rows_per_frame).image(grid, first_row);
   }
   return {};
 }
@@ -176,8 +217,12 @@ void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm f
   const std::vector<TileGrid> uncut(grids.empty() ? static_cast<size_t>(frames.frames) : 0);
   int64_t first_row = 0;
   for (const TileGrid& grid : grids.empty() ? uncut : grids) {
-    frames.images.push_back(tile_text(tokenizer, form, grid, frames.rows_per_frame, first_row));
-    first_row += grid.frames() * frames.rows_per_frame;
+    const int64_t next_row = first_row + grid.frames() * frames.rows_per_frame;
+    frames.images.push_back(form == TileForm::llava_onevision && grids.empty()
+                                ? LineWriter(form, frames.rows_per_frame)
+                                      .frame_of_video(first_row, next_row == frames.frames * frames.rows_per_frame)
+                                : tile_text(tokenizer, form, grid, frames.rows_per_frame, first_row));
+    first_row = next_row;
   }
   if (form != TileForm::internvl) return;
   for (size_t i = 0; i < frames.images.size(); ++i)
@@ -213,7 +258,7 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
     mask = std::move(expanded_mask);
   }
   const Placeholders placeholders = Placeholders::in(ids);
-  if (!placeholders.fit(all))
+  if (!placeholders.fit(frames.frames, frames.rows_per_frame))
     throw Error(ErrorKind::data, fmt::format("the text has {} for visual rows{}, and the sample has {}: {} of {} each",
                                              counted(placeholders.count, "placeholder"), shown_numbers(placeholders),
                                              all, counted(frames.frames, "frame"), frames.rows_per_frame));

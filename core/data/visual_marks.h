@@ -39,12 +39,14 @@ struct MarkedFrames {
 // before those of the whole image. InternVL: <img> before and </img> behind those of all tiles. LLaVA-NeXT: no tokens,
 // but numbered placeholders, `first_row` being the image's first visual row of the sample: the patches of the whole
 // image, and then line by line those of all tiles as one picture without its margins, with the row of a newline behind
-// each line. The same ids as those of transformers' processors. Throws Error(data) where the tokenizer lacks such a
-// token, or where the rows of a frame are no lines of patches with a newline.
+// each line. LLaVA-OneVision: the same, and a picture of many tiles is shrunk. The same ids as those of transformers'
+// processors. Throws Error(data) where the tokenizer lacks such a token, or where the rows of a frame are no lines of
+// patches with a newline.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,
                                int64_t first_row);
-// Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut; and the
-// labels of a video's frames, which InternVL has: "Frame1: ".
+// Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames
+// of a video, which LLaVA-OneVision has at half the size with one newline at the end; and the labels of a video's
+// frames, which InternVL has: "Frame1: ".
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids);
 

@@ -2,6 +2,7 @@
 
 #include "infer/captured.h"
 #include "infer/ngram.h"
+#include "ops/rows.h"
 #include "ops/torch_threads.h"
 #include "recipe/placeholders.h"
 
@@ -10,6 +11,7 @@
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,16 +38,40 @@ bool is_range(const std::vector<int64_t>& numbers) {
 // Puts the visual rows of numbered placeholders into the order of the text, where each then has its row and its key.
 void order_visual_rows(Prompt& prompt) {
   if (Placeholders::in(prompt.tokens).numbered == 0 || !prompt.visual.defined()) return;
-  std::vector<int64_t> order;
-  for (int64_t& token : prompt.tokens)
-    if (is_placeholder(token)) order.push_back(visual_row_of(std::exchange(token, visual_placeholder)));
-  if (const int64_t frames = std::ssize(prompt.visual_keys); frames > 0) {
-    const int64_t each = prompt.visual.size(0) / frames;
-    const std::vector<std::string> of_frames = std::exchange(prompt.visual_keys, {});
-    for (const int64_t row : order)
-      prompt.visual_keys.push_back(fmt::format("{}/{}", of_frames[static_cast<size_t>(row / each)], row % each));
+  const std::vector<std::string> of_frames = std::exchange(prompt.visual_keys, {});
+  const int64_t rows = prompt.visual.size(0);
+  const auto add_key = [&](int64_t token, std::span<const int64_t> of_rows) {
+    if (of_frames.empty()) return;
+    const int64_t each = rows / std::ssize(of_frames);
+    std::string key = fmt::format("{}", token);
+    for (const int64_t row : of_rows) key += "/" + of_frames.at(static_cast<size_t>(row / each));
+    prompt.visual_keys.push_back(std::move(key));
+  };
+  std::vector<int64_t> order, mean_rows;
+  std::vector<float> shares;
+  for (int64_t& token : prompt.tokens) {
+    if (!is_placeholder(token)) continue;
+    if (is_shrunk_placeholder(token)) {
+      const ShrunkPatch patch = ShrunkPatch::of(token);
+      const ShrunkPatch::Mean mean = patch.mean(rows / patch.picture.frames());
+      order.push_back(rows + std::ssize(mean_rows) / std::ssize(mean.rows));
+      mean_rows.insert(mean_rows.end(), mean.rows.begin(), mean.rows.end());
+      shares.insert(shares.end(), mean.shares.begin(), mean.shares.end());
+      add_key(token, mean.rows);
+    } else {
+      order.push_back(visual_row_of(token));
+      add_key(token, std::span(order).last(1));
+    }
+    token = visual_placeholder;
   }
-  prompt.visual = prompt.visual.index_select(0, upload(order, prompt.visual.device()));
+  const at::Device device = prompt.visual.device();
+  if (!mean_rows.empty()) {
+    ops::Tape none(ops::Tape::Mode::forward_only);
+    prompt.visual = ops::append_means(none, ops::Value(prompt.visual), upload(mean_rows, device).view({-1, 4}),
+                                      at::tensor(shares, at::kFloat).to(device).view({-1, 4}))
+                        .data;
+  }
+  prompt.visual = prompt.visual.index_select(0, upload(order, device));
 }
 
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {

@@ -95,7 +95,7 @@ int64_t Model::prompt_rows(const Sample& sample) const {
 
 Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,
                     const ops::SharedGradientPass& pass) const {
-  const Value shown = pack.visual_source.defined() ? ops::gather_rows(tape, visual, pack.visual_source) : visual;
+  const Value shown = visual.defined() ? visual_rows(tape, visual, pack) : visual;
   const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence, ops.options().dtype);
   // Kahan compensation wherever gradients follow: without it some of them have a cosine below 0.999 with float32's.
   return decoder_->forward(tape, ops, x, pack.texts, pass, tape.records(x));

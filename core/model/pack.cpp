@@ -49,6 +49,8 @@ struct Maps {
 
   const int64_t rows_per_frame;
   std::vector<int64_t> video_lengths, copies, frame_source, visual_source, visual_rows, text_lengths;
+  std::vector<int64_t> mean_rows;
+  std::vector<float> mean_shares;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
 
   int64_t all_frames = 0;
@@ -77,9 +79,11 @@ struct Maps {
         while (source < first_token + frames * rows_per_frame) add_visual_row(source++);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
         if (const int64_t id = text.tokens[i]; is_placeholder(id)) {
-          const bool is_numbered = is_numbered_placeholder(id);
-          add_visual_row(is_numbered ? first_token + visual_row_of(id) : source++);
-          has_numbered = has_numbered || is_numbered;
+          has_numbered = has_numbered || is_numbered_placeholder(id);
+          if (is_shrunk_placeholder(id))
+            add_mean(ShrunkPatch::of(id).mean(rows_per_frame), first_token);
+          else
+            add_visual_row(is_numbered_placeholder(id) ? first_token + visual_row_of(id) : source++);
           continue;
         }
         const auto row = static_cast<int64_t>(tokens.size());
@@ -95,7 +99,21 @@ struct Maps {
     }
   }
 
+  // Which visual tokens the decoder reads, where all frames together have so many.
+  std::vector<int64_t> sources(int64_t all_tokens) const {
+    std::vector<int64_t> out = visual_source;
+    for (int64_t& source : out)
+      if (source < 0) source = all_tokens - 1 - source;
+    return out;
+  }
+
  private:
+  void add_mean(const ShrunkPatch::Mean& mean, int64_t first_token) {
+    add_visual_row(-1 - std::ssize(mean_shares) / std::ssize(mean.shares)); // behind all others, see sources()
+    for (const int64_t row : mean.rows) mean_rows.push_back(first_token + row);
+    mean_shares.insert(mean_shares.end(), mean.shares.begin(), mean.shares.end());
+  }
+
   void add_visual_row(int64_t source) {
     visual_source.push_back(source);
     visual_rows.push_back(static_cast<int64_t>(tokens.size()));
@@ -131,6 +149,16 @@ void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& c
   }
   pack.bytes = bytes.to(device);
   pack.patches = segments_of(lengths, capacity.frames, capacity.bytes, longest, device);
+}
+
+// As many as fill up what a few pictures of the most patches have, so that packs have few shapes.
+void add_means(Pack& pack, Maps& maps, at::Device device) {
+  constexpr int64_t step = 4 * 1024;
+  const auto padded = static_cast<size_t>((std::ssize(maps.mean_rows) + step - 1) / step * step);
+  maps.mean_rows.resize(padded, 0);
+  maps.mean_shares.resize(padded, 0);
+  pack.mean_rows = tensor_of(maps.mean_rows, device).view({-1, 4});
+  pack.mean_shares = at::tensor(maps.mean_shares, at::kFloat).to(device).view({-1, 4});
 }
 
 void check(const Sample& sample, size_t index, const FrameReader& reader) {
@@ -185,7 +213,13 @@ void require_readable(const at::Tensor& frames, const FrameReader& reader) {
 
 void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame) {
   const Placeholders found = Placeholders::in(tokens);
-  if (found.fit(frames * rows_per_frame)) return;
+  if (found.fit(frames, rows_per_frame)) return;
+  if (found.shrunk_frames > frames)
+    throw Error(ErrorKind::data,
+                fmt::format("a text has placeholders of a shrunk picture of {} frames, and its sample has "
+                            "{}",
+                            found.shrunk_frames, counted(frames, "frame")))
+        .advise("write the token_ids anew for this model");
   if (found.numbered > 0)
     throw Error(ErrorKind::data,
                 fmt::format("a text has {} for visual rows, {} of them numbered up to {}, and its {} become {}",
@@ -198,6 +232,12 @@ void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, in
                                            counted(frames * rows_per_frame, "row"), rows_per_frame))
       .advise(fmt::format("put one placeholder, {}, for each row of each frame, or none: then all rows stand before it",
                           visual_placeholder));
+}
+
+ops::Value visual_rows(ops::Tape& tape, const ops::Value& visual, const Pack& pack) {
+  const ops::Value all =
+      pack.mean_rows.defined() ? ops::append_means(tape, visual, pack.mean_rows, pack.mean_shares) : visual;
+  return pack.visual_source.defined() ? ops::gather_rows(tape, all, pack.visual_source) : all;
 }
 
 std::vector<at::Tensor> visual_by_sample(const at::Tensor& visual, const std::vector<Sample>& samples,
@@ -249,7 +289,7 @@ std::vector<ops::Segments*> Pack::segments() {
 }
 
 std::vector<at::Tensor*> Pack::tensors() {
-  std::vector<at::Tensor*> all{&frames, &bytes, &frame_source, &visual_source};
+  std::vector<at::Tensor*> all{&frames, &bytes, &frame_source, &visual_source, &mean_rows, &mean_shares};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
   for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
@@ -314,7 +354,8 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     int64_t visual_rows = is_identity ? all_rows : std::ssize(maps.visual_rows);
     // They are another number in every pack; padded, packs of the same capacity have the same shape.
     if (maps.has_numbered) visual_rows = (visual_rows + all_rows - 1) / all_rows * all_rows;
-    if (!is_identity) pack.visual_source = filled(maps.visual_source, visual_rows, 0);
+    if (!is_identity) pack.visual_source = filled(maps.sources(all_rows), visual_rows, 0);
+    if (!maps.mean_rows.empty()) add_means(pack, maps, options.device());
     pack.sequence.visual_rows = filled(maps.visual_rows, visual_rows, capacity.rows);
   }
   pack.sequence.tokens = filled(maps.tokens, capacity.rows, 0);

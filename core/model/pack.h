@@ -64,8 +64,11 @@ struct Pack {
   at::Tensor frame_source;
   at::Tensor visual_source; // int64: which visual token each visual row of the decoder is; undefined: each once, in
                             // order. With numbered placeholders padded by the first, as sequence.visual_rows is
-  ops::Sequence sequence;   // the decoder's rows
-  ops::Segments texts;      // a segment a text, with its visual rows
+  // int64 and float32 [means, 4]: further visual tokens behind all those of frames, means of four of them; undefined:
+  // there are none.
+  at::Tensor mean_rows, mean_shares;
+  ops::Sequence sequence; // the decoder's rows
+  ops::Segments texts;    // a segment a text, with its visual rows
   Labels labels;
   int64_t frame_slots = 0, frames_used = 0, encoder_slots = 0;
   std::vector<int64_t> text_rows;       // rows that hold text, in order
@@ -116,6 +119,9 @@ int64_t rows_of(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows
 // Of the visual tokens of a pack of these samples, each sample's; undefined where it has no frames.
 std::vector<at::Tensor> visual_by_sample(const at::Tensor& visual, const std::vector<Sample>& samples,
                                          int64_t rows_per_frame);
+
+// Those that the decoder reads, in the order of its rows.
+ops::Value visual_rows(ops::Tape& tape, const ops::Value& visual, const Pack& pack);
 
 // Throws Error(data) for what does not fit the capacity or makes no sense.
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,

@@ -1,6 +1,7 @@
 #include "ops/rows.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +15,23 @@ Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index) {
   tape.push([index, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->accumulator(shape, options).index_add_(0, index, d_y);
+  });
+  return y;
+}
+
+Value append_means(Tape& tape, const Value& x, const at::Tensor& rows, const at::Tensor& shares) {
+  const int64_t count = x.data.size(0), width = x.data.size(1);
+  const at::Tensor index = rows.flatten(), factors = shares.to(x.data.scalar_type()).unsqueeze(2);
+  const at::Tensor terms = x.data.index_select(0, index).view({rows.size(0), rows.size(1), width});
+  Value y(at::concat({x.data, (terms * factors).sum(1)}), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([index, factors, count, width, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    const auto wide = d_y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor d_means = d_y.narrow(0, count, d_y.size(0) - count).unsqueeze(1) * factors;
+    const at::Tensor sum = d_y.narrow(0, 0, count).to(wide, false, true);
+    in->add(sum.index_add_(0, index, d_means.reshape({-1, width}).to(wide)).to(d_y.scalar_type()));
   });
   return y;
 }

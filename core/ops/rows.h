@@ -8,6 +8,10 @@ namespace fvlm::ops {
 
 // x[index], the gather of whole rows. An index may occur several times.
 Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index);
+
+// x, and behind it a row for each of `rows`, int64 [means, n]: the sum of those n rows of x, each times its share
+// [means, n].
+Value append_means(Tape& tape, const Value& x, const at::Tensor& rows, const at::Tensor& shares);
 // The same where most rows are taken several times: their gradients are summed in float32, and rounded once.
 Value gather_repeated_rows(Tape& tape, const Value& x, const at::Tensor& index);
 

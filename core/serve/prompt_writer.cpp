@@ -46,9 +46,9 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
   std::vector<float> pixels;
   for (size_t i = 0; i < images.size(); ++i) try {
       const auto file = std::as_bytes(std::span(images[i]));
-      if (preparation.makes_tiles()) out.tiles.push_back(preparation.layout(file).grid());
+      if (preparation.makes_tiles()) out.tiles.push_back(preparation.layout(file, std::ssize(images)).grid());
       const std::string digest = sha256_hex(images[i]);
-      preparation.prepare_image(file, [&, tile = 0](std::span<const uint8_t> bytes) mutable {
+      preparation.prepare_image(file, std::ssize(images), [&, tile = 0](std::span<const uint8_t> bytes) mutable {
         keys.push_back(fmt::format("{}.{}", digest, tile++));
         pixels.resize(pixels.size() + frame);
         preparation.normalise(bytes, std::span(pixels).last(frame));

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
 
@@ -14,6 +15,7 @@ try:
     from safetensors.torch import load_file, save_file
     from torch import nn
     from transformers import CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLModel, LlamaConfig, LlavaConfig, LlavaNextConfig
+    from transformers import LlavaOnevisionConfig, LlavaOnevisionModel, SiglipVisionConfig
     from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
     from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector
     from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
@@ -121,6 +123,20 @@ class Connectors(unittest.TestCase):
         self.check({"kind": "mlp", "newline": True}, 16, projector, rows)
         with self.assertRaisesRegex(AssertionError, "frames of 17 tokens are no square of patches"):
             self.check({"kind": "mlp", "newline": True}, 17, projector, lambda hidden: rows(hidden[:, 1:]))
+
+    def test_pooling_is_that_of_llava_onevision(self):
+        for side in (4, 5):
+            config = LlavaOnevisionConfig(vision_config=SiglipVisionConfig(hidden_size=WIDTH, image_size=side, patch_size=1), text_config=LLAMA)
+            model = types.SimpleNamespace(config=config)
+            projector = LlavaNextMultiModalProjector(config)
+            projector.image_newline = nn.Parameter(torch.zeros(DECODER))
+
+            def rows(hidden):
+                patches = projector(hidden)
+                lines = torch.cat([patches.unflatten(1, (side, side)), projector.image_newline.expand(len(hidden), side, 1, -1)], dim=2)
+                return torch.cat([lines.flatten(1, 2), LlavaOnevisionModel.apply_pooling(model, patches)], dim=1)
+
+            self.check({"kind": "mlp", "newline": True, "video_pooling": True}, side * side, projector, rows)
 
     def test_pixel_shuffle_is_that_of_idefics3(self):
         for factor, tokens in ((2, 16), (3, 36), (4, 64)):

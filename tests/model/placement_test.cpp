@@ -171,6 +171,8 @@ TEST(Placement, NumberedPlaceholdersAreOfRowsThatThereAre) {
   EXPECT_EQ(refusal({5, numbered_placeholder(3), 6}), "it was accepted");
   EXPECT_THAT(refusal({5, numbered_placeholder(4), 6}),
               HasSubstr("1 placeholder for visual rows, 1 of them numbered up to 4, and its 2 frames become 4 rows"));
+  EXPECT_THAT(refusal({5, shrunk_placeholder({4, 4, 0, 0}, 0)}),
+              HasSubstr("placeholders of a shrunk picture of 17 frames, and its sample has 2 frames"));
   EXPECT_THAT(refusal({5, numbered_placeholder(0), placeholder, placeholder, placeholder}),
               HasSubstr("4 placeholders for visual rows, 1 of them numbered up to 0"));
 }

@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, InternVL, Idefics3, SmolVLM) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3, SmolVLM) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -8,23 +8,24 @@ from with_transformers import engine, folder as root, run
 import torch
 from safetensors.torch import save_file
 from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
-                          LlavaConfig, LlavaNextConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
+                          LlavaConfig, LlavaNextConfig, LlavaOnevisionConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 VOCABULARY, IMAGE = 260, 256
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
 TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
-GRIDS = [[28, 56], [56, 28], [56, 56]]
+GRIDS = [[28, 56], [56, 28], [56, 56], [112, 112]]
 SIZES = [[(12, 50), (50, 12)], [(30, 30)], []]  # of each text's images, height and width, where their number of rows depends on it
+LARGE = [(100, 112)]  # in place of the second for LLaVA-OneVision, which shrinks it
 
 
 def llava(vision, text, **changes):
     return LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE, **changes)
 
 
-def llava_next(vision, text, **changes):
-    return LlavaNextConfig(vision_config=vision, text_config=text, image_token_index=IMAGE, image_grid_pinpoints=GRIDS, **changes)
+def llava_next(vision, text, kind=LlavaNextConfig, **changes):
+    return kind(vision_config=vision, text_config=text, image_token_index=IMAGE, image_grid_pinpoints=GRIDS, **changes)
 
 
 def idefics3(kind, **changes):
@@ -45,6 +46,8 @@ MODELS = {
     "llava-next-clip-llama": llava_next(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
     "llava-next-siglip-qwen2": llava_next(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT),
                                           vision_feature_select_strategy="full"),
+    "llava-onevision": llava_next(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT | {"max_position_embeddings": 256},
+                                  tie_word_embeddings=True), kind=LlavaOnevisionConfig, video_token_index=IMAGE + 1),
     "idefics3": idefics3(Idefics3Config),
     "smolvlm": idefics3(SmolVLMConfig, scale_factor=4, tie_word_embeddings=True),
     "internvl-qwen2": internvl({"attention_bias": True}, Qwen2Config(**TEXT)),
@@ -55,6 +58,8 @@ FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token"
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
 LLAVA_NEXT_IMAGES = {"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28,
                      "image_grid_pinpoints": GRIDS}
+LLAVA_ONEVISION_IMAGES = {"image_processor_type": "LlavaOnevisionImageProcessor", "size": {"height": 28, "width": 28},
+                          "image_grid_pinpoints": GRIDS}
 OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -71,7 +76,8 @@ def make(name):
     for file, content in FILES.items():
         (root / name / file).write_text(content)
     if has_grids(name):
-        (root / name / "preprocessor_config.json").write_text(json.dumps(LLAVA_NEXT_IMAGES))
+        images = LLAVA_ONEVISION_IMAGES if is_onevision(name) else LLAVA_NEXT_IMAGES
+        (root / name / "preprocessor_config.json").write_text(json.dumps(images))
     run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
     return model
 
@@ -84,32 +90,48 @@ def make_models(names=MODELS):
 
 
 def has_grids(name):
-    return MODELS[name].model_type == "llava_next"
+    return MODELS[name].model_type in ("llava_next", "llava_onevision")
+
+
+def is_onevision(name):
+    return MODELS[name].model_type == "llava_onevision"
+
+
+def sizes_of(name):
+    return [SIZES[0], LARGE, []] if is_onevision(name) else SIZES
 
 
 def frames_per_image(name, size):
-    return image_size_to_num_patches(size, GRIDS, 28) if has_grids(name) else 1
+    is_cut = has_grids(name) and not (is_onevision(name) and size in SIZES[0])  # LLaVA-OneVision cuts none of several images
+    return image_size_to_num_patches(size, GRIDS, 28) if is_cut else 1
 
 
 def row_numbers(name, size, first):
-    """Which visual rows an image has whose first frame is that of this number: the tiles come first, and each of a frame's 4 lines of
-    patches has a newline. transformers says it, given their numbers in place of features."""
-    tiles = frames_per_image(name, size) - 1
+    """The placeholders of an image whose first frame is that of this number: the tiles come first, and each of a frame's 4 lines of
+    patches has a newline. transformers says it, given the numbers of rows in place of features."""
+    tiles, each = frames_per_image(name, size) - 1, 24 if is_onevision(name) else 20
     patches = torch.tensor([place // 4 * 5 + place % 4 for place in range(16)])
-    features = torch.stack([20 * (first + frame) + patches for frame in (tiles, *range(tiles))])[:, :, None].double()
-    (numbers,), _ = models[name].model.pack_image_features([features], torch.tensor([size]), "default", torch.tensor([20.0 * first + 4]))
-    return numbers[:, 0].long().tolist()
+    features = torch.stack([each * (first + frame) + patches for frame in (tiles, *range(tiles))])[:, :, None].double()
+    (numbers,), _ = models[name].model.pack_image_features([features], torch.tensor([size]), image_newline=torch.tensor([each * first + 4.0]),
+                                                           **({} if is_onevision(name) else {"vision_feature_select_strategy": "default"}))
+    rows = [-16 - round(number) for number in numbers[:, 0].tolist()]
+    if [size] == LARGE:  # 4 x 4 tiles with a margin of a line above and below; their 14 lines of 16 patches become 11 of 12
+        lines, columns, margin = 11, 12, 1
+        shrunk = [-(1 << 30) - ((margin << 8 | 4 << 4 | 4) << 14 | patch) for patch in range(lines * columns)]
+        assert len(rows) == 16 + lines * (columns + 1), len(rows)
+        for line in range(lines):
+            rows[16 + line * (columns + 1):16 + line * (columns + 1) + columns] = shrunk[line * columns:(line + 1) * columns]
+    return rows
 
 
 def placeholders_of(name):
     """Of each image of each text."""
     out, first = [], 0
-    for sizes in SIZES:
+    for sizes in sizes_of(name):
         out.append([])
         begin = first
         for size in sizes:
-            numbers = [-16 - number for number in row_numbers(name, size, first - begin)] if has_grids(name) else [-1] * rows_per_image(name)
-            out[-1].append(numbers)
+            out[-1].append(row_numbers(name, size, first - begin) if has_grids(name) else [-1] * rows_per_image(name))
             first += frames_per_image(name, size)
     return out
 
@@ -126,7 +148,7 @@ def rows_per_image(name):
 def texts_of(name):
     """Token ids of three texts: two images and text around them, one image at the very beginning, and none."""
     (a, b), (c,), _ = ([[IMAGE] * len(image) for image in images] for images in placeholders_of(name))
-    counts = [sum(frames_per_image(name, size) for size in sizes) for sizes in SIZES]
+    counts = [sum(frames_per_image(name, size) for size in sizes) for sizes in sizes_of(name)]
     return [[5, 9] + a + [11, 3] + b + [7, 8, 1, 30], c + [17, 22, 4], [40, 41, 42, 43]], counts
 
 
@@ -152,9 +174,10 @@ def pixels_for(name, text, pixels):
     if IMAGE not in text:
         return {}
     if has_grids(name):  # of each image the whole one first, and empty ones behind the tiles of those that have fewer
-        sizes = SIZES[texts_of(name)[0].index(text)]
+        sizes = sizes_of(name)[texts_of(name)[0].index(text)]
         images = [image.roll(1, 0) for image in pixels.split([frames_per_image(name, size) for size in sizes])]
-        return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)}
+        several = {"batch_num_images": torch.tensor([len(sizes)])} if is_onevision(name) else {}
+        return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)} | several
     return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl") else pixels[None]}
 
 

@@ -1,4 +1,4 @@
-"""Folders of whole models (LLaVA, LLaVA-NeXT, InternVL, Idefics3, SmolVLM) against transformers: logits, loss and every
+"""Folders of whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3, SmolVLM) against transformers: logits, loss and every
 gradient on texts with images inside, folders that go through the engine and back, training, and new vision towers.
 
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -192,7 +192,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "smolvlm", "internvl-qwen2"):
+        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "smolvlm", "internvl-qwen2"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")

@@ -41,7 +41,7 @@ FramePreparation::FramePreparation(int64_t image_size, const std::optional<Image
   table_ = normalization_of(*processor_);
 }
 
-void FramePreparation::prepare_image(std::span<const std::byte> file, const TakeFrame& take) const {
+void FramePreparation::prepare_image(std::span<const std::byte> file, int64_t images, const TakeFrame& take) const {
   const auto frame = static_cast<size_t>(image_size_ * image_size_ * 3);
   if (!processor_) {
     std::vector<uint8_t> pixels(frame);
@@ -49,9 +49,9 @@ void FramePreparation::prepare_image(std::span<const std::byte> file, const Take
     return take(pixels);
   }
   const Image image = decode_image(file, {.white_background = true});
-  std::vector<uint8_t> pixels(static_cast<size_t>(layout_of(*processor_, {image.height, image.width}).frames()) *
-                              frame);
-  process_pixels(*processor_, image, pixels);
+  const ImageProcessor processor = for_images(*processor_, images);
+  std::vector<uint8_t> pixels(static_cast<size_t>(layout_of(processor, {image.height, image.width}).frames()) * frame);
+  process_pixels(processor, image, pixels);
   for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
 }
 
@@ -83,10 +83,10 @@ void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAc
   }
 }
 
-ImageLayout FramePreparation::layout(std::span<const std::byte> file) const {
+ImageLayout FramePreparation::layout(std::span<const std::byte> file, int64_t images) const {
   if (!makes_tiles()) return {0, 0, {image_size_, image_size_}};
   const Image head = decode_image(file, {.only_size = true});
-  return layout_of(*processor_, {head.height, head.width});
+  return layout_of(for_images(*processor_, images), {head.height, head.width});
 }
 
 } // namespace fvlm

@@ -30,13 +30,13 @@ class FramePreparation {
 
   // Called with each frame, bytes [image_size, image_size, 3].
   using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;
-  // Decodes the file of an image. Throws Error(data). [any thread]
-  void prepare_image(std::span<const std::byte> file, const TakeFrame& take) const;
+  // Decodes the file of one of so many images of a sample. Throws Error(data). [any thread]
+  void prepare_image(std::span<const std::byte> file, int64_t images, const TakeFrame& take) const;
   // One frame, never cut into tiles, at each of the times in seconds; without a decoder, of a GIF alone. [any thread]
   void prepare_video(const VideoDecoder* decoder, const RandomAccess& file, std::span<const double> times,
                      const TakeFrame& take) const;
-  // The tiles that an image will be cut into, from the head of its file.
-  ImageLayout layout(std::span<const std::byte> file) const;
+  // The tiles that such an image will be cut into, from the head of its file.
+  ImageLayout layout(std::span<const std::byte> file, int64_t images) const;
 
   const NormalizationTable& normalization() const { return table_; }
   void normalise(std::span<const uint8_t> hwc, std::span<float> chw) const { fvlm::normalise(hwc, chw, table_); }

@@ -134,6 +134,7 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       sizes.tiled = by_aspect_ratio(sizes.resized, *processor.tile, processor.min_tiles, processor.max_tiles);
       break;
     case TileForm::llava_next:
+    case TileForm::llava_onevision:
       sizes.tiled = by_kept_pixels(image, *processor.tile, processor.grids);
       sizes.resized = fitted(image, sizes.tiled);
       break;
@@ -179,7 +180,7 @@ int64_t centered(int64_t line, int64_t window) {
 }
 
 bool has_margins(const ImageProcessor& processor) {
-  return processor.splits_into_tiles && processor.tile_form == TileForm::llava_next;
+  return processor.splits_into_tiles && !processor.grids.empty();
 }
 
 ImageLayout layout_of(const ImageProcessor& processor, const Sizes& sizes) {
@@ -195,6 +196,14 @@ ImageLayout layout_of(const ImageProcessor& processor, const Sizes& sizes) {
 }
 
 } // namespace
+
+ImageProcessor for_images(const ImageProcessor& processor, int64_t images) {
+  ImageProcessor out = processor;
+  if (!processor.padding_of_several || images == 1) return out;
+  out.splits_into_tiles = false;
+  out.square_padding = processor.padding_of_several;
+  return out;
+}
 
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image) {
   return layout_of(processor, sizes_of(processor, image));

@@ -1,8 +1,8 @@
 // ImageProcessor: prepares an image for an encoder as the image processor of a Hugging Face folder does. The pixels and
 // the normalized values are those of transformers' PIL-based processors, bit for bit.
 //
-// An image becomes one frame, or with Idefics3, SmolVLM, InternVL and LLaVA-NeXT several: it is cut into square tiles,
-// and the last frame is the whole image at the size of a tile (the global image, or thumbnail).
+// An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
+// into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail).
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -49,6 +49,8 @@ struct ImageProcessor {
   TileForm tile_form = TileForm::idefics3;
   int64_t min_tiles = 1, max_tiles = 1;
   std::vector<ImageSize> grids; // in tiles
+  // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.
+  std::optional<std::array<uint8_t, 3>> padding_of_several;
 
   // (value * rescale_factor - mean) / deviation, by channel
   double rescale_factor = 1;
@@ -67,6 +69,9 @@ struct ImageLayout {
   bool operator==(const ImageLayout&) const = default;
 };
 
+// For the images of a sample with so many of them.
+ImageProcessor for_images(const ImageProcessor& processor, int64_t images);
+
 // Throws Error(data) for an image so long and narrow that it would be resized to more than 64 Mi pixels.
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
@@ -80,8 +85,9 @@ NormalizationTable normalization_of(const ImageProcessor& processor);
 std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
-// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT, Idefics3,
-// SmolVLM and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every option that is not.
+// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
+// LLaVA-OneVision, Idefics3, SmolVLM and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every
+// option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

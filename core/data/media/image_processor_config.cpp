@@ -28,26 +28,52 @@ struct ProcessorClass {
   bool center_crop; // to `edge`
   int64_t tile;     // 0: images are not cut as in Idefics3
   bool may_pad_to_square;
-  bool has_patches; // images are cut as in InternVL, which calls tiles patches
-  bool has_grids;   // images are cut as in LLaVA-NeXT, which lists the sizes of its grids
+  std::optional<TileForm> tile_form; // of InternVL, which calls tiles patches, and of LLaVA, which lists its grids
   const std::array<double, 3>&mean, &deviation;
+
+  constexpr bool has_patches() const { return tile_form == TileForm::internvl; }
+  constexpr bool has_grids() const { return tile_form && !has_patches(); }
 };
 
 constexpr ProcessorClass families[]{
-    {"CLIPImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, false, clip_mean,
+    {"CLIPImageProcessor",
+     Resize::shortest_edge,
+     224,
+     ResizeFilter::bicubic,
+     true,
+     0,
+     false,
+     {},
+     clip_mean,
      clip_deviation},
-    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, false, false, half, half},
-    {"BitImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, false, clip_mean,
+    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, {}, half, half},
+    {"BitImageProcessor",
+     Resize::shortest_edge,
+     224,
+     ResizeFilter::bicubic,
+     true,
+     0,
+     false,
+     {},
+     clip_mean,
      clip_deviation},
-    {"LlavaImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, true, false, false, clip_mean,
+    {"LlavaImageProcessor",
+     Resize::shortest_edge,
+     224,
+     ResizeFilter::bicubic,
+     true,
+     0,
+     true,
+     {},
+     clip_mean,
      clip_deviation},
-    {"LlavaNextImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, false, true,
+    {"LlavaNextImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, TileForm::llava_next,
      clip_mean, clip_deviation},
-    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, false,
-     half, half},
-    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, false, false,
-     half, half},
-    {"GotOcr2ImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false, true, false, clip_mean,
+    {"LlavaOnevisionImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false,
+     TileForm::llava_onevision, clip_mean, clip_deviation},
+    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, {}, half, half},
+    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, {}, half, half},
+    {"GotOcr2ImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false, TileForm::internvl, clip_mean,
      clip_deviation},
 };
 
@@ -61,7 +87,7 @@ constexpr std::array known_keys{"image_processor_type", "feature_extractor_type"
                                 "return_row_col_info", "device", "disable_grouping", "image_seq_length",
                                 // of InternVL
                                 "crop_to_patches", "min_patches", "max_patches",
-                                // of LLaVA-NeXT
+                                // of LLaVA-NeXT and LLaVA-OneVision
                                 "image_grid_pinpoints", "aspect_ratio_setting"};
 
 // transformers reads null as if the option were left out.
@@ -176,9 +202,9 @@ class Reader {
 
   void read_crop_and_tiles() {
     for (const char* key : {"crop_to_patches", "min_patches", "max_patches"})
-      reader_.refuse_unless(family_->has_patches || !reader_.has(key), key,
+      reader_.refuse_unless(family_->has_patches() || !reader_.has(key), key,
                             "this processor does not cut images into patches");
-    reader_.refuse_unless(family_->has_grids || !reader_.has("image_grid_pinpoints"), "image_grid_pinpoints",
+    reader_.refuse_unless(family_->has_grids() || !reader_.has("image_grid_pinpoints"), "image_grid_pinpoints",
                           "this processor does not cut images into grids");
     if (family_->tile) {
       int64_t tile = family_->tile;
@@ -194,17 +220,19 @@ class Reader {
     for (const char* key : {"max_image_size", "do_image_splitting"})
       reader_.refuse_unless(!reader_.has(key), key, "this processor does not cut images");
     reader_.refuse_unless(!reader_.has("pad_size"), "pad_size", "images are only padded to a square");
-    if (family_->has_patches) return read_patches();
-    if (family_->has_grids) return read_grids();
+    if (family_->has_patches()) return read_patches();
+    if (family_->has_grids()) return read_grids();
     const bool pad = reader_.flag("do_pad", false);
     reader_.refuse_unless(!pad || family_->may_pad_to_square, "do_pad", "only LlavaImageProcessor pads images");
-    if (pad && family_->may_pad_to_square) {
-      std::array<uint8_t, 3> color{};
-      const std::array<double, 3> mean = channels("image_mean", family_->mean, 0, 1);
-      for (size_t i = 0; i < 3; ++i) color[i] = static_cast<uint8_t>(mean[i] * 255);
-      out_.square_padding = color;
-    }
+    if (pad && family_->may_pad_to_square) out_.square_padding = mean_color();
     if (reader_.flag("do_center_crop", family_->center_crop)) out_.center_crop = crop_size();
+  }
+
+  std::array<uint8_t, 3> mean_color() {
+    std::array<uint8_t, 3> color{};
+    const std::array<double, 3> mean = channels("image_mean", family_->mean, 0, 1);
+    for (size_t i = 0; i < 3; ++i) color[i] = static_cast<uint8_t>(mean[i] * 255);
+    return color;
   }
 
   ImageSize crop_size() {
@@ -242,8 +270,9 @@ class Reader {
   }
 
   void read_grids() {
-    out_.tile_form = TileForm::llava_next;
+    out_.tile_form = *family_->tile_form;
     out_.splits_into_tiles = true;
+    if (out_.tile_form == TileForm::llava_onevision) out_.padding_of_several = mean_color();
     const bool resizes = reader_.flag("do_resize", true);
     reader_.refuse_unless(resizes, "do_resize", "frames have one size");
     const ImageSize tile = out_.resize == Resize::exact ? out_.size : ImageSize{out_.edge, out_.edge};
@@ -260,7 +289,13 @@ class Reader {
 
   void read_grid_sizes() {
     constexpr size_t most_grids = 1024;
-    Json sizes = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}; // what transformers takes without any
+    // What transformers takes without any.
+    Json sizes = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+    if (out_.tile_form == TileForm::llava_onevision) {
+      sizes = Json::array();
+      for (int64_t height = 384; height <= 2304; height += 384)
+        for (int64_t width = 384; width <= 2304; width += 384) sizes.push_back({height, width});
+    }
     if (reader_.has("image_grid_pinpoints")) sizes = config_["image_grid_pinpoints"];
     const int64_t tile = std::max<int64_t>(*out_.tile, 1);
     bool good = sizes.is_array() && !sizes.empty() && sizes.size() <= most_grids;

@@ -54,7 +54,7 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   for (const Member& member : sample.media.members) {
     const auto bytes = read_image(shard, member);
-    with_member_context(member, [&] { frames_.prepare_image(bytes, take); });
+    with_member_context(member, [&] { frames_.prepare_image(bytes, std::ssize(sample.media.members), take); });
   }
 }
 

@@ -288,9 +288,10 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
         .advise("leave replicate_image_frames out of the mix");
   sample.frames = 0;
   sample.copies = 1;
+  const int64_t images = std::ssize(sample.media.members);
   for (const Member& member : sample.media.members) {
     const auto bytes = read_image(shard, member);
-    with_member_context(member, [&] { sample.media.tiles.push_back(frames_.layout(bytes).grid()); });
+    with_member_context(member, [&] { sample.media.tiles.push_back(frames_.layout(bytes, images).grid()); });
     sample.frames += sample.media.tiles.back().frames();
   }
   if (sample.frames > mix_.max_frames)

@@ -117,7 +117,9 @@ void MediaFile::count_tiles() {
   copies_ = 1;
   for (const fs::path& picture : pictures_) {
     const std::string bytes = read_file(picture, max_image_file_bytes);
-    with_path_context(picture, [&] { tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes))).grid()); });
+    with_path_context(picture, [&] {
+      tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes)), std::ssize(pictures_)).grid());
+    });
     frames_ += tiles_.back().frames();
   }
 }
@@ -157,7 +159,8 @@ void MediaFile::decode(std::span<float> frames) const {
   }
   for (const fs::path& picture : pictures_) {
     const std::string bytes = read_file(picture, max_image_file_bytes);
-    with_path_context(picture, [&] { preparation.prepare_image(std::as_bytes(std::span(bytes)), take); });
+    with_path_context(picture,
+                      [&] { preparation.prepare_image(std::as_bytes(std::span(bytes)), std::ssize(pictures_), take); });
   }
 }
 

@@ -21,20 +21,46 @@ int64_t image_token(ConfigReader& reader, int64_t fallback) {
   return reader.whole(key, fallback, 0);
 }
 
-WholeModelFamily::Configs read_llava(ConfigReader& reader) {
+// What transformers takes for keys that are missing.
+struct LlavaDefaults {
+  Json vision;
+  int64_t layer;
+  const char *strategy, *decoder;
+  int64_t image_token_id;
+};
+
+const LlavaDefaults of_llava{{{"model_type", "clip_vision_model"},
+                              {"hidden_size", 1024},
+                              {"intermediate_size", 4096},
+                              {"num_hidden_layers", 24},
+                              {"num_attention_heads", 16},
+                              {"image_size", 336},
+                              {"patch_size", 14}},
+                             -2,
+                             "default",
+                             "llama",
+                             32000};
+const LlavaDefaults of_onevision{{{"model_type", "siglip_vision_model"},
+                                  {"hidden_size", 1152},
+                                  {"intermediate_size", 4304},
+                                  {"num_hidden_layers", 26},
+                                  {"num_attention_heads", 16},
+                                  {"image_size", 384},
+                                  {"patch_size", 14},
+                                  {"vision_use_head", false}},
+                                 -1,
+                                 "full",
+                                 "qwen2",
+                                 151646};
+
+WholeModelFamily::Configs read_llava(ConfigReader& reader, const LlavaDefaults& defaults) {
   WholeModelFamily::Configs out;
-  out.vision = piece(reader, "vision_config",
-                     {{"hidden_size", 1024},
-                      {"intermediate_size", 4096},
-                      {"num_hidden_layers", 24},
-                      {"num_attention_heads", 16},
-                      {"image_size", 336},
-                      {"patch_size", 14}});
-  if (!out.vision.contains("model_type")) out.vision["model_type"] = "clip_vision_model";
-  out.vision["vision_feature_layer"] = reader.whole("vision_feature_layer", -2, -most_layers, most_layers);
-  out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", "default");
+  out.vision = piece(reader, "vision_config", defaults.vision);
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = defaults.vision["model_type"];
+  out.vision["vision_feature_layer"] = reader.whole("vision_feature_layer", defaults.layer, -most_layers, most_layers);
+  out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", defaults.strategy);
   out.decoder = piece(reader, "text_config", Json::object());
-  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "llama";
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = defaults.decoder;
   // transformers ties them where either of the two configs says so.
   out.decoder["tie_word_embeddings"] =
       reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
@@ -42,16 +68,24 @@ WholeModelFamily::Configs read_llava(ConfigReader& reader) {
   reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
   reader.refuse_unless(reader.flag("multimodal_projector_bias", true), "multimodal_projector_bias",
                        "both linears of the projector have a bias");
-  out.image_token_id = image_token(reader, 32000);
+  out.image_token_id = image_token(reader, defaults.image_token_id);
   return out;
 }
 
-WholeModelFamily::Configs read_llava_next(ConfigReader& reader) {
-  WholeModelFamily::Configs out = read_llava(reader);
+WholeModelFamily::Configs read_llava_next(ConfigReader& reader, const LlavaDefaults& defaults) {
+  WholeModelFamily::Configs out = read_llava(reader, defaults);
   out.connector["newline"] = true;
   reader.refuse_unless(
       out.vision["model_type"] != "clip_vision_model" || out.vision["vision_feature_select_strategy"] == "default",
       "vision_feature_select_strategy", "the class token is no part of a square of patches: only default is");
+  return out;
+}
+
+WholeModelFamily::Configs read_llava_onevision(ConfigReader& reader) {
+  WholeModelFamily::Configs out = read_llava_next(reader, of_onevision);
+  out.connector["video_pooling"] = true;
+  reader.refuse_unless(reader.text("vision_aspect_ratio", "anyres_max_9") == "anyres_max_9", "vision_aspect_ratio",
+                       "only anyres_max_9 is");
   return out;
 }
 
@@ -117,8 +151,9 @@ const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_mod
 
 const std::vector<WholeModelFamily>& whole_model_families() {
   static const std::vector<WholeModelFamily> all = {
-      {"llava", read_llava, llava_names},
-      {"llava_next", read_llava_next, names_with_newline()},
+      {"llava", [](ConfigReader& reader) { return read_llava(reader, of_llava); }, llava_names},
+      {"llava_next", [](ConfigReader& reader) { return read_llava_next(reader, of_llava); }, names_with_newline()},
+      {"llava_onevision", read_llava_onevision, names_with_newline()},
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
       {"internvl", read_internvl, llava_names},

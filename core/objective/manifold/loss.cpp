@@ -48,8 +48,7 @@ class ManifoldLoss : public Loss {
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value&) const override {
     const at::Tensor none = at::zeros({}, in.weight.options());
     if (!in.visual.data.defined()) return {none, none};
-    const ops::Value visual =
-        in.pack.visual_source.defined() ? ops::gather_rows(in.tape, in.visual, in.pack.visual_source) : in.visual;
+    const ops::Value visual = model::visual_rows(in.tape, in.visual, in.pack);
     const auto type = visual.data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const Columns columns(visual.data.to(type), in.pack);
     const Statistics target = embedding(in.policy.decoder(), type);

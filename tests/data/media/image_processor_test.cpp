@@ -138,6 +138,14 @@ TEST(ImageProcessor, TellsGridsOfAnImage) {
   EXPECT_EQ(single.frames(), 2) << "a grid of one tile is cut, too";
 }
 
+TEST(ImageProcessor, CutsNoneOfSeveralImagesAsLlavaOnevision) {
+  const fvlm::ImageProcessor onevision = read_config(R"({"image_processor_type": "LlavaOnevisionImageProcessor"})");
+  EXPECT_EQ(layout_of(for_images(onevision, 1), {480, 640}), (fvlm::ImageLayout{2, 2, {384, 384}, {480, 640}}));
+  EXPECT_EQ(layout_of(for_images(onevision, 2), {480, 640}), (fvlm::ImageLayout{0, 0, {384, 384}}));
+  const fvlm::ImageProcessor next = read_config(grids_with(R"("size": 336, "crop_size": 336)"));
+  EXPECT_EQ(layout_of(for_images(next, 2), {480, 640}).frames(), 5) << "LLaVA-NeXT cuts all";
+}
+
 TEST(ImageProcessor, RefusesGridsThatItDoesNotCutImagesInto) {
   EXPECT_THAT(config_refusal(clip_with(R"("image_grid_pinpoints": [[336, 336]])")),
               HasSubstr("'image_grid_pinpoints' = [[336,336]]"));

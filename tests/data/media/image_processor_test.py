@@ -16,6 +16,7 @@ try:
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil, select_best_resolution
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
@@ -107,6 +108,11 @@ LLAVA_NEXT = {"aspect_ratio_setting": "anyres", "crop_size": {"height": 336, "wi
               "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "LlavaNextImageProcessor",
               "image_std": [0.26862954, 0.26130258, 0.27577711], "processor_class": "LlavaNextProcessor", "resample": 3,
               "rescale_factor": 0.00392156862745098, "size": {"shortest_edge": 336}}
+LLAVA_ONEVISION = {"do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True,
+                   "image_grid_pinpoints": [[384 * y, 384 * x] for y in range(1, 7) for x in range(1, 7)], "image_mean": [0.5, 0.5, 0.5],
+                   "image_processor_type": "LlavaOnevisionImageProcessor", "image_std": [0.5, 0.5, 0.5],
+                   "processor_class": "LlavaOnevisionProcessor", "resample": 3, "rescale_factor": 0.00392156862745098,
+                   "size": {"height": 384, "width": 384}}
 ODD = [(337, 251), (251, 337), (640, 480), (31, 97), (224, 224), (225, 224), (1, 1), (7, 300), (500, 31)]
 
 
@@ -119,7 +125,7 @@ class ImageProcessors(unittest.TestCase):
                 name = f"{type(oracle).__name__} {image.mode} {image.size} {image.info}"
             theirs = said["pixel_values"]
             theirs = theirs[0] if theirs.ndim == 5 else theirs
-            if isinstance(oracle, LlavaNextImageProcessorPil):  # which has the whole image first
+            if isinstance(oracle, (LlavaNextImageProcessorPil, LlavaOnevisionImageProcessorPil)):  # which has the whole image first
                 theirs = numpy.roll(theirs, -1, axis=0)
             with self.subTest(name):
                 self.assertEqual(ours.shape, theirs.shape)
@@ -207,6 +213,13 @@ class ImageProcessors(unittest.TestCase):
         for options in ({}, {"image_grid_pinpoints": four}, {"image_grid_pinpoints": [[32, 32]]}, {"resample": 2}, {"do_pad": False},
                         {"size": {"height": 32, "width": 32}, "do_center_crop": False}, {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}):
             self.expect_grids(LlavaNextImageProcessorPil(**({"image_grid_pinpoints": two} | size | options)), sizes)
+
+    def test_grids_of_llava_onevision(self):
+        sizes = [(97, 31), (31, 97), (32, 32), (33, 32), (300, 7), (1, 300), (128, 128), (199, 101), (1, 1)]
+        self.expect_grids(LlavaOnevisionImageProcessorPil(size={"height": 32, "width": 32},
+                                                          image_grid_pinpoints=[[32 * y, 32 * x] for y in (1, 2, 3) for x in (1, 2, 3)]), sizes)
+        self.expect_grids(LlavaOnevisionImageProcessorPil(), [(640, 480), (1500, 700)])
+        self.expect_grids(LlavaOnevisionImageProcessorPil.from_dict(LLAVA_ONEVISION), [(251, 337)], LLAVA_ONEVISION)
 
     def test_llava_next_as_published(self):
         self.expect_grids(LlavaNextImageProcessorPil.from_dict(LLAVA_NEXT), [(640, 480), (251, 337), (900, 300)], LLAVA_NEXT)

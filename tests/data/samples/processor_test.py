@@ -22,6 +22,8 @@ try:
     from transformers.models.llava.processing_llava import LlavaProcessor
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
     from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+    from transformers.models.llava_onevision import processing_llava_onevision
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
     print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
@@ -48,6 +50,13 @@ INTERNVL = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '
 
 
 class InternVLProcessor(processing_internvl.InternVLProcessor):
+    """Without its processor of videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class LlavaOnevisionProcessor(processing_llava_onevision.LlavaOnevisionProcessor):
     """Without its processor of videos, which needs torchvision."""
 
     def check_argument_for_proper_class(self, *_):
@@ -130,11 +139,11 @@ class Processors(unittest.TestCase):
         at = 0
         for line, (messages, images) in zip(lines, samples):
             text = processor.apply_chat_template(messages, tokenize=False)
-            theirs = processor(text=text, images=images, return_tensors="np")
+            theirs = processor(text=text, images=[images], return_tensors="np")
             ours = json.loads(line)
             self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
             values = theirs["pixel_values"].reshape(-1, 3, frame, frame)
-            if isinstance(processor, LlavaNextProcessor):
+            if isinstance(processor, (LlavaNextProcessor, LlavaOnevisionProcessor)):
                 values = tiles_first(theirs)
             self.assertEqual(ours["frames"], len(values))
             self.assertTrue(numpy.array_equal(pixels[at:at + values.size], values.ravel()), line)
@@ -201,6 +210,30 @@ class Processors(unittest.TestCase):
                                                patch_size=patch, vision_feature_select_strategy="default", chat_template=LLAVA,
                                                num_additional_image_tokens=1)
                 self.expect_equal(processor, 28, lines * (lines + 1), one + two)
+
+    def onevision(self, tiles):
+        images = LlavaOnevisionImageProcessorPil(size={"height": 28, "width": 28}, image_mean=[0.5] * 3, image_std=[0.5] * 3,
+                                                 image_grid_pinpoints=[[28 * y, 28 * x] for y in range(1, tiles + 1) for x in range(1, tiles + 1)])
+        return LlavaOnevisionProcessor(images, tokenizer_with(LLAVA), None, num_image_tokens=49, vision_feature_select_strategy="full",
+                                       chat_template=LLAVA)
+
+    def test_llava_onevision(self):
+        """A picture of more than nine tiles' patches is shrunk, and several images of a sample are not cut."""
+        question = [said("user", None, "What is that?"), said("assistant", "The moon.")]
+        one = [(question, [picture(*size)]) for size in ((50, 33), (9, 80), (28, 28), (80, 27), (110, 120), (168, 168), (1, 1), (150, 90), (300, 4),
+                                                          (168, 100), (112, 112), (140, 84), (84, 84), (99, 168))]
+        two = [([said("user", None, None, "And these?"), said("assistant", "a\n\nb")], [picture(9, 80), picture(60, 44)])]
+        self.expect_equal(self.onevision(6), 28, 7 * 8 + 16, one + two)
+
+    def test_videos_of_llava_onevision_are_pooled(self):
+        processor = self.onevision(2)
+        frames, file = [Image.new("RGB", (70, 40), color) for color in ((250, 0, 0), (0, 250, 0), (0, 0, 250))], io.BytesIO()
+        frames[0].save(file, "gif", save_all=True, append_images=frames[1:], duration=1000)
+        messages = [said("user", VIDEO, "What happens?"), said("assistant", "It changes.")]
+        (line,), pixels, image = self.processed(processor, 28, 7 * 8 + 16, [(messages, file.getvalue())])
+        shown = processor.replace_video_token({"pixel_values_videos": [numpy.zeros((3, 1))]}, 0)
+        self.assertEqual(sum(token < 0 for token in json.loads(line)["ids"]), shown.count("<video>"))
+        self.assertEqual(pixels.size, 3 * 3 * 28 * 28)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 #include "model/connector/framewise.h"
 #include "model/connector/mlp/settings.h"
 
+#include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/kron.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace fvlm::model {
@@ -31,35 +35,72 @@ Value with_newlines(Tape& tape, const Value& patches, const ops::Weight& newline
   return y;
 }
 
+// [outputs, inputs]: of a bilinear resampling to fewer outputs, whose pixels' corners stay where they are.
+at::Tensor resampling(int64_t outputs, int64_t inputs) {
+  const at::Tensor shares = at::zeros({outputs, inputs}, at::kFloat);
+  auto of = shares.accessor<float, 2>();
+  const float step = static_cast<float>(inputs) / static_cast<float>(outputs);
+  for (int64_t i = 0; i < outputs; ++i) {
+    const float place = std::max(0.0f, step * (static_cast<float>(i) + 0.5f) - 0.5f);
+    const auto first = static_cast<int64_t>(place), second = std::min(first + 1, inputs - 1);
+    const float share = place - static_cast<float>(first);
+    of[i][first] += 1 - share;
+    of[i][second] += share;
+  }
+  return shares;
+}
+
+// Of each frame its rows, and behind them those of `more`.
+Value joined(Tape& tape, const Value& rows, const Value& more, int64_t frames) {
+  const int64_t width = rows.data.size(1), first = rows.data.size(0) / frames;
+  const auto of_frames = [frames, width](const at::Tensor& all) { return all.view({frames, -1, width}); };
+  Value y(at::concat({of_frames(rows.data), of_frames(more.data)}, 1).view({-1, width}), tape.records(rows, more));
+  if (!y.requires_grad()) return y;
+  tape.push([of_frames, width, first, a = rows.gradient, b = more.gradient, out = y.gradient] {
+    const at::Tensor d = out->take();
+    if (!d.defined()) return;
+    const at::Tensor all = of_frames(d);
+    if (a) a->add(all.narrow(1, 0, first).reshape({-1, width}));
+    if (b) b->add(all.narrow(1, first, all.size(1) - first).reshape({-1, width}));
+  });
+  return y;
+}
+
 class MlpConnector : public FramewiseConnector {
  public:
   MlpConnector(const connector::Mlp& settings, const Parts& parts, Parameters& parameters)
       : FramewiseConnector(parts), first_{parameters.weight("linear_1.weight"), parameters.weight("linear_1.bias")},
         second_{parameters.weight("linear_2.weight"), parameters.weight("linear_2.bias")} {
     if (settings.newline) newline_ = parameters.weight("image_newline");
+    video_pooling_ = settings.video_pooling;
   }
 
  private:
   Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
-    const Value rows = ops.gelu_mlp(tape, input.hidden, first_, second_);
-    if (!newline_) return rows;
-    const int64_t patches = rows.data.size(0) / input.frames, side = connector::Mlp::side_of(patches);
-    if (side * side != patches)
-      throw Error(ErrorKind::data,
-                  fmt::format("frames of {} tokens are no square of patches, which newlines stand in", patches))
+    const Value patches = ops.gelu_mlp(tape, input.hidden, first_, second_);
+    if (!newline_ && !video_pooling_) return patches;
+    const int64_t count = patches.data.size(0) / input.frames, side = connector::Mlp::side_of(count);
+    if (side * side != count)
+      throw Error(ErrorKind::data, fmt::format("frames of {} tokens are no square of patches, which has lines", count))
           .advise("take an encoder without a class token, or one that drops it (vision_feature_select_strategy = "
                   "\"default\")");
-    return with_newlines(tape, rows, *newline_, side);
+    const Value rows = newline_ ? with_newlines(tape, patches, *newline_, side) : patches;
+    if (!video_pooling_) return rows;
+    const at::Tensor lines = resampling(FrameLines{side}.pooled_side(), side).to(patches.data.device());
+    return joined(tape, rows, mix_rows(tape, patches, at::kron(lines, lines)), input.frames);
   }
 
   ForwardFlops connect_flops(int64_t tokens) const override {
     const int64_t width = parts_.decoder.width();
-    return ForwardFlops{product_flops(parts_.encoder.width(), width) + product_flops(width, width), 0} *
+    const int64_t pooled = FrameLines{connector::Mlp::side_of(tokens)}.pooled_side();
+    const double mixed = video_pooling_ ? product_flops(pooled * pooled, width) : 0;
+    return ForwardFlops{product_flops(parts_.encoder.width(), width) + product_flops(width, width) + mixed, 0} *
            static_cast<double>(tokens);
   }
 
   Operations::Layer first_, second_;
   std::optional<ops::Weight> newline_;
+  bool video_pooling_ = false;
 };
 
 } // namespace

@@ -19,6 +19,9 @@ Settings mlp_settings() {
           .field("newline", &Mlp::newline, recipe::boolean(),
                  "A learned row behind each line of patches, as in LLaVA-NeXT, whose image processor cuts images into "
                  "tiles that the decoder reads as one picture.")
+          .field("video_pooling", &Mlp::video_pooling, recipe::boolean(),
+                 "Further rows of a frame, its patches at half the size, which stand for a frame of a video, as in "
+                 "LLaVA-OneVision.")
           .done());
 }
 
@@ -27,7 +30,10 @@ std::vector<plan::ConnectorMode> Mlp::modes() const {
 }
 
 nlohmann::json Mlp::config_json() const {
-  return newline ? nlohmann::json{{"newline", true}} : nlohmann::json::object();
+  nlohmann::json out = nlohmann::json::object();
+  if (newline) out["newline"] = true;
+  if (video_pooling) out["video_pooling"] = true;
+  return out;
 }
 
 int64_t Mlp::side_of(int64_t patches) {
@@ -35,8 +41,9 @@ int64_t Mlp::side_of(int64_t patches) {
 }
 
 void Mlp::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind", "newline"});
+  reader.refuse_unknown(std::array{"kind", "newline", "video_pooling"});
   newline = reader.flag("newline", false);
+  video_pooling = reader.flag("video_pooling", false);
 }
 
 // Initialized as transformers does it.
