@@ -7,7 +7,7 @@ import shutil
 import unittest
 
 import picture_questions
-from picture_questions import PROMPTS, Image, Pictures, answer, engine, folder, inputs_of, loaded, make, run, write_clip
+from picture_questions import PROMPTS, Image, Pictures, answer, engine, folder, inputs_of, load_file, loaded, make, run, write_clip
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.internvl import processing_internvl
 
@@ -78,7 +78,19 @@ class Generation(InternVL, unittest.TestCase):
 
 
 class Training(InternVL, picture_questions.Training, unittest.TestCase):
-    pass
+    def test_adapters_of_the_encoder_train_resume_and_merge(self):
+        """Its modules are called in its folder as DINOv2's are in transformers, and go to PEFT's form and back unchanged."""
+        options = ["--set", "model.adapters=[{\"parts\":[\"vision\"],\"rank\":2,\"targets\":[\"q\",\"v\",\"o\"]}]", "--run-dir", "seen"]
+        run(engine, "train", "lora.lua", *options, "--max-steps", 3)
+        run(engine, "train", "lora.lua", *options)
+        run(engine, "lora", "export", "seen", "--out", "seen.peft")
+        names = load_file(folder / "seen.peft" / "adapter_model.safetensors")
+        self.assertEqual({name.split(".lora_")[0] for name in names},
+                         {f"base_model.model.encoder.layer.{layer}.attention.{module}" for layer in (0, 1)
+                          for module in ("q_proj", "v_proj", "projection_layer")})
+        run(engine, "lora", "merge", "seen", "--out", "seen.merged")
+        run(engine, "export", "seen.merged", "--huggingface", "--out", "seen.hf")
+        self.expect_trained("seen", "seen.hf", 3)
 
 
 if __name__ == "__main__":

@@ -232,6 +232,15 @@ class Lora(unittest.TestCase):
                       run(engine, "lora", "import", saved, "--base", root / "plain", "--part", "decoder2", "--out", root / "x", code=2))
         self.assertIn("which the base does not have as a linear",
                       run(engine, "lora", "import", saved, "--base", root / "plain", "--part", "vision", "--out", root / "x", code=4))
+        wider = Qwen2ForCausalLM(Qwen2Config(**TEXT | {"intermediate_size": 288}))
+        shutil.rmtree(root / "wider", ignore_errors=True)
+        wider.save_pretrained(root / "wider")
+        (root / "wider" / "tokenizer.json").write_text(FILES["tokenizer.json"])
+        Dinov2Model(Dinov2Config(**VISION | {"mlp_ratio": 2})).save_pretrained(root / "wider-vision")
+        run(engine, "import", "--vision", root / "wider-vision", "--decoder", root / "wider", "--out", root / "wider-model")
+        said = run(engine, "lora", "import", saved, "--base", root / "wider-model", "--out", root / "x", code=4)
+        self.assertIn("must have [288, 4]", said)
+        self.assertIn("name the base that it was trained on", said)
         for verb in (["export", root / "adapted", "--dtype", "bf16"], ["export", root / "adapted", "--quantize", "int8"]):
             self.assertIn("lora merge", run(engine, *verb, "--out", root / "x", code=4))
         self.assertIn("no adapters to merge", run(engine, "lora", "merge", root / "plain", "--out", root / "x", code=4))

@@ -28,13 +28,14 @@ struct Word {
   std::vector<const char*> names;
 };
 const std::vector<Word>& words() {
-  static const std::vector<Word> all{{"q", {"q_proj", "query", "c_q"}},
-                                     {"k", {"k_proj", "key", "c_k"}},
-                                     {"v", {"v_proj", "value", "c_v"}},
-                                     {"o", {"o_proj", "out_proj", "attention.output.dense", "attn.c_proj"}},
-                                     {"gate", {"gate_proj"}},
-                                     {"up", {"up_proj", "fc1", "c_fc"}},
-                                     {"down", {"down_proj", "fc2", "mlp.c_proj"}}};
+  static const std::vector<Word> all{
+      {"q", {"q_proj", "query", "c_q"}},
+      {"k", {"k_proj", "key", "c_k"}},
+      {"v", {"v_proj", "value", "c_v"}},
+      {"o", {"o_proj", "out_proj", "attention.output.dense", "attn.c_proj", "projection_layer"}},
+      {"gate", {"gate_proj"}},
+      {"up", {"up_proj", "fc1", "c_fc"}},
+      {"down", {"down_proj", "fc2", "mlp.c_proj"}}};
   return all;
 }
 
@@ -48,6 +49,12 @@ constexpr std::pair<std::string_view, std::string_view> renamed_modules[] = {
 std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const size_t at = name.find(from); at != name.npos) name.replace(at, from.size(), to);
   return name;
+}
+
+// InternVL's folders have the names that DINOv2's modules have in transformers.
+bool has_module(const WeightLayout& part, std::string_view module) {
+  return std::any_of(part.tensors.begin(), part.tensors.end(),
+                     [&](const TensorSpec& spec) { return spec.name.find(module) != std::string::npos; });
 }
 
 bool names_module(std::string_view module, std::string_view end) {
@@ -125,9 +132,10 @@ std::string peft_name(const std::string& tensor) {
   return std::string(peft_prefix) + in_transformers(tensor);
 }
 
-std::string name_of_peft(const std::string& tensor) {
+std::string name_of_peft(const std::string& tensor, const WeightLayout& part) {
   std::string name = tensor.substr(peft_prefix.size());
-  for (const auto& [folder, model] : renamed_modules) name = with_replaced(std::move(name), model, folder);
+  for (const auto& [folder, model] : renamed_modules)
+    if (has_module(part, folder)) name = with_replaced(std::move(name), model, folder);
   return name;
 }
 
@@ -275,6 +283,7 @@ PartAdapter read_adapter_config(const fs::path& file) {
 } // namespace
 
 PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
+  constexpr const char* other_base = "name the base that it was trained on";
   PartAdapter adapter = read_adapter_config(folder / PartAdapter::config_file);
   const auto file = Safetensors::open(folder / PartAdapter::weights_file);
   std::set<std::string> modules, others;
@@ -284,7 +293,7 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
       throw Error(ErrorKind::data, fmt::format("{} is no tensor of a PEFT adapter", shown(view.name)))
           .at(file.path().string())
           .advise("names begin with " + std::string(peft_prefix));
-    std::string name = name_of_peft(view.name);
+    std::string name = name_of_peft(view.name, part);
     if (!part.optional_prefix.empty() && name.starts_with(part.optional_prefix))
       name = name.substr(part.optional_prefix.size());
     const size_t lora = name.find(".lora_");
@@ -302,11 +311,15 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
                   fmt::format("the adapter is for {}, which the base does not have as {}", shown(*unknown->begin()),
                               unknown == &modules ? "a linear" : "a parameter"))
           .at(file.path().string())
-          .advise("name the base that it was trained on");
+          .advise(other_base);
   if (adapter.modules.empty())
     throw Error(ErrorKind::data, "the adapter has no tensors of LoRA").at(file.path().string());
   adapter.weights = file.view(named);
-  (void)bind(*adapter.weights, adapter_layout(adapter, part)); // throws for what is missing or misshapen
+  try {
+    (void)bind(*adapter.weights, adapter_layout(adapter, part)); // throws for what is missing or misshapen
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.what()).at(error.where()).advise(other_base);
+  }
   return adapter;
 }
 

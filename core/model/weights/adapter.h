@@ -48,7 +48,7 @@ std::string module_of(const std::string& weight);
 std::string in_transformers(std::string module); // what transformers 5 calls it in a model, where folders say otherwise
 // How PEFT calls a tensor of the part in its file, after the modules of transformers' model; and the way back.
 std::string peft_name(const std::string& tensor);
-std::string name_of_peft(const std::string& tensor);
+std::string name_of_peft(const std::string& tensor, const WeightLayout& part);
 
 // The linears of a part that `targets` name: a module's name or its end, as PEFT has it; or "q", "k", "v", "o", "gate",
 // "up", "down" of any family; or "all". Throws Error(recipe) at `where` for a target that names none, with the nearest.

@@ -32,8 +32,8 @@ std::string location_of(const ModelPart& part) {
 }
 
 // In the model directory, of a tensor in the part's file.
-std::string own_name(const ModelPart& part, const std::string& tensor) {
-  return part.name + "." + (part.adapter ? name_of_peft(tensor) : tensor);
+std::string own_name(const ModelPart& part, const WeightLayout& layout, const std::string& tensor) {
+  return part.name + "." + (part.adapter ? name_of_peft(tensor, layout) : tensor);
 }
 
 } // namespace
@@ -118,8 +118,8 @@ void ModelDirectoryWriter::open_adapter(size_t index, const std::function<DType(
     tensors.push_back({peft_name(spec.name), dtype_of(part.name + "." + spec.name), spec.shape});
   const auto& writer = writers_.emplace_back(folder / PartAdapter::weights_file, std::move(tensors));
   for (const TensorInfo& tensor : writer.order()) {
-    steps_.push_back({index, {name_of_peft(tensor.name), tensor.dtype, tensor.shape}, true});
-    order_.push_back({own_name(part, tensor.name), tensor.dtype, tensor.shape});
+    steps_.push_back({index, {name_of_peft(tensor.name, base), tensor.dtype, tensor.shape}, true});
+    order_.push_back({own_name(part, base, tensor.name), tensor.dtype, tensor.shape});
   }
   write_file_atomic(folder / PartAdapter::config_file, adapter_config_json(*part.adapter, base).dump(2) + "\n");
   write_beside(part, part.folder.config);
@@ -202,9 +202,10 @@ void ModelDirectoryWriter::finish() {
     if (const auto* decoder = std::get_if<DecoderConfig>(&described.config)) listed.model_type = decoder->model_type;
     if (described.adapter) listed.base = {described.adapter->base.folder, described.adapter->base.checksum};
     if (const auto* connector = std::get_if<ConnectorConfig>(&described.config)) listed.connector = *connector;
+    const WeightLayout layout = description_.layout(described);
     const auto checksums = writers_[part].commit();
     for (size_t i = 0; i < checksums.size(); ++i)
-      noted.emplace(own_name(described, writers_[part].order()[i].name), checksums[i]);
+      noted.emplace(own_name(described, layout, writers_[part].order()[i].name), checksums[i]);
   }
   write_file_atomic(folder() / ModelFile::name, file.text());
   finished_ = true;
