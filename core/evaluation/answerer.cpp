@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "infer/generation_batch.h"
+#include "model/weights/end_tokens.h"
 #include "recipe/placeholders.h"
 
 #include <algorithm>
@@ -58,9 +59,10 @@ std::string first_line(const std::string& answer) {
   return "";
 }
 
-// An answer ends as the decoder's config says, or with the turn.
+// An answer ends as it does in generation, or with ChatML's turn.
 Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops)
-    : tokenizer_(tokenizer), model_(model), ops_(ops), ends_(model.config().decoder.eos_token_id) {
+    : tokenizer_(tokenizer), model_(model), ops_(ops),
+      ends_(end_tokens(tokenizer.folder(), model.config().decoder.eos_token_id)) {
   if (const auto end = tokenizer.special_id("<|im_end|>")) ends_.push_back(*end);
 }
 

@@ -1,9 +1,9 @@
 #include "infer/generator.h"
 
 #include "base/error.h"
-#include "base/json.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
+#include "model/weights/end_tokens.h"
 #include "ops/torch_threads.h"
 
 #include <ATen/ops/zeros_like.h>
@@ -72,31 +72,12 @@ int64_t padded_frames(int64_t frames) {
 
 } // namespace
 
-std::vector<int64_t> end_tokens(const ModelDescription& model) {
-  const HuggingFaceFolder& folder = model.sole_part(Role::decoder).folder;
-  for (const auto& file : folder.carried) {
-    if (file.name != "generation_config.json") continue;
-    const std::string where = (folder.path / file.name).string();
-    const auto config = parse_json(file.content->text(), where);
-    const auto ids = config.is_object() && config.contains("eos_token_id") ? config["eos_token_id"] : nlohmann::json();
-    if (ids.is_null()) break;
-    std::vector<int64_t> ends;
-    for (const auto& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
-      if (!id.is_number_integer())
-        throw Error(ErrorKind::data, fmt::format("eos_token_id is {}, not a token id or a list of them", ids.dump()))
-            .at(where);
-      ends.push_back(id.get<int64_t>());
-    }
-    return ends;
-  }
-  return model.decoder().eos_token_id;
-}
-
 Generator::Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry)
     : ops_(registry, execution.operations()) {
   const ModelDirectory directory = ModelDirectory::open(model);
-  ends_ = end_tokens(directory.description());
-  calculator_ = Calculator::of_file(directory.description().sole_part(Role::decoder).folder.path / "tokenizer.json");
+  const auto& folder = directory.description().sole_part(Role::decoder).folder.path;
+  ends_ = end_tokens(folder, directory.description().decoder().eos_token_id);
+  calculator_ = Calculator::of_file(folder / "tokenizer.json");
   model_ = load_model(directory, execution.answering_arena());
   if (is_on_gpu()) frame_graphs_ = std::make_unique<FrameGraphs>(*model_, ops_);
 }

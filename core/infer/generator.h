@@ -78,10 +78,6 @@ class Generator {
   std::unique_ptr<FrameGraphs> frame_graphs_;         // null: without a GPU
 };
 
-// The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its
-// config.json. Throws Error(data).
-std::vector<int64_t> end_tokens(const ModelDescription& model);
-
 // The prompts of a batch file, each text being one. Throws Error(data) for a batch that makes no sense.
 void answer_batch(Generator& answerer, const std::filesystem::path& batch, const GenerateOptions& options,
                   const Generator::TakeAnswer& take);

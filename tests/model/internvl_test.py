@@ -7,7 +7,8 @@ import shutil
 import unittest
 
 import picture_questions
-from picture_questions import PROMPTS, Image, Pictures, answer, engine, folder, inputs_of, load_file, loaded, make, run, write_clip
+from picture_questions import (PROMPTS, TOKENS, Image, Pictures, answer, draw_picture, engine, folder, inputs_of, load_file, loaded,
+                               make, run, write_clip)
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.internvl import processing_internvl
 
@@ -47,6 +48,30 @@ class Generation(InternVL, unittest.TestCase):
         inputs = dict(self.processor.tokenizer(text, return_tensors="pt")) | {"pixel_values": pixels}
         ours = answer("model", "--video", "clip.gif", "--prompt", "What happens?")
         self.expect_same(ours, loaded("hf"), inputs)
+
+    def test_a_gif_that_is_shown_as_an_image_is_its_first_frame(self):
+        frames = [draw_picture(number, (64, 64)).quantize(64) for number in range(3)]
+        frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:], duration=500)
+        with Image.open(folder / "moving.gif") as moving:
+            moving.convert("RGB").save(folder / "first.png")
+        still, first = (answer("model", "--image", name, "--prompt", PROMPTS[0]) for name in ("moving.gif", "first.png"))
+        self.assertEqual((still["ids"], still["frames"]), (first["ids"], first["frames"]))
+
+    def test_evaluations_end_answers_where_generation_does(self):
+        """As of SmolVLM's folder, whose generation_config.json alone has the token that ends a turn."""
+        shutil.copytree(folder / "model", folder / "ends")
+        asked = ["--image", "0.png", "--prompt", "Which number?", "--max-tokens", TOKENS, "--json"]
+        free = json.loads(run(engine, "generate", "ends", *asked, "--ignore-eos"))["ids"]
+        (folder / "ends/decoder/generation_config.json").write_text(json.dumps({"eos_token_id": free[2]}))
+        ended = json.loads(run(engine, "generate", "ends", *asked))
+        self.assertLess(len(ended["ids"]), TOKENS)
+        sets = 'evaluation = { fvlm.evaluation "asked" { data = fvlm.mix { { "questions.tar" }, chat_template = "default", system = "", ' \
+               'max_frames = 5, max_text_tokens = 64 }, measure = "answer", show = 12 } }, batch'
+        (folder / "asked.lua").write_text((folder / "recipe.lua").read_text().replace('"model"', '"ends"').replace("batch", sets))
+        run(engine, "eval", "asked.lua", "--model", "ends", "--show", "shown")
+        shown = [json.loads(path.read_text()) for path in (folder / "shown/sft/asked").glob("*.json")]
+        said, = [sample["answer"] for sample in shown if sample["expected"] == "It is 0."]
+        self.assertEqual(said.strip(), ended["text"].strip())
 
     def test_a_processor_that_does_not_cut_gives_one_square(self):
         whole = folder / "square"
