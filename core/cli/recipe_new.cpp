@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/scratch_folder.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 #include "budget/described_model.h"
 #include "cli/plugin_options.h"
@@ -142,8 +143,8 @@ std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, c
                   counted(seen.most_tokens, "token")),
       "Written by `fvlm-engine recipe new`. recipes/REFERENCE.md says what else can stand here.",
       "",
-      fmt::format("  fvlm-engine plan {} --budget   # the memory that it needs", file),
-      fmt::format("  fvlm-engine train {}           # the same command resumes", file),
+      fmt::format("  fvlm-engine plan {} --budget   # the memory that it needs", shell_word(file)),
+      fmt::format("  fvlm-engine train {}           # the same command resumes", shell_word(file)),
   };
 }
 
@@ -329,7 +330,7 @@ int run_recipe_new(Arguments arguments) {
                                {"most_tokens", seen.most_tokens}}));
   else
     fmt::print("{}: {}, {}\n\n  fvlm-engine plan {} --budget   # the memory that it needs\n  fvlm-engine train {}\n",
-               file, counted(draft.samples(), "sample"), kind_of(seen), file, file);
+               file, counted(draft.samples(), "sample"), kind_of(seen), shell_word(file), shell_word(file));
   return 0;
 }
 

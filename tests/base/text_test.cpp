@@ -1,3 +1,4 @@
+#include "base/shell_word.h"
 #include "base/table.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -12,6 +13,13 @@ TEST(Nearest, FindsLikelyWordOnly) {
   EXPECT_EQ(nearest("wieght_decay", words), "weight_decay");
   EXPECT_EQ(nearest("Warmup", words), "warmup");
   EXPECT_EQ(nearest("banana", words), std::nullopt);
+}
+
+TEST(ShellWord, IsQuotedWhereAShellWouldSplitIt) {
+  EXPECT_EQ(shell_word("runs/ü-1.lua"), "runs/ü-1.lua");
+  EXPECT_EQ(shell_word("my runs/a.lua"), "'my runs/a.lua'");
+  EXPECT_EQ(shell_word("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(shell_word(""), "''");
 }
 
 TEST(Terminal, EscapesCommandsAndKeepsSpaces) {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/path_hint.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -173,7 +174,7 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
                 ? fmt::format(
                       "`fvlm-engine import --model {} --out models/{}` makes one of a SmolVLM, LLaVA or InternVL; of "
                       "an encoder or a decoder alone: import --vision DIR --decoder DIR",
-                      folder.string(), folder.filename().string())
+                      shell_word(folder.string()), shell_word(folder.filename().string()))
                 : "`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face "
                   "folders, and import --model DIR from a whole model's");
   }
