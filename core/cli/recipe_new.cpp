@@ -11,11 +11,13 @@
 #include "cli/recipe_draft.h"
 #include "cli/recipe_options.h"
 #include "cli/verb.h"
+#include "data/answer_end.h"
 #include "data/media/video.h"
 #include "data/preprocess.h"
 #include "data/samples/sample_content.h"
 #include "data/stream/data_sizes.h"
 #include "data/stream/mix_samples.h"
+#include "model/weights/end_tokens.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
@@ -285,7 +287,7 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
   name_fields(draft.train, draft);
   name_fields(draft.held_out, draft);
   plan::Plan plan = resolved(draft, parsed).plan;
-  budget::describe(plan); // throws where the parts do not go together
+  const ModelDescription model = budget::describe(plan); // throws where the parts do not go together
   const auto tokenizer = Tokenizer::from_file(fs::path(plan.model.tokenizer_folder()) / "tokenizer.json");
   read_settings(plan.model, tokenizer, draft);
   plan = resolved(draft, parsed).plan;
@@ -306,6 +308,10 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
     draft.measure = held_out.with_choice > 0 ? "choice" : held_out.are_pairs() ? "preference" : "loss";
   }
+  if (draft.chat_template)
+    if (const auto problem = missing_answer_end(tokenizer, *draft.chat_template,
+                                                end_tokens(tokenizer.folder(), model.decoder().eos_token_id)))
+      log_warning("{}", *problem);
   draft.about = about(draft, seen, file);
   require_positions(resolved(draft, parsed));
   write_file_atomic(file, draft.lua());

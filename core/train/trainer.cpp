@@ -3,8 +3,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/answer_end.h"
 #include "data/chat.h"
 #include "device/runtime.h"
+#include "model/weights/end_tokens.h"
 #include "train/initial_model.h"
 #include "train/memory.h"
 #include "train/schedule.h"
@@ -19,6 +21,22 @@ namespace {
 bool needs_reference(const plan::Stage& stage) {
   using enum plan::ObjectiveTerm::Reference;
   return stage.uses(live) || stage.uses(cached);
+}
+
+// Of templates from which a model learns what nobody wants.
+void warn_of_chats(const plan::Stage& stage, const Tokenizer& tokenizer, const DecoderConfig& decoder) {
+  const plan::Mix& mix = stage.data;
+  if (mix.documents || mix.questions) return;
+  if (mix.chat_template) {
+    const auto ends = end_tokens(tokenizer.folder(), decoder.eos_token_id);
+    if (const auto problem = missing_answer_end(tokenizer, *mix.chat_template, ends))
+      log_warning("stage {}: {}", stage.name, *problem);
+  } else if (own_chat_template(tokenizer)) {
+    log_warning(
+        "stage {}: chats are written in ChatML, and the decoder's folder has another chat template\n"
+        "  chat_template = \"default\", system = \"\" in the stage's fvlm.mix writes them as the decoder knows them",
+        stage.name);
+  }
 }
 
 } // namespace
@@ -401,12 +419,7 @@ void Trainer::report_active(const PendingStep& first) {
                           operations_->did_without_fp8()};
   for (const std::string& line : active_lines(context_.plan, stage_, context_.device, parts))
     if (context_.registry.is_first_occurrence(line)) log_info("{}", line);
-  const plan::Mix& mix = stage_.data;
-  if (mix.chat_template || mix.documents || mix.questions || !own_chat_template(data_.tokenizer())) return;
-  log_warning(
-      "stage {}: chats are written in ChatML, and the decoder's folder has another chat template\n"
-      "  chat_template = \"default\", system = \"\" in the stage's fvlm.mix writes them as the decoder knows them",
-      stage_.name);
+  warn_of_chats(stage_, data_.tokenizer(), model_.model->config().decoder);
 }
 
 void Trainer::evaluate() {

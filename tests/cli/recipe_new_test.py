@@ -175,6 +175,18 @@ class RecipeNew(unittest.TestCase):
                 ("keys", (*model, "--data", "other.jsonl"), 4, "--field PART=KEY"),
                 ("missing", (*model, "--data", "none.jsonl"), 4, "none.jsonl: no file matches"),
                 ("folder", ("--model", "nowhere", *data), 4, "nowhere"),
+        # Nothing ends an answer, so that a model would learn to talk on.
+        endless = "ends no answer with a token at which generation stops ('<|im_end|>')"
+        command = [engine, "recipe", "new", "endless.lua", "--model", "other", "--data", "shapes/captions/*.tar"]
+        self.assertIn(endless, run(*command))
+        self.assertIn(endless, run(engine, "train", "endless.lua", "--max-steps", 1))
+        template = folder / "other/decoder/chat_template.jinja"
+        template.write_text(template.read_text().replace(" + '\n' }}", " + '<|im_end|>\n' }}"))
+        (folder / "a b").mkdir()
+        said = run(*command[:3], "a b/ended.lua", *command[4:])
+        self.assertIn("fvlm-engine train 'a b/ended.lua'", said)
+        self.assertNotIn("ends no answer", said)
+        self.assertNotIn("ends no answer", run(engine, "train", "a b/ended.lua", "--max-steps", 1))
                 ("import", ("--model", "hf", *data), 4, "import --model hf --out models/hf"),
                 ("none", data, 2, "--vision DIR and --decoder DIR"),
                 ("nothing", model, 2, "no data are named"),

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/scratch_folder.h"
+#include "data/answer_end.h"
 #include "data/chat.h"
 #include "data/visual_marks.h"
 #include "small_tokenizer.h"
@@ -103,6 +104,27 @@ TEST(OwnTemplate, IsTheModelsOwnWhereItWritesOtherwiseThanChatml) {
   EXPECT_EQ(own(with_images), "default") << "InternVL's writes what ChatML does, but no system turn of ours";
   EXPECT_EQ(own("{% unheard %}"), std::nullopt);
   EXPECT_EQ(own("nothing of the turns"), std::nullopt);
+}
+
+TEST(OwnTemplate, OfAnswersWithoutAnEndIsFound) {
+  const ChatFolder folder;
+  const auto problem = [&](const std::string& text, std::vector<int64_t> ends) {
+    write(folder.path() / "chat_template.jinja", text);
+    return missing_answer_end(folder.tokenizer(), "default", ends).value_or("");
+  };
+  const TokenId end = *folder.tokenizer().special_id("<|im_end|>"),
+                start = *folder.tokenizer().special_id("<|im_start|>");
+  EXPECT_EQ(problem(chatml, {start, end}), "");
+  EXPECT_THAT(problem(chatml, {start}), testing::HasSubstr("generation stops ('<|im_start|>')"))
+      << "a token at which generation goes on is no end";
+  // As that of LLaVA 1.5, whose answers end with a space.
+  const std::string open =
+                        "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content + ' ' }}",
+                    close =
+                        "{% endgeneration %}{% else %}{{ 'U: ' + m.content + ' <|im_end|> ' }}{% endif %}{% endfor %}";
+  EXPECT_THAT(problem(open + close, {end}), testing::HasSubstr("write {{ eos_token }} behind the assistant's content"));
+  EXPECT_EQ(problem(open + "<|im_end|>" + close, {end}), "");
+  EXPECT_EQ(problem("{{ raise_exception('no') }}", {end}), "") << "nothing is known of it";
 }
 
 TEST(OwnTemplate, ComesFromAFileOrFromTheConfiguration) {
