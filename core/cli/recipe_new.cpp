@@ -150,6 +150,19 @@ std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, c
   };
 }
 
+// Throws Error(data) for a model that the recipe could name and not train.
+void require_trainable(const ModelDirectory& model, bool by_lora) {
+  model.require_no_adapters("a recipe's model");
+  if (!by_lora) return model.require_plain("training without --lora");
+  for (const auto& [name, scheme] : model.schemes())
+    if (!name.starts_with("decoder."))
+      throw Error(ErrorKind::data, fmt::format("{} is quantized to {}, and --lora trains adapters of the decoder alone",
+                                               name, scheme->name))
+          .at(model.path().string())
+          .advise(fmt::format("quantize the decoder alone: export --quantize {} --skip 'vision.*' --skip 'connector.*'",
+                              scheme->name));
+}
+
 // The model that the command line names. Of a run it is the newest checkpoint.
 void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
   draft.vision = parsed.value_or("vision", "");
@@ -165,7 +178,7 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
     return;
   }
   draft.directory = resolve_model(*named).string();
-  ModelDirectory::open(draft.directory);
+  require_trainable(ModelDirectory::open(draft.directory), parsed.value("lora").has_value());
   require_lasting(draft.directory);
 }
 
@@ -214,7 +227,12 @@ recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed)
   const ScratchFolder folder;
   const fs::path file = folder / "draft.lua";
   write_file_atomic(file, draft.lua());
-  return recipe::resolve(recipe_request(parsed, file.string()));
+  try {
+    return recipe::resolve(recipe_request(parsed, file.string()));
+  } catch (const Error& error) {
+    if (!error.where().starts_with(file.string())) throw;
+    throw Error(error.kind(), error.what()).advise(error.advice()); // nobody knows the draft's lines
+  }
 }
 
 Options options_of_recipe_new() {
@@ -290,6 +308,10 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
   const ModelDescription model = budget::describe(plan); // throws where the parts do not go together
   const auto tokenizer = Tokenizer::from_file(fs::path(plan.model.tokenizer_folder()) / "tokenizer.json");
   read_settings(plan.model, tokenizer, draft);
+  if (draft.chat_template)
+    if (const auto problem = missing_answer_end(tokenizer, *draft.chat_template,
+                                                end_tokens(tokenizer.folder(), model.decoder().eos_token_id)))
+      log_warning("{}", *problem);
   plan = resolved(draft, parsed).plan;
   const auto registry = open_registry(parsed);
   const auto video = choose_video_decoder(*registry, plan.kernels["video"]);
@@ -308,10 +330,6 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
     draft.measure = held_out.with_choice > 0 ? "choice" : held_out.are_pairs() ? "preference" : "loss";
   }
-  if (draft.chat_template)
-    if (const auto problem = missing_answer_end(tokenizer, *draft.chat_template,
-                                                end_tokens(tokenizer.folder(), model.decoder().eos_token_id)))
-      log_warning("{}", *problem);
   draft.about = about(draft, seen, file);
   require_positions(resolved(draft, parsed));
   write_file_atomic(file, draft.lua());

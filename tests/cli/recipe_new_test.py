@@ -73,8 +73,22 @@ class RecipeNew(unittest.TestCase):
         self.assertLess(of_run, prompt_tokens("model", "--system", "You are a helpful AI assistant."))
         for model in ("runs/tuned", "merged", "exported", "int8", "again"):
             self.assertEqual(prompt_tokens(model), of_run, model)
+        said = new("on-adapters", "--model", "runs/tuned", "--data", "shapes/questions/*.tar", "--lora", 4, code=4)
+        self.assertIn("`fvlm-engine lora merge` adds them to the base", said)
+        self.assertNotIn("draft.lua", said, "a file that nobody has seen")
         # So is what is trained from it.
         self.assertIn('system = ""', new("further", "--model", "merged", "--data", "shapes/questions/*.tar"))
+
+    def test_quantized_models_take_adapters_where_they_can_train(self):
+        data = ["--data", "shapes/questions/*.tar"]
+        run(engine, "export", "exported", "--quantize", "int4", "--out", "int4")
+        self.assertIn("training without --lora needs plain weights", new("codes", "--model", "int4", *data, code=4))
+        said = new("all-codes", "--model", "int4", *data, "--lora", 2, code=4)
+        self.assertIn("vision.", said)
+        skips = re.search(r"export (--quantize .*)", said)[1].replace("'", "").split()
+        run(engine, "export", "exported", *skips, "--out", "int4-decoder")
+        new("qlora", "--model", "int4-decoder", *data, "--lora", 2)
+        run(engine, "train", "qlora.lua", "--max-steps", 1)
 
     def test_a_checkpoint_that_its_run_will_remove_is_not_named(self):
         train = [engine, "train", recipes / "quickstart.lua", "--arg", "data=shapes", "--stage", "align", "--run-dir", "going",
@@ -161,6 +175,18 @@ class RecipeNew(unittest.TestCase):
         self.assertIn('chat_template = "default"', text)
         warning = "chats are written in ChatML"
         self.assertNotIn(warning, run(engine, "train", "templated.lua", "--max-steps", 1))
+        # Nothing ends an answer, so that a model would learn to talk on.
+        endless = "ends no answer with a token at which generation stops ('<|im_end|>')"
+        command = [engine, "recipe", "new", "endless.lua", "--model", "other", "--data", "shapes/captions/*.tar"]
+        self.assertIn(endless, run(*command))
+        self.assertIn(endless, run(engine, "train", "endless.lua", "--max-steps", 1))
+        template = folder / "other/decoder/chat_template.jinja"
+        template.write_text(template.read_text().replace(" + '\n' }}", " + '<|im_end|>\n' }}"))
+        (folder / "a b").mkdir()
+        said = run(*command[:3], "a b/ended.lua", *command[4:])
+        self.assertIn("fvlm-engine train 'a b/ended.lua'", said)
+        self.assertNotIn("ends no answer", said)
+        self.assertNotIn("ends no answer", run(engine, "train", "a b/ended.lua", "--max-steps", 1))
         others = [line for line in text.splitlines() if not re.search("chat_template =|system =", line)]
         (folder / "chatml.lua").write_text(re.sub("max_text_tokens = .*", "max_text_tokens = 128,", "\n".join(others)))
         self.assertIn(warning, run(engine, "train", "chatml.lua", "--max-steps", 1, "--run-dir", "runs/chatml"))
@@ -175,18 +201,6 @@ class RecipeNew(unittest.TestCase):
                 ("keys", (*model, "--data", "other.jsonl"), 4, "--field PART=KEY"),
                 ("missing", (*model, "--data", "none.jsonl"), 4, "none.jsonl: no file matches"),
                 ("folder", ("--model", "nowhere", *data), 4, "nowhere"),
-        # Nothing ends an answer, so that a model would learn to talk on.
-        endless = "ends no answer with a token at which generation stops ('<|im_end|>')"
-        command = [engine, "recipe", "new", "endless.lua", "--model", "other", "--data", "shapes/captions/*.tar"]
-        self.assertIn(endless, run(*command))
-        self.assertIn(endless, run(engine, "train", "endless.lua", "--max-steps", 1))
-        template = folder / "other/decoder/chat_template.jinja"
-        template.write_text(template.read_text().replace(" + '\n' }}", " + '<|im_end|>\n' }}"))
-        (folder / "a b").mkdir()
-        said = run(*command[:3], "a b/ended.lua", *command[4:])
-        self.assertIn("fvlm-engine train 'a b/ended.lua'", said)
-        self.assertNotIn("ends no answer", said)
-        self.assertNotIn("ends no answer", run(engine, "train", "a b/ended.lua", "--max-steps", 1))
                 ("import", ("--model", "hf", *data), 4, "import --model hf --out models/hf"),
                 ("none", data, 2, "--vision DIR and --decoder DIR"),
                 ("nothing", model, 2, "no data are named"),
