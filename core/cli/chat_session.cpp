@@ -1,10 +1,8 @@
 #include "cli/chat_session.h"
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "data/media/decode_image.h"
 #include "data/media/video.h"
 #include "data/visual_marks.h"
 
@@ -200,12 +198,7 @@ void ChatSession::show_image(const std::string& file) {
   if (video_)
     throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both")
         .advise("/reset begins a new one");
-  std::string bytes = read_file(file, max_image_file_bytes);
-  if (!looks_like_image(std::as_bytes(std::span(bytes))))
-    throw Error(ErrorKind::data, fmt::format("not an image: expected {}", image_formats))
-        .at(file)
-        .advise("/video shows videos and folders of images");
-  images_.push_back(std::move(bytes));
+  images_.push_back(read_image(file, "/video shows videos and folders of images"));
   marks_ += image_mark;
   say(fmt::format("the next message shows {}", file));
 }

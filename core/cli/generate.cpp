@@ -1,7 +1,6 @@
 // fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/draft_options.h"
@@ -11,7 +10,6 @@
 #include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
-#include "data/media/decode_image.h"
 #include "data/media/video.h"
 #include "data/samples/question.h"
 #include "data/streaming_detokenizer.h"
@@ -88,17 +86,10 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
   return 0;
 }
 
-serve::PromptFrames frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
-  const auto image = parsed.value("image"), video = parsed.value("video");
-  if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
-  if (!image && !video) return {};
-  if (image && !looks_like_image(MappedFile::open(*image)->bytes()))
-    throw Error(ErrorKind::data, fmt::format("not an image: expected {}", image_formats))
-        .at(*image)
-        .advise("use --video for videos and folders of images");
+serve::PromptFrames frames_of(const std::string& video, MediaOptions options, Registry& registry) {
   const auto decoder = choose_video_decoder(registry, {});
   options.video = decoder ? &*decoder : nullptr;
-  return serve::prompt_frames(MediaFile(image ? *image : *video, options), options.image_size, image.has_value());
+  return serve::prompt_frames(MediaFile(video, options), options.image_size, false);
 }
 
 // What a question becomes for the model.
@@ -140,9 +131,11 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
         .advise("put the text into --prompt");
   serve::ChatRequest request;
   request.turns = {{"user", *parsed.value("prompt")}};
-  request.frames = frames_of(parsed, input.media, registry);
-  if (visual.in_place && request.frames->frames.defined())
-    mention_frames(request.turns, parsed.value("image") ? image_mark : video_mark);
+  const auto image = parsed.value("image"), video = parsed.value("video");
+  if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
+  if (image) request.images = {read_image(*image, "use --video for videos and folders of images")};
+  if (video) request.frames = frames_of(*video, input.media, registry);
+  if (visual.in_place && (image || video)) mention_frames(request.turns, image ? image_mark : video_mark);
   const serve::PromptWriter writer(
       tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
   return {writer.write(request).sample, {}};
@@ -213,7 +206,7 @@ int generate_answers(Arguments arguments) {
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
                          "in a text")
-                  .value("image", "FILE", "a JPEG, PNG, WebP or GIF")
+                  .value("image", "FILE", "a JPEG, PNG, WebP or GIF, whose first frame is shown")
                   .value("video", "FILE",
                          "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
                   .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))

@@ -1,9 +1,11 @@
 #include "cli/media_options.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "cli/recipe_options.h"
 #include "data/chat.h"
+#include "data/media/decode_image.h"
 #include "model/weights/model_file.h"
 
 #include <algorithm>
@@ -76,6 +78,21 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
   if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
     throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   return out;
+}
+
+std::string read_image(const std::string& file, const std::string& advice) {
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) throw Error(ErrorKind::data, "it is a folder").at(file).advise(advice);
+  std::string bytes = read_file(file, max_image_file_bytes);
+  try {
+    (void)decode_image(std::as_bytes(std::span(bytes)));
+  } catch (const Error& error) {
+    const bool is_image = looks_like_image(std::as_bytes(std::span(bytes)));
+    throw Error(error.kind(), error.what())
+        .at(file)
+        .advise(is_image || !error.advice().empty() ? error.advice() : advice);
+  }
+  return bytes;
 }
 
 } // namespace fvlm::cli

@@ -31,4 +31,7 @@ struct InputSettings {
 InputSettings input_settings(const ParsedOptions& parsed, const std::filesystem::path& model,
                              const model::ModelConfig& config, const Tokenizer& tokenizer);
 
+// The bytes of an image file that can be decoded. Throws Error(data) at the file; `advice`: for one that is no image.
+std::string read_image(const std::string& file, const std::string& advice);
+
 } // namespace fvlm::cli

@@ -19,6 +19,7 @@ def setUpModule():
     tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
     make_endless("gqa")
     (folder / "picture.png").write_bytes(picture())
+    (folder / "broken.png").write_bytes(picture()[:60])
     (folder / "clip").mkdir()
     for number in range(3):
         (folder / "clip" / f"{number}.png").write_bytes(picture(step=number + 2))
@@ -74,6 +75,8 @@ class Script(unittest.TestCase):
     def test_mistakes_end_a_script_and_say_why(self):
         for code, words, lines in ((2, "did you mean /image?", ["/imgae x"]),
                                    (4, "not an image", [f"/image {folder / 'gqa' / 'fvlm.json'}"]),
+                                   (4, "broken.png: a broken PNG", [f"/image {folder / 'broken.png'}"]),
+                                   (4, "it is a folder\n  /video shows videos", [f"/image {folder / 'clip'}"]),
                                    (2, "no message to answer again", ["/retry"]), (2, "'hot' is no number", ["/settings temperature hot"]),
                                    (2, "stand for pictures", ["an <image>"]), (2, "one video or pictures", [f"/video {folder / 'clip'}", f"/image {folder / 'picture.png'}"]),
                                    (2, "temperature", ["/settings temperature -1"])):
