@@ -57,16 +57,12 @@ int64_t draft_tokens_of(const ParsedOptions& parsed) {
   return tokens;
 }
 
-void require_same_tokens(const Tokenizer& model, const Tokenizer& draft, const std::string& where) {
-  for (size_t id = 0; id < std::max(model.size(), draft.size()); ++id) {
-    const auto ours = token_of(model, id), theirs = token_of(draft, id);
-    if (ours == theirs) continue;
-    throw Error(ErrorKind::data, fmt::format("the draft model has another tokenizer: id {} is {} there and {} in the "
-                                             "model that it drafts for",
-                                             id, shown_token(theirs), shown_token(ours)))
-        .at(where)
-        .advise("draft by a smaller model of the same family");
+std::optional<std::string> different_token(const Tokenizer& ours, const Tokenizer& theirs, size_t ids) {
+  for (size_t id = 0; id < ids; ++id) {
+    const auto here = token_of(ours, id), there = token_of(theirs, id);
+    if (here != there) return fmt::format("id {} is {} there and {}", id, shown_token(there), shown_token(here));
   }
+  return std::nullopt;
 }
 
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator) {
@@ -79,7 +75,13 @@ void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& m
                                  "cannot be compared")
         .at((ours ? draft : model).string())
         .advise("copy the tokenizer.json of its decoder there, if it was trained with the same one");
-  if (ours) require_same_tokens(*ours, *theirs, draft.string());
+  if (ours)
+    if (const auto different = different_token(*ours, *theirs, std::max(ours->size(), theirs->size())))
+      throw Error(ErrorKind::data, fmt::format("the draft model has another tokenizer: {} in the model that it drafts "
+                                               "for",
+                                               *different))
+          .at(draft.string())
+          .advise("draft by a smaller model of the same family");
   generator.use_draft_model(draft, execution_of(parsed));
 }
 

@@ -21,7 +21,7 @@ std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model);
 // Loads the model of --draft, if there is one. Throws Error(data) unless its tokenizer is that of `model`.
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator);
 
-// Throws Error(data) with the first token in which they differ.
-void require_same_tokens(const Tokenizer& model, const Tokenizer& draft, const std::string& where);
+// Of the first `ids` tokens the first that is another one: "id 7 is 'a' there and 'b'", theirs first. Nothing: none is.
+std::optional<std::string> different_token(const Tokenizer& ours, const Tokenizer& theirs, size_t ids);
 
 } // namespace fvlm::cli

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
@@ -236,6 +237,21 @@ class EvaluationRun {
   std::vector<StageResult> results_;
 };
 
+// The sets become tokens and pictures as the recipe's model reads them, which mean nothing to a model of another
+// family.
+void require_same_tokens(const plan::Model& recipe, const std::string& model) {
+  const auto file = std::filesystem::path(recipe.tokenizer_folder()) / "tokenizer.json";
+  const auto theirs = tokenizer_of(model);
+  std::error_code ignored;
+  if (!theirs || !std::filesystem::exists(file, ignored)) return;
+  const Tokenizer ours = Tokenizer::from_file(file);
+  if (const auto different = different_token(ours, *theirs, std::min(ours.size(), theirs->size())))
+    throw Error(ErrorKind::data,
+                "the model has another tokenizer than the recipe's: " + *different + " in the recipe's")
+        .at(model)
+        .advise("evaluate it by a recipe whose model it is: --set model.directory=DIR, for example");
+}
+
 int evaluate_recipe(const ParsedOptions& parsed) {
   for (const char* name : {"form", "media", "by", "split"})
     if (parsed.value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --questions", name));
@@ -244,7 +260,9 @@ int evaluate_recipe(const ParsedOptions& parsed) {
         .advise("or give --questions FILE, with the model in place of the recipe");
   const auto resolved = recipe::resolve(recipe_request(parsed));
   auto stages = selected_stages(resolved.plan, parsed);
-  EvaluationRun run(parsed, resolve_model(*parsed.value("model")).string());
+  const std::string model = resolve_model(*parsed.value("model")).string();
+  require_same_tokens(resolved.plan.model, model);
+  EvaluationRun run(parsed, model);
   const auto modes = modes_of(parsed, *run.config().connector);
   for (plan::Stage& stage : stages) {
     for (auto& set : stage.evaluation.sets)

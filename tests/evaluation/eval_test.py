@@ -4,6 +4,7 @@ rewards, entropies; its samples written by hand into shards.
 usage: eval_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -253,6 +254,16 @@ return fvlm.recipe { name = "mlp", precision = "fp32",
             self.assertIn(word, done.stderr)
         done = run(model="nothing")
         self.assertEqual(done.returncode, 4, done.stderr)
+        shutil.copytree(folder / "gqa", folder / "swapped")
+        tokenizer = folder / "swapped" / "decoder" / "tokenizer.json"
+        words = json.loads(tokenizer.read_text())
+        vocabulary = words["model"]["vocab"]
+        first, second = sorted((token for token in vocabulary if len(token) == 1), key=vocabulary.get)[:2]
+        vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+        tokenizer.write_text(json.dumps(words))
+        done = run(model="swapped")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("the model has another tokenizer than the recipe's: id ", done.stderr)
         done = run("--set", "stages.instruct.evaluation.sets=[]", "--stage", "instruct")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("the stage 'instruct' has no evaluation set\n  name a stage that has one, or leave out --stage: prefer", done.stderr)
