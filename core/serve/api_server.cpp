@@ -34,6 +34,10 @@ std::string document_of(const Error& error) {
   return error_json(message, status_of(error) == 400 ? "invalid_request_error" : "server_error", error.where());
 }
 
+std::string only_model(const ApiSettings& settings) {
+  return fmt::format("this server has the model '{}'", settings.model_name);
+}
+
 void refuse(HttpResponse& response, int status, const std::string& why, const char* type = "invalid_request_error") {
   response.send(status, json_type, error_json(why, type));
 }
@@ -148,6 +152,7 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (path == "/v1/models/" + settings_.model_name && gets) return response->send(200, json_type, model().dump());
   if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
+  if (path.starts_with("/v1/models/") && gets) return refuse(*response, 404, only_model(settings_), "not_found_error");
   for (const char* known : {"/", "/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics"})
     if (path == known)
       return refuse(*response, 405, fmt::format("{} takes {}", path, chat || completion ? "POST" : "GET"));
@@ -172,9 +177,7 @@ void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpRespons
   try {
     ChatRequest request = is_chat ? parse_chat(body, settings_.requests) : parse_completion(body, settings_.requests);
     if (!request.model.empty() && request.model != settings_.model_name)
-      return response->send(404, json_type,
-                            error_json(fmt::format("this server has the model '{}'", settings_.model_name),
-                                       "invalid_request_error", "model"));
+      return response->send(404, json_type, error_json(only_model(settings_), "invalid_request_error", "model"));
     if (request.attention && !settings_.has_attention)
       throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
     request.model = settings_.model_name;

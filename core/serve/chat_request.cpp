@@ -91,6 +91,12 @@ std::vector<std::string> stops_of(const Fields& fields) {
   return stops;
 }
 
+// What clients send that name every field: OpenAI's default.
+bool asks_for_nothing(const Json& value) {
+  return value == Json(false) || value == Json("") || value == Json{{"type", "text"}} ||
+         (value.is_structured() && value.empty());
+}
+
 // What both forms have.
 ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   ChatRequest request;
@@ -113,9 +119,11 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
   for (const char* unsupported : {"tools", "functions", "logit_bias", "response_format", "echo", "suffix"})
-    if (const Json* value = fields.find(unsupported);
-        value && *value != Json(false) && !(value->is_structured() && value->empty()))
+    if (const Json* value = fields.find(unsupported); value && !asks_for_nothing(*value))
       throw wrong(unsupported, "this server does not support it");
+  if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
+    throw wrong("best_of",
+                fmt::format("all answers are returned: expected n, which is {}, got {}", request.answers, *tried));
   for (const char* penalty : {"frequency_penalty", "presence_penalty"})
     if (fields.number(penalty, 0, -2, 2) != 0) throw wrong(penalty, "this server has repetition_penalty instead");
   return request;
@@ -134,8 +142,6 @@ std::string image_of(const Json& part, const std::string& where) {
     throw wrong(where, "expected a data URL with base64: \"data:image/png;base64,...\"");
   std::optional<std::string> file = decode_base64(text.substr(comma + 1));
   if (!file) throw wrong(where, "the data URL is not valid base64");
-  if (!looks_like_image(std::as_bytes(std::span(*file))))
-    throw wrong(where, fmt::format("not an image: expected {}", image_formats));
   return std::move(*file);
 }
 
@@ -156,6 +162,7 @@ class Contents {
       if (!part.is_object()) throw wrong(place, "expected an object with a type");
       const std::string type = Fields(part).text("type");
       if (type == "text") {
+        if (!Fields(part).find("text")) throw wrong(place, "a part of type text has its words in \"text\"");
         all += text(Fields(part).text("text"), place, is_users);
       } else if (type == "image_url") {
         if (!is_users) throw wrong(place, "only a user's messages may have images");
@@ -243,7 +250,9 @@ ChatRequest parse_completion(std::string_view body, const RequestLimits& limits)
   request.is_chat = false;
   request.top_logprobs = fields.integer("logprobs", 0, 5);
   const Json* prompt = fields.find("prompt");
-  if (!prompt || !prompt->is_string()) throw wrong("prompt", "expected a text");
+  if (prompt && prompt->is_array() && prompt->size() == 1) prompt = &prompt->front(); // as several clients write it
+  if (!prompt || !prompt->is_string())
+    throw wrong("prompt", "expected a text, or a list of one: a request has one prompt");
   request.turns.push_back({"user", Contents(request, limits).text(prompt->get<std::string>(), "prompt", true)});
   return request;
 }

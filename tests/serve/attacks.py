@@ -135,7 +135,7 @@ BODIES = [
     ("a path upwards", image("../../../etc/passwd"), 400, "fetches nothing"), ("FTP", image("ftp://evil.example/x"), 400, "fetches nothing"),
     ("a program", image("javascript:alert(1)"), 400, "fetches nothing"), ("no base64", image("data:image/png,abc"), 400, "with base64"),
     ("bad base64", image("data:image/png;base64,$$$$"), 400, "not valid base64"), ("base64 cut off", image("data:image/png;base64,A"), 400, "not valid base64"),
-    ("an image of nothing", image("data:image/png;base64,"), 400, "not an image"),
+    ("an image of nothing", image("data:image/png;base64,"), 400, "without any bytes"),
     ("SVG with a program", image(data_url(b"<svg onload=alert(1)>", "image/svg+xml")), 400, "not an image"),
     ("GIF of no pixels", image(data_url(b"GIF89a" + bytes(50), "image/gif")), 400, "0 x 0 pixels"),
     ("a PNG of 50,000 by 50,000", image(data_url(png(50_000, 50_000, b""))), 400, "pixels"),

@@ -156,6 +156,12 @@ class Trouble(unittest.TestCase):
             (400, "not valid base64", chat, part("data:image/png;base64,$$$")),
             (400, "not an image", chat, part(data_url(b"<svg onload=alert(1)>", "image/svg+xml"))),
             (400, "image 0", chat, part(data_url(picture()[:60]))),
+            (400, "a BMP file: expected JPEG", chat, part(data_url(b"BM" + bytes(60), "image/bmp"))),
+            (400, "has its words in", chat, {"messages": [{"role": "user", "content": [{"type": "text", "content": "Hi"}]}]}),
+            (400, "expected n, which is 1, got 3", chat, asked | {"best_of": 3}),
+            (400, "response_format: this server", chat, asked | {"response_format": {"type": "json_object"}}),
+            (400, "a request has one prompt", "/v1/completions", {"prompt": ["Hi", "Ho"]}),
+            (404, "has the model 'gqa'", "/v1/models/gpt", None),
             (400, "stand for pictures", chat, {"messages": [user("<image> what?")]}),
             (400, "leave nothing of the decoder's", chat, {"messages": [user("cat " * 5000)]}),
             (404, "has the model 'gqa'", chat, asked | {"model": "gpt"}),
@@ -171,6 +177,16 @@ class Trouble(unittest.TestCase):
                     self.assertIn(words, json.loads(text)["error"]["message"])
             self.assertTrue(server.ask(user("Still there?")) is not None)
             self.assertEqual(server.stop(), 0)
+
+    def test_fields_that_ask_for_nothing_change_nothing(self):
+        """Clients that name every field, and those that write a prompt as a list."""
+        usual = {"response_format": {"type": "text"}, "tools": [], "logit_bias": {}, "suffix": "", "echo": False, "best_of": 1, "temperature": 0}
+        with Server() as server:
+            plain = server.ask(user("Hi"), temperature=0)
+            self.assertEqual(server.ask(user("Hi"), **usual), plain)
+            prompts = [json.loads(server.send("/v1/completions", {"prompt": prompt, "max_tokens": 8} | usual)[1])["choices"][0]["text"]
+                       for prompt in ("Hi", ["Hi"])]
+            self.assertEqual(prompts[0], prompts[1])
 
     def test_what_is_no_request_is_refused_and_holds_nothing_up(self):
         with Server("--body-limit", 1) as server:
