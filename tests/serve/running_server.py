@@ -14,12 +14,12 @@ from against_oracle import engine, folder
 JSON = {"Content-Type": "application/json"}
 
 
-def picture(size=28, step=9):
-    """A PNG of grey steps."""
+def picture(size=28, step=9, height=None):
+    """A PNG of grey steps, a square unless its height is given."""
     def chunk(kind, data):
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-    head = size.to_bytes(4, "big") * 2 + b"\x08\x00\x00\x00\x00"
-    rows = b"".join(b"\x00" + bytes((x * step + y) % 256 for x in range(size)) for y in range(size))
+    head = size.to_bytes(4, "big") + (height or size).to_bytes(4, "big") + b"\x08\x00\x00\x00\x00"
+    rows = b"".join(b"\x00" + bytes((x * step + y) % 256 for x in range(size)) for y in range(height or size))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 

@@ -138,6 +138,16 @@ class Page(unittest.TestCase):
         self.browser.size(400, 800, dark=True)
         self.screenshot("picture-400-dark")
 
+    def test_a_very_wide_picture_does_not_fill_the_row_of_attached_ones(self):
+        (folder / "wide.png").write_bytes(picture(size=8000, height=3))
+        for width in (1280, 400):
+            self.browser.size(width, 800)
+            self.browser.attach("#files", folder / "wide.png", folder / "picture.png")
+            self.browser.wait_for("[...document.querySelectorAll('#attached img')].filter(image => image.naturalWidth).length >= 2")
+            self.assertLessEqual(self.value("document.querySelector('#attached img').getBoundingClientRect().width"), 200)
+            self.assertEqual(self.value("document.getElementById('attached').scrollWidth - document.getElementById('attached').clientWidth"), 0)
+            self.open(self.server)
+
     def test_takes_pictures_that_are_dropped_and_pasted(self):
         self.browser.wait_for("model.id === 'gqa'")
         self.set("temperature", 0)
