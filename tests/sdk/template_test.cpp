@@ -131,6 +131,16 @@ INSTANTIATE_TEST_SUITE_P(OtherLanguages, TemplateCheck,
                          testing::Combine(testing::Values("kernels"), testing::Values("rust", "zig")),
                          [](const auto& tried) { return std::get<0>(tried.param) + "_" + std::get<1>(tried.param); });
 
+using ZigTemplate = PluginBuilder;
+
+TEST_F(ZigTemplate, LeavesNoEmptyFileWhereTheCompilerIsMissing) {
+  const fs::path made = folder / "kernels-mine";
+  ASSERT_EQ(plugin_new({"kernels", "kernels-mine", "--lang", "zig", "--dir", made.string()}), 0);
+  const Result make = run("make ZIG=there-is-no-zig", made);
+  EXPECT_NE(make.status, 0) << make.output;
+  EXPECT_FALSE(fs::exists(made / "fvlm.zig")) << "the next make would take it for the header's structs";
+}
+
 using CheckOnly = PluginBuilder;
 
 TEST_F(CheckOnly, ReportsAnUnknownCheckName) {
