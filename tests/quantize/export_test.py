@@ -96,6 +96,15 @@ class Exported(unittest.TestCase):
             plain = traced("plain")["logits"]
             self.assertGreater(relative(mine, plain), 1e-3, "nothing was quantized")
 
+    def test_whole_folder_answers_about_pictures(self):
+        """As README.md says: transformers unpacks the weights in the first pass, before which it encodes the picture."""
+        for scheme in BITS:
+            model = AutoModelForImageTextToText.from_pretrained(root / f"{scheme}-hf").eval()
+            with torch.no_grad():
+                model(input_ids=torch.tensor([[0]]))
+            ids = model.generate(input_ids=torch.tensor([TOKENS]), pixel_values=frames[None], max_new_tokens=1, do_sample=False)
+            self.assertEqual(ids[0, -1], traced(scheme)["logits"][-1].argmax())
+
     def test_parts_in_transformers(self):
         ids = torch.tensor([[40, 41, 42, 43]])
         for scheme in BITS:
