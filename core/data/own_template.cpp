@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 
 namespace fvlm {
@@ -135,6 +136,26 @@ ChatText without_marks(jinja::Rendered rendered) {
   made.text.append(rendered.text, begin);
   for (const auto& [first, last] : rendered.generations) made.answers.emplace_back(moved(first), moved(last));
   return made;
+}
+
+// A generation block may begin behind the space that a prompt lacks, as in LLaVA's "ASSISTANT: " and "ASSISTANT:". A
+// model has to say that space, so that its answers begin with it.
+void begin_behind_prompts(std::span<const Turn> turns,
+                          const std::function<std::string(std::span<const Turn>)>& prompt_of, ChatText& chat) {
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (turns[i].role != "assistant") continue;
+    std::string prompt;
+    try {
+      prompt = prompt_of(turns.first(i));
+    } catch (const Error&) { // it refuses a prompt here, and nobody will ask for an answer
+      continue;
+    }
+    if (!chat.text.starts_with(prompt)) continue;
+    const auto answer = std::find_if(chat.answers.begin(), chat.answers.end(),
+                                     [&](const auto& each) { return each.first >= prompt.size(); });
+    if (answer == chat.answers.end()) continue;
+    if (chat.text.find_first_not_of(" \t\n", prompt.size()) >= answer->first) answer->first = prompt.size();
+  }
 }
 
 } // namespace
@@ -376,7 +397,11 @@ ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, c
 
 ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const Json* tools) const {
   ChatText made = render_plainly(turns, prompt, tools);
-  if (!template_.has_generation()) made.answers = find_answers(turns, made.text, tools);
+  if (template_.has_generation())
+    begin_behind_prompts(
+        turns, [&](std::span<const Turn> before) { return render_plainly(before, true, tools).text; }, made);
+  else
+    made.answers = find_answers(turns, made.text, tools);
   find_marks(turns, made);
   return made;
 }

@@ -106,6 +106,24 @@ TEST(OwnTemplate, IsTheModelsOwnWhereItWritesOtherwiseThanChatml) {
   EXPECT_EQ(own("nothing of the turns"), std::nullopt);
 }
 
+// As LLaVA's, whose prompts end with "ASSISTANT:" and whose turns begin with "ASSISTANT: ".
+TEST(OwnTemplate, AnswersBeginWhereTheirPromptEnds) {
+  const ChatFolder folder(
+      Json{{"chat_template", "{% for m in messages %}{% if m.role == 'assistant' %}{{ 'A: ' }}{% generation %}"
+                             "{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ 'U: ' + m.content + ' ' }}"
+                             "{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"}});
+  const std::vector<Turn> turns = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", " b"}};
+  const ChatTokens tokens = encode(folder, turns);
+  EXPECT_EQ(folder.tokenizer().decode(tokens.ids), "U: a A: b<|im_end|>U: c A:  b<|im_end|>");
+  EXPECT_EQ(answers_in(folder, tokens), " b<|im_end|>  b<|im_end|>");
+  const Tokenizer tokenizer = folder.tokenizer();
+  const auto prompt = ChatTemplate(tokenizer, {}, "default").prompt(std::span(turns).first(3), "");
+  ASSERT_LT(prompt.size(), tokens.ids.size());
+  EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), tokens.ids.begin()));
+  EXPECT_EQ(tokens.answer_mask[prompt.size() - 1], 0);
+  EXPECT_EQ(tokens.answer_mask[prompt.size()], 1);
+}
+
 TEST(OwnTemplate, OfAnswersWithoutAnEndIsFound) {
   const ChatFolder folder;
   const auto problem = [&](const std::string& text, std::vector<int64_t> ends) {
