@@ -69,7 +69,14 @@ ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_vie
   const ChatText chat = own_->render(all, prompt, tools);
   ChatTokens out;
   Tokenizer::Encoder encoder(tokenizer_);
+  // SentencePiece gives a text a space in front. One that continues another in the middle of a line has its own.
+  auto has_own_space = [&](size_t begin, size_t end) {
+    return tokenizer_.drops_first_space() && end - begin > 1 && chat.text[begin] == ' ' && !out.ids.empty() &&
+           out.ids.back() >= 0 && !tokenizer_.is_special(out.ids.back()) &&
+           !tokenizer_.special_at(chat.text, begin + 1);
+  };
   auto append = [&](size_t begin, size_t end, bool answer) {
+    if (has_own_space(begin, end)) ++begin;
     encoder.append_text_with_tokens(std::string_view(chat.text).substr(begin, end - begin), chat.literal, begin,
                                     out.ids);
     out.answer_mask.resize(out.ids.size(), answer);

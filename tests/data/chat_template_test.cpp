@@ -124,6 +124,53 @@ TEST(OwnTemplate, AnswersBeginWhereTheirPromptEnds) {
   EXPECT_EQ(tokens.answer_mask[prompt.size()], 1);
 }
 
+// Llama 2's tokenizers put a space in front of each text, and an answer is encoded apart from what stands before it.
+TEST(OwnTemplate, AnswersOfSentencePieceHaveOneSpace) {
+  const ChatFolder folder(
+      Json{{"chat_template", "{% for m in messages %}{% if m.role == 'assistant' %}{{ 'A: ' + m.content + '</s>' }}"
+                             "{% else %}{{ 'U: ' + m.content + ' ' }}{% endif %}{% endfor %}"
+                             "{% if add_generation_prompt %}A:{% endif %}"}});
+  Json vocabulary = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (int byte = 0; byte < 256; ++byte) vocabulary[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
+  for (const char* text : {"\u2581", "a", "b", "U", "A", ":", "\u2581a", "\u2581b", "\u2581A"})
+    vocabulary[text] = vocabulary.size();
+  Json added = Json::array();
+  for (const int id : {0, 1, 2})
+    added.push_back({{"id", id},
+                     {"content", id == 0   ? "<unk>"
+                                 : id == 1 ? "<s>"
+                                           : "</s>"},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+  const Json back = {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  const Json strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  const Json file = {
+      {"version", "1.0"},
+      {"added_tokens", added},
+      {"normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "Prepend"}, {"prepend", "\u2581"}}, replace}}}},
+      {"pre_tokenizer", nullptr},
+      {"decoder", {{"type", "Sequence"}, {"decoders", {back, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}, strip}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"vocab", vocabulary},
+        {"merges", {"\u2581 a", "\u2581 b", "\u2581 A"}},
+        {"unk_token", "<unk>"},
+        {"fuse_unk", true},
+        {"byte_fallback", true}}}};
+  write(folder.path() / "tokenizer.json", file.dump());
+  const Tokenizer tokenizer = folder.tokenizer();
+  for (const char* answer : {"b", " b", "\nb"}) {
+    const ChatTokens tokens = encode(folder, {{"user", "a"}, {"assistant", answer}});
+    const std::string whole = fmt::format("U: a A: {}</s>", answer);
+    EXPECT_EQ(tokens.ids, tokenizer.encode(whole)) << "as transformers encodes it in one piece";
+    EXPECT_EQ(tokens.answer_mask[tokenizer.encode("U: a A:").size()], 1) << answer;
+  }
+}
+
 TEST(OwnTemplate, OfAnswersWithoutAnEndIsFound) {
   const ChatFolder folder;
   const auto problem = [&](const std::string& text, std::vector<int64_t> ends) {
