@@ -5,6 +5,9 @@
 #include "base/task_thread.h"
 
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
 
 namespace fvlm::train {
 
@@ -28,7 +31,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::wait_until_free(std::unique_lock<std::mutex>& hold) {
   changed_.wait(hold, [&] { return !busy_; });
-  if (lost_) throw *lost_;
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 void CheckpointWriter::write(StageFolder folder, Snapshot snapshot) {
@@ -64,15 +67,15 @@ void CheckpointWriter::work() {
     const Job job = std::move(*job_);
     job_.reset();
     hold.unlock();
-    std::optional<LostRank> lost;
+    std::exception_ptr failure;
     std::string problem;
     const RunState& state = job.snapshot.state;
     if (ranks_)
       ranks_->enter_beside(fmt::format("writing the checkpoint of stage {}, step {}", state.stage, state.step));
     try {
       problem = try_to_write(job);
-    } catch (const LostRank& error) {
-      lost = error;
+    } catch (const Error& error) {
+      failure = std::current_exception();
       problem = error.text();
     }
     if (ranks_) ranks_->enter_beside("");
@@ -84,7 +87,7 @@ void CheckpointWriter::work() {
     }
     hold.lock();
     why_not_ = problem;
-    lost_ = lost;
+    failure_ = failure;
     if (problem.empty()) last_good_ = job.folder.of(job.snapshot.state.step);
     busy_ = false;
     changed_.notify_all();
@@ -108,7 +111,12 @@ std::string CheckpointWriter::try_to_write(const Job& job) {
   } catch (const LostRank&) {
     throw;
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::internal) throw;
     return error.text();
+  } catch (const std::logic_error& error) {
+    throw Error(ErrorKind::internal, fmt::format("the checkpoint cannot be written: {}", error.what()))
+        .at(folder.string())
+        .advise("this is a defect in fvlm-engine; please report it with the recipe");
   } catch (const std::exception& error) { // the standard library's own, of folders
     return error.what();
   }

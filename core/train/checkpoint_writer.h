@@ -1,10 +1,11 @@
 // Writes checkpoints off the training path, one at a time. A disk that is full or failing ends no run between two
-// checkpoints of a stage: a warning says what was not written, and the next one is a new try. With several ranks each
-// has a writer, and these write together.
+// checkpoints of a stage: a warning says what was not written, and the next one is a new try. A defect of the engine
+// would fail again, and ends the run. With several ranks each has a writer, and these write together.
 #pragma once
 #include "train/checkpoint.h"
 
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,10 +20,11 @@ class CheckpointWriter {
                             std::function<void(int64_t step)> before_part = {});
   ~CheckpointWriter(); // when all is written
 
-  // Waits where the one before is not written yet. Throws LostRank where its ranks did not all write.
+  // Waits where the one before is not written yet. Throws LostRank where its ranks did not all write, and
+  // Error(internal) where it could not be written by any.
   void write(StageFolder folder, Snapshot snapshot);
   // Until all is written; whether the last one was, which the first of several ranks knows. why_not(): the reason where
-  // it was not. Throws LostRank.
+  // it was not. Throws as write().
   bool wait();
   std::string why_not() const;
   // The newest that is on disk; empty: none of this process.
@@ -47,7 +49,7 @@ class CheckpointWriter {
   std::optional<Job> job_;
   bool busy_ = false, stops_ = false;
   std::string why_not_;
-  std::optional<LostRank> lost_;
+  std::exception_ptr failure_; // after which no further one is tried
   std::filesystem::path last_good_;
   std::thread thread_;
 };

@@ -155,6 +155,30 @@ TEST_F(CheckpointsOfRanks, WritersGoOnAfterOneThatFailed) {
   EXPECT_EQ(stage_folder().steps(), std::vector<int64_t>{8});
 }
 
+// As of adapters whose names on disk are no parameters'.
+TEST_F(CheckpointsOfRanks, ADefectOfTheFirstOneEndsTheRun) {
+  const Stage stage(*this, nullptr, false);
+  const plan::Checkpoint plan;
+  CheckpointWriter writer(plan);
+  Snapshot shot = stage.shot();
+  shot.parameters.erase(shot.parameters.begin());
+  testing::internal::CaptureStderr();
+  writer.write(stage_folder(), std::move(shot));
+  for (const bool again : {false, true}) {
+    try {
+      if (again)
+        writer.write(stage_folder(), stage.shot());
+      else
+        writer.wait();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::internal);
+      EXPECT_THAT(error.text(), HasSubstr("step-000007: the checkpoint cannot be written: map::at"));
+    }
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("no checkpoint of the stage is on disk yet"));
+}
+
 class Exchange : public testing::Test {
  protected:
   CheckpointExchange of(int64_t rank, std::chrono::milliseconds timeout = 60s) {
