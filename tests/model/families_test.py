@@ -11,7 +11,8 @@ from with_transformers import engine, folder, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, NanoChatConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, MistralConfig, NanoChatConfig, Qwen2Config,
+                          Qwen3Config)
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
@@ -29,6 +30,8 @@ MODELS = {
                                                                  "truncate": False}}),
     "llama-yarn-mscale": (LlamaConfig, {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.2}}),
     "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}),
+    "mistral": (MistralConfig, {"sliding_window": None}),
+    "mistral-window": (MistralConfig, {"sliding_window": 128, "head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),

@@ -195,6 +195,10 @@ TEST(Config, TraitsOfEachFamily) {
   const DecoderConfig llama = read(R"({"model_type": "llama", "attention_bias": true, "mlp_bias": true})");
   EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias && llama.gated_mlp && llama.norm_weights);
   EXPECT_FALSE(llama.qk_norm || llama.embedding_norm || llama.rope_reversed);
+  const DecoderConfig mistral = read(R"({"model_type": "mistral", "sliding_window": null, "attention_bias": true})");
+  EXPECT_FALSE(mistral.qkv_bias || mistral.out_bias || mistral.mlp_bias || mistral.tie_word_embeddings);
+  EXPECT_EQ(mistral.num_key_value_heads, 8);
+  EXPECT_EQ(mistral.max_position_embeddings, 131072);
   const DecoderConfig qwen2 = read(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": null})");
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.out_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 128);
@@ -237,6 +241,7 @@ TEST(Config, WrittenConfigReadsBack) {
        {"{}", R"({"eos_token_id": [3, 4], "head_dim": 32, "tie_word_embeddings": false})",
         R"({"initializer_range": 0.125, "embedding_initializer_range": 1})",
         R"({"attention_bias": true, "mlp_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2}})",
+        R"({"model_type": "mistral", "sliding_window": 8192, "head_dim": 32})",
         R"({"model_type": "qwen2", "eos_token_id": null, "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
         R"({"model_type": "qwen3", "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
             "high_freq_factor": 4}})",
@@ -323,9 +328,14 @@ std::vector<Wrong> wrong_decoders() {
       decoder("relu2_in_a_gated_mlp", R"({"hidden_act": "relu2"})", {"'hidden_act' = \"relu2\"", "only silu"}),
       decoder("silu_in_nanochats_mlp", R"({"model_type": "nanochat", "hidden_act": "silu"})", {"only relu2 is"}),
       decoder("mixture_of_experts", R"({"num_local_experts": 8})", {"'num_local_experts' = 8", "experts"}),
-      decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})", {"\"qwen3_moe\"", "llama, qwen2, qwen3, nanochat"}),
+      decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})",
+              {"\"qwen3_moe\"", "llama, mistral, qwen2, qwen3, nanochat"}),
       decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
               {"'use_sliding_window' = true", "full attention", "set it to false"}),
+      decoder("mistrals_window", R"({"model_type": "mistral", "sliding_window": 4096})",
+              {"'sliding_window' = 4096", "'max_position_embeddings' = 8192", "full attention", "set it to null"}),
+      decoder("mistrals_window_by_default", R"({"model_type": "mistral"})", {"'sliding_window' = 4096"}),
+      decoder("mistrals_window_zero", R"({"model_type": "mistral", "sliding_window": 0})", {"'sliding_window' is 0"}),
       decoder("sliding_layers", R"({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]})",
               {"'layer_types' = [\"full_attention\",\"sliding_attention\"]", "without a sliding window"}),
       decoder("layer_types_as_text", R"({"layer_types": "full_attention"})", {"list of texts"}),

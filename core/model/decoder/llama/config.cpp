@@ -1,5 +1,5 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// gated MLP. Mistral, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "base/text.h"
 #include "model/weights/model_family.h"
 
@@ -12,6 +12,7 @@
 namespace fvlm {
 namespace {
 
+constexpr int64_t most_positions = int64_t{1} << 30;
 constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
 
 void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derives_head_dim) {
@@ -52,6 +53,26 @@ DecoderConfig llama_defaults(ConfigReader& config) {
   out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
   out.mlp_bias = config.flag("mlp_bias", false);
   return out;
+}
+
+// Mistral's linears have no biases, whatever config.json says.
+DecoderConfig mistral_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.intermediate_size = 14336;
+  out.num_key_value_heads = 8;
+  out.max_position_embeddings = int64_t{1} << 17;
+  out.qkv_bias = out.out_bias = out.mlp_bias = false;
+  return out;
+}
+
+// A window of as many rows as there are positions hides nothing.
+void check_mistral_window(ConfigReader& config, int64_t positions) {
+  constexpr const char* key = "sliding_window";
+  const int64_t window = config.has_null(key) ? positions : config.whole(key, 4096, 1, most_positions);
+  if (window < positions)
+    config.problems().add("'{}' = {} is not supported, because it is less than 'max_position_embeddings' = {}: every "
+                          "layer has full attention; set it to null if no text is longer than the window",
+                          key, window, positions);
 }
 
 DecoderConfig qwen_defaults(ConfigReader& config) {
@@ -116,11 +137,9 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
 // The traits of each model_type, and the sizes that it has where a config.json lacks them. A head_dim of 0 stands for
 // hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
 const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
-  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{{"llama", llama_defaults},
-                                                                           {"qwen2", qwen2_defaults},
-                                                                           {"qwen3", qwen3_defaults},
-                                                                           {"nanochat", nanochat_defaults},
-                                                                           {"ghostvis", ghostvis_defaults}};
+  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
+      {"llama", llama_defaults}, {"mistral", mistral_defaults},   {"qwen2", qwen2_defaults},
+      {"qwen3", qwen3_defaults}, {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults}};
   return all;
 }
 
@@ -135,11 +154,12 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.num_attention_heads = config.whole("num_attention_heads", out.num_attention_heads, 1, most_heads);
   out.num_key_value_heads =
       config.whole_or_null("num_key_value_heads", most_heads)
-          .value_or(out.num_key_value_heads == 0 ? out.num_attention_heads : out.num_key_value_heads);
+          .value_or(out.num_key_value_heads == 0 || config.has_null("num_key_value_heads") ? out.num_attention_heads
+                                                                                           : out.num_key_value_heads);
   out.head_dim = config.whole_or_null("head_dim", most_heads)
                      .value_or(derives_head_dim ? out.hidden_size / out.num_attention_heads : out.head_dim);
-  out.max_position_embeddings =
-      config.whole("max_position_embeddings", out.max_position_embeddings, 1, int64_t{1} << 30);
+  out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
+  if (model_type == "mistral") check_mistral_window(config, out.max_position_embeddings);
   const Rope rope = read_rope(config, out.max_position_embeddings);
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
@@ -180,6 +200,7 @@ nlohmann::json write(const DecoderConfig& config) {
     out["eos_token_id"] = config.eos_token_id[0];
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
+  if (config.model_type == "mistral") out["sliding_window"] = nullptr; // where the key is missing, there is a window
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
   if (config.embedding_norm) // of a family that has one where the key is missing
     out["final_logit_softcapping"] =
@@ -265,6 +286,7 @@ WeightLayout layout(const DecoderConfig& config) {
 DecoderFamily llama_family() {
   return {.name = "llama",
           .types = {{"llama", "LlamaForCausalLM"},
+                    {"mistral", "MistralForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},
