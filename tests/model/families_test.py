@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, MistralConfig, NanoChatConfig, Qwen2Config,
-                          Qwen3Config)
+                          Qwen3Config, SmolLM3Config)
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
@@ -32,6 +32,8 @@ MODELS = {
     "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}),
     "mistral": (MistralConfig, {"sliding_window": None}),
     "mistral-window": (MistralConfig, {"sliding_window": 128, "head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "smollm3": (SmolLM3Config, {"no_rope_layer_interval": 2}),
+    "smollm3-yarn": (SmolLM3Config, {"no_rope_layers": [0, 1, 0], "rope_parameters": YARN, "tie_word_embeddings": False}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),

@@ -96,6 +96,10 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                  decoder.rope_scaling = {.type = RopeScaling::Type::linear, .factor = 2};
                }},
         Family{"qwen3", [](DecoderConfig& decoder) { decoder.qk_norm = true; }},
+        Family{"smollm3",
+               [](DecoderConfig& decoder) {
+                 decoder.no_rope_layers = {0, 1};
+               }},
         Family{"nanochat", [](DecoderConfig& decoder) {
                  decoder.norm_weights = decoder.gated_mlp = decoder.tie_word_embeddings = false;
                  decoder.qk_norm = decoder.embedding_norm = decoder.rope_reversed = true;

@@ -199,6 +199,18 @@ TEST(Config, TraitsOfEachFamily) {
   EXPECT_FALSE(mistral.qkv_bias || mistral.out_bias || mistral.mlp_bias || mistral.tie_word_embeddings);
   EXPECT_EQ(mistral.num_key_value_heads, 8);
   EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  const DecoderConfig smollm3 = read(R"({"model_type": "smollm3", "num_hidden_layers": 9})");
+  EXPECT_THAT(smollm3.no_rope_layers, testing::ElementsAre(1, 1, 1, 0, 1, 1, 1, 0, 1));
+  EXPECT_TRUE(smollm3.tie_word_embeddings);
+  EXPECT_EQ(smollm3.rope_theta, 2e6);
+  EXPECT_EQ(smollm3.num_key_value_heads, 4);
+  const DecoderConfig interval =
+      read(R"({"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layer_interval": 2, "no_rope_layers": null})");
+  EXPECT_THAT(interval.no_rope_layers, testing::ElementsAre(1, 0, 1, 0));
+  const DecoderConfig listed = read(
+      R"({"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [0, 1, 0, 1], "rope_theta": 5000000.0})");
+  EXPECT_THAT(listed.no_rope_layers, testing::ElementsAre(0, 1));
+  EXPECT_EQ(listed.rope_theta, 5e6);
   const DecoderConfig qwen2 = read(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": null})");
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.out_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 128);
@@ -242,6 +254,8 @@ TEST(Config, WrittenConfigReadsBack) {
         R"({"initializer_range": 0.125, "embedding_initializer_range": 1})",
         R"({"attention_bias": true, "mlp_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2}})",
         R"({"model_type": "mistral", "sliding_window": 8192, "head_dim": 32})",
+        R"({"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [0, 1, 0]})",
+        R"({"model_type": "smollm3", "no_rope_layer_interval": 5, "use_sliding_window": true})",
         R"({"model_type": "qwen2", "eos_token_id": null, "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
         R"({"model_type": "qwen3", "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
             "high_freq_factor": 4}})",
@@ -329,13 +343,22 @@ std::vector<Wrong> wrong_decoders() {
       decoder("silu_in_nanochats_mlp", R"({"model_type": "nanochat", "hidden_act": "silu"})", {"only relu2 is"}),
       decoder("mixture_of_experts", R"({"num_local_experts": 8})", {"'num_local_experts' = 8", "experts"}),
       decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})",
-              {"\"qwen3_moe\"", "llama, mistral, qwen2, qwen3, nanochat"}),
+              {"\"qwen3_moe\"", "llama, mistral, smollm3, qwen2, qwen3, nanochat"}),
       decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
               {"'use_sliding_window' = true", "full attention", "set it to false"}),
       decoder("mistrals_window", R"({"model_type": "mistral", "sliding_window": 4096})",
               {"'sliding_window' = 4096", "'max_position_embeddings' = 8192", "full attention", "set it to null"}),
       decoder("mistrals_window_by_default", R"({"model_type": "mistral"})", {"'sliding_window' = 4096"}),
       decoder("mistrals_window_zero", R"({"model_type": "mistral", "sliding_window": 0})", {"'sliding_window' is 0"}),
+      decoder("smollm3s_window", R"({"model_type": "smollm3", "use_sliding_window": true, "sliding_window": 512})",
+              {"'sliding_window' = 512", "full attention", "set it to null"}),
+      decoder("rope_layers_too_few", R"({"model_type": "smollm3", "no_rope_layers": [1, 1]})",
+              {"'no_rope_layers' = [1,1]", "30 layers"}),
+      decoder("rope_layers_of_other_numbers",
+              R"({"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [1, 2]})",
+              {"'no_rope_layers' = [1,2]", "an entry is 1, or 0"}),
+      decoder("rope_interval_zero", R"({"model_type": "smollm3", "no_rope_layer_interval": 0})",
+              {"'no_rope_layer_interval' is 0"}),
       decoder("sliding_layers", R"({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]})",
               {"'layer_types' = [\"full_attention\",\"sliding_attention\"]", "without a sliding window"}),
       decoder("layer_types_as_text", R"({"layer_types": "full_attention"})", {"list of texts"}),

@@ -126,8 +126,8 @@ std::pair<double, double> yarn_range(const Rope& rope, int64_t head_dim) {
 
 } // namespace
 
-Rope read_rope(ConfigReader& config, int64_t max_position_embeddings) {
-  Rope rope;
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta) {
+  Rope rope{default_theta, {}};
   if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
   require_full_rotation(config);
   // `rope_scaling` wins, as in transformers.

@@ -25,13 +25,14 @@ struct RopeScaling {
 };
 
 struct Rope {
-  double theta = 10000;
+  static constexpr double default_theta = 10000;
+  double theta = default_theta;
   RopeScaling scaling;
 };
 
 // From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is
 // wrong or not supported is noted in the reader.
-Rope read_rope(ConfigReader& config, int64_t max_position_embeddings);
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta);
 // Writes the older keys, which all versions read.
 void write_rope(nlohmann::json& config, const Rope& rope);
 

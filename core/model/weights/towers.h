@@ -67,9 +67,11 @@ struct DecoderConfig {
   int64_t num_key_value_heads = 0;
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
-  double rope_theta = 0;
+  double rope_theta = Rope::default_theta;
   RopeScaling rope_scaling;
   bool rope_reversed = false; // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
+  // Of each layer 1, or 0: it has no rotary positions. Empty: all have them.
+  std::vector<int64_t> no_rope_layers;
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
@@ -82,6 +84,9 @@ struct DecoderConfig {
   bool gated_mlp = true; // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
   double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
 
+  bool has_rope(int64_t layer) const {
+    return no_rope_layers.empty() || no_rope_layers[static_cast<size_t>(layer)] != 0;
+  }
   bool operator==(const DecoderConfig&) const = default;
 };
 

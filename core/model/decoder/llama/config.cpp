@@ -1,5 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// gated MLP. Mistral, SmolLM3, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in DecoderConfig
+// say which.
 #include "base/text.h"
 #include "model/weights/model_family.h"
 
@@ -75,6 +76,40 @@ void check_mistral_window(ConfigReader& config, int64_t positions) {
                           key, window, positions);
 }
 
+DecoderConfig smollm3_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 128256;
+  out.hidden_size = 2048;
+  out.num_hidden_layers = 36;
+  out.num_attention_heads = 16;
+  out.num_key_value_heads = 4;
+  out.max_position_embeddings = int64_t{1} << 15;
+  out.rope_theta = 2e6;
+  out.eos_token_id = {128001};
+  out.tie_word_embeddings = true;
+  config.refuse_unless(!config.flag("use_sliding_window", false) || !config.has("sliding_window"), "sliding_window",
+                       "every layer has full attention; set it to null if no text is longer than the window");
+  return out;
+}
+
+// Which layers have no rotary positions: every fourth, or what the config says.
+std::vector<int64_t> smollm3_rope_layers(ConfigReader& config, int64_t layers) {
+  constexpr const char* key = "no_rope_layers";
+  const auto count = static_cast<size_t>(layers);
+  if (config.has(key)) {
+    std::vector<int64_t> all = config.wholes(key, {});
+    config.refuse_unless(all.size() >= count, key, fmt::format("there are {} layers, and each has an entry", layers));
+    config.refuse_unless(std::all_of(all.begin(), all.end(), [](int64_t one) { return one <= 1; }), key,
+                         "an entry is 1, or 0 for a layer without rotary positions");
+    all.resize(count, 1);
+    return all;
+  }
+  const int64_t interval = config.whole("no_rope_layer_interval", 4, 1, most_layers);
+  std::vector<int64_t> all(count, 1);
+  for (int64_t i = interval; i <= layers; i += interval) all[static_cast<size_t>(i - 1)] = 0;
+  return all;
+}
+
 DecoderConfig qwen_defaults(ConfigReader& config) {
   DecoderConfig out;
   out.vocab_size = 151936;
@@ -138,8 +173,9 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
 // hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
 const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults}, {"mistral", mistral_defaults},   {"qwen2", qwen2_defaults},
-      {"qwen3", qwen3_defaults}, {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults}};
+      {"llama", llama_defaults},      {"mistral", mistral_defaults}, {"smollm3", smollm3_defaults},
+      {"qwen2", qwen2_defaults},      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
+      {"ghostvis", ghostvis_defaults}};
   return all;
 }
 
@@ -160,14 +196,15 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
                      .value_or(derives_head_dim ? out.hidden_size / out.num_attention_heads : out.head_dim);
   out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
   if (model_type == "mistral") check_mistral_window(config, out.max_position_embeddings);
-  const Rope rope = read_rope(config, out.max_position_embeddings);
+  if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
+  const Rope rope = read_rope(config, out.max_position_embeddings, out.rope_theta);
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
   out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps, 0, 1);
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
   if (config.has(embedding_range_key))
     out.embedding_initializer_range = config.number(embedding_range_key, std::nullopt, 0, 1e6);
-  out.tie_word_embeddings = config.flag("tie_word_embeddings", false);
+  out.tie_word_embeddings = config.flag("tie_word_embeddings", out.tie_word_embeddings);
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
 
   const std::string activation = config.text("hidden_act", out.gated_mlp ? "silu" : "relu2");
@@ -201,6 +238,7 @@ nlohmann::json write(const DecoderConfig& config) {
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
   if (config.model_type == "mistral") out["sliding_window"] = nullptr; // where the key is missing, there is a window
+  if (!config.no_rope_layers.empty()) out["no_rope_layers"] = config.no_rope_layers;
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
   if (config.embedding_norm) // of a family that has one where the key is missing
     out["final_logit_softcapping"] =
@@ -287,6 +325,7 @@ DecoderFamily llama_family() {
   return {.name = "llama",
           .types = {{"llama", "LlamaForCausalLM"},
                     {"mistral", "MistralForCausalLM"},
+                    {"smollm3", "SmolLM3ForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},

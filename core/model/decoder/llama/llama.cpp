@@ -9,8 +9,23 @@
 #include <fmt/format.h>
 
 namespace fvlm::model {
-Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part)
-    : config_(config), shape_{config.head_dim, true} {
+namespace {
+
+// Of layers with and without rotary positions.
+ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device device, bool is_rotary) {
+  ops::AttentionShape shape{config.head_dim, true};
+  if (!is_rotary) return shape;
+  shape.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
+  if (config.rope_scaling.type == RopeScaling::Type::none) return shape;
+  const auto frequencies = rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim);
+  shape.rotary.frequencies = at::tensor(frequencies, at::kDouble).to(device);
+  shape.score_factor = config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
+  return shape;
+}
+
+} // namespace
+
+Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part) : config_(config) {
   const std::string stem = part + ".model.";
   const auto layer_name = [&](int64_t index, const char* suffix) {
     return fmt::format("{}layers.{}.{}", stem, index, suffix);
@@ -28,8 +43,12 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     };
     return ops::Operations::Layer{all(".weight"), has_bias ? all(".bias") : ops::Weight()};
   };
+  const at::Device device = embedding_.value().device();
+  const ops::AttentionShape rotary = attention_shape(config, device, true),
+                            without = attention_shape(config, device, false);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     Layer& layer = layers_.emplace_back();
+    layer.attention = config.has_rope(i) ? rotary : without;
     layer.qkv = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
     layer.out = linear(i, {"self_attn.o_proj"}, config.out_bias);
     layer.up = config.gated_mlp ? linear(i, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias)
@@ -46,12 +65,6 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
   }
   norm_ = norm(stem + "norm");
   head_ = config.tie_word_embeddings ? embedding_ : parameters.weight(part + ".lm_head.weight");
-
-  shape_.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
-  if (config.rope_scaling.type == RopeScaling::Type::none) return;
-  const auto frequencies = rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim);
-  shape_.rotary.frequencies = at::tensor(frequencies, at::kDouble).to(embedding_.value().device());
-  shape_.score_factor = config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
 }
 
 // The residual stream and the output of the last branch, which the next norm adds to it.
@@ -140,7 +153,7 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
       const auto attend = [&](const QueryKeyValue& heads, const at::Tensor& into) {
-        return ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, shape_, into);
+        return ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, layer.attention, into);
       };
       run_layer(inner, ops, layer, own, attend, pass);
       return own.parts();
@@ -173,7 +186,8 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
                               rows.sequences, rows.lengths};
     const Value qkv = ops.linear_of_norm(no_grad, residual, layer.attention_norm, epsilon, layer.qkv);
     const Value attended(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
-                                               rows.are_independent(), shape_, config_.qk_norm ? &norms : nullptr));
+                                               rows.are_independent(), layer.attention,
+                                               config_.qk_norm ? &norms : nullptr));
     residual = ops.linear(no_grad, attended, layer.out, residual);
     Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, epsilon, layer.up, config_.gated_mlp);
     if (!config_.gated_mlp) inner = ops::relu_squared(no_grad, inner);

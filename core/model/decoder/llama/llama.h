@@ -27,6 +27,7 @@ class Llama : public Decoder {
     ops::Operations::Layer qkv, out;
     ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
     ops::Weight attention_norm, mlp_norm, q_norm, k_norm;
+    ops::AttentionShape attention;
   };
   struct Stream;
   // Adds the branch to the residual and normalizes the sum.
@@ -46,7 +47,6 @@ class Llama : public Decoder {
   Value entry(Tape& tape, Operations& ops, const Value& x) const;
 
   DecoderConfig config_;
-  ops::AttentionShape shape_;
   ops::Weight embedding_, norm_, head_;
   std::vector<Layer> layers_;
 };
