@@ -18,17 +18,21 @@ at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperatu
   return at::log_softmax(logits.to(at::kFloat, false, copies).div_(temperature), -1);
 }
 
+Value label_rows(Tape& tape, const Model& model, const Value& hidden, const Pack& pack) {
+  return model.decoder().head_rows(tape, ops::gather_rows(tape, hidden, pack.labels.rows));
+}
+
 } // namespace
 
 at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack,
                            const at::Tensor& weights) {
-  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
+  const Value rows = label_rows(tape, model, hidden, pack);
   return ops.weighted_cross_entropy(tape, rows, model.decoder().head(), pack.labels.targets, weights,
                                     model.decoder().softcap());
 }
 
 Value label_losses(Tape& tape, Operations& ops, const Model& model, const Value& hidden, const Pack& pack) {
-  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
+  const Value rows = label_rows(tape, model, hidden, pack);
   return ops.cross_entropy(tape, rows, model.decoder().head(), pack.labels.targets, model.decoder().softcap());
 }
 

@@ -11,7 +11,7 @@ from with_transformers import engine, folder, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, LlamaConfig, MistralConfig, NanoChatConfig, Qwen2Config,
+from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, GraniteConfig, LlamaConfig, MistralConfig, NanoChatConfig, Qwen2Config,
                           Qwen3Config, SmolLM3Config)
 from transformers.models.llama.modeling_llama import LlamaMLP
 
@@ -34,6 +34,10 @@ MODELS = {
     "mistral-window": (MistralConfig, {"sliding_window": 128, "head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "smollm3": (SmolLM3Config, {"no_rope_layer_interval": 2}),
     "smollm3-yarn": (SmolLM3Config, {"no_rope_layers": [0, 1, 0], "rope_parameters": YARN, "tie_word_embeddings": False}),
+    "granite": (GraniteConfig, {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.2,
+                                "logits_scaling": 3.0, "rms_norm_eps": 1e-2}),
+    "granite-yarn": (GraniteConfig, {"embedding_multiplier": 0.5, "residual_multiplier": 1.7, "attention_multiplier": 0.2,
+                                     "logits_scaling": 2.0, "rope_parameters": YARN, "mlp_bias": True, "tie_word_embeddings": True}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
@@ -147,7 +151,7 @@ class Families(unittest.TestCase):
                       f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
                       f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
         save_file(batch, folder / "pairs.safetensors")
-        for name in ("qwen3", "nanochat-biases"):
+        for name in ("granite", "qwen3", "nanochat-biases"):
             with self.subTest(name):
                 model = models[name]
                 model.zero_grad()

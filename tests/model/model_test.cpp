@@ -96,6 +96,13 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                  decoder.rope_scaling = {.type = RopeScaling::Type::linear, .factor = 2};
                }},
         Family{"qwen3", [](DecoderConfig& decoder) { decoder.qk_norm = true; }},
+        Family{"granite",
+               [](DecoderConfig& decoder) {
+                 decoder.embedding_multiplier = 12;
+                 decoder.residual_multiplier = 0.22;
+                 decoder.attention_multiplier = 0.5;
+                 decoder.logits_scaling = 8;
+               }},
         Family{"smollm3",
                [](DecoderConfig& decoder) {
                  decoder.no_rope_layers = {0, 1};

@@ -211,6 +211,12 @@ TEST(Config, TraitsOfEachFamily) {
       R"({"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [0, 1, 0, 1], "rope_theta": 5000000.0})");
   EXPECT_THAT(listed.no_rope_layers, testing::ElementsAre(0, 1));
   EXPECT_EQ(listed.rope_theta, 5e6);
+  const DecoderConfig granite = read(R"({"model_type": "granite", "embedding_multiplier": 12, "logits_scaling": 8.0,
+                                           "residual_multiplier": 0.22})");
+  EXPECT_EQ(granite.embedding_multiplier, 12);
+  EXPECT_EQ(granite.logits_scaling, 8);
+  EXPECT_EQ(granite.residual_multiplier, 0.22);
+  EXPECT_EQ(granite.attention_multiplier, 1) << "transformers' default, not 1 / sqrt(head_dim)";
   const DecoderConfig qwen2 = read(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": null})");
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.out_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 128);
@@ -256,6 +262,8 @@ TEST(Config, WrittenConfigReadsBack) {
         R"({"model_type": "mistral", "sliding_window": 8192, "head_dim": 32})",
         R"({"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [0, 1, 0]})",
         R"({"model_type": "smollm3", "no_rope_layer_interval": 5, "use_sliding_window": true})",
+        R"({"model_type": "granite", "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "mlp_bias": true,
+            "embedding_multiplier": 12.0, "logits_scaling": 8})",
         R"({"model_type": "qwen2", "eos_token_id": null, "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
         R"({"model_type": "qwen3", "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
             "high_freq_factor": 4}})",
@@ -343,7 +351,7 @@ std::vector<Wrong> wrong_decoders() {
       decoder("silu_in_nanochats_mlp", R"({"model_type": "nanochat", "hidden_act": "silu"})", {"only relu2 is"}),
       decoder("mixture_of_experts", R"({"num_local_experts": 8})", {"'num_local_experts' = 8", "experts"}),
       decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})",
-              {"\"qwen3_moe\"", "llama, mistral, smollm3, qwen2, qwen3, nanochat"}),
+              {"\"qwen3_moe\"", "llama, mistral, smollm3, granite, qwen2, qwen3, nanochat"}),
       decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
               {"'use_sliding_window' = true", "full attention", "set it to false"}),
       decoder("mistrals_window", R"({"model_type": "mistral", "sliding_window": 4096})",
@@ -359,6 +367,10 @@ std::vector<Wrong> wrong_decoders() {
               {"'no_rope_layers' = [1,2]", "an entry is 1, or 0"}),
       decoder("rope_interval_zero", R"({"model_type": "smollm3", "no_rope_layer_interval": 0})",
               {"'no_rope_layer_interval' is 0"}),
+      decoder("residual_multiplier_zero", R"({"model_type": "granite", "residual_multiplier": 0})",
+              {"'residual_multiplier' is 0"}),
+      decoder("logits_scaling_text", R"({"model_type": "granite", "logits_scaling": "8"})",
+              {"'logits_scaling' is \"8\""}),
       decoder("sliding_layers", R"({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]})",
               {"'layer_types' = [\"full_attention\",\"sliding_attention\"]", "without a sliding window"}),
       decoder("layer_types_as_text", R"({"layer_types": "full_attention"})", {"list of texts"}),

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "ops/pointwise.h"
+#include "ops/rows.h"
 
 #include <fmt/format.h>
 
@@ -31,8 +32,12 @@ at::Tensor Decoder::embed(const Operations& ops, const at::Tensor& tokens) const
   return embedding().value().index_select(0, tokens).to(ops.options().dtype);
 }
 
+Value Decoder::head_rows(Tape& tape, const Value& hidden) const {
+  return logits_scaling() == 1 ? hidden : ops::scale(tape, hidden, 1 / logits_scaling());
+}
+
 Value Decoder::logits(Tape& tape, Operations& ops, const Value& hidden) const {
-  const Value logits = ops.linear(tape, hidden, head());
+  const Value logits = ops.linear(tape, head_rows(tape, hidden), head());
   return softcap() == 0 ? logits : ops::softcap(tape, logits, softcap());
 }
 

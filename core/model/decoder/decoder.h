@@ -18,8 +18,12 @@ class Decoder {
   virtual ops::Weight head() const = 0; // the embedding's where they are tied
   // The head's logits z become softcap * tanh(z / softcap); 0: they stay as they are.
   virtual double softcap() const { return 0; }
+  // The head's logits are divided by it before that.
+  virtual double logits_scaling() const { return 1; }
   // The rows of text tokens, without a gradient.
   at::Tensor embed(const Operations& ops, const at::Tensor& tokens) const;
+  // The rows whose products with the head are the logits: last hidden states, divided by logits_scaling().
+  Value head_rows(Tape& tape, const Value& hidden) const;
   // Of the last hidden states [rows, width]: [rows, vocabulary]. float32 or wider where there is a softcap.
   Value logits(Tape& tape, Operations& ops, const Value& hidden) const;
   // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan

@@ -83,6 +83,10 @@ struct DecoderConfig {
   bool embedding_norm = false; // RMSNorm of the rows that enter
   bool gated_mlp = true; // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
   double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
+  double embedding_multiplier = 1;    // of the rows that enter
+  double residual_multiplier = 1;     // of what each branch adds to the residual
+  double attention_multiplier = 0;    // of the scores; 0: 1 / sqrt(head_dim)
+  double logits_scaling = 1;          // logits are divided by it
 
   bool has_rope(int64_t layer) const {
     return no_rope_layers.empty() || no_rope_layers[static_cast<size_t>(layer)] != 0;

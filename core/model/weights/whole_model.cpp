@@ -175,7 +175,9 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
   const WholeModelFamily& family = family_of(config, where);
   ConfigReader reader(config, where);
   check_quantization_config(reader);
-  const WholeModelFamily::Configs configs = family.read(reader);
+  WholeModelFamily::Configs configs = family.read(reader);
+  // The heads of whole models are their own in transformers, and divide no logits.
+  if (configs.decoder.contains("logits_scaling")) configs.decoder["logits_scaling"] = 1;
   reader.finish("");
   const std::string vision = where + ": vision_config", decoder = where + ": text_config";
   const DecoderConfig decoder_config = read_decoder_config(configs.decoder, decoder);

@@ -1,6 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, SmolLM3, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in DecoderConfig
-// say which.
+// gated MLP. Mistral, SmolLM3, Granite, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in
+// DecoderConfig say which.
 #include "base/text.h"
 #include "model/weights/model_family.h"
 
@@ -110,6 +110,16 @@ std::vector<int64_t> smollm3_rope_layers(ConfigReader& config, int64_t layers) {
   return all;
 }
 
+DecoderConfig granite_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  constexpr double least = 1e-6, most = 1e6;
+  out.embedding_multiplier = config.number("embedding_multiplier", 1, least, most);
+  out.residual_multiplier = config.number("residual_multiplier", 1, least, most);
+  out.attention_multiplier = config.number("attention_multiplier", 1, least, most);
+  out.logits_scaling = config.number("logits_scaling", 1, least, most);
+  return out;
+}
+
 DecoderConfig qwen_defaults(ConfigReader& config) {
   DecoderConfig out;
   out.vocab_size = 151936;
@@ -173,9 +183,9 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
 // hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
 const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},      {"mistral", mistral_defaults}, {"smollm3", smollm3_defaults},
-      {"qwen2", qwen2_defaults},      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
-      {"ghostvis", ghostvis_defaults}};
+      {"llama", llama_defaults},       {"mistral", mistral_defaults},  {"smollm3", smollm3_defaults},
+      {"granite", granite_defaults},   {"qwen2", qwen2_defaults},      {"qwen3", qwen3_defaults},
+      {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults}};
   return all;
 }
 
@@ -238,6 +248,12 @@ nlohmann::json write(const DecoderConfig& config) {
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
   if (config.model_type == "mistral") out["sliding_window"] = nullptr; // where the key is missing, there is a window
+  if (config.attention_multiplier != 0) {
+    out["embedding_multiplier"] = config.embedding_multiplier;
+    out["residual_multiplier"] = config.residual_multiplier;
+    out["attention_multiplier"] = config.attention_multiplier;
+    out["logits_scaling"] = config.logits_scaling;
+  }
   if (!config.no_rope_layers.empty()) out["no_rope_layers"] = config.no_rope_layers;
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
   if (config.embedding_norm) // of a family that has one where the key is missing
@@ -326,6 +342,7 @@ DecoderFamily llama_family() {
           .types = {{"llama", "LlamaForCausalLM"},
                     {"mistral", "MistralForCausalLM"},
                     {"smollm3", "SmolLM3ForCausalLM"},
+                    {"granite", "GraniteForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},

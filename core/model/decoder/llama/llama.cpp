@@ -3,10 +3,13 @@
 #include "model/flops.h"
 #include "model/shared_weight_gradients.h"
 #include "ops/pointwise.h"
+#include "ops/rows.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+
+#include <cmath>
 
 namespace fvlm::model {
 namespace {
@@ -14,18 +17,22 @@ namespace {
 // Of layers with and without rotary positions.
 ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device device, bool is_rotary) {
   ops::AttentionShape shape{config.head_dim, true};
+  if (config.attention_multiplier != 0)
+    shape.score_factor = config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim));
   if (!is_rotary) return shape;
   shape.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
   if (config.rope_scaling.type == RopeScaling::Type::none) return shape;
   const auto frequencies = rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim);
   shape.rotary.frequencies = at::tensor(frequencies, at::kDouble).to(device);
-  shape.score_factor = config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
+  shape.score_factor *= config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
   return shape;
 }
 
 } // namespace
 
-Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part) : config_(config) {
+Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::string& part)
+    : config_(config),
+      residual_epsilon_(config.rms_norm_eps / (config.residual_multiplier * config.residual_multiplier)) {
   const std::string stem = part + ".model.";
   const auto layer_name = [&](int64_t index, const char* suffix) {
     return fmt::format("{}layers.{}.{}", stem, index, suffix);
@@ -86,7 +93,7 @@ struct Llama::Stream {
 
 Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                     const at::Tensor& into) const {
-  auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps, into,
+  auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, weight, residual_epsilon_, into,
                               stream.compensated ? &stream.compensation : nullptr);
   stream.residual = std::move(sum);
   stream.branch = {}; // it is part of the sum
@@ -139,7 +146,9 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
 }
 
 Value Llama::entry(Tape& tape, Operations& ops, const Value& x) const {
-  return config_.embedding_norm ? ops.rmsnorm(tape, x, {}, {}, config_.rms_norm_eps).y : x;
+  const double factor = config_.embedding_multiplier / config_.residual_multiplier;
+  const Value rows = config_.embedding_norm ? ops.rmsnorm(tape, x, {}, {}, config_.rms_norm_eps).y : x;
+  return factor == 1 ? rows : ops::scale(tape, rows, factor);
 }
 
 Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
@@ -176,24 +185,23 @@ KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) 
 // it along with the product.
 at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const {
   const int64_t kv = config_.num_key_value_heads;
-  const double epsilon = config_.rms_norm_eps;
   Tape no_grad(Tape::Mode::forward_only);
   Value residual = entry(no_grad, ops, Value(x));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, epsilon};
+    const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, config_.rms_norm_eps};
     const ops::PagedKeys keys{pages.layers[i].narrow(2, 0, kv), pages.layers[i].narrow(2, kv, kv), rows.page_table,
                               rows.sequences, rows.lengths};
-    const Value qkv = ops.linear_of_norm(no_grad, residual, layer.attention_norm, epsilon, layer.qkv);
+    const Value qkv = ops.linear_of_norm(no_grad, residual, layer.attention_norm, residual_epsilon_, layer.qkv);
     const Value attended(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
                                                rows.are_independent(), layer.attention,
                                                config_.qk_norm ? &norms : nullptr));
     residual = ops.linear(no_grad, attended, layer.out, residual);
-    Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, epsilon, layer.up, config_.gated_mlp);
+    Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, residual_epsilon_, layer.up, config_.gated_mlp);
     if (!config_.gated_mlp) inner = ops::relu_squared(no_grad, inner);
     residual = ops.linear(no_grad, inner, layer.down, residual);
   }
-  return ops.rmsnorm(no_grad, residual, {}, norm_, epsilon).y.data;
+  return ops.rmsnorm(no_grad, residual, {}, norm_, residual_epsilon_).y.data;
 }
 
 bool Llama::can_defer_gradients(int64_t rows, int64_t element) const {

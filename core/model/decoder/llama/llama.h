@@ -13,6 +13,7 @@ class Llama : public Decoder {
   ops::Weight embedding() const override { return embedding_; }
   ops::Weight head() const override { return head_; }
   double softcap() const override { return config_.final_logit_softcapping; }
+  double logits_scaling() const override { return config_.logits_scaling; }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                 const ops::SharedGradientPass& pass, bool compensated) const override;
   KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const override;
@@ -43,10 +44,12 @@ class Llama : public Decoder {
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                  const ops::SharedGradientPass& pass = {}) const;
 
-  // The rows that enter the first layer.
+  // The rows that enter the first layer. The residual is held divided by residual_multiplier, so that what branches
+  // add needs no factor. Norms take any factor out again, by an epsilon that is divided by its square.
   Value entry(Tape& tape, Operations& ops, const Value& x) const;
 
   DecoderConfig config_;
+  double residual_epsilon_; // of norms of the residual
   ops::Weight embedding_, norm_, head_;
   std::vector<Layer> layers_;
 };
