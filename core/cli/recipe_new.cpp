@@ -174,7 +174,7 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
   if (!named) {
     // The foveated connector attends to keys and values of every layer, which no encoder but DINOv2 gives.
     const auto config = HuggingFaceFolder::open(draft.vision).config;
-    draft.connector = config.value("model_type", "") == "dinov2" ? "foveated" : "mlp";
+    draft.connector = config.value("model_type", "").starts_with("dinov2") ? "foveated" : "mlp";
     return;
   }
   draft.directory = resolve_model(*named).string();

@@ -66,7 +66,8 @@ TEST_F(ComposeEncoder, IsNamedAmongThoseThatAreSupported) {
     (void)read_vision_config({{"model_type", "convnext"}}, "config.json");
     FAIL() << "an encoder that nobody knows was read";
   } catch (const Error& error) {
-    EXPECT_THAT(error.text(), testing::AllOf(HasSubstr("supported: clip_vision_model, dinov2, siglip_vision_model"),
+    EXPECT_THAT(error.text(), testing::AllOf(HasSubstr("supported: clip_vision_model, dinov2, dinov2_with_registers, "
+                                                       "siglip_vision_model"),
                                              HasSubstr("toy_patches, toy_patches_2")));
   }
 }

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from against_oracle import engine, folder, load_file, save_file, tool, torch
 
-MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow")
+MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow", "registers")
 CASES = {  # name: batch and options
     "coarse_fine": "mix --mode coarse_fine --grads --attention",
     "refined": "mix --mode refined --grads --attention",

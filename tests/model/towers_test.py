@@ -11,7 +11,7 @@ probe, engine = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModel, Dinov2Config, Dinov2WithRegistersConfig, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -21,10 +21,13 @@ torch.set_num_threads(1)
 logging.disable_progress_bar()
 scratch = tempfile.TemporaryDirectory()
 folder = Path(scratch.name)
-VISION = {  # config, and the frames it is shown
+VISION = {  # config, and the frames it is shown; with registers where it has num_register_tokens
     "square": ({}, (2, 3, 28, 28)),
     "resampled": ({"image_size": 70, "num_attention_heads": 4}, (3, 3, 42, 28)),
     "odd": ({"hidden_size": 30, "num_attention_heads": 3, "mlp_ratio": 3, "image_size": 35, "patch_size": 7}, (1, 3, 33, 47)),
+    "registers": ({"num_register_tokens": 4}, (2, 3, 28, 28)),
+    "registers-enlarged": ({"num_register_tokens": 1, "num_attention_heads": 4}, (3, 3, 42, 30)),
+    "registers-reduced": ({"num_register_tokens": 2, "image_size": 70, "patch_size": 7}, (1, 3, 35, 21)),
 }
 DECODERS = {
     "gqa-tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
@@ -41,7 +44,8 @@ def make_vision(name):
     base = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
             "layerscale_value": 0.5, "initializer_range": 0.2}
     torch.manual_seed(1)
-    model = Dinov2Model(Dinov2Config(**(base | config))).eval()
+    kind = Dinov2WithRegistersConfig if "num_register_tokens" in config else Dinov2Config
+    model = AutoModel.from_config(kind(**(base | config))).eval()
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder / f"vision-{name}")
@@ -104,14 +108,14 @@ class Towers(unittest.TestCase):
                 self.check("decoder", name, {"ids": ids, "lengths": torch.tensor(lengths)}, hidden, model)
 
     def test_what_import_writes_loads_in_transformers(self):
-        vision, frames = make_vision("square")
-        for name in DECODERS:
+        for name, tower in zip(DECODERS, ("square", "registers", "registers-enlarged"), strict=True):
             with self.subTest(name):
+                vision, frames = make_vision(tower)
                 decoder, ids, out = make_decoder(name), torch.arange(12)[None], folder / f"model-{name}"
-                run(engine, "import", "--vision", folder / "vision-square", "--decoder", folder / f"decoder-{name}", "--out", out)
+                run(engine, "import", "--vision", folder / f"vision-{tower}", "--decoder", folder / f"decoder-{name}", "--out", out)
                 again = LlamaForCausalLM.from_pretrained(out / "decoder").eval()
                 self.assertTrue(torch.equal(again(ids).logits, decoder(ids).logits))
-                self.assertTrue(torch.equal(Dinov2Model.from_pretrained(out / "vision").eval()(frames).last_hidden_state,
+                self.assertTrue(torch.equal(AutoModel.from_pretrained(out / "vision").eval()(frames).last_hidden_state,
                                             vision(frames).last_hidden_state))
 
 

@@ -60,6 +60,15 @@ TEST(Config, Dinov2SmallHasItsDimensions) {
   EXPECT_EQ(parameters(layout_of(config)), 22056576u - 384); // Dinov2Model's, less the mask token
 }
 
+TEST(Config, Dinov2WithRegistersHasItsDimensions) {
+  const VisionConfig config = read_vision_config(with(dinov2_small, R"({"model_type": "dinov2_with_registers"})"), "c");
+  EXPECT_EQ(config.num_register_tokens, 4);
+  EXPECT_TRUE(config.position_antialias && config.use_mask_token);
+  EXPECT_EQ(tokens_per_frame(config, 28, 42), 1 + 4 + 2 * 3);
+  EXPECT_EQ(parameters(layout_of(config)), 22056576u - 384 + 4 * 384);
+  EXPECT_EQ(read_vision_config(Json{{"model_type", "dinov2_with_registers"}}, "c").patch_size, 16);
+}
+
 TEST(Config, Smollm2135mHasItsDimensions) {
   DecoderConfig config = read_decoder_config(smollm2_135m, "config.json");
   EXPECT_EQ(config.hidden_size, 576);
@@ -249,6 +258,9 @@ TEST(Config, WrittenConfigReadsBack) {
     VisionConfig config = read_vision_config(with(dinov2_small, changes), "config.json");
     EXPECT_EQ(read_vision_config(config_json(config), "written"), config) << changes;
   }
+  const Json registers = with(dinov2_small, R"({"model_type": "dinov2_with_registers", "num_register_tokens": 3})");
+  EXPECT_EQ(read_vision_config(config_json(read_vision_config(registers, "c")), "written"),
+            read_vision_config(registers, "c"));
   for (const char* model_type : {"clip_vision_model", "siglip_vision_model", "idefics3_vision", "smolvlm_vision"})
     for (const char* changes : {"{}", R"({"hidden_act": "gelu", "image_size": 98, "patch_size": 14})",
                                 R"({"vision_feature_layer": -2, "initializer_factor": 2, "vision_use_head": false})"}) {
@@ -331,6 +343,8 @@ std::vector<Wrong> wrong_visions() {
       vision("one_channel", R"({"num_channels": 1})", {"'num_channels' = 1", "three channels"}),
       vision("swiglu", R"({"use_swiglu_ffn": true})", {"'use_swiglu_ffn' = true", "GELU"}),
       vision("tanh_gelu", R"({"hidden_act": "gelu_new"})", {"'hidden_act' = \"gelu_new\"", "only gelu"}),
+      vision("no_registers", R"({"model_type": "dinov2_with_registers", "num_register_tokens": 0})",
+             {"'num_register_tokens' is 0", "from 1"}),
       vision("no_bias", R"({"qkv_bias": false})", {"'qkv_bias' = false", "bias"}),
       vision("drop_path", R"({"drop_path_rate": 0.1})", {"'drop_path_rate' = 0.1", "dropout"}),
       vision("eps_negative", R"({"layer_norm_eps": -1e-6})", {"'layer_norm_eps' is -1e-06"}),

@@ -50,7 +50,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Dinov2Model, DynamicCache, LlamaForCausalLM
+from transformers import AutoModel, DynamicCache, LlamaForCausalLM
 from transformers import __version__ as transformers_version
 from transformers.utils import logging
 
@@ -86,7 +86,7 @@ class Fvlm(nn.Module):
         described = json.loads((folder / "fvlm.json").read_text())
         connector = described.get("connector") or next(  # format 1 has no list of parts
             part["config"] for part in described["parts"] if part["role"] == "connector")
-        vision = Dinov2Model.from_pretrained(folder / "vision", dtype=torch.float32)
+        vision = AutoModel.from_pretrained(folder / "vision", dtype=torch.float32)
         decoder = LlamaForCausalLM.from_pretrained(folder / "decoder", dtype=torch.float32)
         shallow = connector.get("attend", "deep") == "shallow"
         model = cls(vision, decoder, connector["query_dim"], connector["visual_scale"], shallow)
@@ -124,7 +124,8 @@ class Fvlm(nn.Module):
         if (rows, columns) == (side, side):
             return table
         grid = table[:, 1:].unflatten(1, (side, side)).permute(0, 3, 1, 2)
-        grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False)
+        antialias = hasattr(self.vision.embeddings, "register_tokens")
+        grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False, antialias=antialias)
         return torch.cat([table[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
 
     def connector_state(self):

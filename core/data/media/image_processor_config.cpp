@@ -355,7 +355,8 @@ std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& 
   // fVLM's frames have the size that DINOv2 reads, and are not cropped.
   if (const auto model = folder / "config.json"; exists(model)) {
     const Json config = read_json_object(model, max_bytes);
-    if (const auto type = config.find("model_type"); type != config.end() && *type == "dinov2") return std::nullopt;
+    const auto type = config.find("model_type");
+    if (type != config.end() && (*type == "dinov2" || *type == "dinov2_with_registers")) return std::nullopt;
   }
   if (exists(nested)) {
     const Json config = read_json_object(nested, max_bytes);

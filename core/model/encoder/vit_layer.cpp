@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_upsample_bicubic2d_aa.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bucketize.h>
@@ -45,16 +46,18 @@ at::Tensor buckets(int64_t count, int64_t side) {
 } // namespace
 
 VitEmbedding::VitEmbedding(const VisionConfig& config, const Names& names, Parameters& parameters)
-    : config_(config), class_rows_(names.class_token ? 1 : 0) {
+    : config_(config), class_rows_(names.class_token ? 1 : 0),
+      patches_begin_(class_rows_ + config.num_register_tokens) {
   const auto weight = [&](const std::string& name) { return parameters.weight("vision.embeddings." + name); };
   if (names.class_token) class_token_ = weight(names.class_token);
+  if (config.num_register_tokens > 0) registers_ = weight("register_tokens");
   position_ = weight(names.position);
   patch_weight_ = weight(names.patch + std::string(".weight")).as_matrix();
   if (names.patch_bias) patch_bias_ = weight(names.patch + std::string(".bias"));
 }
 
 int64_t VitEmbedding::tokens(int64_t height, int64_t image_width) const {
-  return class_rows_ + (height / config_.patch_size) * (image_width / config_.patch_size);
+  return patches_begin_ + (height / config_.patch_size) * (image_width / config_.patch_size);
 }
 
 // [trained patches, patches]: the resampling as a matrix. On a GPU LibTorch's own interpolation takes as long as a
@@ -65,7 +68,9 @@ at::Tensor VitEmbedding::resampling(int64_t rows, int64_t columns, at::ScalarTyp
   if (shares.defined()) return shares;
   const at::Tensor each = at::eye(patches, position_.value().options().dtype(type));
   if (!config_.position_buckets) {
-    shares = at::upsample_bicubic2d(each.view({1, patches, side, side}), {rows, columns}, false)
+    const at::Tensor grid = each.view({1, patches, side, side});
+    shares = (config_.position_antialias ? at::_upsample_bicubic2d_aa(grid, {rows, columns}, false)
+                                         : at::upsample_bicubic2d(grid, {rows, columns}, false))
                  .view({patches, rows * columns});
   } else {
     const at::Tensor index = buckets(rows, side).unsqueeze(1) * side + buckets(columns, side).unsqueeze(0);
@@ -110,32 +115,39 @@ Value VitEmbedding::operator()(Tape& tape, Operations& ops, const at::Tensor& fr
                 fmt::format("frames [n, {}, {}, {}] do not fit the vision tower: it reads {} channels "
                             "and patches of {} x {}",
                             frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
-  const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, first = class_rows_,
-                tokens = first + rows * columns, rows_per_frame = tokens + (appended_rows.defined() ? 1 : 0);
+  const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, class_rows = class_rows_,
+                first = patches_begin_, tokens = first + rows * columns,
+                rows_per_frame = tokens + (appended_rows.defined() ? 1 : 0);
   const Value pixels(patches_of(frames, patch, ops.options().dtype, ops.padded(patch_weight_.value().size(1))));
   const Value patches = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
   const Value position = positions(tape, rows, columns);
 
   const at::Tensor x = at::empty({n, rows_per_frame, width}, ops.tensor_options());
-  if (first > 0) {
+  if (class_rows > 0) {
     const at::Tensor class_row = position.data.narrow(0, 0, 1) + class_token_.value().view({1, width});
     x.narrow(1, 0, 1).copy_(class_row.expand({n, 1, width}));
   }
+  if (registers_.defined()) x.narrow(1, class_rows, first - class_rows).copy_(registers_.value().expand({n, -1, -1}));
   at::Tensor rest = x.narrow(1, first, rows * columns);
-  at::add_out(rest, patches.data.view({n, rows * columns, width}), position.data.narrow(0, first, rows * columns));
+  at::add_out(rest, patches.data.view({n, rows * columns, width}), position.data.narrow(0, class_rows, rows * columns));
   if (appended_rows.defined()) x.select(1, tokens).copy_(appended_rows.data);
-  Value y(x.view({n * rows_per_frame, width}), tape.records(patches, position, class_token_, appended_rows));
+  Value y(x.view({n * rows_per_frame, width}),
+          tape.records(patches, position, class_token_, registers_, appended_rows));
   if (!y.requires_grad()) return y;
-  tape.push([n, first, tokens, rows_per_frame, width, patches = patches.gradient, position = position.gradient,
-             token = class_token_, appended_rows = appended_rows.gradient, out = y.gradient] {
+  tape.push([n, class_rows, first, tokens, rows_per_frame, width, patches = patches.gradient,
+             position = position.gradient, token = class_token_, registers = registers_,
+             appended_rows = appended_rows.gradient, out = y.gradient] {
     const at::Tensor gradient = out->take();
     if (!gradient.defined()) return;
     const at::Tensor d = gradient.view({n, rows_per_frame, width});
     if (appended_rows) appended_rows->add(d.select(1, tokens).contiguous());
     const auto wide = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor over_frames = d.narrow(1, 0, tokens).sum(0, false, wide);
-    if (position) position->add(over_frames);
-    if (token.requires_grad()) token.add_gradient(over_frames.narrow(0, 0, 1).view_as(token.value()));
+    const auto of_rows = [&](int64_t begin, int64_t end) { return over_frames.narrow(0, begin, end - begin); };
+    if (position)
+      position->add(first == class_rows ? over_frames : at::concat({of_rows(0, class_rows), of_rows(first, tokens)}));
+    if (registers.requires_grad()) registers.add_gradient(of_rows(class_rows, first).view_as(registers.value()));
+    if (token.requires_grad()) token.add_gradient(of_rows(0, 1).view_as(token.value()));
     if (patches) patches->add(d.narrow(1, first, tokens - first).reshape({n * (tokens - first), width}));
   });
   return y;

@@ -30,20 +30,21 @@ class VitEmbedding {
   };
   VitEmbedding(const VisionConfig& config, const Names& names, Parameters& parameters);
 
-  // Rows of a frame: the class token, if there is one, and the patches.
+  // Rows of a frame: the class token, if there is one, the registers, and the patches.
   int64_t tokens(int64_t height, int64_t image_width) const;
   // [n * tokens, width] of frames [n, 3, H, W]; `appended_rows` [n, width] add one row to each frame.
   Value operator()(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& appended_rows = {}) const;
   bool requires_grad() const { return patch_weight_.requires_grad(); }
 
  private:
-  // [tokens, width]: the position embedding, resampled if the frames have another grid than in training.
+  // [class token and patches, width]: the position embedding, resampled if the frames have another grid than in
+  // training.
   Value positions(Tape& tape, int64_t rows, int64_t columns) const;
   at::Tensor resampling(int64_t rows, int64_t columns, at::ScalarType type) const;
 
   VisionConfig config_;
-  ops::Weight class_token_, position_, patch_weight_, patch_bias_;
-  int64_t class_rows_;
+  ops::Weight class_token_, registers_, position_, patch_weight_, patch_bias_;
+  int64_t class_rows_, patches_begin_; // of a frame's rows; registers are between them
   mutable std::map<std::pair<int64_t, int64_t>, at::Tensor> resampling_; // by rows and columns
 };
 

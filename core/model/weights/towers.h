@@ -38,8 +38,10 @@ struct VisionConfig {
   // A patch of a frame of another size takes the position embedding at its fraction of the frame; false: they are
   // interpolated.
   bool position_buckets = false;
-  int64_t max_bytes = 0;        // of a text, whose bytes are read in place of images; 0: images are
-  bool vision_use_head = false; // its files have the weights of a pooling head, which is not used
+  bool position_antialias = false; // interpolated with antialiasing
+  int64_t num_register_tokens = 0; // learned rows of each frame between the class token's and the patches'
+  int64_t max_bytes = 0;           // of a text, whose bytes are read in place of images; 0: images are
+  bool vision_use_head = false;    // its files have the weights of a pooling head, which is not used
 
   // The output, as a LLaVA's config.json says it. The layer whose hidden states it is: 1 is the first, -1 the last;
   // none: last_hidden_state. "default" drops the class token, "full" keeps it.

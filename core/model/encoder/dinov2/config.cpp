@@ -1,10 +1,13 @@
-// DINOv2 (transformers' Dinov2Model): pre-norm ViT with LayerScale and a learned position embedding.
+// DINOv2 (transformers' Dinov2Model): pre-norm ViT with LayerScale and a learned position embedding. Its version with
+// registers (Dinov2WithRegistersModel) has learned rows beside the patches, and other positions at other frame sizes.
 #include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
 namespace fvlm {
 namespace {
+
+constexpr const char* with_registers = "dinov2_with_registers";
 
 VisionConfig read(ConfigReader& config, const std::string& model_type) {
   VisionConfig out;
@@ -15,12 +18,17 @@ VisionConfig read(ConfigReader& config, const std::string& model_type) {
   double ratio = config.number("mlp_ratio", 4, 0, 64);
   out.intermediate_size = static_cast<int64_t>(static_cast<double>(out.hidden_size) * ratio);
   out.image_size = config.square("image_size", 224, 1, 1 << 14);
-  out.patch_size = config.square("patch_size", 14, 1, 1 << 14);
+  out.patch_size = config.square("patch_size", model_type == with_registers ? 16 : 14, 1, 1 << 14);
   out.num_channels = config.whole("num_channels", 3, 1, 1024);
   out.layer_norm_eps = config.number("layer_norm_eps", 1e-6, 0, 1);
   out.layerscale_value = config.number("layerscale_value", 1, -1e6, 1e6);
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1e6);
-  out.use_mask_token = config.flag("use_mask_token", true);
+  if (model_type == with_registers) {
+    out.num_register_tokens = config.whole("num_register_tokens", 4, 1, 1024);
+    out.position_antialias = true;
+  } else {
+    out.use_mask_token = config.flag("use_mask_token", true);
+  }
 
   config.refuse_unless(out.num_channels == 3, "num_channels", "frames have three channels");
   std::string activation = config.text("hidden_act", "gelu");
@@ -42,26 +50,30 @@ VisionConfig read(ConfigReader& config, const std::string& model_type) {
 }
 
 nlohmann::json write(const VisionConfig& config) {
-  return {{"hidden_size", config.hidden_size},
-          {"num_hidden_layers", config.num_hidden_layers},
-          {"num_attention_heads", config.num_attention_heads},
-          {"mlp_ratio", config.intermediate_size % config.hidden_size == 0
-                            ? nlohmann::json(config.intermediate_size / config.hidden_size)
-                            : nlohmann::json((static_cast<double>(config.intermediate_size) + 0.5) /
-                                             static_cast<double>(config.hidden_size))},
-          {"image_size", config.image_size},
-          {"patch_size", config.patch_size},
-          {"num_channels", config.num_channels},
-          {"layer_norm_eps", config.layer_norm_eps},
-          {"layerscale_value", config.layerscale_value},
-          {"initializer_range", config.initializer_range},
-          {"use_mask_token", config.use_mask_token},
-          {"hidden_act", "gelu"},
-          {"qkv_bias", true},
-          {"use_swiglu_ffn", false},
-          {"hidden_dropout_prob", 0.0},
-          {"attention_probs_dropout_prob", 0.0},
-          {"drop_path_rate", 0.0}};
+  nlohmann::json out{{"hidden_size", config.hidden_size},
+                     {"num_hidden_layers", config.num_hidden_layers},
+                     {"num_attention_heads", config.num_attention_heads},
+                     {"mlp_ratio", config.intermediate_size % config.hidden_size == 0
+                                       ? nlohmann::json(config.intermediate_size / config.hidden_size)
+                                       : nlohmann::json((static_cast<double>(config.intermediate_size) + 0.5) /
+                                                        static_cast<double>(config.hidden_size))},
+                     {"image_size", config.image_size},
+                     {"patch_size", config.patch_size},
+                     {"num_channels", config.num_channels},
+                     {"layer_norm_eps", config.layer_norm_eps},
+                     {"layerscale_value", config.layerscale_value},
+                     {"initializer_range", config.initializer_range},
+                     {"hidden_act", "gelu"},
+                     {"qkv_bias", true},
+                     {"use_swiglu_ffn", false},
+                     {"hidden_dropout_prob", 0.0},
+                     {"attention_probs_dropout_prob", 0.0},
+                     {"drop_path_rate", 0.0}};
+  if (config.num_register_tokens > 0)
+    out["num_register_tokens"] = config.num_register_tokens;
+  else
+    out["use_mask_token"] = config.use_mask_token;
+  return out;
 }
 
 WeightLayout layout(const VisionConfig& config) {
@@ -69,7 +81,7 @@ WeightLayout layout(const VisionConfig& config) {
   Initializer weight{Initializer::Kind::normal, config.initializer_range}, zero{Initializer::Kind::constant, 0},
       one{Initializer::Kind::constant, 1}, scale{Initializer::Kind::constant, config.layerscale_value};
   WeightLayout out;
-  out.optional_prefix = "dinov2.";
+  out.optional_prefix = config.model_type + ".";
   out.ignored = {"classifier.weight", "classifier.bias"}; // of Dinov2ForImageClassification
   auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
@@ -88,6 +100,7 @@ WeightLayout layout(const VisionConfig& config) {
     add("embeddings.mask_token", {1, width}, zero);
     out.tensors.back().parameter = false;
   }
+  if (config.num_register_tokens > 0) add("embeddings.register_tokens", {1, config.num_register_tokens, width}, zero);
   add("embeddings.position_embeddings", {1, config.grid() * config.grid() + 1, width}, weight);
   add("embeddings.patch_embeddings.projection.weight", {width, config.num_channels, patch, patch}, weight);
   add("embeddings.patch_embeddings.projection.bias", {width}, zero);
@@ -108,14 +121,14 @@ WeightLayout layout(const VisionConfig& config) {
 }
 
 int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
-  return 1 + (height / config.patch_size) * (width / config.patch_size);
+  return 1 + config.num_register_tokens + (height / config.patch_size) * (width / config.patch_size);
 }
 
 } // namespace
 
 EncoderFamily dinov2_family() {
   return {.name = "dinov2",
-          .types = {{"dinov2", "Dinov2Model"}},
+          .types = {{"dinov2", "Dinov2Model"}, {with_registers, "Dinov2WithRegistersModel"}},
           .read = read,
           .write = write,
           .layout = layout,

@@ -169,12 +169,12 @@ Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const Visu
 
 double Dinov2::flops(int64_t tokens, bool trains) const {
   const int64_t layers = config_.num_hidden_layers;
-  return vit_frame_flops(config_, tokens, tokens - 1, layers, layers, trains);
+  return vit_frame_flops(config_, tokens, tokens - 1 - config_.num_register_tokens, layers, layers, trains);
 }
 
 double Dinov2::encode_flops(int64_t tokens, bool trains) const {
   const int64_t layers = config_.num_hidden_layers;
-  return vit_frame_flops(config_, tokens, tokens - 1, layers - 1, layers, trains);
+  return vit_frame_flops(config_, tokens, tokens - 1 - config_.num_register_tokens, layers - 1, layers, trains);
 }
 
 double Dinov2::attend_flops(int64_t tokens, bool shallow, bool trains, bool inputs) const {
