@@ -139,7 +139,7 @@ void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const 
 }
 
 void ChatTemplate::append_text(std::string_view text, bool answer, ChatTokens& out) const {
-  auto ids = tokenizer_.encode(text, SpecialTokens::as_text);
+  auto ids = tokenizer_.encode(text, SpecialTokens::as_text, TextPlace::inside); // behind <|im_start|>
   out.ids.insert(out.ids.end(), ids.begin(), ids.end());
   out.answer_mask.insert(out.answer_mask.end(), ids.size(), answer);
 }

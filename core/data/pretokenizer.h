@@ -1,5 +1,6 @@
 // Pre-tokenization: splits text into words before byte-pair encoding.
 #pragma once
+#include <optional>
 #include <string_view>
 
 namespace fvlm {
@@ -13,18 +14,28 @@ inline constexpr WordPattern split_patterns[] = {WordPattern::gpt2, WordPattern:
 // The regular expression as it is written in tokenizer.json.
 std::string_view pattern_text(WordPattern pattern);
 
+// SentencePiece's mark in place of each space. Text that does not begin with a mark gets one: every part between added
+// tokens, or the first one alone.
+struct Metaspace {
+  static constexpr std::string_view mark = "\u2581";
+  enum class Prepend { never, first, always } prepend;
+  bool split; // a word begins at each mark; otherwise a part is one word
+};
+
 struct PreTokenizer {
   bool split_digits = false; // Digits(individual_digits = true): makes each digit a word, before the pattern applies
   bool add_prefix_space = false; // ByteLevel: prepends a space to text that does not begin with one
   WordPattern pattern = WordPattern::gpt2;
+  std::optional<Metaspace> metaspace; // in place of all of these
 };
 
 // Returns the end of the word that begins at `at`. The text must be valid UTF-8.
 size_t word_end(WordPattern pattern, std::string_view text, size_t at);
 
-// Calls word(std::string_view) for each word, in order; `piece` is one of the parts between added tokens.
+// Calls word(std::string_view) for each word, in order; `piece` is one of the parts between added tokens, and maybe the
+// first.
 template <class Word>
-void each_word(const PreTokenizer& rules, std::string_view piece, Word&& word);
+void each_word(const PreTokenizer& rules, std::string_view piece, bool is_first, Word&& word);
 
 } // namespace fvlm
 

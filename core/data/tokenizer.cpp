@@ -74,7 +74,8 @@ const AddedToken* AddedTokens::at(std::string_view text, size_t at) const {
 }
 
 // Text between the added tokens that are not normalized.
-void Tokenizer::Encoder::append_normalized(std::string_view piece, SpecialTokens special, std::vector<TokenId>& out) {
+void Tokenizer::Encoder::append_normalized(std::string_view piece, SpecialTokens special, TextPlace place,
+                                           std::vector<TokenId>& out) {
   std::string normalized;
   if (!tokenizer_.normalizers_.empty()) {
     normalized = normalize(tokenizer_.normalizers_, piece);
@@ -82,18 +83,23 @@ void Tokenizer::Encoder::append_normalized(std::string_view piece, SpecialTokens
   }
   auto is_literal = [&](size_t, size_t) { return special == SpecialTokens::as_text; };
   auto words = [&](std::string_view part) {
-    each_word(tokenizer_.pretokenizer_, part, [&](std::string_view word) { words_.append(word, out); });
+    const bool is_first = place == TextPlace::begin && part.data() == piece.data();
+    each_word(tokenizer_.pretokenizer_, part, is_first, [&](std::string_view word) { words_.append(word, out); });
   };
   cut(
       piece, tokenizer_.added_normalized_, is_literal, [&](TokenId id) { out.push_back(id); }, words);
 }
 
-void Tokenizer::Encoder::append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out) {
+void Tokenizer::Encoder::append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out,
+                                TextPlace place) {
   ValidUtf8 valid(text);
   auto is_literal = [&](size_t, size_t) { return special == SpecialTokens::as_text; };
   cut(
       valid.view(), tokenizer_.added_, is_literal, [&](TokenId id) { out.push_back(id); },
-      [&](std::string_view piece) { append_normalized(piece, special, out); });
+      [&](std::string_view piece) {
+        const bool begins = piece.data() == valid.view().data();
+        append_normalized(piece, special, begins ? place : TextPlace::inside, out);
+      });
 }
 
 void Tokenizer::Encoder::append_text_with_tokens(std::string_view text, std::span<const size_t> literal, size_t offset,
@@ -105,15 +111,15 @@ void Tokenizer::Encoder::append_text_with_tokens(std::string_view text, std::spa
   auto piece = [&](std::string_view part) {
     const auto begin = static_cast<size_t>(part.data() - text.data());
     append_normalized(part, is_literal(begin, begin + part.size()) ? SpecialTokens::as_text : SpecialTokens::parse,
-                      out);
+                      begin + offset == 0 ? TextPlace::begin : TextPlace::inside, out);
   };
   cut(
       text, tokenizer_.added_, is_literal, [&](TokenId id) { out.push_back(id); }, piece);
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
+std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special, TextPlace place) const {
   std::vector<TokenId> ids;
-  Encoder(*this).append(text, special, ids);
+  Encoder(*this).append(text, special, ids, place);
   return ids;
 }
 
@@ -144,7 +150,7 @@ std::string Tokenizer::decode_sentencepiece(std::span<const TokenId> ids, bool s
     text += token;
   }
   take_bytes();
-  return text.starts_with(' ') ? text.substr(1) : text;
+  return drops_first_space_ && text.starts_with(' ') ? text.substr(1) : text;
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {

@@ -35,6 +35,9 @@ class AddedTokens {
   std::array<std::vector<uint32_t>, 256> starts_; // by first byte: indices into tokens_
 };
 
+// Where text stands: some tokenizers begin a text otherwise than a part behind other tokens.
+enum class TextPlace { begin, inside };
+
 enum class SpecialTokens {
   parse,  // "<|im_end|>" in the text becomes that token; for templates
   as_text // it is encoded like any other text; for what users write
@@ -47,7 +50,8 @@ class Tokenizer {
   static Tokenizer from_json(std::string_view json, const std::string& where);
 
   // Adds no tokens before or after the text. Invalid UTF-8 is replaced by U+FFFD.
-  std::vector<TokenId> encode(std::string_view text, SpecialTokens special = SpecialTokens::parse) const;
+  std::vector<TokenId> encode(std::string_view text, SpecialTokens special = SpecialTokens::parse,
+                              TextPlace place = TextPlace::begin) const;
 
   // Invalid UTF-8 becomes U+FFFD. Throws Error(data) for an id outside the vocabulary.
   std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
@@ -60,7 +64,7 @@ class Tokenizer {
   bool is_special(TokenId id) const { return special_[static_cast<size_t>(id)]; } // of an id below size()
   // SentencePiece: whether a token is a byte of a character, and whether text loses a space at its beginning.
   bool is_byte_fallback(TokenId id) const { return sentencepiece_ && byte_[static_cast<size_t>(id)]; }
-  bool drops_first_space() const { return sentencepiece_; }
+  bool drops_first_space() const { return drops_first_space_; }
   size_t size() const { return bytes_.size(); } // one more than the largest id
   // Throws Error(data) when the tokenizer has more tokens than the embedding of the decoder has rows.
   void check_vocabulary_size(int64_t vocabulary, const std::string& where) const;
@@ -69,14 +73,15 @@ class Tokenizer {
   class Encoder {
    public:
     explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer), words_(tokenizer.model_) {}
-    void append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out);
+    void append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out,
+                TextPlace place = TextPlace::begin);
     // Special tokens become tokens, but not those that begin at one of the sorted places `literal`. Places count from
     // `offset` bytes before the text, which is a part of a larger one and valid UTF-8.
     void append_text_with_tokens(std::string_view text, std::span<const size_t> literal, size_t offset,
                                  std::vector<TokenId>& out);
 
    private:
-    void append_normalized(std::string_view piece, SpecialTokens special, std::vector<TokenId>& out);
+    void append_normalized(std::string_view piece, SpecialTokens special, TextPlace place, std::vector<TokenId>& out);
     const Tokenizer& tokenizer_;
     WordEncoder words_;
   };
@@ -91,6 +96,7 @@ class Tokenizer {
   std::filesystem::path folder_;
   std::vector<Normalizer> normalizers_;
   bool sentencepiece_ = false; // tokens are characters with marks for spaces, and bytes where there is no token
+  bool drops_first_space_ = false;
   AddedTokens added_, added_normalized_;
   std::vector<std::string> bytes_;    // by id; empty for an id that is not used
   std::vector<bool> known_, special_; // by id

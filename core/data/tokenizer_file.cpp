@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 namespace fvlm {
 
@@ -21,9 +23,10 @@ class TokenizerFile : private TokenizerJson {
     Json root = Json::parse(text, nullptr, false);
     if (root.is_discarded()) fail("it is not valid JSON", "take the tokenizer.json that came with the model");
     if (!root.is_object()) fail("a JSON object was expected at the top");
-    // Llama 2's form: characters and byte_fallback, and nothing that splits the text.
+    // Llama 2's form, characters and byte_fallback: nothing splits the text, or Metaspace does.
+    const Json pre = member(root, "pre_tokenizer", nullptr);
     tokenizer_.sentencepiece_ =
-        flag(object(root, "model"), "byte_fallback", false) && member(root, "pre_tokenizer", nullptr).is_null();
+        flag(object(root, "model"), "byte_fallback", false) && (pre.is_null() || metaspace_of(pre));
     read_normalizer(root);
     read_added(member(root, "added_tokens", Json::array()));
     read_model(object(root, "model"));
@@ -88,7 +91,7 @@ class TokenizerFile : private TokenizerJson {
         tokenizer_.byte_[id] = true;
         return {static_cast<char>(byte)};
       }
-    return replace_all(content, space_mark, " ");
+    return replace_all(content, Metaspace::mark, " ");
   }
 
   // An added token is decoded as added, even where its normalized form differs from what the vocabulary has.
@@ -260,7 +263,10 @@ class TokenizerFile : private TokenizerJson {
   void read_pretokenizer(const Json& root) {
     Json pre = member(root, "pre_tokenizer", nullptr);
     tokenizer_.pretokenizer_.pattern = WordPattern::none;
-    if (tokenizer_.sentencepiece_) return;
+    if (tokenizer_.sentencepiece_) {
+      if (!pre.is_null()) tokenizer_.pretokenizer_.metaspace = read_metaspace(*metaspace_of(pre));
+      return;
+    }
     if (pre.is_null()) fail("there is no pre_tokenizer: byte-level BPE needs ByteLevel", advice);
     std::vector<Json> steps{pre};
     if (type_of(pre, "pre_tokenizer") == "Sequence") {
@@ -291,6 +297,25 @@ class TokenizerFile : private TokenizerJson {
     if (!byte_level)
       fail("the pre_tokenizer does not end with ByteLevel: only byte-level BPE "
            "is supported");
+  }
+
+  // Metaspace where it is the only pre-tokenizer.
+  static std::optional<Json> metaspace_of(const Json& pre) {
+    const Json list = pre.is_object() ? member(pre, "pretokenizers", Json::array({pre})) : Json();
+    const bool is_one = list.is_array() && list.size() == 1 && list[0].is_object();
+    return is_one && member(list[0], "type", "") == "Metaspace" ? std::optional(list[0]) : std::nullopt;
+  }
+
+  Metaspace read_metaspace(const Json& step) const {
+    if (text_of(member(step, "replacement", ""), "Metaspace.replacement") != Metaspace::mark)
+      fail(fmt::format("Metaspace is supported with the replacement '{}' alone", Metaspace::mark));
+    constexpr std::array<std::pair<const char*, Metaspace::Prepend>, 3> schemes{{{"always", Metaspace::Prepend::always},
+                                                                                 {"first", Metaspace::Prepend::first},
+                                                                                 {"never", Metaspace::Prepend::never}}};
+    const std::string name = text_of(member(step, "prepend_scheme", "always"), "Metaspace.prepend_scheme");
+    for (const auto& [scheme, prepend] : schemes)
+      if (name == scheme) return {prepend, flag(step, "split", true)};
+    fail(fmt::format("Metaspace.prepend_scheme '{}' is not supported: always, first and never are", name));
   }
 
   void set_pattern(WordPattern pattern) {
@@ -324,15 +349,18 @@ class TokenizerFile : private TokenizerJson {
                        decoder.is_null() ? "null" : type_of(decoder, "decoder")));
   }
 
-  // Marks become spaces, bytes characters, and the text loses the space that Prepend gave it.
-  void read_sentencepiece_decoder(const Json& decoder) const {
-    const Json expected = {{{"type", "Replace"}, {"pattern", {{"String", space_mark}}}, {"content", " "}},
-                           {{"type", "ByteFallback"}},
-                           {{"type", "Fuse"}},
-                           {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
-    if (!decoder.is_object() || member(decoder, "decoders", nullptr) != expected)
-      fail("a decoder other than Llama 2's (Replace, ByteFallback, Fuse, "
-           "Strip) is not supported with byte_fallback",
+  // Marks become spaces, bytes characters, and the text may lose the space that it got at its beginning.
+  void read_sentencepiece_decoder(const Json& decoder) {
+    Json expected = {{{"type", "Replace"}, {"pattern", {{"String", Metaspace::mark}}}, {"content", " "}},
+                     {{"type", "ByteFallback"}},
+                     {{"type", "Fuse"}}};
+    const Json found = decoder.is_object() ? member(decoder, "decoders", nullptr) : Json();
+    if (found == expected) return;
+    expected.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    tokenizer_.drops_first_space_ = true;
+    if (found != expected)
+      fail("a decoder other than Llama 2's (Replace, ByteFallback, Fuse, and Strip or not) is not supported with "
+           "byte_fallback",
            advice);
   }
 
@@ -343,10 +371,9 @@ class TokenizerFile : private TokenizerJson {
     tokenizer_.added_ = AddedTokens({added_.begin(), rest});
   }
 
-  static constexpr std::string_view space_mark = "\u2581";
   static constexpr const char* advice = "use a tokenizer with byte-level BPE, such as those of Llama 3, Qwen and "
                                         "SmolLM, or "
-                                        "with SentencePiece's BPE in the form of Llama 2";
+                                        "with SentencePiece's BPE in the form of Llama 2 and Mistral";
   std::vector<AddedToken> added_;
   Tokenizer tokenizer_;
 };

@@ -152,7 +152,7 @@ std::vector<int64_t> Calculator::following(std::span<const int64_t> answer) cons
   const auto value = calculate(tokenizer_.decode(ids));
   if (!value) return {};
   std::vector<int64_t> tokens{tokens_.output_start};
-  for (const TokenId id : tokenizer_.encode(*value, SpecialTokens::as_text)) tokens.push_back(id);
+  for (const TokenId id : tokenizer_.encode(*value, SpecialTokens::as_text, TextPlace::inside)) tokens.push_back(id);
   tokens.push_back(tokens_.output_end);
   return tokens;
 }

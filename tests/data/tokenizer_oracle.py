@@ -1,8 +1,8 @@
 """tokenizer_oracle.py FAMILY FOLDER COUNT: trains a tokenizer, and encodes COUNT generated strings with the wheel.
 
 Writes tokenizer.json, strings.bin (u32 length + bytes, not always UTF-8) and ids.bin (u32 count + u32 ids, u32 length +
-bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, qwen2 or
-nanochat."""
+bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, qwen2, nanochat, or one with the
+pre-tokenizer Metaspace: mistral, mistral_plain or metaspace."""
 import json
 import random
 import struct
@@ -15,6 +15,9 @@ LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 NANOCHAT = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
 PATTERNS = {"llama3": LLAMA3, "qwen2": QWEN2, "nanochat": NANOCHAT}
+METASPACE = {"mistral": {"prepend_scheme": "first", "split": False}, "mistral_plain": {"prepend_scheme": "never", "split": False},
+             "metaspace": {"prepend_scheme": "always", "split": True}}
+SENTENCEPIECE = {"llama2", *METASPACE}
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im|>", "<file_sep>"]
 draw = random.Random(7)
 
@@ -61,8 +64,9 @@ def string():
 tokenizer = Tokenizer(models.BPE(ignore_merges=family == "llama3", byte_fallback=family == "nanochat"))
 if family == "qwen2":
     tokenizer.normalizer = normalizers.NFC()
-if family == "llama2":
+if family in SENTENCEPIECE:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+if family == "llama2":
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
 byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family not in PATTERNS)
 first = {"smollm2": pre_tokenizers.Digits(individual_digits=True), "gpt2": None}.get(family)
@@ -71,18 +75,19 @@ if family in PATTERNS:
 tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, byte_level]) if first else byte_level
 tokenizer.decoder = decoders.ByteLevel()
 alphabet = pre_tokenizers.ByteLevel.alphabet()
-if family == "llama2":
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # for training alone
+if family in SENTENCEPIECE:
+    tokenizer.pre_tokenizer = (pre_tokenizers.Split("▁", "merged_with_next") if family == "llama2"  # for training alone
+                               else pre_tokenizers.Metaspace("▁", METASPACE[family]["prepend_scheme"], False))
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                           decoders.Strip(" ", 1, 0)])
+                                           *([] if family == "mistral_plain" else [decoders.Strip(" ", 1, 0)])])
     alphabet = ["▁"]
 trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_progress=False,
-                              **({"limit_alphabet": 200} if family == "llama2" else {}),
+                              **({"limit_alphabet": 200} if family in SENTENCEPIECE else {}),
                               special_tokens=[AddedToken(text, special=True) for text in SPECIAL])
 tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in range(4000)], trainer)
-if family == "llama2":
+if family in SENTENCEPIECE:
     written = json.loads(tokenizer.to_str())
-    written["pre_tokenizer"] = None
+    written["pre_tokenizer"] = None if family == "llama2" else written["pre_tokenizer"] | METASPACE[family]
     vocabulary = written["model"]["vocab"]
     for text in ["<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]:
         vocabulary.setdefault(text, len(vocabulary))

@@ -174,6 +174,69 @@ TEST(Tokenizer, bytes_without_a_token_are_refused) {
   EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("a decoder other than Llama 2's"));
 }
 
+namespace {
+
+// Mistral's form: characters, bytes, and a mark in place of each space and before the first word.
+nlohmann::json metaspace_tokenizer() {
+  nlohmann::json vocabulary{{"<unk>", 0}, {"\u2581", 257}, {"a", 258}, {"\u2581a", 259}};
+  for (int byte = 0; byte < 256; ++byte) vocabulary[fmt::format("<0x{:02X}>", byte)] = 1 + byte;
+  const nlohmann::json added = {{{"id", 260}, {"content", "<|im_start|>"}, {"special", true}},
+                                {{"id", 261}, {"content", "<|im_end|>"}, {"special", true}}};
+  return {{"model",
+           {{"type", "BPE"},
+            {"byte_fallback", true},
+            {"unk_token", "<unk>"},
+            {"vocab", vocabulary},
+            {"merges", {"\u2581 a"}}}},
+          {"added_tokens", added},
+          {"pre_tokenizer",
+           {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}}},
+          {"decoder",
+           {{"type", "Sequence"},
+            {"decoders",
+             {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
+              {{"type", "ByteFallback"}},
+              {{"type", "Fuse"}},
+              {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}}};
+}
+
+} // namespace
+
+TEST(Tokenizer, AMarkStandsBeforeTheFirstTextAlone) {
+  const Tokenizer tokenizer = make(metaspace_tokenizer());
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(tokenizer.encode("a a"), (Ids{259, 259}));
+  EXPECT_EQ(tokenizer.encode(" a"), (Ids{259}));
+  EXPECT_EQ(tokenizer.encode("a<|im_end|>a"), (Ids{259, 261, 258}));
+  EXPECT_EQ(tokenizer.encode("a", SpecialTokens::as_text, TextPlace::inside), (Ids{258}));
+  EXPECT_EQ(tokenizer.decode(Ids{259, 259}), "a a");
+  Ids behind;
+  Tokenizer::Encoder(tokenizer).append_text_with_tokens("a<|im_end|>", {}, 7, behind);
+  EXPECT_EQ(behind, (Ids{258, 261}));
+  // Of a conversation everything stands behind a token.
+  const std::vector<Turn> turns{{"user", "a"}, {"assistant", "a a"}};
+  const ChatTokens chat = ChatTemplate(tokenizer).encode(turns, "");
+  EXPECT_EQ(tokenizer.decode(chat.ids), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\na a<|im_end|>\n");
+  EXPECT_EQ(std::count(chat.ids.begin(), chat.ids.end(), 259), 1) << "of the second word of the answer";
+}
+
+TEST(Tokenizer, FormsOfMetaspaceAreReadOrRefused) {
+  auto file = metaspace_tokenizer();
+  auto& pre = file["pre_tokenizer"];
+  pre["prepend_scheme"] = "never";
+  EXPECT_EQ(make(file).encode("a"), (std::vector<TokenId>{258}));
+  file["decoder"]["decoders"].erase(3); // and no Strip
+  EXPECT_EQ(make(file).decode(std::vector<TokenId>{259}), " a");
+  pre["prepend_scheme"] = "last";
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("prepend_scheme 'last' is not supported: always, first"));
+  pre = {{"type", "Metaspace"}, {"replacement", "_"}};
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("the replacement '\u2581' alone"));
+  pre = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Metaspace"}, {"replacement", "\u2581"}}}}};
+  EXPECT_EQ(make(file).encode("a<|im_end|>a"), (std::vector<TokenId>{259, 261, 259})) << "always, by default";
+  pre["pretokenizers"].push_back({{"type", "Digits"}, {"individual_digits", true}});
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("byte_fallback in its place is not supported"));
+}
+
 TEST(Chat, MasksTextAfterTheAssistantLine) {
   Tokenizer tokenizer = make(small_tokenizer());
   ChatTemplate chat(tokenizer);
@@ -246,5 +309,6 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle,
-                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2"),
+                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2", "mistral",
+                                         "mistral_plain", "metaspace"),
                          [](const auto& info) { return std::string(info.param); });

@@ -179,7 +179,7 @@ Json to_json(const Vocabulary& vocabulary, const std::vector<Pair>& merges, size
 
 void BpeTrainer::add(std::string_view text) {
   ValidUtf8 valid(text);
-  each_word(pretokenizer, valid.view(), [&](std::string_view word) { ++word_counts_[std::string(word)]; });
+  each_word(pretokenizer, valid.view(), true, [&](std::string_view word) { ++word_counts_[std::string(word)]; });
 }
 
 std::string BpeTrainer::tokenizer_json(size_t max_vocabulary) const {
