@@ -2,6 +2,8 @@
 
 #include "data/unicode.h"
 
+#include <algorithm>
+
 namespace fvlm {
 namespace {
 
@@ -38,6 +40,12 @@ bool is_space(uint8_t c) {
 }
 bool is_line_break(uint8_t c) {
   return c & class_line_break;
+}
+bool is_upper(uint8_t c) {
+  return c & class_upper;
+}
+bool is_lower(uint8_t c) {
+  return c & class_lower;
 }
 bool is_other(uint8_t c) {
   return !(c & (class_letter | class_number | class_space));
@@ -86,6 +94,20 @@ size_t gpt2_end(std::string_view text, size_t at) {
   return space_end(text, at);
 }
 
+// What GPT-4's pattern and Mistral's end with, after words and numbers: punctuation with the characters of `behind`
+// that follow, and white space.
+size_t punctuation_or_space_end(std::string_view text, size_t at, const char* behind) {
+  Scanner scan(text);
+  size_t body = text[at] == ' ' ? at + 1 : at; //  ?[^\s\p{L}\p{N}]+[behind]*
+  if (body < text.size() && is_other(scan.class_at(body)))
+    return std::min(text.find_first_not_of(behind, scan.skip(body, is_other)), text.size());
+  // \s*[\r\n]+ : up to the last line break of the run of white space
+  size_t run = scan.skip(at, is_space);
+  size_t line_break = text.substr(at, run - at).find_last_of("\r\n");
+  if (line_break != std::string_view::npos) return at + line_break + 1;
+  return space_end(text, at);
+}
+
 // GPT-4's pattern, with at most `max_digits` digits in a word.
 size_t gpt4_end(std::string_view text, size_t at, int max_digits) {
   Scanner scan(text);
@@ -104,13 +126,36 @@ size_t gpt4_end(std::string_view text, size_t at, int max_digits) {
       end += decode_at(text, end).length;
     return end;
   }
-  size_t body = text[at] == ' ' ? at + 1 : at; //  ?[^\s\p{L}\p{N}]+[\r\n]*
-  if (body < text.size() && is_other(scan.class_at(body))) return scan.skip(scan.skip(body, is_other), is_line_break);
-  // \s*[\r\n]+ : up to the last line break of the run of white space
-  size_t run = scan.skip(at, is_space);
-  size_t line_break = text.substr(at, run - at).find_last_of("\r\n");
-  if (line_break != std::string_view::npos) return at + line_break + 1;
-  return space_end(text, at);
+  return punctuation_or_space_end(text, at, "\r\n");
+}
+
+// [upper]*[lower]+ with the longest [upper]* that leaves something to [lower]+; `at` where there is no such word. What
+// belongs to both classes has no case.
+size_t lower_word_end(std::string_view text, size_t at) {
+  const uint8_t* classes = char_classes();
+  size_t end = at, last_lower_end = at;
+  while (end < text.size()) {
+    const Decoded decoded = decode_at(text, end);
+    const uint8_t kind = classes[decoded.point];
+    if (!is_upper(kind)) return is_lower(kind) ? Scanner(text).skip(end, is_lower) : last_lower_end;
+    end += decoded.length;
+    if (is_lower(kind)) last_lower_end = end;
+  }
+  return last_lower_end;
+}
+
+size_t tekken_end(std::string_view text, size_t at) {
+  Scanner scan(text);
+  const Decoded first = decode_at(text, at);
+  const uint8_t kind = char_classes()[first.point];
+  // [^\r\n\p{L}\p{N}]? before a word, which may be a mark that a word could begin with, too
+  const bool skips_first = !is_letter(kind) && !is_number(kind) && !is_line_break(kind);
+  const size_t begin = skips_first ? at + first.length : at;
+  if (const size_t end = lower_word_end(text, begin); end > begin) return end;
+  if (const size_t end = lower_word_end(text, at); end > at) return end;
+  if (const size_t end = scan.skip(begin, is_upper); end > begin) return end; // [upper]+[lower]*
+  if (is_number(kind)) return at + first.length;
+  return punctuation_or_space_end(text, at, "\r\n/");
 }
 
 } // namespace
@@ -125,6 +170,8 @@ std::string_view pattern_text(WordPattern pattern) {
     return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   case WordPattern::qwen2:
     return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  case WordPattern::tekken:
+    return R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   case WordPattern::nanochat:
     return R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
   }
@@ -139,6 +186,8 @@ size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
     return gpt4_end(text, at, 1);
   case WordPattern::nanochat:
     return gpt4_end(text, at, 2);
+  case WordPattern::tekken:
+    return tekken_end(text, at);
   default:
     return gpt2_end(text, at);
   }

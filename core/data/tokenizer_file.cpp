@@ -338,7 +338,7 @@ class TokenizerFile : private TokenizerJson {
     for (WordPattern known : split_patterns)
       if (text == pattern_text(known)) return set_pattern(known);
     fail(fmt::format("the pattern of Split is not one that this engine knows: {}", text),
-         "the patterns of GPT-2, Llama 3, Qwen2 and nanochat are supported");
+         "the patterns of GPT-2, Llama 3, Qwen2, nanochat and Mistral (Tekken) are supported");
   }
 
   void read_decoder(const Json& root) {

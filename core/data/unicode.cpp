@@ -43,11 +43,21 @@ const uint8_t* char_classes() {
       for (const Range& range : ranges)
         for (uint32_t point = range.first; point <= range.last; ++point) made[point] |= bits;
     };
+    auto clear = [&](const auto& ranges, uint8_t bits) {
+      for (const Range& range : ranges)
+        for (uint32_t point = range.first; point <= range.last; ++point) made[point] &= static_cast<uint8_t>(~bits);
+    };
     mark(letters, class_letter | class_word);
     mark(numbers, class_number | class_digit_split);
     mark(numbers_of_17, class_digit_split);
     mark(spaces, class_space);
-    mark(marks_and_digits, class_word);
+    mark(marks, class_word);
+    mark(digits_and_joiners, class_word);
+    // Letters without a case, and marks, stand in words of either.
+    mark(letters, class_upper | class_lower);
+    mark(marks, class_upper | class_lower);
+    clear(uppercase, class_lower);
+    clear(lowercase, class_upper);
     made['\r'] |= class_line_break;
     made['\n'] |= class_line_break;
     return made;

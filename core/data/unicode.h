@@ -13,7 +13,9 @@ enum CharClass : uint8_t {
   class_space = 4,        // \s
   class_line_break = 8,   // \r and \n
   class_digit_split = 16, // digits as the pre-tokenizer "Digits" defines them
-  class_word = 32         // \w
+  class_word = 32,        // \w
+  class_upper = 64,       // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+  class_lower = 128       // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 };
 
 // A byte of CharClass bits for each code point, 0x110000 of them.

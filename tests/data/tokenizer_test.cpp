@@ -310,5 +310,5 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle,
                          testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2", "mistral",
-                                         "mistral_plain", "metaspace"),
+                                         "mistral_plain", "metaspace", "tekken"),
                          [](const auto& info) { return std::string(info.param); });
