@@ -4,6 +4,9 @@
 
 namespace fvlm::ops {
 
+// x + residual. compensation: see Operations::rmsnorm.
+Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compensation = nullptr);
+
 // relu(x)^2
 Value relu_squared(Tape& tape, const Value& x);
 

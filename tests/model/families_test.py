@@ -6,13 +6,15 @@ import json
 import shutil
 import unittest
 
+from byte_tokenizer import tokenizer
 from with_transformers import engine, folder, run
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, GraniteConfig, LlamaConfig, MistralConfig, NanoChatConfig, Qwen2Config,
-                          Qwen3Config, SmolLM3Config)
+from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig, Dinov2WithRegistersModel,
+                          GraniteConfig, LlamaConfig, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config,
+                          SmolLM3Config)
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
@@ -38,6 +40,8 @@ MODELS = {
                                 "logits_scaling": 3.0, "rms_norm_eps": 1e-2}),
     "granite-yarn": (GraniteConfig, {"embedding_multiplier": 0.5, "residual_multiplier": 1.7, "attention_multiplier": 0.2,
                                      "logits_scaling": 2.0, "rope_parameters": YARN, "mlp_bias": True, "tie_word_embeddings": True}),
+    "olmo2": (Olmo2Config, {}),
+    "olmo2-biases": (Olmo2Config, {"attention_bias": True, "num_key_value_heads": 1, "rope_parameters": YARN}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
@@ -48,6 +52,8 @@ MODELS = {
     "nanochat-unbounded": (NanoChatConfig, {"final_logit_softcapping": None}),
     "ghostvis": (NanoChatConfig, {"attention_bias": True, "rms_norm_eps": 2.0 ** -23, "hidden_act": "silu"}),
 }
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
 TOKENIZER = """{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}}"""
 
@@ -67,9 +73,7 @@ def draw(model):
 def make_decoder(name):
     """A model of transformers with drawn weights, saved under decoder-NAME."""
     kind, special = MODELS[name]
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
-    model = AutoModelForCausalLM.from_config(kind(**(sizes | special))).eval()
+    model = AutoModelForCausalLM.from_config(kind(**(SIZES | special))).eval()
     if name == "ghostvis":
         model.config.mlp_bias = False
         for layer in model.model.layers:
@@ -186,6 +190,34 @@ class Families(unittest.TestCase):
                 again = AutoModelForCausalLM.from_pretrained(folder / name / "decoder").eval()
                 ids = texts()[0][0][None]
                 self.assertTrue(torch.equal(again(ids).logits, model(ids).logits))
+
+    def test_a_new_recipe_trains_them_and_transformers_loads_what_is_exported(self):
+        torch.manual_seed(1)
+        vision, data, ids = folder / "registers", folder / "texts.jsonl", torch.arange(40)[None]
+        Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
+                                                           patch_size=14)).save_pretrained(vision)
+        data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
+        for name in ("mistral", "smollm3", "granite", "olmo2"):
+            with self.subTest(name):
+                decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
+                kind, special = MODELS[name]
+                before = AutoModelForCausalLM.from_config(kind(**(SIZES | special | {"vocab_size": 260})))
+                draw(before)
+                before.save_pretrained(decoder)
+                (decoder / "tokenizer.json").write_text(tokenizer())
+                run(engine, "recipe", "new", recipe, "--vision", vision, "--decoder", decoder, "--data", data)
+                self.assertIn("foveated", recipe.read_text())
+                run(engine, "plan", recipe, "--budget")
+                run(engine, "train", recipe, "--run-dir", folder / f"run-{name}", "--max-steps", "1")
+                run(engine, "export", folder / f"run-{name}", "--dtype", "fp32", "--out", out)
+                after = AutoModelForCausalLM.from_pretrained(out / "decoder").eval()
+                self.assertEqual(type(after), type(before))
+                save_file({"frames": torch.zeros(0, 3, 28, 28), "frame_counts": torch.zeros(1, dtype=torch.long), "input_ids": ids[0],
+                           "loss_mask": torch.ones(40, dtype=torch.uint8), "text_lengths": torch.tensor([40])}, folder / "one.safetensors")
+                run(engine, "trace", out, "--batch", folder / "one.safetensors", "--out", folder / "trace.safetensors")
+                ours, right = load_file(folder / "trace.safetensors")["logits"], after(ids).logits[0].detach()
+                self.assertLessEqual((ours - right).abs().max().item() / right.abs().max().item(), 1e-5)
+                self.assertFalse(torch.equal(before.eval()(ids).logits[0], right), "nothing was learned")
 
     def test_keys_of_transformers_4(self):
         for name in ("llama-default", "llama-linear", "llama-llama3", "llama-yarn", "qwen2-yarn", "qwen3"):

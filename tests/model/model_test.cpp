@@ -103,6 +103,7 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                  decoder.attention_multiplier = 0.5;
                  decoder.logits_scaling = 8;
                }},
+        Family{"olmo2", [](DecoderConfig& decoder) { decoder.qk_row_norm = decoder.post_norms = true; }},
         Family{"smollm3",
                [](DecoderConfig& decoder) {
                  decoder.no_rope_layers = {0, 1};

@@ -3,6 +3,7 @@
 #include "bench.h"
 #include "ops/pointwise.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/tensor.h>
 
@@ -33,6 +34,22 @@ TEST(DecoderOperations, PointwiseFunctionsHaveTheirDerivatives) {
   Tape none(Tape::Mode::forward_only);
   EXPECT_LT(softcap(none, Value(x.data * 1000), 1.5).data.abs().max().item<double>(), 1.5 + 1e-12);
   EXPECT_EQ(softcap(none, Value(x.data.to(at::kBFloat16)), 15).data.scalar_type(), at::kFloat);
+}
+
+TEST(DecoderOperations, SumsAreCompensatedLikeThoseOfNorms) {
+  Bench b;
+  const Value x = b.input({4, 6}), residual = b.input({4, 6});
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{add(tape, x, residual), add(tape, x, x)}; });
+  Tape none(Tape::Mode::forward_only);
+  const Value small(at::full({1, 8}, 0.01, at::kBFloat16));
+  Value plain(at::full({1, 8}, 4, at::kBFloat16)), kept = plain;
+  Tensor compensation;
+  for (int i = 0; i < 64; ++i) {
+    plain = add(none, small, plain);
+    kept = add(none, small, kept, &compensation);
+  }
+  EXPECT_EQ(plain.data.max().item<double>(), 4) << "each term is lost";
+  EXPECT_NEAR(kept.data.max().item<double>(), 4.64, 0.02);
 }
 
 TEST(DecoderOperations, RotationByFrequenciesAndTheOtherWay) {

@@ -226,6 +226,18 @@ TEST(Config, TraitsOfEachFamily) {
   EXPECT_EQ(granite.logits_scaling, 8);
   EXPECT_EQ(granite.residual_multiplier, 0.22);
   EXPECT_EQ(granite.attention_multiplier, 1) << "transformers' default, not 1 / sqrt(head_dim)";
+  const DecoderConfig olmo2 = read(R"({"model_type": "olmo2", "attention_bias": true})");
+  EXPECT_TRUE(olmo2.post_norms && olmo2.qk_row_norm && !olmo2.qk_norm && olmo2.qkv_bias && olmo2.out_bias);
+  EXPECT_EQ(olmo2.rms_norm_eps, 1e-5);
+  const WeightLayout norms = layout_of(olmo2);
+  const auto shape_of = [&](const std::string& name) {
+    for (const TensorSpec& tensor : norms.tensors)
+      if (tensor.name == "model.layers.0." + name + ".weight") return tensor.shape;
+    return std::vector<int64_t>();
+  };
+  EXPECT_THAT(shape_of("self_attn.q_norm"), testing::ElementsAre(4096));
+  EXPECT_THAT(shape_of("post_feedforward_layernorm"), testing::ElementsAre(4096));
+  EXPECT_TRUE(shape_of("input_layernorm").empty());
   const DecoderConfig qwen2 = read(R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": null})");
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.out_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 128);
@@ -276,6 +288,7 @@ TEST(Config, WrittenConfigReadsBack) {
         R"({"model_type": "smollm3", "no_rope_layer_interval": 5, "use_sliding_window": true})",
         R"({"model_type": "granite", "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "mlp_bias": true,
             "embedding_multiplier": 12.0, "logits_scaling": 8})",
+        R"({"model_type": "olmo2", "attention_bias": true})",
         R"({"model_type": "qwen2", "eos_token_id": null, "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
         R"({"model_type": "qwen3", "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
             "high_freq_factor": 4}})",
@@ -365,7 +378,7 @@ std::vector<Wrong> wrong_decoders() {
       decoder("silu_in_nanochats_mlp", R"({"model_type": "nanochat", "hidden_act": "silu"})", {"only relu2 is"}),
       decoder("mixture_of_experts", R"({"num_local_experts": 8})", {"'num_local_experts' = 8", "experts"}),
       decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})",
-              {"\"qwen3_moe\"", "llama, mistral, smollm3, granite, qwen2, qwen3, nanochat"}),
+              {"\"qwen3_moe\"", "llama, mistral, smollm3, granite, olmo2, qwen2, qwen3, nanochat"}),
       decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
               {"'use_sliding_window' = true", "full attention", "set it to false"}),
       decoder("mistrals_window", R"({"model_type": "mistral", "sliding_window": 4096})",

@@ -81,6 +81,8 @@ struct DecoderConfig {
   std::vector<int64_t> eos_token_id; // generation stops at any of these
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   bool qk_norm = false;        // RMSNorm of each head of q and k
+  bool qk_row_norm = false;    // RMSNorm of all heads of q together, and of all of k
+  bool post_norms = false;     // what each branch adds is normalized, in place of what it reads
   bool norm_weights = true;    // whether RMSNorms have weights
   bool embedding_norm = false; // RMSNorm of the rows that enter
   bool gated_mlp = true; // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)

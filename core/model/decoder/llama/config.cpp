@@ -1,5 +1,5 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, SmolLM3, Granite, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in
+// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in
 // DecoderConfig say which.
 #include "base/text.h"
 #include "model/weights/model_family.h"
@@ -120,6 +120,16 @@ DecoderConfig granite_defaults(ConfigReader& config) {
   return out;
 }
 
+DecoderConfig olmo2_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 50304;
+  out.rms_norm_eps = 1e-5;
+  out.eos_token_id = {50279};
+  out.mlp_bias = false;
+  out.qk_row_norm = out.post_norms = true;
+  return out;
+}
+
 DecoderConfig qwen_defaults(ConfigReader& config) {
   DecoderConfig out;
   out.vocab_size = 151936;
@@ -183,9 +193,9 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
 // hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
 const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},       {"mistral", mistral_defaults},  {"smollm3", smollm3_defaults},
-      {"granite", granite_defaults},   {"qwen2", qwen2_defaults},      {"qwen3", qwen3_defaults},
-      {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults}};
+      {"llama", llama_defaults},     {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
+      {"granite", granite_defaults}, {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
+      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults}};
   return all;
 }
 
@@ -308,16 +318,17 @@ WeightLayout layout(const DecoderConfig& config) {
   add("model.embed_tokens.weight", {config.vocab_size, width}, fresh.embedding());
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
-    add_norm(layer + "input_layernorm", width);
+    if (!config.post_norms) add_norm(layer + "input_layernorm", width);
     add_linear(layer + "self_attn.q_proj", query, width, config.qkv_bias);
     add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
     add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
-    if (config.qk_norm) {
-      add_norm(layer + "self_attn.q_norm", config.head_dim);
-      add_norm(layer + "self_attn.k_norm", config.head_dim);
+    if (config.qk_norm || config.qk_row_norm) {
+      add_norm(layer + "self_attn.q_norm", config.qk_norm ? config.head_dim : query);
+      add_norm(layer + "self_attn.k_norm", config.qk_norm ? config.head_dim : key);
     }
     add_last(layer + "self_attn.o_proj", width, query, config.out_bias);
     add_norm(layer + "post_attention_layernorm", width);
+    if (config.post_norms) add_norm(layer + "post_feedforward_layernorm", width);
     if (config.gated_mlp) {
       add_linear(layer + "mlp.gate_proj", mlp, width, config.mlp_bias);
       add_linear(layer + "mlp.up_proj", mlp, width, config.mlp_bias);
@@ -343,6 +354,7 @@ DecoderFamily llama_family() {
                     {"mistral", "MistralForCausalLM"},
                     {"smollm3", "SmolLM3ForCausalLM"},
                     {"granite", "GraniteForCausalLM"},
+                    {"olmo2", "Olmo2ForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},

@@ -5,6 +5,7 @@
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 
+#include <ATen/ops/concat.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -64,9 +65,9 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer stay in 16 bits, as is common
       for (const auto* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
         for (ops::Parameter* part : each->weight.parts()) part->allows_fp8 = true;
-    layer.attention_norm = norm(layer_name(i, "input_layernorm"));
-    layer.mlp_norm = norm(layer_name(i, "post_attention_layernorm"));
-    if (!config.qk_norm) continue;
+    layer.attention_norm = norm(layer_name(i, config.post_norms ? "post_attention_layernorm" : "input_layernorm"));
+    layer.mlp_norm = norm(layer_name(i, config.post_norms ? "post_feedforward_layernorm" : "post_attention_layernorm"));
+    if (!config.qk_norm && !config.qk_row_norm) continue;
     layer.q_norm = norm(layer_name(i, "self_attn.q_norm"));
     layer.k_norm = norm(layer_name(i, "self_attn.k_norm"));
   }
@@ -100,9 +101,34 @@ Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weig
   return std::move(y);
 }
 
+Value Llama::branch_input(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& norm,
+                          const at::Tensor& into) const {
+  if (!config_.post_norms) return normed(tape, ops, stream, norm, into);
+  stream.residual = stream.residual.defined() ? ops::add(tape, stream.branch, stream.residual,
+                                                         stream.compensated ? &stream.compensation : nullptr)
+                                              : stream.branch;
+  stream.branch = {};
+  return stream.residual;
+}
+
+Value Llama::branch_output(Tape& tape, Operations& ops, Value rows, const ops::Weight& norm) const {
+  return config_.post_norms ? ops.rmsnorm(tape, rows, {}, norm, config_.rms_norm_eps).y : rows;
+}
+
+Value Llama::QueryKeyValue::adjacent(int64_t head_dim) const {
+  const auto columns = [head_dim](const ops::Heads& heads) {
+    return heads.value.data.narrow(1, heads.column, heads.count * head_dim);
+  };
+  return Value(at::concat({columns(q), columns(k), columns(v)}, 1));
+}
+
 Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   QueryKeyValue heads{{qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}};
+  if (config_.qk_row_norm) {
+    heads.q = {ops.rmsnorm_heads(tape, {qkv, 0, 1}, q * dim, layer.q_norm, config_.rms_norm_eps), 0, q};
+    heads.k = {ops.rmsnorm_heads(tape, {qkv, q * dim, 1}, kv * dim, layer.k_norm, config_.rms_norm_eps), 0, kv};
+  }
   if (!config_.qk_norm) return heads;
   if (!config_.norm_weights) { // one norm of both, which are adjacent
     const Value both = ops.rmsnorm_heads(tape, {qkv, 0, q + kv}, dim, {}, config_.rms_norm_eps);
@@ -137,12 +163,13 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
   const int64_t rows = stream.branch.data.size(0);
   const auto input = [&](const ops::Weight& weight) { return input_of(weight, rows, pass); };
   // One variable, so that what the tape does not keep is freed before the next operation but one.
-  Value x = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
+  Value x = branch_input(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
   x = ops.linear(tape, x, layer.qkv.weight, layer.qkv.bias, pass);
   x = attend(heads_of(tape, ops, layer, x), input(layer.out.weight));
-  stream.branch = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
-  x = normed(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
-  stream.branch = mlp(tape, ops, layer, std::move(x), pass);
+  x = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
+  stream.branch = branch_output(tape, ops, std::move(x), layer.attention_norm);
+  x = branch_input(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
+  stream.branch = branch_output(tape, ops, mlp(tape, ops, layer, std::move(x), pass), layer.mlp_norm);
 }
 
 Value Llama::entry(Tape& tape, Operations& ops, const Value& x) const {
@@ -187,20 +214,29 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   const int64_t kv = config_.num_key_value_heads;
   Tape no_grad(Tape::Mode::forward_only);
   Value residual = entry(no_grad, ops, Value(x));
+  Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, config_.rms_norm_eps};
     const ops::PagedKeys keys{pages.layers[i].narrow(2, 0, kv), pages.layers[i].narrow(2, kv, kv), rows.page_table,
                               rows.sequences, rows.lengths};
+    const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
+      return Value(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
+                                         rows.are_independent(), layer.attention, norms));
+    };
+    if (config_.post_norms) {
+      run_layer(no_grad, ops, layer, stream, [&](const QueryKeyValue& heads, const at::Tensor&) {
+        return attend(heads.adjacent(config_.head_dim), nullptr);
+      });
+      continue;
+    }
+    const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, config_.rms_norm_eps};
     const Value qkv = ops.linear_of_norm(no_grad, residual, layer.attention_norm, residual_epsilon_, layer.qkv);
-    const Value attended(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
-                                               rows.are_independent(), layer.attention,
-                                               config_.qk_norm ? &norms : nullptr));
-    residual = ops.linear(no_grad, attended, layer.out, residual);
+    residual = ops.linear(no_grad, attend(qkv, config_.qk_norm ? &norms : nullptr), layer.out, residual);
     Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, residual_epsilon_, layer.up, config_.gated_mlp);
     if (!config_.gated_mlp) inner = ops::relu_squared(no_grad, inner);
     residual = ops.linear(no_grad, inner, layer.down, residual);
   }
+  if (config_.post_norms) return normed(no_grad, ops, stream, norm_).data;
   return ops.rmsnorm(no_grad, residual, {}, norm_, residual_epsilon_).y.data;
 }
 

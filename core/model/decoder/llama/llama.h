@@ -31,12 +31,18 @@ class Llama : public Decoder {
     ops::AttentionShape attention;
   };
   struct Stream;
+  // What a branch reads: the sum of the residual and of the branch before it, normalized. And what it adds to the
+  // residual. With post_norms the latter is normalized, in place of the former.
+  Value branch_input(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& norm,
+                     const at::Tensor& into) const;
+  Value branch_output(Tape& tape, Operations& ops, Value rows, const ops::Weight& norm) const;
   // Adds the branch to the residual and normalizes the sum.
   Value normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                const at::Tensor& into = {}) const;
-  // The columns of q, k and v, or normalized copies of the heads of q and k.
+  // The columns of q, k and v, or normalized copies of q and k.
   struct QueryKeyValue {
     ops::Heads q, k, v;
+    Value adjacent(int64_t head_dim) const; // in one value, as append_and_attend() reads them; without a gradient
   };
   QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const;
   Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
