@@ -12,9 +12,9 @@ from with_transformers import engine, folder, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig, Dinov2WithRegistersModel,
-                          GraniteConfig, LlamaConfig, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config,
-                          SmolLM3Config)
+from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig,
+                          Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, MistralConfig,
+                          NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
@@ -177,6 +177,36 @@ class Families(unittest.TestCase):
                     rows = model.generate(ids[None], attention_mask=torch.ones_like(ids[None]), max_new_tokens=24, min_new_tokens=24,
                                           do_sample=False, eos_token_id=VOCABULARY + 1, pad_token_id=0)
                     self.assertEqual(sample["ids"], rows[0, len(ids):].tolist())
+
+    def test_whole_models_with_them(self):
+        """A LLaVA's image rows enter the decoder like those of text."""
+        for name in ("mistral", "granite"):
+            with self.subTest(name):
+                (kind, special), image = MODELS[name], 256
+                torch.manual_seed(1)
+                vision = CLIPVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28,
+                                          patch_size=14)
+                model = LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, image_token_index=image,
+                                                                  text_config=kind(**(SIZES | special | {"vocab_size": 260})))).eval()
+                for parameter in model.parameters():
+                    parameter.data += 0.1 * torch.randn_like(parameter)
+                source, back = folder / f"llava-{name}", folder / f"llava-{name}.back"
+                model.save_pretrained(source)
+                (source / "tokenizer.json").write_text(tokenizer())
+                run(engine, "import", "--model", source, "--out", folder / f"llava-{name}.model")
+                pixels, ids = torch.randn(1, 3, 28, 28), torch.tensor([5, 9] + 4 * [image] + [3, 17, 8])
+                is_text = ids != image
+                save_file({"frames": pixels, "frame_counts": torch.tensor([1]), "input_ids": torch.where(is_text, ids, -1),
+                           "loss_mask": is_text.to(torch.uint8), "text_lengths": torch.tensor([len(ids)])}, folder / "image.safetensors")
+                run(engine, "trace", folder / f"llava-{name}.model", "--batch", folder / "image.safetensors", "--out",
+                    folder / "trace.safetensors")
+                right = model(input_ids=ids[None], pixel_values=pixels).logits[0, is_text].detach()
+                ours = load_file(folder / "trace.safetensors")["logits"]
+                self.assertLessEqual((ours - right).abs().max().item() / right.abs().max().item(), 1e-5)
+                run(engine, "export", folder / f"llava-{name}.model", "--huggingface", "--out", back)
+                before, after = (load_file(path / "model.safetensors") for path in (source, back))
+                self.assertEqual(set(before), set(after))
+                self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in before.items()))
 
     def test_folders_come_back_with_equal_bytes(self):
         for name, model in models.items():
