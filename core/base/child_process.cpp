@@ -37,8 +37,7 @@ Pipe::Pipe() : reader_(-1), writer_(-1) {
     reader_ = Descriptor(fcntl(low[0], F_DUPFD_CLOEXEC, min_descriptor));
     writer_ = Descriptor(fcntl(low[1], F_DUPFD_CLOEXEC, min_descriptor));
   }
-  if (!reader_ || !writer_)
-    throw Error(ErrorKind::device, fmt::format("cannot create a pipe: {}", std::strerror(errno)));
+  if (!reader_ || !writer_) throw Error(ErrorKind::device, "cannot create a pipe: {}", std::strerror(errno));
 }
 
 void Pipe::drain(std::string& into) {
@@ -84,8 +83,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
       posix_spawn(&id_, words[0].c_str(), &actions, &attributes, pointers(words).data(), pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
-  if (error != 0)
-    throw Error(ErrorKind::device, fmt::format("cannot start the process: {}", std::strerror(error))).at(words[0]);
+  if (error != 0) throw Error(ErrorKind::device, "cannot start the process: {}", std::strerror(error)).at(words[0]);
 }
 
 ChildProcess::~ChildProcess() {
@@ -116,7 +114,7 @@ void ChildProcess::terminate() const {
 void wait_for_output(const std::vector<const Pipe*>& pipes, std::chrono::steady_clock::time_point deadline) {
   std::vector<pollfd> ready;
   for (const Pipe* pipe : pipes) ready.push_back({pipe->reader().get(), POLLIN, 0});
-  const bool all_closed = std::all_of(ready.begin(), ready.end(), [](const pollfd& one) { return one.fd < 0; });
+  const bool all_closed = std::ranges::all_of(ready, [](const pollfd& one) { return one.fd < 0; });
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   poll(ready.data(), ready.size(), static_cast<int>(std::clamp<int64_t>(left, 0, all_closed ? 1 : 50)));

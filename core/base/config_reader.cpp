@@ -142,7 +142,7 @@ void ConfigReader::refuse_unless(bool supported, const char* key, const std::str
 void ConfigReader::refuse_unknown(std::span<const char* const> known) {
   std::vector<std::string> names(known.begin(), known.end());
   for (const auto& [key, value] : object_.items()) {
-    if (std::find(names.begin(), names.end(), key) != names.end()) continue;
+    if (std::ranges::find(names, key) != names.end()) continue;
     auto near = nearest(key, names);
     problems_.add("the key {} is unknown{}", shown(key), near ? fmt::format("; did you mean '{}'?", *near) : "");
   }

@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "base/path_hint.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -17,11 +15,11 @@ Descriptor::~Descriptor() {
 }
 
 void fail_on_file(const std::filesystem::path& path, std::string_view action) {
-  throw Error(ErrorKind::data, fmt::format("cannot {}: {}", action, std::strerror(errno))).at(path.string());
+  throw Error(ErrorKind::data, "cannot {}: {}", action, std::strerror(errno)).at(path.string());
 }
 
 void fail_to_write(const std::filesystem::path& path, std::string_view action) {
-  throw Error(ErrorKind::output, fmt::format("cannot {}: {}", action, std::strerror(errno))).at(path.string());
+  throw Error(ErrorKind::output, "cannot {}: {}", action, std::strerror(errno)).at(path.string());
 }
 
 Descriptor open_to_read(const std::filesystem::path& path) {
@@ -30,7 +28,7 @@ Descriptor open_to_read(const std::filesystem::path& path) {
   const int code = errno;
   if (auto hint = hint_on_home(path); !hint.empty() && code == ENOENT)
     throw Error(ErrorKind::data, "no such file").at(path.string()).advise(std::move(hint));
-  throw Error(ErrorKind::data, fmt::format("cannot open the file: {}", std::strerror(code)))
+  throw Error(ErrorKind::data, "cannot open the file: {}", std::strerror(code))
       .at(path.string())
       .advise(code == ENOENT ? with_start_of(path) : "");
 }

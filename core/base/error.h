@@ -1,8 +1,10 @@
 // Error: the exception type of the engine. It says what is wrong, where, and what to do about it.
 #pragma once
+#include <fmt/format.h>
+
 #include <exception>
 #include <string>
-#include <vector>
+#include <utility>
 
 namespace fvlm {
 
@@ -25,11 +27,23 @@ const char* kind_name(ErrorKind kind);
 class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string what);
+  // With arguments, `what`, `where` and `advice` are formats of fmt.
+  template <class First, class... Rest>
+  Error(ErrorKind kind, fmt::format_string<First, Rest...> what, First&& first, Rest&&... rest)
+      : Error(kind, fmt::format(what, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
 
   // Sets where the user finds the cause: "recipe.lua:12", a path, a plugin's name.
   Error& at(std::string where);
+  template <class First, class... Rest>
+  Error& at(fmt::format_string<First, Rest...> where, First&& first, Rest&&... rest) {
+    return at(fmt::format(where, std::forward<First>(first), std::forward<Rest>(rest)...));
+  }
   // Sets what the user can do about it, as an imperative sentence.
   Error& advise(std::string advice);
+  template <class First, class... Rest>
+  Error& advise(fmt::format_string<First, Rest...> advice, First&& first, Rest&&... rest) {
+    return advise(fmt::format(advice, std::forward<First>(first), std::forward<Rest>(rest)...));
+  }
 
   const char* what() const noexcept override { return what_.c_str(); }
   ErrorKind kind() const { return kind_; }

@@ -4,8 +4,6 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 #include <cstdlib>
 #include <pwd.h>
@@ -20,8 +18,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   if (fstat(fd.get(), &info) != 0) fail_on_file(path, "read the file's size");
   if (!S_ISREG(info.st_mode)) throw Error(ErrorKind::data, "not a regular file").at(path.string());
   if (static_cast<uint64_t>(info.st_size) > max_bytes)
-    throw Error(ErrorKind::data, fmt::format("the file has {} bytes; the limit is {}", info.st_size, max_bytes))
-        .at(path.string());
+    throw Error(ErrorKind::data, "the file has {} bytes; the limit is {}", info.st_size, max_bytes).at(path.string());
   std::string content(static_cast<size_t>(info.st_size), '\0');
   size_t filled = 0;
   while (filled < content.size()) {

@@ -110,7 +110,7 @@ Matches match_files(std::string_view pattern) {
     std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     globfree(&found);
     if (status == GLOB_NOSPACE) throw Error(ErrorKind::data, "out of memory for the matching files").at(name);
-    std::sort(files.begin(), files.end());
+    std::ranges::sort(files);
     if (files.empty()) matches.nothing.push_back(std::move(name));
     for (auto& file : files) matches.files.push_back(std::move(file));
   }

@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "base/file.h"
 
-#include <fmt/format.h>
-
 #include <set>
 #include <vector>
 
@@ -32,7 +30,7 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   }
   bool key(std::string& name) override {
     if (!keys_.back().insert(name).second)
-      throw Error(ErrorKind::data, fmt::format("duplicate key {} in a JSON object", Json(name).dump())).at(where_);
+      throw Error(ErrorKind::data, "duplicate key {} in a JSON object", Json(name).dump()).at(where_);
     return true;
   }
   bool end_object() override {
@@ -62,7 +60,7 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   void open() {
     constexpr int max_depth = 64;
     if (++depth_ > max_depth)
-      throw Error(ErrorKind::data, fmt::format("the JSON is nested more than {} levels deep", max_depth)).at(where_);
+      throw Error(ErrorKind::data, "the JSON is nested more than {} levels deep", max_depth).at(where_);
   }
 
   const std::string& where_;
@@ -74,7 +72,7 @@ class StrictReader final : public nlohmann::json_sax<Json> {
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
   if (auto zero = text.find('\0'); zero != text.npos) // the parser would treat it as the end
-    throw Error(ErrorKind::data, fmt::format("invalid JSON: byte {} is 0", zero)).at(where);
+    throw Error(ErrorKind::data, "invalid JSON: byte {} is 0", zero).at(where);
   StrictReader strict(where);
   (void)Json::sax_parse(text.begin(), text.end(), &strict);
   try {
@@ -87,15 +85,14 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
 nlohmann::json read_json_object(const std::filesystem::path& path, uint64_t max_bytes) {
   Json parsed = parse_json(read_file(path, max_bytes), path.string());
   if (!parsed.is_object())
-    throw Error(ErrorKind::data, fmt::format("expected a JSON object but got a JSON {}", parsed.type_name()))
-        .at(path.string());
+    throw Error(ErrorKind::data, "expected a JSON object but got a JSON {}", parsed.type_name()).at(path.string());
   return parsed;
 }
 
 void wrong_type(const std::string& name, const Json& value, std::string_view expected) {
   const char* type = value.type_name();
-  throw Error(ErrorKind::data, fmt::format("{} is {} {}, and {} was expected", name,
-                                           *type == 'a' || *type == 'o' ? "an" : "a", type, expected));
+  throw Error(ErrorKind::data, "{} is {} {}, and {} was expected", name, *type == 'a' || *type == 'o' ? "an" : "a",
+              type, expected);
 }
 
 } // namespace fvlm

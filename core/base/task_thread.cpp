@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <ctime>
 #include <pthread.h>
 #include <system_error>
@@ -15,7 +13,7 @@ std::thread start_thread(std::function<void()> work) {
   try {
     return std::thread(std::move(work));
   } catch (const std::system_error& error) {
-    throw Error(ErrorKind::device, fmt::format("cannot start a thread: {}", error.code().message()))
+    throw Error(ErrorKind::device, "cannot start a thread: {}", error.code().message())
         .advise("raise the limit of threads (ulimit -u, a container's pids) or of memory (ulimit -v), or use fewer: "
                 "loader.workers, FVLM_THREADS");
   }
