@@ -1,5 +1,7 @@
 #include "base/terminal.h"
 
+#include "base/utf8.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,33 +63,6 @@ std::string styled(std::string_view text, Style style, bool on) {
 
 namespace {
 
-// The length of the UTF-8 character at the beginning of `text`. 0 for invalid UTF-8; more than text.size() where the
-// character is incomplete.
-size_t character_size(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t size = first >= 0xC2 && first < 0xE0   ? 2
-                      : first >= 0xE0 && first < 0xF0 ? 3
-                      : first >= 0xF0 && first < 0xF5 ? 4
-                                                      : 0;
-  for (size_t i = 1; i < std::min(size, text.size()); ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  if (size < 3 || text.size() < 2) return size;
-  const bool is_overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
-  const bool is_beyond =
-      (first == 0xED && byte(1) > 0x9F) || (first == 0xF4 && byte(1) > 0x8F); // a surrogate, U+110000
-  return is_overlong || is_beyond ? 0 : size;
-}
-
-// The code point of a complete character.
-uint32_t code_point(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  uint32_t code = character.size() == 1 ? first : first & (0xFFU >> (character.size() + 1));
-  for (const char next : character.substr(1)) code = code << 6 | (static_cast<unsigned char>(next) & 0x3FU);
-  return code;
-}
-
 bool is_command(uint32_t code) {
   const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
   const bool is_bidirectional_mark = code == 0x061C || code == 0x200E || code == 0x200F ||
@@ -118,7 +93,7 @@ void move_cleaned(std::string& text, std::string& out, bool keep_colours) {
       }
       if (rest.size() < max_colour_size && rest.find('m') == std::string_view::npos) break;
     }
-    const size_t size = character_size(rest);
+    const size_t size = utf8_size(rest);
     if (size > rest.size()) break;
     if (size == 0)
       out += "\uFFFD";
@@ -163,7 +138,7 @@ std::string strip_control_characters(std::string_view text, bool keep_colours) {
 std::string escape_control_characters(std::string_view json) {
   std::string out;
   while (!json.empty()) {
-    const size_t size = character_size(json);
+    const size_t size = utf8_size(json);
     if (size == 0 || size > json.size()) return out += json; // not JSON
     const uint32_t code = code_point(json.substr(0, size));
     if (code >= 0x20 && is_command(code))

@@ -65,20 +65,6 @@ const uint8_t* char_classes() {
   return classes.data();
 }
 
-void append_utf8(std::string& out, uint32_t point) {
-  auto add = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (point < 0x80) {
-    add(point);
-  } else if (point < 0x800) {
-    add(0xC0 | point >> 6), add(0x80 | (point & 0x3F));
-  } else if (point < 0x10000) {
-    add(0xE0 | point >> 12), add(0x80 | (point >> 6 & 0x3F)), add(0x80 | (point & 0x3F));
-  } else {
-    add(0xF0 | point >> 18), add(0x80 | (point >> 12 & 0x3F)), add(0x80 | (point >> 6 & 0x3F));
-    add(0x80 | (point & 0x3F));
-  }
-}
-
 ValidUtf8::ValidUtf8(std::string_view text) : text_(text) {
   size_t at = 0;
   auto next = [&] { return sequence_at(text.substr(at, 4)); };

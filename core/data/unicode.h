@@ -1,5 +1,7 @@
 // UTF-8 decoding and the Unicode properties that pre-tokenizers need.
 #pragma once
+#include "base/utf8.h"
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -47,8 +49,6 @@ class ValidUtf8 {
   std::string_view text_;
   std::string replaced_;
 };
-
-void append_utf8(std::string& out, uint32_t point);
 
 // GPT-2's mapping of bytes to printable characters: byte 0x20 is written as U+0120, and so on.
 struct ByteAlphabet {

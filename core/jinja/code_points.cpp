@@ -17,7 +17,7 @@ bool is_line_end(uint32_t point) {
 }
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
 } // namespace
@@ -31,7 +31,7 @@ std::vector<std::string_view> code_points(std::string_view text) {
 
 size_t count_code_points(std::string_view text) {
   return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 bool is_python_space(uint32_t point) {
@@ -40,24 +40,10 @@ bool is_python_space(uint32_t point) {
          point == 0x202F || point == 0x205F || point == 0x3000;
 }
 
-uint32_t code_point(std::string_view encoded) {
-  auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(encoded[i])); };
-  switch (encoded.size()) {
-  case 1:
-    return byte(0);
-  case 2:
-    return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-  case 3:
-    return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-  default:
-    return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-  }
-}
-
 std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> set) {
   std::vector<std::string_view> members = set ? code_points(*set) : std::vector<std::string_view>{};
   auto belongs = [&](std::string_view point) {
-    return set ? std::find(members.begin(), members.end(), point) != members.end() : is_python_space(code_point(point));
+    return set ? std::ranges::find(members, point) != members.end() : is_python_space(code_point(point));
   };
   while (side != Side::right && !text.empty()) {
     size_t length = length_at(text, 0);

@@ -1,5 +1,7 @@
 // Python's string functions, which count code points, on valid UTF-8.
 #pragma once
+#include "base/utf8.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,7 +15,6 @@ size_t count_code_points(std::string_view text);
 
 // Whether Python's str.isspace() holds for the code point.
 bool is_python_space(uint32_t point);
-uint32_t code_point(std::string_view encoded);
 
 // str.strip(), lstrip() and rstrip(): of white space, or of the characters of `set`.
 enum class Side { left, right, both };

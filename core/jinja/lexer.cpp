@@ -42,15 +42,6 @@ int hex_value(char c) {
   return is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-void append_point(std::string& out, uint32_t point) {
-  auto add = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (point < 0x80) return add(point);
-  if (point < 0x800) return add(0xC0 | point >> 6), add(0x80 | (point & 0x3F));
-  if (point < 0x10000) return add(0xE0 | point >> 12), add(0x80 | (point >> 6 & 0x3F)), add(0x80 | (point & 0x3F));
-  add(0xF0 | point >> 18), add(0x80 | (point >> 12 & 0x3F)), add(0x80 | (point >> 6 & 0x3F)),
-      add(0x80 | (point & 0x3F));
-}
-
 class Lexer {
  public:
   Lexer(std::string_view source, const std::string& where) : source_(normalize_lines(source)), where_(where) {}
@@ -63,7 +54,7 @@ class Lexer {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::data, what).at(fmt::format("{}:{}", where_, line_));
+    throw Error(ErrorKind::data, what).at("{}:{}", where_, line_);
   }
 
   std::string_view rest() const { return std::string_view(source_).substr(at_); }
@@ -288,7 +279,7 @@ class Lexer {
     }
     if (point > 0x10FFFF || (point >= 0xD800 && point < 0xE000))
       fail(fmt::format("an escape in a string names U+{:04X}, which is no character", point));
-    append_point(made, point);
+    append_utf8(made, point);
     return at + digits;
   }
 
@@ -297,7 +288,7 @@ class Lexer {
     size_t end = at;
     while (end < text.size() && end < at + 3 && text[end] >= '0' && text[end] <= '7')
       point = point << 3 | static_cast<uint32_t>(text[end++] - '0');
-    append_point(made, point);
+    append_utf8(made, point);
     return end - 1;
   }
 

@@ -1,6 +1,7 @@
 #include "report/html.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 #include <fmt/format.h>
 
@@ -14,18 +15,8 @@ constexpr int palette_colours = 18, colours = 64;
 
 // Length in bytes of the UTF-8 character at `at`; 0 for invalid UTF-8.
 size_t character(std::string_view text, size_t at) {
-  auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
-  unsigned first = byte(0);
-  size_t size = first < 0x80                    ? 1
-                : first >= 0xC2 && first < 0xE0 ? 2
-                : first >= 0xE0 && first < 0xF0 ? 3
-                : first >= 0xF0 && first < 0xF5 ? 4
-                                                : 0;
-  for (size_t i = 1; i < size; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  if (size == 3 && ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F))) return 0;
-  if (size == 4 && ((first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F))) return 0;
-  return size;
+  const size_t size = utf8_size(text.substr(at));
+  return at + size <= text.size() ? size : 0;
 }
 
 } // namespace
