@@ -13,24 +13,11 @@ namespace fvlm::jinja {
 namespace {
 
 // Calls a string method on the text of any value.
-Value method_on_text(Runtime& runtime, const char* name, const Value& subject, const Arguments& arguments = {}) {
+Value method_on_text(const char* name, Runtime& runtime, const Value& subject, const Arguments& arguments) {
   Callable method;
   method.name = name;
   method.self = to_text(runtime, subject);
   return call_method(runtime, method, arguments);
-}
-
-Value filter_trim(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return method_on_text(runtime, "strip", subject, arguments);
-}
-Value filter_upper(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return method_on_text(runtime, "upper", subject, arguments);
-}
-Value filter_lower(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return method_on_text(runtime, "lower", subject, arguments);
-}
-Value filter_capitalize(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return method_on_text(runtime, "capitalize", subject, arguments);
 }
 
 // Unlike str.title(), words begin behind white space, - ( { [ and < alone.
@@ -57,7 +44,7 @@ Value filter_replace(Runtime& runtime, const Value& subject, const Arguments& ar
   auto bound = bind_arguments(runtime, "replace", arguments, {"old", "new", "count"}, 2);
   Arguments texts{{to_text(runtime, *bound[0]), to_text(runtime, *bound[1])}, {}};
   if (bound[2] && !bound[2]->is_none()) texts.positional.push_back(*bound[2]);
-  return method_on_text(runtime, "replace", subject, texts);
+  return method_on_text("replace", runtime, subject, texts);
 }
 
 Value filter_default(Runtime& runtime, const Value& subject, const Arguments& arguments) {
@@ -210,12 +197,12 @@ Value filter_escape(Runtime& runtime, const Value& subject, const Arguments& arg
 
 const Filters& text_filters() {
   static const Filters filters = {
-      {"trim", filter_trim},
-      {"upper", filter_upper},
-      {"lower", filter_lower},
+      {"trim", std::bind_front(method_on_text, "strip")},
+      {"upper", std::bind_front(method_on_text, "upper")},
+      {"lower", std::bind_front(method_on_text, "lower")},
       {"title", filter_title},
       {"string", filter_string},
-      {"capitalize", filter_capitalize},
+      {"capitalize", std::bind_front(method_on_text, "capitalize")},
       {"safe", filter_string},
       {"replace", filter_replace},
       {"default", filter_default},

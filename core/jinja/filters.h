@@ -2,6 +2,7 @@
 #pragma once
 #include "jinja/runtime.h"
 
+#include <functional>
 #include <map>
 #include <string_view>
 
@@ -11,7 +12,7 @@ namespace fvlm::jinja {
 Value apply_filter(Runtime& runtime, std::string_view name, const Value& subject, const Arguments& arguments);
 bool apply_test(Runtime& runtime, std::string_view name, const Value& subject, const Arguments& arguments);
 
-using FilterFunction = Value (*)(Runtime&, const Value& subject, const Arguments&);
+using FilterFunction = std::function<Value(Runtime&, const Value& subject, const Arguments&)>;
 using Filters = std::map<std::string_view, FilterFunction>;
 const Filters& text_filters();     // and numbers, in filters.cpp
 const Filters& sequence_filters(); // in sequence_filters.cpp

@@ -72,6 +72,25 @@ Value format_now(Runtime& runtime, const Arguments& arguments) {
   const std::tm& now = runtime.now();
   const std::string_view day = days.at(static_cast<size_t>(now.tm_wday)),
                          month = months.at(static_cast<size_t>(now.tm_mon));
+  struct Number {
+    char letter;
+    int value, digits;
+  };
+  const std::array<Number, 9> numbers = {{{'Y', now.tm_year + 1900, 4},
+                                          {'y', now.tm_year % 100, 2},
+                                          {'m', now.tm_mon + 1, 2},
+                                          {'d', now.tm_mday, 2},
+                                          {'j', now.tm_yday + 1, 3},
+                                          {'H', now.tm_hour, 2},
+                                          {'I', (now.tm_hour + 11) % 12 + 1, 2},
+                                          {'M', now.tm_min, 2},
+                                          {'S', now.tm_sec, 2}}};
+  const std::array<std::pair<char, std::string_view>, 6> words = {{{'p', now.tm_hour < 12 ? "AM" : "PM"},
+                                                                   {'B', month},
+                                                                   {'b', month.substr(0, 3)},
+                                                                   {'A', day},
+                                                                   {'a', day.substr(0, 3)},
+                                                                   {'%', "%"}}};
   std::string made;
   for (size_t i = 0; i < format.size(); ++i) {
     if (format[i] != '%' || i + 1 == format.size()) {
@@ -81,56 +100,14 @@ Value format_now(Runtime& runtime, const Arguments& arguments) {
     char c = format[++i];
     const bool bare = c == '-' && i + 1 < format.size(); // %-d: without a leading zero
     if (bare) c = format[++i];
-    auto number = [&](int value, int digits) { made += fmt::format("{:0{}}", value, bare ? 1 : digits); };
-    switch (c) {
-    case 'Y':
-      number(now.tm_year + 1900, 4);
-      break;
-    case 'y':
-      number(now.tm_year % 100, 2);
-      break;
-    case 'm':
-      number(now.tm_mon + 1, 2);
-      break;
-    case 'd':
-      number(now.tm_mday, 2);
-      break;
-    case 'j':
-      number(now.tm_yday + 1, 3);
-      break;
-    case 'H':
-      number(now.tm_hour, 2);
-      break;
-    case 'I':
-      number((now.tm_hour + 11) % 12 + 1, 2);
-      break;
-    case 'M':
-      number(now.tm_min, 2);
-      break;
-    case 'S':
-      number(now.tm_sec, 2);
-      break;
-    case 'p':
-      made += now.tm_hour < 12 ? "AM" : "PM";
-      break;
-    case 'B':
-      made += month;
-      break;
-    case 'b':
-      made += month.substr(0, 3);
-      break;
-    case 'A':
-      made += day;
-      break;
-    case 'a':
-      made += day.substr(0, 3);
-      break;
-    case '%':
-      made += '%';
-      break;
-    default:
+    const auto number = std::ranges::find(numbers, c, &Number::letter);
+    const auto word = std::ranges::find(words, c, &std::pair<char, std::string_view>::first);
+    if (number != numbers.end())
+      made += fmt::format("{:0{}}", number->value, bare ? 1 : number->digits);
+    else if (word != words.end())
+      made += word->second;
+    else
       runtime.fail(fmt::format("strftime_now: the format %{} is not supported", c));
-    }
   }
   return runtime.text(std::move(made));
 }
@@ -140,7 +117,7 @@ Value format_now(Runtime& runtime, const Arguments& arguments) {
 bool is_function(std::string_view name) {
   static constexpr std::array<std::string_view, 5> names = {"range", "dict", "namespace", "raise_exception",
                                                             "strftime_now"};
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 Value call_function(Runtime& runtime, std::string_view name, const Arguments& arguments,

@@ -34,7 +34,7 @@ const Value* Scope::find(std::string_view name) const {
 }
 
 void Scope::set(std::string_view name, Value value) {
-  auto found = std::find_if(variables.begin(), variables.end(), [&](const auto& item) { return item.first == name; });
+  auto found = std::ranges::find_if(variables, [&](const auto& item) { return item.first == name; });
   if (found == variables.end())
     variables.emplace_back(name, std::move(value));
   else
@@ -191,8 +191,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
   if (target.attribute.starts_with('_'))
     runtime_.fail(fmt::format("a namespace cannot hold '{}', which begins with _", target.attribute));
   auto& attributes = object.space()->attributes;
-  auto found = std::find_if(attributes.begin(), attributes.end(),
-                            [&](const auto& item) { return item.first == target.attribute; });
+  auto found = std::ranges::find_if(attributes, [&](const auto& item) { return item.first == target.attribute; });
   if (found == attributes.end())
     attributes.emplace_back(target.attribute, value);
   else

@@ -107,7 +107,7 @@ class JsonWriter {
     auto before = [&](const auto& a, const auto& b) {
       return text_of(runtime_, "tojson with sort_keys", a.first) < text_of(runtime_, "tojson with sort_keys", b.first);
     };
-    if (style_.sort_keys) std::stable_sort(items.begin(), items.end(), before);
+    if (style_.sort_keys) std::ranges::stable_sort(items, before);
     nested(items, '{', '}', [&](const auto& item) {
       key(item.first);
       out_ += style_.key_separator;

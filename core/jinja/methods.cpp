@@ -86,7 +86,7 @@ Value split(Runtime& runtime, const Callable& method, const Arguments& arguments
     text = right ? before : behind;
   }
   parts.emplace_back(text);
-  if (right) std::reverse(parts.begin(), parts.end());
+  if (right) std::ranges::reverse(parts);
   return runtime.list(std::move(parts));
 }
 
@@ -97,7 +97,7 @@ Value starts_or_ends(Runtime& runtime, const Callable& method, const Arguments& 
     const std::string& wanted = text_of(runtime, method.name, affix);
     return method.name == "startswith" ? text.starts_with(wanted) : text.ends_with(wanted);
   };
-  if (const List* several = bound[0]->list()) return std::any_of(several->items.begin(), several->items.end(), holds);
+  if (const List* several = bound[0]->list()) return std::ranges::any_of(several->items, holds);
   return holds(*bound[0]);
 }
 
@@ -198,10 +198,10 @@ Value classified(Runtime& runtime, const Callable& method, const Arguments& argu
   const auto points = code_points(text);
   if (method.name == "isspace")
     return !points.empty() &&
-           std::all_of(points.begin(), points.end(), [](auto point) { return is_python_space(code_point(point)); });
+           std::ranges::all_of(points, [](auto point) { return is_python_space(code_point(point)); });
   auto lowered = lower(text), raised = upper(text);
   if (!lowered) runtime.fail(fmt::format("{} of text beyond ASCII is not supported", method.name));
-  auto all = [&](auto holds) { return !text.empty() && std::all_of(text.begin(), text.end(), holds); };
+  auto all = [&](auto holds) { return !text.empty() && std::ranges::all_of(text, holds); };
   auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   if (method.name == "isalpha") return all(is_letter);
@@ -217,8 +217,8 @@ Value found_item(Runtime& runtime, const Callable& method, const Arguments& argu
   const auto& items = method.self.list()->items;
   runtime.step(std::ssize(items));
   auto same = [&](const Value& item) { return equal(item, *bound[0]); };
-  if (method.name == "count") return static_cast<int64_t>(std::count_if(items.begin(), items.end(), same));
-  const auto at = std::find_if(items.begin(), items.end(), same);
+  if (method.name == "count") return static_cast<int64_t>(std::ranges::count_if(items, same));
+  const auto at = std::ranges::find_if(items, same);
   if (at == items.end()) runtime.fail("index: the value is not in the list");
   return static_cast<int64_t>(at - items.begin());
 }

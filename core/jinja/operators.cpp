@@ -174,7 +174,7 @@ bool contains(Runtime& runtime, const Value& container, const Value& value) {
     return dict->find(value);
   }
   const auto items = items_of(runtime, container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& item) { return equal(item, value); });
+  return std::ranges::any_of(items, [&](const Value& item) { return equal(item, value); });
 }
 
 bool compare(Runtime& runtime, std::string_view op, const Value& left, const Value& right) {

@@ -17,66 +17,45 @@ int deepest_of(std::initializer_list<const ExpressionPtr*> children) {
   return deepest;
 }
 
-int deepest_of(const ArgumentNodes& arguments) {
+int deepest_of(const std::vector<ExpressionPtr>& children) {
   int deepest = 0;
-  for (const auto& argument : arguments.positional) deepest = std::max(deepest, argument->depth);
-  for (const auto& [name, argument] : arguments.named) deepest = std::max(deepest, argument->depth);
+  for (const ExpressionPtr& child : children) deepest = std::max(deepest, child->depth);
   return deepest;
 }
 
-int depth_below(const Constant&) {
-  return 0;
-}
-int depth_below(const Name&) {
-  return 0;
-}
-int depth_below(const Sequence& node) {
+// Behind names or operators.
+int deepest_of(const std::vector<std::pair<std::string, ExpressionPtr>>& children) {
   int deepest = 0;
-  for (const auto& item : node.items) deepest = std::max(deepest, item->depth);
+  for (const auto& [name, child] : children) deepest = std::max(deepest, child->depth);
   return deepest;
 }
-int depth_below(const Mapping& node) {
-  int deepest = 0;
-  for (const auto& [key, value] : node.items) deepest = std::max(deepest, deepest_of({&key, &value}));
-  return deepest;
+
+int deepest_of(const ArgumentNodes& arguments) {
+  return std::max(deepest_of(arguments.positional), deepest_of(arguments.named));
 }
-int depth_below(const Attribute& node) {
-  return node.object->depth;
-}
-int depth_below(const Item& node) {
-  return deepest_of({&node.object, &node.index});
-}
-int depth_below(const Slice& node) {
-  return deepest_of({&node.object, &node.begin, &node.end, &node.step});
-}
-int depth_below(const Call& node) {
-  return std::max(node.callee->depth, deepest_of(node.arguments));
-}
-int depth_below(const Filter& node) {
-  return std::max(deepest_of({&node.subject}), deepest_of(node.arguments));
-}
-int depth_below(const Test& node) {
-  return std::max(node.subject->depth, deepest_of(node.arguments));
-}
-int depth_below(const Unary& node) {
-  return node.operand->depth;
-}
-int depth_below(const Binary& node) {
-  return deepest_of({&node.left, &node.right});
-}
-int depth_below(const Concatenation& node) {
-  int deepest = 0;
-  for (const auto& part : node.parts) deepest = std::max(deepest, part->depth);
-  return deepest;
-}
-int depth_below(const Comparison& node) {
-  int deepest = node.first->depth;
-  for (const auto& [op, other] : node.others) deepest = std::max(deepest, other->depth);
-  return deepest;
-}
-int depth_below(const Conditional& node) {
-  return deepest_of({&node.condition, &node.then, &node.otherwise});
-}
+
+// Of the tree below a node.
+struct DepthBelow {
+  int operator()(const Constant&) const { return 0; }
+  int operator()(const Name&) const { return 0; }
+  int operator()(const Sequence& node) const { return deepest_of(node.items); }
+  int operator()(const Mapping& node) const {
+    int deepest = 0;
+    for (const auto& [key, value] : node.items) deepest = std::max(deepest, deepest_of({&key, &value}));
+    return deepest;
+  }
+  int operator()(const Attribute& node) const { return node.object->depth; }
+  int operator()(const Item& node) const { return deepest_of({&node.object, &node.index}); }
+  int operator()(const Slice& node) const { return deepest_of({&node.object, &node.begin, &node.end, &node.step}); }
+  int operator()(const Call& node) const { return std::max(node.callee->depth, deepest_of(node.arguments)); }
+  int operator()(const Filter& node) const { return std::max(deepest_of({&node.subject}), deepest_of(node.arguments)); }
+  int operator()(const Test& node) const { return std::max(node.subject->depth, deepest_of(node.arguments)); }
+  int operator()(const Unary& node) const { return node.operand->depth; }
+  int operator()(const Binary& node) const { return deepest_of({&node.left, &node.right}); }
+  int operator()(const Concatenation& node) const { return deepest_of(node.parts); }
+  int operator()(const Comparison& node) const { return std::max(node.first->depth, deepest_of(node.others)); }
+  int operator()(const Conditional& node) const { return deepest_of({&node.condition, &node.then, &node.otherwise}); }
+};
 
 } // namespace
 
@@ -84,7 +63,7 @@ using Kind = Token::Kind;
 
 template <class Node>
 ExpressionPtr Parser::make(int line, Node node) {
-  const int depth = depth_below(node) + 1;
+  const int depth = DepthBelow()(node) + 1;
   if (depth > max_expression_depth)
     fail(line, fmt::format("an expression is more than {} operations deep", max_expression_depth));
   return std::make_unique<const Expression>(Expression{line, depth, std::move(node)});
@@ -124,21 +103,11 @@ ExpressionPtr Parser::parse_conditional() {
 }
 
 ExpressionPtr Parser::parse_or() {
-  ExpressionPtr left = parse_and();
-  while (is_name("or")) {
-    const int line = next().line;
-    left = make(line, Binary{"or", std::move(left), parse_and()});
-  }
-  return left;
+  return parse_binary(&Parser::parse_and, {"or"});
 }
 
 ExpressionPtr Parser::parse_and() {
-  ExpressionPtr left = parse_not();
-  while (is_name("and")) {
-    const int line = next().line;
-    left = make(line, Binary{"and", std::move(left), parse_not()});
-  }
-  return left;
+  return parse_binary(&Parser::parse_not, {"and"});
 }
 
 ExpressionPtr Parser::parse_not() {
@@ -175,7 +144,7 @@ ExpressionPtr Parser::parse_comparison() {
 ExpressionPtr Parser::parse_binary(Rule operand, std::initializer_list<const char*> ops) {
   ExpressionPtr left = (this->*operand)();
   while (true) {
-    auto found = std::find_if(ops.begin(), ops.end(), [&](const char* op) { return is_op(op); });
+    auto found = std::ranges::find_if(ops, [&](const char* op) { return is_op(op) || is_name(op); });
     if (found == ops.end()) return left;
     const int line = next().line;
     left = make(line, Binary{*found, std::move(left), (this->*operand)()});
@@ -199,12 +168,7 @@ ExpressionPtr Parser::parse_product() {
 }
 
 ExpressionPtr Parser::parse_power() {
-  ExpressionPtr left = parse_unary(true);
-  while (is_op("**")) {
-    const int line = next().line;
-    left = make(line, Binary{"**", std::move(left), parse_unary(true)});
-  }
-  return left;
+  return parse_binary(&Parser::parse_operand, {"**"});
 }
 
 ExpressionPtr Parser::parse_unary(bool with_filters) {

@@ -12,11 +12,11 @@ namespace fvlm::jinja {
 using Kind = Token::Kind;
 
 void Parser::fail(int line, const std::string& what, const std::string& advice) const {
-  throw Error(ErrorKind::data, what).at(fmt::format("{}:{}", where_, line)).advise(advice);
+  throw Error(ErrorKind::data, what).at("{}:{}", where_, line).advise(advice);
 }
 
 bool Parser::is_any_name(std::initializer_list<const char*> names) const {
-  return std::any_of(names.begin(), names.end(), [&](const char* name) { return is_name(name); });
+  return std::ranges::any_of(names, [&](const char* name) { return is_name(name); });
 }
 
 bool Parser::skip_op(std::string_view op) {
@@ -129,7 +129,7 @@ Statement Parser::parse_statement(const std::string& name) {
   }
   static const std::vector<std::string> unsupported = {"include", "import",     "from", "extends", "block",
                                                        "call",    "autoescape", "do",   "trans",   "print"};
-  if (std::find(unsupported.begin(), unsupported.end(), name) != unsupported.end())
+  if (std::ranges::find(unsupported, name) != unsupported.end())
     fail(line, fmt::format("the tag {{% {} %}} is not supported", name),
          "if, for, set, with, macro, filter, generation, break and continue are");
   fail(line, fmt::format("unknown tag {{% {} %}}", name));

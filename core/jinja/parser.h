@@ -42,6 +42,7 @@ class Parser {
   ExpressionPtr parse_concatenation();
   ExpressionPtr parse_product();
   ExpressionPtr parse_power();
+  ExpressionPtr parse_operand() { return parse_unary(true); }
   ExpressionPtr parse_unary(bool with_filters);
   ExpressionPtr parse_primary();
   ExpressionPtr parse_list();

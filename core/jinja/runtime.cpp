@@ -10,7 +10,7 @@
 namespace fvlm::jinja {
 
 void Runtime::fail(const std::string& what, const std::string& advice) const {
-  throw Error(ErrorKind::data, what).at(fmt::format("{}:{}", where_, line_)).advise(advice);
+  throw Error(ErrorKind::data, what).at("{}:{}", where_, line_).advise(advice);
 }
 
 void Runtime::too_many_steps() const {
@@ -54,7 +54,7 @@ std::vector<const Value*> bind_arguments(Runtime& runtime, std::string_view func
   std::vector<const Value*> bound(parameters.size(), nullptr);
   for (size_t i = 0; i < arguments.positional.size(); ++i) bound[i] = &arguments.positional[i];
   for (const auto& [name, value] : arguments.named) {
-    auto found = std::find(parameters.begin(), parameters.end(), name);
+    auto found = std::ranges::find(parameters, name);
     if (found == parameters.end()) runtime.fail(fmt::format("{} has no argument '{}'", function, name));
     const Value*& slot = bound[static_cast<size_t>(found - parameters.begin())];
     if (slot) runtime.fail(fmt::format("{} got its argument '{}' twice", function, name));

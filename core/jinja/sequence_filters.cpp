@@ -61,7 +61,7 @@ Value filter_items(Runtime& runtime, const Value& subject, const Arguments& argu
 Value filter_reverse(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   bind_arguments(runtime, "reverse", arguments, {});
   auto items = items_of(runtime, subject);
-  std::reverse(items.begin(), items.end());
+  std::ranges::reverse(items);
   if (!subject.text()) return runtime.list(std::move(items), List::Kind::generator);
   std::string made;
   for (const Value& item : items) made += *item.text();
@@ -75,7 +75,7 @@ Arguments behind(const Arguments& arguments, size_t from) {
           arguments.named};
 }
 
-Value selected(Runtime& runtime, const char* name, bool attribute, bool wanted, const Value& subject,
+Value selected(const char* name, bool attribute, bool wanted, Runtime& runtime, const Value& subject,
                const Arguments& arguments) {
   const size_t offset = attribute ? 1 : 0;
   if (arguments.positional.size() < offset) runtime.fail(fmt::format("{} needs the name of an attribute", name));
@@ -89,19 +89,6 @@ Value selected(Runtime& runtime, const char* name, bool attribute, bool wanted, 
     if (holds == wanted) kept.push_back(item);
   }
   return runtime.list(std::move(kept), List::Kind::generator);
-}
-
-Value filter_select(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return selected(runtime, "select", false, true, subject, arguments);
-}
-Value filter_reject(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return selected(runtime, "reject", false, false, subject, arguments);
-}
-Value filter_selectattr(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return selected(runtime, "selectattr", true, true, subject, arguments);
-}
-Value filter_rejectattr(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return selected(runtime, "rejectattr", true, false, subject, arguments);
 }
 
 Value filter_map(Runtime& runtime, const Value& subject, const Arguments& arguments) {
@@ -142,7 +129,7 @@ std::vector<Keyed> keyed(Runtime& runtime, const Value& subject, bool case_sensi
 }
 
 void sort_by_key(Runtime& runtime, std::vector<Keyed>& items, bool reverse) {
-  std::stable_sort(items.begin(), items.end(), [&](const Keyed& a, const Keyed& b) {
+  std::ranges::stable_sort(items, [&](const Keyed& a, const Keyed& b) {
     runtime.step();
     return reverse ? less(runtime, b.key, a.key) : less(runtime, a.key, b.key);
   });
@@ -179,13 +166,13 @@ Value filter_unique(Runtime& runtime, const Value& subject, const Arguments& arg
   std::vector<Keyed> kept;
   for (Keyed& candidate : keyed(runtime, subject, bound[0] && bound[0]->truthy(), bound[1])) {
     runtime.step(std::ssize(kept));
-    if (std::none_of(kept.begin(), kept.end(), [&](const Keyed& other) { return equal(other.key, candidate.key); }))
+    if (std::ranges::none_of(kept, [&](const Keyed& other) { return equal(other.key, candidate.key); }))
       kept.push_back(std::move(candidate));
   }
   return list_of(runtime, std::move(kept), List::Kind::generator);
 }
 
-Value extreme(Runtime& runtime, const char* name, bool largest, const Value& subject, const Arguments& arguments) {
+Value extreme(const char* name, bool largest, Runtime& runtime, const Value& subject, const Arguments& arguments) {
   auto bound = bind_arguments(runtime, name, arguments, {"case_sensitive", "attribute"});
   auto items = keyed(runtime, subject, bound[0] && bound[0]->truthy(), bound[1]);
   if (items.empty()) return Value::undefined("the sequence is empty, so it has no extreme");
@@ -193,13 +180,6 @@ Value extreme(Runtime& runtime, const char* name, bool largest, const Value& sub
   for (const Keyed& item : items)
     if (largest ? less(runtime, best->key, item.key) : less(runtime, item.key, best->key)) best = &item;
   return best->item;
-}
-
-Value filter_min(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return extreme(runtime, "min", false, subject, arguments);
-}
-Value filter_max(Runtime& runtime, const Value& subject, const Arguments& arguments) {
-  return extreme(runtime, "max", true, subject, arguments);
 }
 
 Value filter_sum(Runtime& runtime, const Value& subject, const Arguments& arguments) {
@@ -224,16 +204,16 @@ const Filters& sequence_filters() {
       {"last", filter_last},
       {"items", filter_items},
       {"reverse", filter_reverse},
-      {"select", filter_select},
-      {"reject", filter_reject},
+      {"select", std::bind_front(selected, "select", false, true)},
+      {"reject", std::bind_front(selected, "reject", false, false)},
       {"map", filter_map},
-      {"selectattr", filter_selectattr},
-      {"rejectattr", filter_rejectattr},
+      {"selectattr", std::bind_front(selected, "selectattr", true, true)},
+      {"rejectattr", std::bind_front(selected, "rejectattr", true, false)},
       {"sort", filter_sort},
       {"dictsort", filter_dictsort},
       {"unique", filter_unique},
-      {"min", filter_min},
-      {"max", filter_max},
+      {"min", std::bind_front(extreme, "min", false)},
+      {"max", std::bind_front(extreme, "max", true)},
       {"sum", filter_sum},
   };
   return filters;

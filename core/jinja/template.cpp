@@ -4,8 +4,6 @@
 #include "jinja/interpreter.h"
 #include "jinja/parser.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace fvlm::jinja {
@@ -17,8 +15,7 @@ struct Tree {
 
 Template::Template(std::string_view source, std::string where) : where_(std::move(where)) {
   if (source.size() > Limits::source_bytes)
-    throw Error(ErrorKind::data,
-                fmt::format("the template has {} bytes, at most {} are read", source.size(), Limits::source_bytes))
+    throw Error(ErrorKind::data, "the template has {} bytes, at most {} are read", source.size(), Limits::source_bytes)
         .at(where_);
   auto tokens = tokenize(source, where_);
   Tree tree;

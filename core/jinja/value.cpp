@@ -45,19 +45,19 @@ int Value::depth() const {
 }
 
 const Value* Dict::find(const Value& key) const {
-  auto found = std::find_if(items.begin(), items.end(), [&](const auto& item) { return equal(item.first, key); });
+  auto found = std::ranges::find_if(items, [&](const auto& item) { return equal(item.first, key); });
   return found == items.end() ? nullptr : &found->second;
 }
 
 const Value* Dict::find(std::string_view key) const {
-  auto found = std::find_if(items.begin(), items.end(),
-                            [&](const auto& item) { return item.first.text() && *item.first.text() == key; });
+  auto found =
+      std::ranges::find_if(items, [&](const auto& item) { return item.first.text() && *item.first.text() == key; });
   return found == items.end() ? nullptr : &found->second;
 }
 
 void Dict::set(Value key, Value value) {
   depth = std::max({depth, key.depth() + 1, value.depth() + 1});
-  auto found = std::find_if(items.begin(), items.end(), [&](const auto& item) { return equal(item.first, key); });
+  auto found = std::ranges::find_if(items, [&](const auto& item) { return equal(item.first, key); });
   if (found == items.end())
     items.emplace_back(std::move(key), std::move(value));
   else
@@ -72,6 +72,12 @@ Value make_list(std::vector<Value> items, List::Kind kind) {
 
 Value make_dict(Dict dict) {
   return std::make_shared<const Dict>(std::move(dict));
+}
+
+Value dict_of(std::initializer_list<std::pair<Value, Value>> items) {
+  Dict dict;
+  for (const auto& [key, value] : items) dict.set(key, value);
+  return make_dict(std::move(dict));
 }
 
 Value from_json(const nlohmann::ordered_json& json) {
@@ -106,7 +112,7 @@ bool equal(const Value& left, const Value& right) {
   }
   if (const Dict* a = left.dict(), *b = right.dict(); a && b) {
     if (a->items.size() != b->items.size()) return false;
-    return std::all_of(a->items.begin(), a->items.end(), [&](const auto& item) {
+    return std::ranges::all_of(a->items, [&](const auto& item) {
       const Value* other = b->find(item.first);
       return other && equal(item.second, *other);
     });

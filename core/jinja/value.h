@@ -3,6 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -125,6 +126,7 @@ struct Callable {
 
 Value make_list(std::vector<Value> items, List::Kind kind = List::Kind::list);
 Value make_dict(Dict dict);
+Value dict_of(std::initializer_list<std::pair<Value, Value>> items);
 Value from_json(const nlohmann::ordered_json& json);
 
 // Python's ==.
