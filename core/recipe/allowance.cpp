@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void refuse(const Origin& place, const std::string& limit) {
-  throw Error(ErrorKind::recipe, fmt::format("the recipe and its functions need more than {}", limit))
+  throw Error(ErrorKind::recipe, "the recipe and its functions need more than {}", limit)
       .at(where(place))
       .advise("use fewer stages and sources or shorter functions: a recipe should describe a run and compute little");
 }

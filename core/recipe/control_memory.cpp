@@ -1,9 +1,8 @@
 #include "recipe/control_memory.h"
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "recipe/schema/basic.h"
-
-#include <fmt/format.h>
 
 #include <optional>
 #include <type_traits>

@@ -19,7 +19,7 @@ Value apply_sets(Value recipe, const std::vector<std::string>& sets, Reader& rea
     size_t equals = set.find('=');
     auto parts = split_path(set.substr(0, equals));
     if (equals == std::string::npos || parts.empty())
-      throw Error(ErrorKind::usage, fmt::format("--set: expected PATH=VALUE, got '{}'", set))
+      throw Error(ErrorKind::usage, "--set: expected PATH=VALUE, got '{}'", set)
           .advise("for example --set stages.align.samples=1000");
     Assignment assignment{set.substr(equals + 1), {"--set " + set, 0}};
     recipe = recipe_schema()->assign(reader, assignment, &recipe, parts);
@@ -30,8 +30,7 @@ Value apply_sets(Value recipe, const std::vector<std::string>& sets, Reader& rea
 // The sandbox limits the number of values in a recipe. The tree of a plan file has to be checked here.
 void check_size(const Value& value, uint64_t& remaining, const Allowance& allowance) {
   if (remaining-- == 0)
-    throw Error(ErrorKind::recipe,
-                fmt::format("more than {} values", grouped(static_cast<int64_t>(allowance.limits().values))))
+    throw Error(ErrorKind::recipe, "more than {} values", grouped(static_cast<int64_t>(allowance.limits().values)))
         .at(where(value.origin));
   const Table* table = as_table(value);
   if (!table) return;

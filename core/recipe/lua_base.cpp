@@ -287,8 +287,8 @@ int print(lua_State* L) {
     lua_pop(L, 1);
   }
   if (self.printed > max_lines) return 0;
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, ' ');
+  std::ranges::replace_if(
+      line, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, ' ');
   Origin place = self.author_line(L);
   if (self.printed++ == max_lines)
     log_info("{}: print: limit of {} lines reached, further output is dropped", where(place), max_lines);

@@ -79,7 +79,7 @@ void push_sorted_keys(lua_State* L, int table) {
     lua_pushvalue(L, -2);
     lua_rawseti(L, found, keys.back().place);
   }
-  std::sort(keys.begin(), keys.end(), before);
+  std::ranges::sort(keys, before);
   lua_createtable(L, size, 0);
   for (size_t i = 0; i < keys.size(); i++) {
     lua_rawgeti(L, found, keys[i].place);

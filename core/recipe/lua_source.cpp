@@ -18,7 +18,7 @@ bool is_keyword(std::string_view word) {
   static constexpr std::array<std::string_view, 22> keywords = {
       "and", "break", "do",  "else", "elseif", "end",    "false",  "for",  "function", "goto",  "if",
       "in",  "local", "nil", "not",  "or",     "repeat", "return", "then", "true",     "until", "while"};
-  return std::binary_search(keywords.begin(), keywords.end(), word);
+  return std::ranges::binary_search(keywords, word);
 }
 
 } // namespace
@@ -115,8 +115,7 @@ struct SourceMap::Scanner {
       static constexpr std::array<std::string_view, 10> longer = {
           "...", "..", "==", "~=", "<=", ">=", "::", "//", "<<", ">>"};
       token.kind = Kind::symbol;
-      auto found = std::find_if(longer.begin(), longer.end(),
-                                [&](std::string_view s) { return text.substr(at).starts_with(s); });
+      auto found = std::ranges::find_if(longer, [&](std::string_view s) { return text.substr(at).starts_with(s); });
       at += found != longer.end() ? found->size() : 1;
     }
     token.text = text.substr(first, at - first);
@@ -372,8 +371,8 @@ const TableSource* SourceMap::call(std::string_view name, int line, const std::v
     tokens_read_ += 1 + keys.size();
     const TableSource* table = table_at(call.brace).get();
     // The constructor may be called through a local variable of another name.
-    bool all_there = !keys.empty() && std::all_of(keys.begin(), keys.end(),
-                                                  [&](const std::string& key) { return table->fields.contains(key); });
+    bool all_there =
+        !keys.empty() && std::ranges::all_of(keys, [&](const std::string& key) { return table->fields.contains(key); });
     if (call.name != name && !all_there) continue;
     int score = call.name == name ? 1000 : 0;
     score -= static_cast<int>(table->fields.size());
@@ -393,8 +392,7 @@ const TableSource* SourceMap::assigned(std::string_view variable, const std::vec
   for (auto brace = found->second.rbegin(); brace != found->second.rend() && tried < 20; ++brace, ++tried) {
     tokens_read_ += 1 + keys.size();
     const TableSource* table = table_at(*brace).get();
-    if (std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return table->fields.contains(key); }))
-      return table;
+    if (std::ranges::all_of(keys, [&](const std::string& key) { return table->fields.contains(key); })) return table;
   }
   return nullptr;
 }

@@ -114,7 +114,7 @@ class Converter {
              "keys must be strings or integers from 1");
       }
     }
-    std::sort(keys.begin(), keys.end());
+    std::ranges::sort(keys);
     return keys;
   }
 
@@ -168,7 +168,7 @@ class Converter {
   std::shared_ptr<const Table> convert_table(int index, const Written& written) {
     if (!lua_checkstack(L_, 20)) fail(written.origin, "tables nested too deeply", "");
     const void* identity = lua_topointer(L_, index);
-    if (std::find(path_.begin(), path_.end(), identity) != path_.end())
+    if (std::ranges::find(path_, identity) != path_.end())
       fail(written.origin, "a table contains itself", "a recipe is a tree: create a new inner table");
     if (path_.size() >= static_cast<size_t>(self_.limits.nesting))
       fail(written.origin, fmt::format("more than {} nested tables", self_.limits.nesting),
@@ -216,7 +216,7 @@ class Converter {
       table.fields.emplace_back(key, convert(-1, written_as(table, field)));
       lua_pop(L_, 1);
     }
-    std::sort(table.fields.begin(), table.fields.end(), [](const auto& a, const auto& b) {
+    std::ranges::sort(table.fields, [](const auto& a, const auto& b) {
       return std::tie(a.second.origin.line, a.first) < std::tie(b.second.origin.line, b.first);
     });
   }
@@ -240,7 +240,7 @@ class Converter {
       if (field.reference) table.nils.emplace_back(std::move(key), Origin{table.origin.file, field.line});
     };
     for (const auto& [key, field] : source->fields)
-      if (!std::binary_search(keys.begin(), keys.end(), key)) note(key, field);
+      if (!std::ranges::binary_search(keys, key)) note(key, field);
     for (size_t i = table.items.size(); i < source->items.size(); i++)
       note(fmt::format("[{}]", i + 1), source->items[i]);
   }

@@ -121,7 +121,7 @@ Mix Mix::for_decoder(size_t index) const {
 }
 
 bool Mix::has_frames() const {
-  return std::any_of(sources.begin(), sources.end(), [](const Source& source) { return !source.text_only(); });
+  return std::ranges::any_of(sources, [](const Source& source) { return !source.text_only(); });
 }
 
 std::map<std::string, std::string> Mix::default_prompts() {
@@ -154,13 +154,13 @@ double warmup(const Schedule& schedule) {
 }
 
 bool Recompute::covers(int64_t layer) const {
-  if (!layers.empty()) return std::find(layers.begin(), layers.end(), layer) != layers.end();
+  if (!layers.empty()) return std::ranges::find(layers, layer) != layers.end();
   return every > 0 && layer % every == 0;
 }
 
 LabelSelection LabelTerm::labels() const {
   LabelSelection selection{on, {}, position_weights};
-  if (first) selection.first = std::lround(*std::max_element(first->points.begin(), first->points.end()));
+  if (first) selection.first = std::lround(*std::ranges::max_element(first->points));
   return selection;
 }
 
@@ -177,21 +177,20 @@ const ObjectiveTerm* Stage::needs_pairs() const {
 }
 
 bool Stage::uses(ObjectiveTerm::Reference reference) const {
-  return std::any_of(objective.begin(), objective.end(),
-                     [&](const Term& term) { return term->reference() == reference; });
+  return std::ranges::any_of(objective, [&](const Term& term) { return term->reference() == reference; });
 }
 
 bool Stage::reads_teacher_prompt() const {
-  return std::any_of(objective.begin(), objective.end(), [](const Term& term) { return term->reads_teacher_prompt(); });
+  return std::ranges::any_of(objective, [](const Term& term) { return term->reads_teacher_prompt(); });
 }
 
 bool Stage::packs_teacher_texts() const {
-  return std::any_of(objective.begin(), objective.end(),
-                     [](const Term& term) { return term->reads_teacher_prompt() && !term->caches_teacher(); });
+  return std::ranges::any_of(objective,
+                             [](const Term& term) { return term->reads_teacher_prompt() && !term->caches_teacher(); });
 }
 
 bool Stage::caches_teacher() const {
-  return std::any_of(objective.begin(), objective.end(), [](const Term& term) { return term->caches_teacher(); });
+  return std::ranges::any_of(objective, [](const Term& term) { return term->caches_teacher(); });
 }
 
 Stage::SampleSize Stage::largest_sample(int64_t rows_per_frame) const {

@@ -48,7 +48,7 @@ std::string value_text(const Json& value) {
   if (value.is_null()) return "-";
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
-    bool plain = std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+    bool plain = std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
     return plain && !text.empty() ? text : value.dump();
   }
   if (value.is_array() && value.size() > 8 && value[0].is_number()) return sparkline(value.get<std::vector<double>>());

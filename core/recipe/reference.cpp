@@ -14,8 +14,7 @@ namespace {
 
 std::string heading(const RecordInfo& info) {
   if (info.constructor.empty()) return info.title;
-  auto argument = std::find_if(info.fields.begin(), info.fields.end(),
-                               [](const FieldInfo& f) { return f.place == Place::argument; });
+  auto argument = std::ranges::find(info.fields, Place::argument, &FieldInfo::place);
   bool named = argument != info.fields.end();
   if (info.call_only) return fmt::format("fvlm.{}({})", info.constructor, named ? argument->name : "");
   return fmt::format("fvlm.{} {}{{ }}", info.constructor, named ? fmt::format("\"{}\" ", argument->name) : "");
@@ -42,7 +41,7 @@ std::string cell(const std::string& text) {
 // The distinct records that a field refers to, through lists and alternatives.
 void records_of(const Node& node, std::vector<const RecordInfo*>& found) {
   if (node.record()) {
-    if (std::find(found.begin(), found.end(), node.record()) == found.end()) found.push_back(node.record());
+    if (std::ranges::find(found, node.record()) == found.end()) found.push_back(node.record());
     return;
   }
   for (const Node* part : node.parts()) records_of(*part, found);
@@ -189,8 +188,7 @@ std::string editor_stubs() {
   std::string out = "---@meta fvlm\n-- Generated from the engine's schema by `fvlm-engine recipe stubs`; do not "
                     "edit.\n\n---@class fvlm\nlocal fvlm = {}\n\n";
   out += "---Return the value of `--arg name=value` on the command line, in the type of the default.\n---@generic "
-         "T\n---@param "
-         "name string\n"
+         "T\n---@param name string\n"
          "---@param default? T\n---@return T\nfunction fvlm.arg(name, default) end\n\n";
   const std::string terms = fmt::format("({})[]", objective_schema()->parts().front()->lua_type());
   out += fmt::format("---A sum of weighted objectives, the same as a plain list.\n---@param terms {0}\n"

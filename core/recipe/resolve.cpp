@@ -50,7 +50,7 @@ void report_unread_args(const Request& request, const Sandbox& lua, Reader& read
   std::vector<std::string> read;
   for (const auto& [name, default_value] : lua.args_read()) read.push_back(name);
   for (const auto& [name, value] : request.args)
-    if (std::find(read.begin(), read.end(), name) == read.end())
+    if (std::ranges::find(read, name) == read.end())
       reader.report({fmt::format("--arg {}={}", name, value), 0},
                     fmt::format("the recipe reads no argument '{}'", name),
                     read.empty() ? "it reads none" : advise_key(name, read));
@@ -183,7 +183,7 @@ std::vector<std::string> recipes_in(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
     if (entry.path().extension() == ".lua" || (entry.path().extension() == ".json" && is_plan_file(entry.path())))
       names.push_back((folder / entry.path().filename()).string());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 

@@ -15,7 +15,7 @@ namespace {
 using namespace plan;
 
 bool contains(const std::vector<std::string>& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
+  return std::ranges::find(words, word) != words.end();
 }
 
 bool looks_like_path(const std::string& text) {
@@ -76,8 +76,7 @@ class Rules {
       reader_.report_at(".name", "a stage cannot be called 'model': the name is reserved for `from`");
     if (stage.from.empty() || stage.from == "model" || looks_like_path(stage.from)) return;
     if (contains(earlier_, stage.from)) return;
-    bool later =
-        std::any_of(plan_.stages.begin(), plan_.stages.end(), [&](const Stage& s) { return s.name == stage.from; });
+    bool later = std::ranges::any_of(plan_.stages, [&](const Stage& s) { return s.name == stage.from; });
     std::string what = later ? fmt::format("the stage '{}' comes after this one", stage.from)
                              : fmt::format("there is no earlier stage '{}'", stage.from);
     auto names = earlier_;
@@ -283,7 +282,7 @@ class Rules {
         !reader_.is_valid("stages"))
       return;
     const auto& stages = plan_.stages;
-    if (std::none_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.quantization_aware; }))
+    if (std::ranges::none_of(stages, &Stage::quantization_aware))
       reader_.report_at("quantization", "no stage is quantization_aware, so nothing would train for it",
                         "set quantization_aware = true in a stage, or remove it: `export --quantize` needs no recipe");
   }
@@ -293,8 +292,7 @@ class Rules {
     const auto& preferences = plan_.kernels.preferences;
     if (reader_.reads_plan_file || !reader_.is_valid("kernels") || preferences.empty()) return;
     const BackendPreferences& first = preferences.begin()->second;
-    if (std::all_of(preferences.begin(), preferences.end(), [&](const auto& each) { return each.second == first; }))
-      return;
+    if (std::ranges::all_of(preferences, [&](const auto& each) { return each.second == first; })) return;
     for (const char* kind : untimed_kinds)
       if (contains(preferences.at(kind), "measure"))
         reader_.report_at("kernels" + key_part(kind), fmt::format("'{}' cannot be timed", kind),
@@ -371,7 +369,7 @@ void derive(Reader& reader, Plan& plan) {
     for (Decoder& decoder : *plan.model.decoders) fill(decoder);
   for (const char* kind : untimed_kinds) {
     auto& preferences = plan.kernels.preferences.at(kind);
-    std::replace(preferences.begin(), preferences.end(), std::string("measure"), std::string("auto"));
+    std::ranges::replace(preferences, std::string("measure"), std::string("auto"));
   }
   const std::string model = start_of(plan.model);
   std::string before = model;

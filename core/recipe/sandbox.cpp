@@ -2,8 +2,6 @@
 
 #include "recipe/sandbox_interpreter.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::recipe {
 
 struct Sandbox::State {
@@ -52,7 +50,7 @@ Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::
   auto run = [&](lua_State* L) {
     push_functions(L);
     if (lua_rawgeti(L, 1, function.index + 1) != LUA_TFUNCTION)
-      throw Error(ErrorKind::internal, fmt::format("the recipe has no function {}", function.index));
+      throw Error(ErrorKind::internal, "the recipe has no function {}", function.index);
     lua_Debug about;
     lua_pushvalue(L, -1);
     lua_getinfo(L, ">S", &about);

@@ -118,7 +118,7 @@ int on_error(lua_State* L) {
   }
   if (advice.empty()) advice = advice_for(what);
   auto same = [&](const Origin& line) { return place && line.file == place->file && line.line == place->line; };
-  auto rest = std::find_if(callers.begin(), callers.end(), same);
+  auto rest = std::ranges::find_if(callers, same);
   rest = rest == callers.end() ? callers.begin() : rest + 1;
   for (size_t named = 0; rest != callers.end() && named < max_callers; ++rest, named++)
     what += "\n  called from " + where(*rest);
@@ -180,7 +180,7 @@ void Interpreter::protect(const std::function<void(lua_State*)>& body) {
   if (stopped) throw *stopped;
   if (status == LUA_ERRMEM) throw memory_error(out_of_memory_at);
   if (failure) throw *std::exchange(failure, std::nullopt);
-  throw Error(ErrorKind::internal, fmt::format("Lua failed with status {}", status));
+  throw Error(ErrorKind::internal, "Lua failed with status {}", status);
 }
 
 } // namespace fvlm::recipe

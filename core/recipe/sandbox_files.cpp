@@ -19,7 +19,7 @@ std::string chunk_name(const Interpreter& self, const std::string& name) {
   std::string chunk = name;
   if (chunk.size() > max_chunk_name) chunk.replace(0, chunk.size() - (max_chunk_name - 10), "...");
   auto taken = [&](const std::string& candidate) {
-    return std::any_of(self.sources.begin(), self.sources.end(), [&](auto& s) { return s->chunk == candidate; });
+    return std::ranges::any_of(self.sources, [&](auto& s) { return s->chunk == candidate; });
   };
   if (!taken(chunk)) return chunk;
   int number = 2;
@@ -115,7 +115,7 @@ void Interpreter::load(lua_State* L, const std::filesystem::path& path, const st
   if (!refused.empty()) luaL_error(L, "cannot read %s: %s", name.c_str(), refused.c_str());
   source_bytes += text.size();
   if (source_bytes > limits.source_bytes)
-    stop(L, Error(ErrorKind::recipe, fmt::format("more than {} bytes of Lua files", limits.source_bytes))
+    stop(L, Error(ErrorKind::recipe, "more than {} bytes of Lua files", limits.source_bytes)
                 .advise("a recipe should describe a run: put data into files that its data section names"));
   if (text.starts_with(LUA_SIGNATURE[0]))
     luaL_error(L, "%s is compiled Lua; only source text is accepted", name.c_str());
@@ -156,7 +156,7 @@ int require(lua_State* L) {
                "file",
                module.c_str());
   Found found = find_module(L, self, module);
-  if (auto open = std::find(self.loading.begin(), self.loading.end(), found.name); open != self.loading.end()) {
+  if (auto open = std::ranges::find(self.loading, found.name); open != self.loading.end()) {
     std::string cycle;
     for (; open != self.loading.end(); ++open) cycle += *open + " -> ";
     luaL_error(L, "circular require: %s%s", cycle.c_str(), found.name.c_str());

@@ -73,7 +73,7 @@ class Values {
       auto found = resolved_.sources.find(leaf.path);
       if (found == resolved_.sources.end() || !found->second.starts_with("--")) continue;
       std::string word = found->second.substr(0, found->second.rfind(" ("));
-      if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+      if (std::ranges::find(words, word) == words.end()) words.push_back(word);
     }
     return words;
   }
@@ -84,7 +84,7 @@ class Values {
     std::vector<size_t> found;
     for (auto at = by_path_.lower_bound(path); at != by_path_.end() && at->first.starts_with(path); ++at)
       found.push_back(at->second);
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     return found;
   }
 

@@ -1,13 +1,12 @@
 #include "recipe/schema/basic.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <optional>
 
 namespace fvlm::recipe {
 namespace {
@@ -104,6 +103,7 @@ class TextType : public Type<std::string> {
   Test test_;
 };
 
+// The Plan is JSON, whose strings must be UTF-8.
 bool any_text(const std::string& text) {
   return is_utf8(text) && text.find('\0') == std::string::npos;
 }
@@ -121,26 +121,6 @@ bool is_identifier(const std::string& text) {
 }
 
 } // namespace
-
-// The Plan is JSON, whose strings must be UTF-8. Overlong forms, surrogates and code points beyond Unicode are
-// rejected.
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
-    unsigned first = byte(i);
-    size_t length = first < 0x80 ? 1 : first >> 5 == 0x6 ? 2 : first >> 4 == 0xE ? 3 : first >> 3 == 0x1E ? 4 : 0;
-    if (length == 0) return false;
-    uint32_t code = length == 1 ? first : first & (0xFFu >> (length + 1));
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xC0) != 0x80) return false;
-      code = code << 6 | (byte(i + k) & 0x3F);
-    }
-    constexpr uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < smallest[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return false;
-    i += length;
-  }
-  return true;
-}
 
 bool Range::holds(double number) const {
   return (exclusive_min ? number > min : number >= min) && (exclusive_max ? number < max : number <= max);
@@ -190,32 +170,12 @@ class PathType : public TextType {
   }
 };
 
-// A word as it is written, where no enum stands for it.
-class WordType : public Type<std::string>, public WordsNode {
- public:
-  explicit WordType(const std::vector<WordInfo>& words) {
-    for (size_t i = 0; i < words.size(); ++i) add(words[i].name, static_cast<int>(i), words[i].doc);
-  }
-  std::string expected() const override { return expected_words(); }
-  std::string lua_type() const override { return lua_words(); }
-  bool accepts(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
-  bool read(Reader& reader, const Value& value, std::string& out) const override {
-    int index = 0;
-    if (!read_word(reader, value, index)) return false;
-    out = words()[static_cast<size_t>(index)].name;
-    return true;
-  }
-  Json write(const std::string& in, Write) const override { return in; }
-  Value assign(Reader& reader, const Assignment& assignment, const Value*,
-               std::span<const std::string> rest) const override {
-    return text_value(reader, assignment, rest, *this);
-  }
-};
-
 } // namespace
 
 Ref<std::string> word(std::vector<WordInfo> words) {
-  return make_type<WordType>(std::move(words));
+  std::vector<std::string> names;
+  for (const WordInfo& word : words) names.push_back(word.name);
+  return make_type<Choice<std::string>>(std::move(words), std::move(names));
 }
 
 Ref<std::string> path() {
@@ -227,31 +187,19 @@ Ref<std::string> identifier(bool with_dots) {
                    : make_type<TextType>("a name of letters, digits, '_' and '-'", is_identifier<false>);
 }
 
-void WordsNode::add(const std::string& name, int value, const std::string& doc) {
-  words_.push_back({name, doc});
-  values_.push_back(value);
-}
-
-bool WordsNode::read_word(Reader& reader, const Value& value, int& out) const {
+std::optional<size_t> WordsNode::find_word(Reader& reader, const Value& value) const {
   reader.record_origin(value.origin);
   auto* text = std::get_if<std::string>(&value.data);
-  if (!text) return reader.report_unexpected(value, expected_words());
+  if (!text) return reader.report_unexpected(value, expected_words()), std::nullopt;
   std::vector<std::string> names;
   for (size_t i = 0; i < words_.size(); ++i) {
-    if (words_[i].name == *text) {
-      out = values_[i];
-      return true;
-    }
+    if (words_[i].name == *text) return i;
     names.push_back(words_[i].name);
   }
   auto near = nearest(*text, names);
-  return reader.report(value.origin, fmt::format("expected {}, got {}", expected_words(), describe_value(value)),
-                       near ? fmt::format("did you mean \"{}\"?", *near) : "");
-}
-
-Json WordsNode::write_word(int value) const {
-  auto found = std::find(values_.begin(), values_.end(), value);
-  return found == values_.end() ? Json() : Json(words_[found - values_.begin()].name);
+  reader.report(value.origin, fmt::format("expected {}, got {}", expected_words(), describe_value(value)),
+                near ? fmt::format("did you mean \"{}\"?", *near) : "");
+  return std::nullopt;
 }
 
 std::vector<std::string> WordsNode::quoted() const {

@@ -2,8 +2,10 @@
 #pragma once
 #include "recipe/schema/type.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,35 +40,57 @@ Ref<std::string> text_or_empty();
 Ref<std::string> path();                     // relative to the working directory; need not exist
 Ref<std::string> identifier(bool with_dots); // letters, digits, '_', '-' (and '.'): safe as a folder name and in a path
 
-bool is_utf8(std::string_view text);
-
 Value text_value(Reader& reader, const Assignment& assignment, std::span<const std::string> rest, const Node& node);
 
 struct WordInfo {
   std::string name, doc;
 };
 
-// The part of Choice<E> that does not depend on the enum.
+// The part of Choice<T> that does not depend on T.
 class WordsNode {
  public:
+  explicit WordsNode(std::vector<WordInfo> words) : words_(std::move(words)) {}
   virtual ~WordsNode() = default;
   const std::vector<WordInfo>& words() const { return words_; }
 
  protected:
-  void add(const std::string& name, int value, const std::string& doc);
-  bool read_word(Reader& reader, const Value& value, int& out) const;
-  Json write_word(int value) const;
+  // The index of a word. Returns nothing and reports a mistake where it is none of these.
+  std::optional<size_t> find_word(Reader& reader, const Value& value) const;
   std::string expected_words() const;
   std::string lua_words() const;
 
  private:
   std::vector<std::string> quoted() const;
   std::vector<WordInfo> words_;
-  std::vector<int> values_;
 };
 
-// One of several words, each with what it means.
-Ref<std::string> word(std::vector<WordInfo> words);
+// One of several values, written in a recipe as words.
+template <class T>
+class Choice : public Type<T>, public WordsNode {
+ public:
+  // values: of the words, in their order.
+  Choice(std::vector<WordInfo> words, std::vector<T> values)
+      : WordsNode(std::move(words)), values_(std::move(values)) {}
+  std::string expected() const override { return expected_words(); }
+  std::string lua_type() const override { return lua_words(); }
+  bool accepts(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
+  bool read(Reader& reader, const Value& value, T& out) const override {
+    const auto word = find_word(reader, value);
+    if (word) out = values_[*word];
+    return word.has_value();
+  }
+  Json write(const T& in, Write) const override {
+    const auto found = std::ranges::find(values_, in);
+    return found == values_.end() ? Json() : Json(words()[static_cast<size_t>(found - values_.begin())].name);
+  }
+  Value assign(Reader& reader, const Assignment& assignment, const Value*,
+               std::span<const std::string> rest) const override {
+    return text_value(reader, assignment, rest, *this);
+  }
+
+ private:
+  std::vector<T> values_;
+};
 
 template <class E>
 struct Word {
@@ -75,32 +99,19 @@ struct Word {
   const char* doc;
 };
 
-// An enum, written in a recipe as one of several words.
-template <class E>
-class Choice : public Type<E>, public WordsNode {
- public:
-  explicit Choice(std::initializer_list<Word<E>> words) {
-    for (const auto& word : words) add(word.name, static_cast<int>(word.value), word.doc);
-  }
-  std::string expected() const override { return expected_words(); }
-  std::string lua_type() const override { return lua_words(); }
-  bool accepts(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
-  bool read(Reader& reader, const Value& value, E& out) const override {
-    int word = 0;
-    if (!read_word(reader, value, word)) return false;
-    out = static_cast<E>(word);
-    return true;
-  }
-  Json write(const E& in, Write) const override { return write_word(static_cast<int>(in)); }
-  Value assign(Reader& reader, const Assignment& assignment, const Value*,
-               std::span<const std::string> rest) const override {
-    return text_value(reader, assignment, rest, *this);
-  }
-};
-
+// An enum.
 template <class E>
 Ref<E> choice(std::initializer_list<Word<E>> words) {
-  return make_type<Choice<E>>(words);
+  std::vector<WordInfo> infos;
+  std::vector<E> values;
+  for (const auto& [name, value, doc] : words) {
+    infos.push_back({name, doc});
+    values.push_back(value);
+  }
+  return make_type<Choice<E>>(std::move(infos), std::move(values));
 }
+
+// Words that no enum stands for, each with what it means.
+Ref<std::string> word(std::vector<WordInfo> words);
 
 } // namespace fvlm::recipe

@@ -1,6 +1,7 @@
 #include "recipe/schema/containers.h"
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 #include <algorithm>
 #include <charconv>
@@ -190,7 +191,7 @@ const Node* find(const Value& value, const std::vector<const Node*>& alternative
 
 std::optional<size_t> pick(Reader& reader, const Value& value, const std::vector<const Node*>& alternatives) {
   const Node* node = find(value, alternatives);
-  if (node) return std::find(alternatives.begin(), alternatives.end(), node) - alternatives.begin();
+  if (node) return std::ranges::find(alternatives, node) - alternatives.begin();
   reader.record_origin(value.origin, false);
   auto* text = std::get_if<std::string>(&value.data);
   std::vector<std::string> constructors;

@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -224,71 +224,85 @@ std::string expected(const std::vector<const Node*>& alternatives);
 std::string lua_type(const std::vector<const Node*>& alternatives);
 } // namespace one_of_detail
 
-// A std::variant. Tables are distinguished by their constructor (in a plan file by `kind`), other values by their
-// shape.
-template <class... Ts>
-class OneOf : public Type<std::variant<Ts...>> {
+// One of the types that a value V may have.
+template <class V>
+struct OneType {
+  const Node* node;
+  std::function<void*(V&)> emplace;          // makes `value` one of this type and returns what `node` reads into
+  std::function<const void*(const V&)> find; // null where the value is of another type
+};
+
+// What a table without a constructor stands for.
+enum class PlainTable {
+  mistake,
+  first, // type, which is written without its `kind` too
+};
+
+// A std::variant or Polymorphic. Tables are distinguished by their constructor (in a plan file by `kind`), other values
+// by their shape.
+template <class V>
+class OneOf : public Type<V> {
  public:
-  using Variant = std::variant<Ts...>;
-  explicit OneOf(Ref<Ts>... alternatives) : alternatives_(alternatives...), nodes_{alternatives...} {}
+  OneOf(std::vector<OneType<V>> types, PlainTable plain) : types_(std::move(types)), plain_(plain) {
+    for (const OneType<V>& type : types_) nodes_.push_back(type.node);
+  }
   std::string expected() const override { return one_of_detail::expected(nodes_); }
   std::string lua_type() const override { return one_of_detail::lua_type(nodes_); }
   bool is_leaf() const override { return false; }
   bool accepts(const Value& value) const override {
-    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->accepts(value); });
+    return std::ranges::any_of(nodes_, [&](const Node* node) { return node->accepts(value); });
   }
   std::vector<const Node*> parts() const override { return nodes_; }
-  bool read(Reader& reader, const Value& value, Variant& out) const override {
-    auto index = one_of_detail::pick(reader, value, nodes_);
-    bool good = false;
-    for_index(index.value_or(sizeof...(Ts)), [&]<size_t i>() {
-      const auto& type = *std::get<i>(alternatives_);
-      if (type.record())
-        reader.within(".kind", [&] {
-          reader.record_origin(value.origin);
-          return true;
-        });
-      good = type.read(reader, value, out.template emplace<i>());
-    });
-    return good;
+  bool read(Reader& reader, const Value& value, V& out) const override {
+    const auto index = is_first(value) ? std::optional<size_t>(0) : one_of_detail::pick(reader, value, nodes_);
+    if (!index) return false;
+    if (has_kind(*index))
+      reader.within(".kind", [&] {
+        reader.record_origin(value.origin);
+        return true;
+      });
+    return nodes_[*index]->read_at(reader, value, types_[*index].emplace(out));
   }
-  Json write(const Variant& in, Write what) const override {
-    Json json;
-    for_index(in.index(), [&]<size_t i>() {
-      const auto& type = *std::get<i>(alternatives_);
-      Json inner = type.write(std::get<i>(in), what);
-      if (!type.record()) {
-        json = std::move(inner);
-        return;
+  Json write(const V& in, Write what) const override {
+    for (size_t i = 0; i < types_.size(); ++i)
+      if (const void* found = types_[i].find(in)) {
+        const Json inner = nodes_[i]->write_at(found, what);
+        if (!has_kind(i)) return inner;
+        Json json = {{"kind", nodes_[i]->record()->constructor}};
+        json.update(inner);
+        return json;
       }
-      json["kind"] = type.record()->constructor;
-      json.update(inner);
-    });
-    return json;
+    return {};
   }
   Value assign(Reader& reader, const Assignment& assignment, const Value* current,
                std::span<const std::string> rest) const override {
+    if (current && !rest.empty() && is_first(*current))
+      return nodes_.front()->assign(reader, assignment, current, rest);
     return one_of_detail::assign(reader, assignment, current, rest, nodes_);
   }
   void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    if (plain_ == PlainTable::first && json.is_object() && !json.contains("kind"))
+      return nodes_.front()->leaves(json, path, field, sink);
     one_of_detail::leaves(json, path, field, sink, nodes_);
   }
 
  private:
-  template <class F>
-  static void for_index(size_t index, F&& f) {
-    [&]<size_t... i>(std::index_sequence<i...>) {
-      ((i == index ? f.template operator()<i>() : void()), ...);
-    }
-    (std::index_sequence_for<Ts...>{});
+  bool has_kind(size_t index) const { return nodes_[index]->record() && (plain_ == PlainTable::mistake || index > 0); }
+  bool is_first(const Value& value) const {
+    return plain_ == PlainTable::first && as_table(value) && constructor_of(value).empty();
   }
-  std::tuple<Ref<Ts>...> alternatives_;
+
+  std::vector<OneType<V>> types_;
+  PlainTable plain_;
   std::vector<const Node*> nodes_;
 };
 
 template <class... Ts>
-Ref<std::variant<Ts...>> one_of(Ref<Ts>... alternatives) {
-  return make_type<OneOf<Ts...>>(alternatives...);
+Ref<std::variant<Ts...>> one_of(Ref<Ts>... types) {
+  using V = std::variant<Ts...>;
+  std::vector<OneType<V>> all = {{types, [](V& value) { return &value.template emplace<Ts>(); },
+                                  [](const V& value) { return std::get_if<Ts>(&value); }}...};
+  return make_type<OneOf<V>>(std::move(all), PlainTable::mistake);
 }
 
 } // namespace fvlm::recipe

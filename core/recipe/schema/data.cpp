@@ -61,7 +61,7 @@ void check_source(Reader& reader, const Source& source) {
   std::vector<std::string> names;
   for (const auto& part : sample_parts()) names.push_back(part.name);
   for (const auto& [part, key] : source.fields)
-    if (std::find(names.begin(), names.end(), part) == names.end())
+    if (std::ranges::find(names, part) == names.end())
       reader.report_at(".fields" + key_part(part), fmt::format("a sample has no part '{}'", part),
                        advise_key(part, names));
 }
@@ -148,12 +148,10 @@ Ref<QuestionForm> questions() {
       record<QuestionForm>("Questions", "", "How samples with a context, a question and answers are written.")
           .field("source", &QuestionForm::source, text(),
                  "What an encoder of bytes reads, or in a text-only source the decoder: {context} and {question} stand "
-                 "for "
-                 "those of the sample.")
+                 "for those of the sample.")
           .field("prompt", &QuestionForm::prompt, text(),
                  "What stands around the source where the decoder reads it as text, such as a chat with its special "
-                 "tokens; "
-                 "{source} stands for it.")
+                 "tokens; {source} stands for it.")
           .field(
               "anchor", &QuestionForm::anchor, text_or_empty(),
               "Text behind the source or its rows, before the answer. Spaces at its end are tokenized with the answer.")
@@ -197,8 +195,7 @@ Ref<Mix> mix_schema() {
           .required()
           .field("text_ratio", &Mix::text_ratio, optional(number(between(0, 1))),
                  "Share of text-only samples. Weights then count among the sources with frames and among the text-only "
-                 "ones. "
-                 "Default: the weights alone decide.")
+                 "ones. Default: the weights alone decide.")
           .field("max_frames", &Mix::max_frames, integer(at_least(1)),
                  "Longer clips are subsampled evenly to this many frames.")
           .unit("frames")

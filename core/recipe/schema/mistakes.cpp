@@ -30,10 +30,10 @@ void truncate(std::string& text) {
 // Sorted by line, with the files in the order in which they first appear.
 std::vector<Mistake> in_reading_order(std::vector<Mistake> mistakes) {
   std::vector<std::string> files;
-  auto rank = [&](const Mistake& m) { return std::find(files.begin(), files.end(), m.origin.file) - files.begin(); };
+  auto rank = [&](const Mistake& m) { return std::ranges::find(files, m.origin.file) - files.begin(); };
   for (const auto& mistake : mistakes)
     if (rank(mistake) == std::ssize(files)) files.push_back(mistake.origin.file);
-  std::stable_sort(mistakes.begin(), mistakes.end(), [&](const Mistake& a, const Mistake& b) {
+  std::ranges::stable_sort(mistakes, [&](const Mistake& a, const Mistake& b) {
     return std::pair(rank(a), a.origin.line) < std::pair(rank(b), b.origin.line);
   });
   return mistakes;

@@ -242,10 +242,8 @@ Ref<Model> model_schema() {
           .field(
               "image_size", &Model::image_size, integer(at_least(1)),
               "Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json "
-              "in "
-              "the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its encoder, "
-              "at "
-              "most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM.")
+              "in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its "
+              "encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM.")
           .unit("pixels")
           .field("adapters", &Model::adapters, optional(list(lora(), {.min = 1, .allow_single = true})),
                  "Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.")

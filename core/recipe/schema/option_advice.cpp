@@ -36,10 +36,10 @@ std::string advice_on_option(const std::string& name) {
   std::vector<const RecordInfo*> seen;
   for (; !records.empty(); records.pop_front()) { // the outermost first
     const auto [info, path] = records.front();
-    if (std::find(seen.begin(), seen.end(), info) != seen.end()) continue;
+    if (std::ranges::find(seen, info) != seen.end()) continue;
     seen.push_back(info);
-    const auto own = std::find_if(info->fields.begin(), info->fields.end(),
-                                  [&](const FieldInfo& field) { return same_name(field.name, name); });
+    const auto own =
+        std::ranges::find_if(info->fields, [&](const FieldInfo& field) { return same_name(field.name, name); });
     const FieldInfo* field = own == info->fields.end() ? field_by_alias(*info, name) : &*own;
     if (field && field->place == Place::key && !field->derived)
       return is_plain(*field->node) && path.find(each_entry) == path.npos

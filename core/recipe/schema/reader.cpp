@@ -26,8 +26,8 @@ bool is_number(const std::string& text) {
 } // namespace
 
 std::string key_part(std::string_view key) {
-  bool plain = !key.empty() && std::all_of(key.begin(), key.end(),
-                                           [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
+  bool plain =
+      !key.empty() && std::ranges::all_of(key, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
   return plain ? fmt::format(".{}", key) : fmt::format("[\"{}\"]", key);
 }
 
@@ -68,9 +68,8 @@ bool Reader::is_valid(std::string_view path) const {
   const auto touches = [&](const std::string& wrong) {
     return wrong == path || (wrong.starts_with(path) && (path.empty() || std::strchr(".[", wrong[path.size()])));
   };
-  return std::none_of(unknown_paths_.begin(), unknown_paths_.end(), touches) &&
-         std::none_of(mistakes.list().begin(), mistakes.list().end(),
-                      [&](const Mistake& mistake) { return touches(mistake.path); });
+  return std::ranges::none_of(unknown_paths_, touches) &&
+         std::ranges::none_of(mistakes.list(), [&](const Mistake& mistake) { return touches(mistake.path); });
 }
 
 bool Reader::report(const Origin& origin, std::string what, std::string advice) {

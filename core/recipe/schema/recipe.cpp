@@ -170,8 +170,7 @@ struct ActionRecords {
 
 void walk(const Node* node, std::set<const Node*>& seen, std::vector<const RecordInfo*>& found) {
   if (!seen.insert(node).second) return;
-  if (node->record() && std::find(found.begin(), found.end(), node->record()) == found.end())
-    found.push_back(node->record());
+  if (node->record() && std::ranges::find(found, node->record()) == found.end()) found.push_back(node->record());
   for (const Node* part : node->parts()) walk(part, seen, found);
 }
 
@@ -275,8 +274,7 @@ std::vector<Constructor> constructors() {
   std::vector<Constructor> all = {{"sum", 0, true}};
   for (const RecordInfo* info : all_records()) {
     if (info->constructor.empty()) continue;
-    auto arguments = std::count_if(info->fields.begin(), info->fields.end(),
-                                   [](const FieldInfo& f) { return f.place == Place::argument; });
+    auto arguments = std::ranges::count_if(info->fields, [](const FieldInfo& f) { return f.place == Place::argument; });
     all.push_back({info->constructor, static_cast<int>(arguments), !info->call_only});
   }
   return all;

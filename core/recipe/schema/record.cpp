@@ -12,12 +12,12 @@
 namespace fvlm::recipe {
 
 const FieldInfo* RecordInfo::find(std::string_view name) const {
-  auto found = std::find_if(fields.begin(), fields.end(), [&](const FieldInfo& field) { return field.name == name; });
+  auto found = std::ranges::find(fields, name, &FieldInfo::name);
   return found == fields.end() ? nullptr : &*found;
 }
 
 const RemovedKey* RecordInfo::find_removed(std::string_view name) const {
-  auto found = std::find_if(removed.begin(), removed.end(), [&](const RemovedKey& key) { return key.name == name; });
+  auto found = std::ranges::find(removed, name, &RemovedKey::name);
   return found == removed.end() ? nullptr : &*found;
 }
 
@@ -46,8 +46,8 @@ const FieldInfo* field_by_alias(const RecordInfo& info, std::string_view key) {
 }
 
 const ForeignKey* foreign_key(const RecordInfo& info, std::string_view key) {
-  const auto found = std::find_if(info.foreign.begin(), info.foreign.end(),
-                                  [&](const ForeignKey& foreign) { return same_name(foreign.name, key); });
+  const auto found =
+      std::ranges::find_if(info.foreign, [&](const ForeignKey& foreign) { return same_name(foreign.name, key); });
   return found == info.foreign.end() ? nullptr : &*found;
 }
 
@@ -206,8 +206,7 @@ class TableReader {
 
 // Where a value is one of a record's entries, which have to stand in its table. Empty: it is not.
 std::string advise_entry(const RecordInfo& info, const Value& value) {
-  const auto items = std::find_if(info.fields.begin(), info.fields.end(),
-                                  [](const auto& field) { return field.place == Place::items; });
+  const auto items = std::ranges::find_if(info.fields, [](const auto& field) { return field.place == Place::items; });
   if (items == info.fields.end()) return "";
   const auto* text = std::get_if<std::string>(&value.data);
   const std::string head = info.constructor.empty() ? "" : fmt::format("fvlm.{} ", info.constructor);

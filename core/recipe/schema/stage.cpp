@@ -86,8 +86,7 @@ Ref<std::string> mode(std::string plan::ConnectorMode::*doc) {
   for (const connector::Settings& settings : connector::all_settings())
     for (const plan::ConnectorMode& mode : settings.make()->modes()) {
       const auto same = [&](const WordInfo& other) { return other.name == mode.name; };
-      if (!(mode.*doc).empty() && std::none_of(words.begin(), words.end(), same))
-        words.push_back({mode.name, mode.*doc});
+      if (!(mode.*doc).empty() && std::ranges::none_of(words, same)) words.push_back({mode.name, mode.*doc});
     }
   return word(std::move(words));
 }
@@ -164,7 +163,7 @@ void check_teacher_prompt(Reader& reader, const Stage& stage) {
 
 // The cached states of a model that is its own teacher stay true as long as its decoder stays as it is.
 void check_cached_teachers(Reader& reader, const Stage& stage) {
-  const bool is_frozen = std::find(stage.freeze.begin(), stage.freeze.end(), "decoder") != stage.freeze.end();
+  const bool is_frozen = std::ranges::find(stage.freeze, "decoder") != stage.freeze.end();
   for (size_t i = 0; i < stage.objective.size(); ++i) {
     const Term& term = stage.objective[i];
     if (!term || !term->caches_teacher() || term->teacher()) continue;
@@ -228,9 +227,8 @@ Ref<Stage> stage_schema() {
           .aliases({"steps", "max_steps"})
           .field("epochs", &Stage::epochs, optional(integer(at_least(1))),
                  "Instead of `samples`: a multiple of the number of samples in the mix, drawn by its weights; for a "
-                 "single "
-                 "source, the number of passes. With `samples`: whichever is less. Samples are counted when the stage "
-                 "starts.")
+                 "single source, the number of passes. With `samples`: whichever is less. Samples are counted when the "
+                 "stage starts.")
           .aliases({"num_epochs", "num_train_epochs", "max_epochs"})
           .field("batch", &Stage::batch, batch(), "Samples of one optimizer step, or limits by tokens and frames.")
           .required()

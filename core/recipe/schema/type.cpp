@@ -89,7 +89,7 @@ std::vector<std::string> split_path(std::string_view path) {
 
 std::string lua_key(const std::string& key) {
   bool plain = !key.empty() && !std::isdigit(static_cast<unsigned char>(key[0])) &&
-               std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+               std::ranges::all_of(key, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
   return plain ? key : "[\"" + key + "\"]";
 }
 
