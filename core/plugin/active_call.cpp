@@ -82,14 +82,12 @@ extern "C" void on_crash(int number) {
   const int error = errno;
   if (!crashed_here && crashed.exchange(true))
     for (;;) pause();
-  HandledSignal* signal = std::find_if(std::begin(handled_signals), std::end(handled_signals),
-                                       [&](const HandledSignal& one) { return one.number == number; });
+  HandledSignal* signal = std::ranges::find(handled_signals, number, &HandledSignal::number);
   if (!std::exchange(crashed_here, true))
     if (const ActiveCall* call = std::exchange(current_call, nullptr))
       report(*call, "crashed with ", signal->name,
              "remove it from the recipe's list for this kind, or report this to its author; the run can be resumed "
-             "from its "
-             "last checkpoint");
+             "from its last checkpoint");
   sigaction(number, &signal->before, nullptr);
   errno = error;
   raise(number); // delivered to the previous handler once this one has returned
@@ -100,8 +98,7 @@ extern "C" void on_exit_of_plugin() {
   if (!call) return;
   report(*call, "ended the process by exit()", "",
          "a plugin must not end the process; remove it from the recipe's list for this kind, or report this to its "
-         "author; "
-         "the run can be resumed from its last checkpoint");
+         "author; the run can be resumed from its last checkpoint");
   _exit(static_cast<int>(ErrorKind::plugin));
 }
 

@@ -75,8 +75,7 @@ void describe_call(SignalText& text, const void* arguments) {
       one(name, value);
   };
   const auto& call = *static_cast<const Arguments*>(arguments);
-  std::apply([&](const auto&... each) { (field(each.name, call.*each.member), ...); },
-             detail::FieldsOf<Arguments>::fields);
+  std::apply([&](const auto&... each) { (field(each.name, call.*each.member), ...); }, detail::fields_of(&call));
 }
 
 } // namespace fvlm

@@ -48,12 +48,12 @@ std::vector<std::string_view> check_operations(const void* table, const Family& 
   std::vector<std::string_view> present;
   for (const TableOperation& operation : family.operations) {
     auto given = [&](const TableSlot& slot) { return slot.is_set(table); };
-    auto missing = std::find_if_not(operation.slots.begin(), operation.slots.end(), given);
+    auto missing = std::ranges::find_if_not(operation.slots, given);
     if (missing == operation.slots.end()) {
       present.push_back(operation.name);
       continue;
     }
-    auto found = std::find_if(operation.slots.begin(), operation.slots.end(), given);
+    auto found = std::ranges::find_if(operation.slots, given);
     if (found != operation.slots.end())
       refuse(where, fmt::format("the table of {} has {} but no {}", kind, found->name, missing->name),
              fmt::format("implement all functions of {} or none", operation.name));

@@ -24,7 +24,7 @@ void evict_oldest(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
     if (const auto time = entry.last_write_time(ignored); !ignored) files.emplace_back(time, entry.path());
   if (files.size() < max_files) return;
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   for (size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
 }
 

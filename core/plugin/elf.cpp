@@ -83,13 +83,12 @@ void check_place(const Reader& reader, const Elf64_Phdr& segment, const std::vec
   // of the LOAD segment.
   const uint64_t bytes = segment.p_type == PT_TLS ? segment.p_filesz : segment.p_memsz;
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const bool inside =
-      ends_within(segment, bytes) && std::any_of(loaded.begin(), loaded.end(), [&](const Elf64_Phdr& load) {
-        uint64_t end = load.p_vaddr + load.p_memsz;
-        if (is_relro) end = (end + page - 1) / page * page;
-        return segment.p_vaddr >= load.p_vaddr && segment.p_vaddr + bytes <= end &&
-               (!is_relro || (load.p_flags & PF_W));
-      });
+  const bool inside = ends_within(segment, bytes) && std::ranges::any_of(loaded, [&](const Elf64_Phdr& load) {
+                        uint64_t end = load.p_vaddr + load.p_memsz;
+                        if (is_relro) end = (end + page - 1) / page * page;
+                        return segment.p_vaddr >= load.p_vaddr && segment.p_vaddr + bytes <= end &&
+                               (!is_relro || (load.p_flags & PF_W));
+                      });
   if (bytes > 0 && !inside)
     reader.refuse(fmt::format("its {} segment, {} bytes at address {:#x}, is not within a {}LOAD segment", name, bytes,
                               segment.p_vaddr, is_relro ? "writable " : ""),

@@ -360,7 +360,7 @@ std::vector<std::string> kinds_to_ask(std::string_view library) {
     for (size_t at = library.find(begin); at != std::string_view::npos; at = library.find(begin, at + 1)) {
       const std::string_view rest = library.substr(at, longest);
       const auto kind = std::string(rest.substr(0, rest.find('\0')));
-      if (kind.size() < longest && parse_kind(kind) && std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+      if (kind.size() < longest && parse_kind(kind) && std::ranges::find(kinds, kind) == kinds.end())
         kinds.push_back(kind);
     }
   }
@@ -385,7 +385,7 @@ bool TableSlot::is_set(const void* table) const {
 }
 
 bool TableOperation::is_implemented(const void* table) const {
-  return std::all_of(slots.begin(), slots.end(), [&](const TableSlot& slot) { return slot.is_set(table); });
+  return std::ranges::all_of(slots, [&](const TableSlot& slot) { return slot.is_set(table); });
 }
 
 const std::vector<TableOperation>& kernel_operations() {

@@ -43,8 +43,7 @@ std::string linker_text(const std::string& text, const fs::path& library) {
 std::string linker_advice(const std::string& words) {
   if (words.find("cannot open shared object file") != std::string::npos)
     return "`ldd` shows its dependencies; put the missing one next to the library and link with -Wl,-rpath,'$ORIGIN', "
-           "or "
-           "install it";
+           "or install it";
   if (words.find("undefined symbol") != std::string::npos)
     return "link it with all its dependencies (-Wl,-z,defs reports this at build time)";
   return "rebuild the library on this machine";

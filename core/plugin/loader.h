@@ -36,9 +36,7 @@ struct PluginTable {
   std::vector<std::string_view> operations; // of kernels: those that it implements
   std::optional<PagedAttentionTable> paged; // of attention: where the plugin has it
 
-  bool has(std::string_view operation) const {
-    return std::find(operations.begin(), operations.end(), operation) != operations.end();
-  }
+  bool has(std::string_view operation) const { return std::ranges::find(operations, operation) != operations.end(); }
 };
 
 struct LoadedPlugin {

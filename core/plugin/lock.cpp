@@ -18,9 +18,8 @@ constexpr const char* format_name = "fvlm.plugin-lock/1";
 [[noreturn]] void malformed(const fs::path& path, const std::string& what) {
   throw Error(ErrorKind::plugin, "the lock file is malformed: " + what)
       .at(path.string())
-      .advise(
-          fmt::format("remove it (rm '{}') and record your trusted plugins again: fvlm-engine plugin trust PLUGIN...",
-                      path.string()));
+      .advise("remove it (rm '{}') and record your trusted plugins again: fvlm-engine plugin trust PLUGIN...",
+              path.string());
 }
 
 bool is_sha256(const std::string& text) {
@@ -41,7 +40,7 @@ PluginLock PluginLock::read(const fs::path& path) {
   try {
     text = read_file(path, 1 << 20);
   } catch (const Error& error) {
-    throw Error(ErrorKind::plugin, fmt::format("the lock file cannot be read: {}", error.what())).at(path.string());
+    throw Error(ErrorKind::plugin, "the lock file cannot be read: {}", error.what()).at(path.string());
   }
   auto document = nlohmann::json::parse(text, nullptr, false);
   if (!document.is_object()) malformed(path, "expected a JSON object");
@@ -72,13 +71,12 @@ void PluginLock::require(const std::string& name, const std::string& sha256, con
   auto found = entries_.find(name);
   std::string advice = fmt::format("if you trust it, run: fvlm-engine plugin trust {}", library.string());
   if (found == entries_.end())
-    throw Error(ErrorKind::plugin, fmt::format("'{}' is not in the lock file {}", name, path_.string()))
+    throw Error(ErrorKind::plugin, "'{}' is not in the lock file {}", name, path_.string())
         .at(library.string())
         .advise(advice);
   if (found->second.sha256 != sha256)
-    throw Error(ErrorKind::plugin,
-                fmt::format("its SHA-256 is {}..., but the lock file {} has {}...", sha256.substr(0, 12),
-                            path_.string(), found->second.sha256.substr(0, 12)))
+    throw Error(ErrorKind::plugin, "its SHA-256 is {}..., but the lock file {} has {}...", sha256.substr(0, 12),
+                path_.string(), found->second.sha256.substr(0, 12))
         .at(library.string())
         .advise(advice);
 }

@@ -30,7 +30,7 @@ const std::vector<std::string>& known_keys() {
 bool is_name(std::string_view text) {
   auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
   return !text.empty() && text.size() <= 64 && letter(text[0]) &&
-         std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || c == '-' || c == '_' || c == '.'; });
+         std::ranges::all_of(text, [&](char c) { return letter(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 bool is_architecture(std::string_view text) {
@@ -91,7 +91,7 @@ class Parser {
   }
 
   void check_known(const std::string& key, const toml::node& node) const {
-    if (std::find(known_keys().begin(), known_keys().end(), key) != known_keys().end()) return;
+    if (std::ranges::find(known_keys(), key) != known_keys().end()) return;
     auto near = nearest(key, known_keys());
     fail_line(node.source().begin.line, fmt::format("unknown key '{}'", key),
               near ? fmt::format("did you mean '{}'?", *near) : "known keys are " + join(known_keys(), ", "));
@@ -132,8 +132,7 @@ class Parser {
       fail_line(node.source().begin.line, fmt::format("{}: {}", key, value->get().empty() ? "is empty" : "is too long"),
                 "use a single line of at most 1024 characters");
     const std::string& text = value->get();
-    const bool has_control =
-        std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    const bool has_control = std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
     // Prose may contain bidirectional marks; printable() removes them where it is stored.
     const bool is_prose = std::string_view(key) == "description" || std::string_view(key) == "license";
     if (has_control || (!is_prose && printable(text + ".") != text + "."))
@@ -153,7 +152,7 @@ class Parser {
     std::vector<std::string> all;
     for (const toml::node& element : *array) {
       all.push_back(checked(key, element));
-      if (std::count(all.begin(), all.end(), all.back()) > 1)
+      if (std::ranges::count(all, all.back()) > 1)
         fail_line(element.source().begin.line, fmt::format("{}: '{}' is listed twice", key, all.back()),
                   "list it once");
     }
@@ -206,7 +205,7 @@ class Parser {
 } // namespace
 
 bool Manifest::on_device(std::string_view device) const {
-  return std::find(devices.begin(), devices.end(), device) != devices.end();
+  return std::ranges::find(devices, device) != devices.end();
 }
 
 Manifest parse_manifest(std::string_view text, const fs::path& file) {
@@ -216,8 +215,7 @@ Manifest parse_manifest(std::string_view text, const fs::path& file) {
 Manifest read_manifest(const fs::path& file) {
   OpenedFile opened(file);
   if (opened.identity().size > max_bytes)
-    throw Error(ErrorKind::plugin,
-                fmt::format("the manifest has {} bytes; the limit is {}", opened.identity().size, max_bytes))
+    throw Error(ErrorKind::plugin, "the manifest has {} bytes; the limit is {}", opened.identity().size, max_bytes)
         .at(file.string());
   return parse_manifest(opened.read(0, max_bytes), file);
 }
@@ -243,7 +241,7 @@ Manifest builtin_manifest(std::string name, std::string version, std::string des
   manifest.devices = std::move(devices);
   for (const auto& text : kinds) {
     auto kind = parse_kind(text);
-    if (!kind || !find_family(kind->family)) throw Error(ErrorKind::internal, fmt::format("'{}' is not a kind", text));
+    if (!kind || !find_family(kind->family)) throw Error(ErrorKind::internal, "'{}' is not a kind", text);
     manifest.kinds.push_back(*kind);
   }
   return manifest;

@@ -45,7 +45,7 @@ std::string library_folders() {
     for (const char* system : {"/lib", "/usr/lib"})
       if (folder.starts_with(system)) return 0;
     auto& all = *static_cast<std::vector<std::string>*>(into);
-    if (std::find(all.begin(), all.end(), folder) == all.end()) all.push_back(folder);
+    if (std::ranges::find(all, folder) == all.end()) all.push_back(folder);
     return 0;
   };
   dl_iterate_phdr(add, &folders);

@@ -26,7 +26,7 @@ std::vector<fs::path> children(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> all;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
     all.push_back(entry->path());
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   return all;
 }
 
@@ -207,7 +207,7 @@ std::vector<Refusal> Registry::refusals() const {
 std::vector<FoundPlugin> Registry::implementing(const KindName& kind) {
   const std::lock_guard lock(mutex_);
   const auto lists_kind = [&](const Manifest& manifest) {
-    return std::find(manifest.kinds.begin(), manifest.kinds.end(), kind) != manifest.kinds.end();
+    return std::ranges::find(manifest.kinds, kind) != manifest.kinds.end();
   };
   std::vector<FoundPlugin> all;
   for (const auto& entry : entries_) {
@@ -302,7 +302,7 @@ Manifest Registry::manifest_of(const fs::path& path) {
         .advise("`fvlm-engine plugin new` creates one; see the SDK's tutorial for its content");
   Manifest manifest = read_manifest(folder / "plugin.toml");
   if (!is_folder && absolute.filename() != "plugin.toml" && absolute.filename() != manifest.library)
-    throw Error(ErrorKind::plugin, fmt::format("the plugin.toml in its folder belongs to '{}'", manifest.library))
+    throw Error(ErrorKind::plugin, "the plugin.toml in its folder belongs to '{}'", manifest.library)
         .at(absolute.string())
         .advise("pass the library that plugin.toml names, or put this one into a folder with a plugin.toml of its own");
   return manifest;

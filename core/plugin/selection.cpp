@@ -87,7 +87,7 @@ class Selector {
       if (left.seconds && right.seconds) return *left.seconds < *right.seconds;
       return left.score > right.score;
     };
-    auto first = std::min_element(fits.begin(), fits.end(), better);
+    auto first = std::ranges::min_element(fits, better);
     return first == fits.end() ? nullptr : accept(first->plugin);
   }
 
@@ -207,11 +207,11 @@ const LoadedPlugin* choose(Registry& registry, const BackendPreference& preferen
   for (const CandidateAnswer& one : report.considered) refused += fmt::format("\n  {}: {}", one.plugin, one.reason);
   if (refused.empty()) refused = fmt::format("\n  no plugin implements {}", questions.kind.text());
   const auto implementing = registry.implementing(questions.kind);
-  const bool has_reference = std::any_of(implementing.begin(), implementing.end(),
-                                         [](const FoundPlugin& found) { return found.origin == Origin::builtin; });
+  const bool has_reference =
+      std::ranges::any_of(implementing, [](const FoundPlugin& found) { return found.origin == Origin::builtin; });
   std::string wanted = preference.names.empty() ? "auto" : join(preference.names, ", ");
-  throw Error(ErrorKind::plugin,
-              fmt::format("{}: none of the preferred plugins ({}) supports it{}", questions.subject, wanted, refused))
+  throw Error(ErrorKind::plugin, "{}: none of the preferred plugins ({}) supports it{}", questions.subject, wanted,
+              refused)
       .advise(
           has_reference
               ? "append \"reference\" to the list to fall back to the built-in plugin, or see `fvlm-engine plugin list`"

@@ -30,8 +30,8 @@ struct WatchedSupport {
 
 std::string printable(std::string_view text) {
   std::string out = strip_control_characters(text);
-  std::replace_if(
-      out.begin(), out.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  std::ranges::replace_if(
+      out, [](char c) { return c == '\n' || c == '\t'; }, ' ');
   out.erase(out.find_last_not_of(' ') + 1);
   return out;
 }
@@ -74,7 +74,7 @@ SupportAnswer ask_supports(const std::function<void(fvlm_support*)>& supports) {
     answer.defect = "supports() threw " + current_exception_text();
     return answer;
   }
-  if (std::any_of(watched.after.begin(), watched.after.end(), [](unsigned char byte) { return byte != pattern; })) {
+  if (std::ranges::any_of(watched.after, [](unsigned char byte) { return byte != pattern; })) {
     answer.defect = "supports() wrote past the end of fvlm_support";
     return answer;
   }
