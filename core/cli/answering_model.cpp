@@ -8,15 +8,13 @@
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::cli {
 namespace {
 
 Tokenizer tokenizer_in(const std::filesystem::path& model, const char* verb) {
   const auto file = decoder_folder(model) / "tokenizer.json";
   if (!std::filesystem::exists(file))
-    throw Error(ErrorKind::data, fmt::format("{} needs a tokenizer, and there is no decoder/tokenizer.json", verb))
+    throw Error(ErrorKind::data, "{} needs a tokenizer, and there is no decoder/tokenizer.json", verb)
         .at(model.string());
   return Tokenizer::from_file(file);
 }
@@ -36,8 +34,8 @@ AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, co
                generator.config().vision.patch_size, generator.is_on_gpu()}) {
   tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, folder.string());
   if (rows.max_bytes > 0)
-    throw Error(ErrorKind::data,
-                fmt::format("{} answers questions about pictures, and this model's encoder reads text as bytes", verb))
+    throw Error(ErrorKind::data, "{} answers questions about pictures, and this model's encoder reads text as bytes",
+                verb)
         .at(folder.string())
         .advise("ask it with `generate --context TEXT`");
   use_draft_model(parsed, folder, generator);

@@ -9,8 +9,6 @@
 #include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
 
-#include <fmt/format.h>
-
 #include <atomic>
 #include <csignal>
 #include <sys/eventfd.h>
@@ -60,7 +58,7 @@ int chat_with_model(Arguments arguments) {
   if (!parsed) return 0;
   ChatSettings settings{sampling_of(*parsed), parsed->integer_or("max-tokens", 512), draft_tokens_of(*parsed)};
   if (settings.max_tokens < 1)
-    throw Error(ErrorKind::usage, fmt::format("--max-tokens: expected 1 or more, got {}", settings.max_tokens));
+    throw Error(ErrorKind::usage, "--max-tokens: expected 1 or more, got {}", settings.max_tokens);
   const bool is_terminal = isatty(STDIN_FILENO) != 0;
   const auto history_file = parsed->value("history");
   if (history_file && !is_terminal)

@@ -82,13 +82,13 @@ double number_of(const std::string& text) {
     if (end == text.size()) return value;
   } catch (const std::exception&) { // the same message for all that is no number
   }
-  throw Error(ErrorKind::usage, fmt::format("'{}' is no number", text));
+  throw Error(ErrorKind::usage, "'{}' is no number", text);
 }
 
 int64_t whole_number_of(const std::string& text) {
   const double value = number_of(text);
   if (value != static_cast<double>(static_cast<int64_t>(value)) || value < 0)
-    throw Error(ErrorKind::usage, fmt::format("expected a whole number of 0 or more, got '{}'", text));
+    throw Error(ErrorKind::usage, "expected a whole number of 0 or more, got '{}'", text);
   return static_cast<int64_t>(value);
 }
 
@@ -156,7 +156,7 @@ void ChatSession::run(const std::string& name, const std::string& argument) {
     std::vector<std::string> names;
     for (const Command& command : commands()) names.emplace_back(command.name);
     const auto near = nearest(name, names);
-    throw Error(ErrorKind::usage, fmt::format("there is no command /{}", name))
+    throw Error(ErrorKind::usage, "there is no command /{}", name)
         .advise(near ? fmt::format("did you mean /{}?", *near)
                      : "/help lists them; a message that begins with a slash begins with two");
   }
@@ -184,7 +184,7 @@ void ChatSession::set(const std::string& argument) {
     } else if (name == "max-tokens") {
       changed.max_tokens = std::max<int64_t>(1, whole_number_of(value));
     } else {
-      throw Error(ErrorKind::usage, fmt::format("there is no setting '{}'", name)).advise("/settings lists them");
+      throw Error(ErrorKind::usage, "there is no setting '{}'", name).advise("/settings lists them");
     }
     (void)infer::Sampler(sampling); // throws for what makes no sense
     settings_ = changed;

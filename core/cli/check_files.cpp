@@ -128,8 +128,8 @@ class FileCheck {
 
   void teacher(const DecoderConfig& config) const {
     if (vocabulary_size_ > 0 && config.vocab_size != vocabulary_size_)
-      throw Error(ErrorKind::data, fmt::format("the teacher's vocabulary has {} tokens and the decoder's {}",
-                                               config.vocab_size, vocabulary_size_));
+      throw Error(ErrorKind::data, "the teacher's vocabulary has {} tokens and the decoder's {}", config.vocab_size,
+                  vocabulary_size_);
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {

@@ -22,8 +22,7 @@ std::vector<VerbHelp> commands_of(const std::vector<VerbHelp>& verbs) {
 
 std::vector<VerbHelp> groups_of(const std::vector<VerbHelp>& verbs) {
   std::vector<VerbHelp> groups;
-  std::copy_if(verbs.begin(), verbs.end(), std::back_inserter(groups),
-               [](const VerbHelp& verb) { return !verb.members.empty(); });
+  std::ranges::copy_if(verbs, std::back_inserter(groups), [](const VerbHelp& verb) { return !verb.members.empty(); });
   return groups;
 }
 
@@ -41,7 +40,7 @@ std::string names_of(const std::vector<VerbHelp>& verbs) {
 std::vector<std::string> choices_of(const VerbHelp::Word& option) {
   std::vector<std::string> words = split(option.placeholder, '|');
   std::erase_if(words, [](const std::string& word) {
-    return word.empty() || std::any_of(word.begin(), word.end(), [](char c) {
+    return word.empty() || std::ranges::any_of(word, [](char c) {
              return !(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '-' && c != '_';
            });
   });
@@ -54,7 +53,7 @@ std::vector<std::string> first_choices(const VerbHelp& command) {
 }
 
 int64_t words_in(const VerbHelp& command) {
-  return 1 + std::count(command.name.begin(), command.name.end(), ' ');
+  return 1 + std::ranges::count(command.name, ' ');
 }
 
 std::string option_names(const VerbHelp& command) {
@@ -224,10 +223,9 @@ int run_completion(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const std::string asked = *parsed->value("SHELL");
-  const auto* shell =
-      std::find_if(std::begin(shells), std::end(shells), [&](const auto& each) { return each.name == asked; });
+  const auto* shell = std::ranges::find_if(shells, [&](const auto& each) { return each.name == asked; });
   if (shell == std::end(shells))
-    throw Error(ErrorKind::usage, fmt::format("no completion for '{}'", asked)).advise("one of: bash, zsh, fish");
+    throw Error(ErrorKind::usage, "no completion for '{}'", asked).advise("one of: bash, zsh, fish");
   std::vector<VerbHelp> verbs;
   for (const Verb& verb : all_verbs()) verbs.push_back(describe(verb));
   fmt::print("{}", shell->text(verbs));

@@ -320,7 +320,7 @@ int data_show(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t position = parsed->integer_or("N", 0);
-  if (position < 0) throw Error(ErrorKind::usage, fmt::format("N: expected 0 or more, got {}", position));
+  if (position < 0) throw Error(ErrorKind::usage, "N: expected 0 or more, got {}", position);
   const OpenStage opened(*parsed);
   const train::StageData& data = *opened.data;
 
@@ -329,8 +329,7 @@ int data_show(Arguments arguments) {
   for (int64_t i = 0; i <= position; ++i) {
     drawn = data.order().next(state);
     if (!drawn)
-      throw Error(ErrorKind::usage,
-                  fmt::format("N: the stage's data end after {}, got {}", counted(i, "sample"), position));
+      throw Error(ErrorKind::usage, "N: the stage's data end after {}, got {}", counted(i, "sample"), position);
   }
   const MeasuredSample measured = measure(data.samples(), *drawn);
   if (!measured.sample) throw Error(ErrorKind::data, measured.skipped.reason).at(place_of(measured.skipped));
@@ -358,7 +357,7 @@ int data_show(Arguments arguments) {
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
     fmt::print("\n{}\n{}, {} with a loss, between [[ and ]]\n", with_marked_labels(data.tokenizer(), text, has_loss),
-               counted(text.tokens(), "token"), std::count(has_loss.begin(), has_loss.end(), true));
+               counted(text.tokens(), "token"), std::ranges::count(has_loss, true));
   }
   if (!picture.empty())
     fmt::print("frames: {}\n", picture);

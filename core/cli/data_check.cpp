@@ -134,7 +134,7 @@ int data_check(Arguments arguments) {
   if (!parsed) return 0;
   const int64_t threads = parsed->integer_or("threads", 0);
   if ((parsed->value("threads") && threads < 1) || threads > 1024)
-    throw Error(ErrorKind::usage, fmt::format("--threads: expected 1 to 1024, got {}", threads));
+    throw Error(ErrorKind::usage, "--threads: expected 1 to 1024, got {}", threads);
   const auto resolved = recipe::resolve(recipe_request(*parsed));
   require_positions(resolved);
   const auto only = parsed->value("stage");

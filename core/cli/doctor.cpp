@@ -42,8 +42,8 @@ Finding of_device(const device::CudaDevice& gpu) {
 }
 
 bool reads_videos(const Manifest& manifest) {
-  return std::any_of(manifest.kinds.begin(), manifest.kinds.end(),
-                     [](const KindName& kind) { return kind.family.starts_with("fvlm.video/"); });
+  return std::ranges::any_of(manifest.kinds,
+                             [](const KindName& kind) { return kind.family.starts_with("fvlm.video/"); });
 }
 
 // Plugins that need a GPU; they only load where there is one.
@@ -75,9 +75,7 @@ Finding of_processor(size_t gpus) {
   const auto cpu = device::probe_cpu();
   Finding finding{"processor", State::good,
                   fmt::format("{}, {} threads, {}", cpu.name, cpu.threads, join(cpu.features, " ")), ""};
-  const auto has = [&](const char* feature) {
-    return std::find(cpu.features.begin(), cpu.features.end(), feature) != cpu.features.end();
-  };
+  const auto has = [&](const char* feature) { return std::ranges::find(cpu.features, feature) != cpu.features.end(); };
   if (!has("avx2") || !has("fma")) {
     finding.state = State::slow;
     finding.advice = "without AVX2 and FMA most plugins for the CPU do not run: the reference, which is slower, takes "
@@ -218,9 +216,8 @@ int run_doctor(Arguments arguments) {
   if (!parsed) return 0;
   const RankReport ranks = may_be_a_rank() ? rank_report() : RankReport();
   auto all = findings();
-  const bool can_train = std::all_of(all.begin(), all.end(), [](const Finding& finding) {
-    return finding.subject != "LibTorch" || finding.state == State::good;
-  });
+  const bool can_train = std::ranges::all_of(
+      all, [](const Finding& finding) { return finding.subject != "LibTorch" || finding.state == State::good; });
   int code = can_train ? 0 : static_cast<int>(ErrorKind::device);
   if (ranks.ranks > 1 || !ranks.problem.empty()) all.push_back(of_ranks(ranks));
   if (can_train && !ranks.problem.empty()) code = static_cast<int>(ErrorKind::usage);

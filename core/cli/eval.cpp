@@ -44,8 +44,8 @@ std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::Conne
   const auto known = connector.mode_names();
   std::vector<std::string> modes = parsed.values("mode");
   for (const std::string& name : modes)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(known));
+    if (std::ranges::find(known, name) == known.end())
+      throw Error(ErrorKind::usage, "unknown --mode '{}'", name).advise("use " + join_or(known));
   return modes;
 }
 
@@ -59,9 +59,8 @@ std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::Conne
   }
   const std::string whose = stage_name ? fmt::format("the stage '{}'", *stage_name) : "the recipe";
   if (set_name && !sets.empty())
-    throw Error(ErrorKind::usage, fmt::format("{} has no evaluation set '{}'", whose, *set_name))
-        .advise("it has " + join_or(sets));
-  throw Error(ErrorKind::usage, fmt::format("nothing to evaluate: {} has no evaluation set", whose))
+    throw Error(ErrorKind::usage, "{} has no evaluation set '{}'", whose, *set_name).advise("it has " + join_or(sets));
+  throw Error(ErrorKind::usage, "nothing to evaluate: {} has no evaluation set", whose)
       .advise(stages.empty()
                   ? "add evaluation = { fvlm.evaluation \"name\" { data = ..., measure = \"choice\" } } to a stage"
                   : "name a stage that has one, or leave out --stage: " + join_or(stages));
@@ -126,8 +125,7 @@ void print_table(const std::vector<StageResult>& results) {
   std::vector<std::string> columns; // every value that any of the results has
   for (const auto& [stage, result] : results)
     for (const auto& [name, value] : result.values)
-      if (category_of(name).empty() && name != "samples" &&
-          std::find(columns.begin(), columns.end(), name) == columns.end())
+      if (category_of(name).empty() && name != "samples" && std::ranges::find(columns, name) == columns.end())
         columns.push_back(name);
   std::vector<std::string> header = {"stage", "set", "mode", "samples", "not used"};
   for (const std::string& column : columns) header.push_back(column == "attention_entropy" ? "entropy" : column);
@@ -135,8 +133,7 @@ void print_table(const std::vector<StageResult>& results) {
   for (const auto& [stage, result] : results) {
     std::vector<std::string> cells = {stage, result.set, result.mode, grouped(result.samples), grouped(result.unused)};
     for (const std::string& column : columns) {
-      const auto found = std::find_if(result.values.begin(), result.values.end(),
-                                      [&](const auto& value) { return value.first == column; });
+      const auto found = std::ranges::find_if(result.values, [&](const auto& value) { return value.first == column; });
       cells.push_back(found == result.values.end() ? "" : shown(column, found->second));
     }
     table.row(std::move(cells));
@@ -254,7 +251,7 @@ void require_same_tokens(const plan::Model& recipe, const std::string& model) {
 
 int evaluate_recipe(const ParsedOptions& parsed) {
   for (const char* name : {"form", "media", "by", "split"})
-    if (parsed.value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --questions", name));
+    if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --questions", name);
   if (!parsed.value("model"))
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
         .advise("or give --questions FILE, with the model in place of the recipe");
@@ -275,8 +272,7 @@ int evaluate_recipe(const ParsedOptions& parsed) {
 
 int evaluate_questions(const ParsedOptions& parsed) {
   for (const char* name : {"model", "stage", "set-name", "reference", "set", "arg"})
-    if (parsed.value(name))
-      throw Error(ErrorKind::usage, fmt::format("--{} needs a recipe and excludes --questions", name));
+    if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs a recipe and excludes --questions", name);
   evaluation::QuestionsRequest request;
   request.form = parsed.value_or("form", "");
   if (request.form.empty())

@@ -13,8 +13,6 @@
 #include "model/weights/resolve_model.h"
 #include "quantize/quantize_model.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::cli {
 namespace {
 
@@ -35,8 +33,8 @@ plan::Quantization quantization_of(const ParsedOptions& parsed, const std::files
   plan::Quantization quantization{packed_scheme(*parsed.value("quantize")).name, parsed.values("skip")};
   if (const auto activations = parsed.value("activations")) {
     if (*activations != "int8" || quantization.scheme == "int4")
-      throw Error(ErrorKind::usage, fmt::format("--activations {} with weights in {}: only int8 with int8 is supported",
-                                                *activations, quantization.scheme));
+      throw Error(ErrorKind::usage, "--activations {} with weights in {}: only int8 with int8 is supported",
+                  *activations, quantization.scheme);
     quantization.scheme = "w8a8";
   }
   const auto trained = trained_quantization(model);

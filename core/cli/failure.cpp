@@ -68,7 +68,7 @@ int report_failure() {
       log_error("standard output: {}", system->code().message()); // so a JSON document cannot be written either
       return static_cast<int>(ErrorKind::output);
     }
-    return report_error(Error(ErrorKind::internal, fmt::format("a defect in fvlm-engine: {}", error.what())));
+    return report_error(Error(ErrorKind::internal, "a defect in fvlm-engine: {}", error.what()));
   }
 }
 

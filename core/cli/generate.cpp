@@ -105,20 +105,18 @@ Prompt question_about_context(const ParsedOptions& parsed, const Tokenizer& toke
   of_images.insert(of_images.end(), std::begin(media_option_names), std::end(media_option_names));
   for (const char* name : of_images)
     if (parsed.value(name))
-      throw Error(ErrorKind::usage,
-                  fmt::format("--{} goes with an encoder of images, and this model's reads text as bytes", name))
+      throw Error(ErrorKind::usage, "--{} goes with an encoder of images, and this model's reads text as bytes", name)
           .advise("give the text that the question is about with --context TEXT");
   const auto source =
       source_of(input.questions, {parsed.value_or("context", ""), *parsed.value("prompt"), ""}, rows.max_bytes);
   if (!source)
-    throw Error(ErrorKind::usage,
-                fmt::format("--prompt: the question leaves nothing of the encoder's {} bytes", rows.max_bytes))
+    throw Error(ErrorKind::usage, "--prompt: the question leaves nothing of the encoder's {} bytes", rows.max_bytes)
         .advise("ask a shorter question");
   Prompt prompt;
   prompt.sample.frames = at::empty({std::ssize(*source)}, at::kByte);
   std::copy(source->begin(), source->end(), prompt.sample.frames.data_ptr<uint8_t>());
   SampleText text = QuestionEncoder(tokenizer, input.questions).behind_rows(rows.per_frame, "");
-  const auto answer = std::find(text.answer_mask.begin(), text.answer_mask.end(), 1) - text.answer_mask.begin();
+  const auto answer = std::ranges::find(text.answer_mask, 1) - text.answer_mask.begin();
   prompt.end_tokens = {text.ids.back()};
   prompt.sample.texts.push_back({{text.ids.begin(), text.ids.begin() + answer}, {}});
   return prompt;
@@ -226,12 +224,11 @@ int generate_answers(Arguments arguments) {
   std::vector<const char*> with_prompt = {"image", "video", "context", "stop"};
   with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
   for (const char* name : with_prompt)
-    if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --prompt", name));
+    if (batch && parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt", name);
   infer::GenerateOptions answer_options;
   answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit));
   if (answer_options.limit < 1)
-    throw Error(ErrorKind::usage,
-                fmt::format("--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit));
+    throw Error(ErrorKind::usage, "--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit);
   answer_options.ignore_eos = parsed->flag("ignore-eos");
   answer_options.sampling = sampling_of(*parsed);
   answer_options.draft_tokens = draft_tokens_of(*parsed);

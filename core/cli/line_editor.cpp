@@ -42,8 +42,8 @@ int columns_of(uint32_t point) {
                                                  {0x1F300, 0x1FAFF},
                                                  {0x20000, 0x3FFFD}}};
   const auto in = [&](const auto& ranges) {
-    return std::any_of(ranges.begin(), ranges.end(),
-                       [&](const Range& range) { return point >= range.first && point <= range.second; });
+    return std::ranges::any_of(ranges,
+                               [&](const Range& range) { return point >= range.first && point <= range.second; });
   };
   return in(marks) ? 0 : in(wide) ? 2 : 1;
 }

@@ -6,6 +6,7 @@
 #include "cli/manual.h"
 #include "cli/options.h"
 #include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
 #include "cli/verb.h"
 #include "cli/version.h"
 
@@ -24,21 +25,21 @@ constexpr Verb verbs[] = {
     {"check", "validate a recipe and report every mistake", run_check},
     {"plan", "print what a recipe resolves to, or compare two", run_plan},
     {"recipe", "write a first recipe for a model and data; print the reference of all keys", run_recipe},
-    {"train", "train the stages of a recipe, or resume a run", run_train},
+    {"train", "train the stages of a recipe, or resume a run", run_in_module<&TensorModule::train>},
     {"plugin", "list, check, create and trust plugins", run_plugin},
     {"import", "make a model directory from Hugging Face folders", run_import},
     {"export", "convert a model to bf16, fp16 or fp32, or quantize it", run_export},
-    {"lora", "merge, export and import low-rank adapters", run_lora},
+    {"lora", "merge, export and import low-rank adapters", run_in_module<&TensorModule::lora>},
     {"preprocess", "tokenize, decode and resize a recipe's data once", run_preprocess},
     {"tokenize", "convert text to token ids, and back", run_tokenize},
-    {"data", "inspect and check a recipe's data", run_data},
-    {"trace", "run one batch through a model and save every tensor", run_trace},
-    {"eval", "evaluate a model on held-out samples or a benchmark", run_eval},
-    {"generate", "answer a prompt about an image, a video or text", run_generate},
-    {"chat", "talk with a model on the terminal", run_chat},
-    {"serve", "serve a chat page, and OpenAI's API over HTTP", run_serve},
+    {"data", "inspect and check a recipe's data", run_in_module<&TensorModule::data>},
+    {"trace", "run one batch through a model and save every tensor", run_in_module<&TensorModule::trace>},
+    {"eval", "evaluate a model on held-out samples or a benchmark", run_in_module<&TensorModule::eval>},
+    {"generate", "answer a prompt about an image, a video or text", run_in_module<&TensorModule::generate>},
+    {"chat", "talk with a model on the terminal", run_in_module<&TensorModule::chat>},
+    {"serve", "serve a chat page, and OpenAI's API over HTTP", run_in_module<&TensorModule::serve>},
     {"report", "write an HTML report of a run", run_report},
-    {"bench", "measure speed on this machine, against PyTorch", run_bench},
+    {"bench", "measure speed on this machine, against PyTorch", run_in_module<&TensorModule::bench>},
     {"doctor", "show which devices and libraries can be used", run_doctor},
     {"completion", "print completion of these verbs for bash, zsh or fish", run_completion},
 };
@@ -77,7 +78,7 @@ int run(Arguments arguments) {
   if (arguments[0] == "--version") {
     const bool json = arguments.size() == 2 && arguments[1] == "--json";
     if (arguments.size() > 1 && !json)
-      throw Error(ErrorKind::usage, fmt::format("--version: unexpected argument '{}'", arguments[1]))
+      throw Error(ErrorKind::usage, "--version: unexpected argument '{}'", arguments[1])
           .advise("usage: fvlm-engine --version [--json]");
     fmt::print("{}", json ? dump(version_json()) : version_text());
     return 0;
@@ -88,7 +89,7 @@ int run(Arguments arguments) {
     names.push_back(verb.name);
   }
   note_json_request(arguments);
-  Error error(ErrorKind::usage, fmt::format("no verb '{}'", arguments[0]));
+  Error error(ErrorKind::usage, "no verb '{}'", arguments[0]);
   auto near = nearest(arguments[0], names);
   error.advise(near ? fmt::format("did you mean '{}'?", *near) : "fvlm-engine --help lists the verbs");
   throw error;
@@ -120,7 +121,7 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
     for (const Verb& verb : members)
       if (arguments[0] == verb.name) return verb.run(arguments.subspan(1));
     note_json_request(arguments);
-    Error error(ErrorKind::usage, fmt::format("{} has no '{}'", group, arguments[0]));
+    Error error(ErrorKind::usage, "{} has no '{}'", group, arguments[0]);
     auto near = nearest(arguments[0], names);
     error.advise(near ? fmt::format("did you mean '{} {}'?", group, *near) : "one of: " + join(names, ", "));
     throw error;

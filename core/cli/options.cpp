@@ -42,7 +42,7 @@ bool json_requested() {
 }
 
 void note_json_request(Arguments arguments) {
-  json_was_requested = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+  json_was_requested = std::ranges::find(arguments, "--json") != arguments.end();
 }
 
 bool ParsedOptions::flag(const std::string& name) const {
@@ -72,7 +72,7 @@ Number parsed_number(const std::string& name, const std::string& text, const cha
   const char* text_end = text.data() + text.size();
   auto [end, error] = std::from_chars(text.data(), text_end, number);
   if (error != std::errc{} || end != text_end)
-    throw Error(ErrorKind::usage, fmt::format("{}: expected {}, got '{}'", name, expected, text));
+    throw Error(ErrorKind::usage, "{}: expected {}, got '{}'", name, expected, text);
   return number;
 }
 
@@ -151,7 +151,7 @@ Error Options::usage_error(std::string what) const {
 std::string Options::advice_on_unknown(const std::string& option) const {
   const auto plain = [](std::string name) {
     std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     return name;
   };
   std::vector<std::string> names{"--help"};
@@ -173,13 +173,11 @@ std::vector<std::string> Options::with_default_values(Arguments arguments) const
   std::vector<std::string> words;
   for (size_t i = 0; i < arguments.size(); ++i) {
     words.emplace_back(arguments[i]);
-    const auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) {
-      return each.optional && words.back() == "--" + each.name;
-    });
+    const auto option = std::ranges::find_if(
+        named_, [&](const Named& each) { return each.optional && words.back() == "--" + each.name; });
     if (option == named_.end()) continue;
     const auto choices = split(option->placeholder, '|');
-    const bool is_given =
-        i + 1 < arguments.size() && std::find(choices.begin(), choices.end(), arguments[i + 1]) != choices.end();
+    const bool is_given = i + 1 < arguments.size() && std::ranges::find(choices, arguments[i + 1]) != choices.end();
     words.back() += "=" + std::string(is_given ? arguments[++i] : choices.front());
   }
   return words;
@@ -216,11 +214,11 @@ Options::Words Options::read(Arguments arguments) const {
     throw error;
   } catch (const po::invalid_command_line_syntax& wrong) {
     std::string name = wrong.get_option_name().substr(2);
-    auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.name == name; });
+    auto option = std::ranges::find(named_, name, &Named::name);
     if (option == named_.end() || option->placeholder.empty())
       throw usage_error(fmt::format("--{} takes no value", name));
-    throw Error(ErrorKind::usage, fmt::format("--{} needs a value", name))
-        .advise(fmt::format("--{} {}: {}", name, option->placeholder, option->help));
+    throw Error(ErrorKind::usage, "--{} needs a value", name)
+        .advise("--{} {}: {}", name, option->placeholder, option->help);
   } catch (const po::error& wrong) {
     throw usage_error(wrong.what());
   }
@@ -263,9 +261,8 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
     describe_in(*being_described);
     return std::nullopt;
   }
-  const bool has_json =
-      std::any_of(named_.begin(), named_.end(), [](const Named& each) { return each.name == "json"; });
-  json_was_requested = has_json && std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+  const bool has_json = std::ranges::any_of(named_, [](const Named& each) { return each.name == "json"; });
+  json_was_requested = has_json && std::ranges::find(arguments, "--json") != arguments.end();
   Words words = read(arguments);
   if (words.contains("help")) {
     fmt::print("{}", help());

@@ -3,6 +3,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
 #include "plugin/selection.h"
 #include "plugin/untrusted.h"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr Verb members[] = {
     {"list", "list the plugins that were found, and why some are refused", run_plugin_list},
     {"info", "describe one plugin", run_plugin_info},
-    {"check", "run the conformance tests on a plugin", run_plugin_check},
+    {"check", "run the conformance tests on a plugin", run_in_module<&TensorModule::plugin_check>},
     {"new", "create a plugin from a template, in C, C++, CUDA, Rust or Zig", run_plugin_new},
     {"trust", "add a plugin's hash to the lock file", run_plugin_trust},
 };

@@ -32,24 +32,24 @@ std::vector<std::string> folders_of(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.is_directory() && entry.path().filename() != "common") names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
 void check_name(const std::string& name) {
   const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_'; };
   const bool letter_first = !name.empty() && name[0] >= 'a' && name[0] <= 'z';
-  if (!letter_first || name.size() > 64 || !std::all_of(name.begin(), name.end(), allowed))
-    throw Error(ErrorKind::usage, fmt::format("'{}' cannot be a plugin's name", name))
+  if (!letter_first || name.size() > 64 || !std::ranges::all_of(name, allowed))
+    throw Error(ErrorKind::usage, "'{}' cannot be a plugin's name", name)
         .advise("a lower-case letter, then lower-case letters, digits, '-' and '_', 64 at most");
   if (name == "reference" || name == "auto")
-    throw Error(ErrorKind::usage, fmt::format("'{}' is reserved: it has another meaning in a recipe", name))
+    throw Error(ErrorKind::usage, "'{}' is reserved: it has another meaning in a recipe", name)
         .advise("choose another");
 }
 
 std::string pick(const std::string& what, const std::string& asked, const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), asked) != known.end()) return asked;
-  Error error(ErrorKind::usage, fmt::format("no {} '{}'", what, asked));
+  if (std::ranges::find(known, asked) != known.end()) return asked;
+  Error error(ErrorKind::usage, "no {} '{}'", what, asked);
   if (auto near = nearest(asked, known)) throw error.advise(fmt::format("did you mean '{}'?", *near));
   throw error.advise("use " + join_or(known));
 }
@@ -96,9 +96,9 @@ int run_plugin_new(Arguments arguments) {
   const std::string lang = pick("language", parsed->value_or("lang", "c"), folders_of(templates / "common"));
   check_name(name);
   if (!fs::exists(templates / kind / lang))
-    throw Error(ErrorKind::usage, fmt::format("there is no template of a {} plugin in {}", kind, lang))
-        .advise(fmt::format("{}use --lang {}", lang == "cuda" ? fmt::format("a {} runs on the host only: ", kind) : "",
-                            join_or(folders_of(templates / kind))));
+    throw Error(ErrorKind::usage, "there is no template of a {} plugin in {}", kind, lang)
+        .advise("{}use --lang {}", lang == "cuda" ? fmt::format("a {} runs on the host only: ", kind) : "",
+                join_or(folders_of(templates / kind)));
 
   const fs::path folder = parsed->value_or("dir", name);
   if (fs::exists(fs::symlink_status(folder)))

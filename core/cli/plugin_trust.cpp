@@ -106,8 +106,7 @@ int run_plugin_trust(Arguments arguments) {
       continue;
     }
     const std::string entry = entry_of(lock, name);
-    if (!lock.remove(entry))
-      throw Error(ErrorKind::plugin, fmt::format("'{}' is not in the lock file", entry)).at(file.string());
+    if (!lock.remove(entry)) throw Error(ErrorKind::plugin, "'{}' is not in the lock file", entry).at(file.string());
     fmt::print("no longer trusted: {}\n", entry);
   }
   lock.write(file);

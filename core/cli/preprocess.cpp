@@ -55,7 +55,7 @@ int run_preprocess(Arguments arguments) {
   auto resolved = recipe::resolve(recipe_request(*parsed));
   const int64_t threads = parsed->integer_or("threads", 0);
   if ((parsed->value("threads") && threads < 1) || threads > 1024)
-    throw Error(ErrorKind::usage, fmt::format("--threads: expected 1 to 1024, got {}", threads));
+    throw Error(ErrorKind::usage, "--threads: expected 1 to 1024, got {}", threads);
   const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
 
   const auto registry = open_registry(*parsed);

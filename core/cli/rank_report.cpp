@@ -30,8 +30,8 @@ RankReport report_of_ranks() {
   RankReport report{ranks->rank(), ranks->count(), {}, {}, {}, {}};
   for (size_t rank = 0; rank < views.size(); ++rank)
     report.lines.push_back(fmt::format("rank {}: {}, {}", rank, views[rank].host, views[rank].device));
-  const auto plugins = std::count_if(views[0].lines.begin(), views[0].lines.end(),
-                                     [](const std::string& line) { return line.starts_with("the plugin "); });
+  const auto plugins =
+      std::ranges::count_if(views[0].lines, [](const std::string& line) { return line.starts_with("the plugin "); });
   std::vector<std::string> all;
   for (const std::string& line : views[0].lines)
     if (!line.starts_with("the plugin ")) all.push_back(line);

@@ -26,7 +26,7 @@ std::string quoted(const std::string& text) {
 // Text of one line, as a comment: the names of files and folders may hold anything, a line's end included.
 std::string comment(const std::string& text) {
   std::string line = strip_control_characters(text);
-  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::ranges::replace(line, '\n', ' ');
   return line.empty() ? "--\n" : "-- " + line + "\n";
 }
 

@@ -71,7 +71,7 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
   for (const auto& word : parsed.values("arg")) {
     size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorKind::usage, fmt::format("--arg: expected NAME=VALUE, got '{}'", word))
+      throw Error(ErrorKind::usage, "--arg: expected NAME=VALUE, got '{}'", word)
           .advise("for example --arg data=/data, for a recipe that reads fvlm.arg(\"data\")");
     request.args[word.substr(0, equals)] = word.substr(equals + 1);
   }
@@ -121,10 +121,9 @@ int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bo
   constexpr int64_t most = int64_t{1} << 30;
   const int64_t mebibytes = parsed.integer_or("memory-mib", 0);
   if (mebibytes < 1 || mebibytes > most)
-    throw Error(ErrorKind::usage,
-                fmt::format("--memory-mib: expected a number from 1 to {}, got {}", grouped(most), mebibytes));
-  const bool fills = std::any_of(plan.stages.begin(), plan.stages.end(),
-                                 [](const plan::Stage& stage) { return stage.packing.tokens.fill_memory; });
+    throw Error(ErrorKind::usage, "--memory-mib: expected a number from 1 to {}, got {}", grouped(most), mebibytes);
+  const bool fills =
+      std::ranges::any_of(plan.stages, [](const plan::Stage& stage) { return stage.packing.tokens.fill_memory; });
   if (!always && !fills)
     throw Error(ErrorKind::usage,
                 "--memory-mib: no stage of this recipe has packing.tokens = \"memory\", which it limits")
@@ -137,7 +136,7 @@ std::map<std::string, std::string> source_fields(const ParsedOptions& parsed) {
   for (const std::string& field : parsed.values("field")) {
     const size_t equals = field.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorKind::usage, fmt::format("--field: expected PART=KEY, got {}", field));
+      throw Error(ErrorKind::usage, "--field: expected PART=KEY, got {}", field);
     fields[field.substr(0, equals)] = field.substr(equals + 1);
   }
   return fields;
@@ -164,7 +163,7 @@ const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) 
     if (stage.name == name) return stage;
     names.push_back(stage.name);
   }
-  Error error(ErrorKind::usage, fmt::format("the recipe has no stage '{}'", name));
+  Error error(ErrorKind::usage, "the recipe has no stage '{}'", name);
   const auto near = nearest(name, names);
   throw error.advise(near ? fmt::format("did you mean '{}'?", *near) : "it has " + join_or(names));
 }

@@ -54,7 +54,7 @@ Options serve_options() {
 
 int64_t positive(const ParsedOptions& parsed, const char* name, int64_t usual) {
   const int64_t value = parsed.integer_or(name, usual);
-  if (value < 1) throw Error(ErrorKind::usage, fmt::format("--{}: expected 1 or more, got {}", name, value));
+  if (value < 1) throw Error(ErrorKind::usage, "--{}: expected 1 or more, got {}", name, value);
   return value;
 }
 
@@ -98,7 +98,7 @@ int serve_model(Arguments arguments) {
   limits.draft_tokens = draft_tokens_of(*parsed);
   limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
   const int64_t port = parsed->integer_or("port", 8000);
-  if (port < 0 || port > 65535) throw Error(ErrorKind::usage, fmt::format("--port: {} is no port", port));
+  if (port < 0 || port > 65535) throw Error(ErrorKind::usage, "--port: {} is no port", port);
   RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
   const std::string token = token_of(*parsed), host = parsed->value_or("host", "127.0.0.1");
 

@@ -24,7 +24,7 @@ fs::path own_library(const char* name) {
 
 void* open_own(const fs::path& path) {
   if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  throw Error(ErrorKind::device, fmt::format("cannot load a part of the engine: {}", dlerror()))
+  throw Error(ErrorKind::device, "cannot load a part of the engine: {}", dlerror())
       .at(path.string())
       .advise("reinstall fvlm-engine: bin and lib must come from the same build");
 }
@@ -56,7 +56,7 @@ void load_cuda_runtime() {
 
 void check_device_name(const std::string& device) {
   if (device == "cpu" || device == "cuda") return;
-  Error error(ErrorKind::usage, fmt::format("--device: expected cpu or cuda, got '{}'", device));
+  Error error(ErrorKind::usage, "--device: expected cpu or cuda, got '{}'", device);
   if (device.starts_with("cuda:"))
     error.advise(fmt::format("--device cuda uses the first visible GPU; set CUDA_VISIBLE_DEVICES={} to choose it",
                              device.substr(5)));

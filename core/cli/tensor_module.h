@@ -69,4 +69,10 @@ std::string default_device();
 // Loads LibTorch and the module. Throws Error(device) when either is missing.
 const TensorModule& tensor_module();
 
+// The function of a Verb that the module implements.
+template <int (*TensorModule::*verb)(Arguments)>
+int run_in_module(Arguments arguments) {
+  return (tensor_module().*verb)(arguments);
+}
+
 } // namespace fvlm::cli

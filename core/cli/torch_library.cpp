@@ -195,7 +195,7 @@ void load_all(const TorchLibrary& library, std::initializer_list<const char*> na
   for (const char* name : names) {
     fs::path path = library.folder / "lib" / name;
     if (!dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL))
-      throw Error(ErrorKind::device, fmt::format("cannot load LibTorch: {}", dlerror()))
+      throw Error(ErrorKind::device, "cannot load LibTorch: {}", dlerror())
           .at(path.string())
           .advise("reinstall torch 2.11 with its dependencies (`pip install torch==2.11.0`), or run ./scripts/setup");
   }

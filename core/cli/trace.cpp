@@ -40,7 +40,7 @@ int trace_model(Arguments arguments) {
   request.mode = parsed->value_or("mode", "");
   const std::string objective = parsed->value_or("objective", "ce");
   if (objective != "ce" && objective != "dpo")
-    throw Error(ErrorKind::usage, fmt::format("--objective: expected ce or dpo, got '{}'", objective));
+    throw Error(ErrorKind::usage, "--objective: expected ce or dpo, got '{}'", objective);
   request.preference = objective == "dpo";
   if (const auto reference = parsed->value("reference")) request.reference = resolve_model(*reference);
   request.beta = parsed->number_or("beta", 0.1);

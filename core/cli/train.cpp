@@ -54,11 +54,9 @@ void print(const train::TrainReport& report, const fs::path& folder, bool resume
 // --find-batch starts no run, so options about one are rejected.
 void refuse_beside_find_batch(const ParsedOptions& parsed) {
   for (const char* option : {"run-dir", "from", "resume", "max-steps", "profile"})
-    if (parsed.value(option))
-      throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
+    if (parsed.value(option)) throw Error(ErrorKind::usage, "--find-batch and --{} are mutually exclusive", option);
   for (const char* option : {"allow-plan-change", "dry-run"})
-    if (parsed.flag(option))
-      throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
+    if (parsed.flag(option)) throw Error(ErrorKind::usage, "--find-batch and --{} are mutually exclusive", option);
 }
 
 // As which rank a launcher started this process; it sees the rank's GPU alone from here on.
@@ -67,7 +65,7 @@ std::optional<dist::Launch> launch_of(const ParsedOptions& parsed) {
   if (!launch) return {};
   for (const char* option : {"find-batch", "dry-run"})
     if (launch->ranks > 1 && parsed.flag(option))
-      throw Error(ErrorKind::usage, fmt::format("--{} runs in one process, and {} were started", option, launch->ranks))
+      throw Error(ErrorKind::usage, "--{} runs in one process, and {} were started", option, launch->ranks)
           .advise("start it without torchrun or srun");
   dist::choose_gpu(*launch);
   return launch;
@@ -101,7 +99,7 @@ train::TrainReport train_together(const recipe::Resolved& resolved, train::Train
 fs::path named_checkpoint(const std::string& resume) {
   std::error_code ignored;
   if (!fs::is_directory(resume, ignored))
-    throw Error(ErrorKind::usage, fmt::format("--resume: expected auto or a checkpoint's folder, got '{}'", resume));
+    throw Error(ErrorKind::usage, "--resume: expected auto or a checkpoint's folder, got '{}'", resume);
   return resume;
 }
 
@@ -181,7 +179,7 @@ int train_stages(Arguments arguments) {
   if (const std::string zero = parsed->value_or("zero", "0"); zero == "0" || zero == "1" || zero == "2")
     request.zero = zero[0] - '0';
   else
-    throw Error(ErrorKind::usage, fmt::format("--zero: expected 1 or 2, got '{}'", zero));
+    throw Error(ErrorKind::usage, "--zero: expected 1 or 2, got '{}'", zero);
   const std::string device = parsed->value_or("device", default_device());
   initialize_device(device);
   request.device = model::device_named(device);

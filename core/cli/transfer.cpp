@@ -54,7 +54,7 @@ DType dtype_of_option(const std::string& text) {
     if (text == name) return dtype;
     names.emplace_back(name);
   }
-  throw Error(ErrorKind::usage, fmt::format("--dtype: expected {}, got '{}'", join_or(names), text));
+  throw Error(ErrorKind::usage, "--dtype: expected {}, got '{}'", join_or(names), text);
 }
 
 void print_transfer(const TransferReport& report, const std::string& out, bool json) {

@@ -16,33 +16,24 @@ struct Verb {
   int (*run)(Arguments); // returns the exit code; throws Error
 };
 
-// Each verb has a file of its own, here or in its room under tools/. main.cpp lists them for --help.
-int run_bench(Arguments);
-int run_chat(Arguments);
+// Each verb has a file of its own, here or in its room under tools/. main.cpp lists them for --help. Those of the
+// module are in tensor_module.h.
 int run_check(Arguments);
 int run_completion(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_recipe_new(Arguments);
-int run_data(Arguments);
 int run_doctor(Arguments);
-int run_eval(Arguments);
 int run_export(Arguments);
-int run_generate(Arguments);
 int run_import(Arguments);
-int run_lora(Arguments);
 int run_plugin(Arguments);
-int run_plugin_check(Arguments);
 int run_plugin_info(Arguments);
 int run_plugin_list(Arguments);
 int run_plugin_new(Arguments);
 int run_plugin_trust(Arguments);
 int run_preprocess(Arguments);
 int run_report(Arguments);
-int run_serve(Arguments);
 int run_tokenize(Arguments);
-int run_trace(Arguments);
-int run_train(Arguments);
 
 // Writes report.html into the folder of a run, which may still be training (tools/report).
 void write_report_page(const std::filesystem::path& run);
