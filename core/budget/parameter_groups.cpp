@@ -2,22 +2,17 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <fnmatch.h>
 #include <string_view>
 
 namespace fvlm::budget {
-namespace {
 
-std::optional<double> of_group(const plan::ByGroup& numbers, const std::string& group) {
+std::optional<double> number_of(const plan::ByGroup& numbers, const std::string& group) {
   auto found = numbers.find(group);
   if (found == numbers.end()) found = numbers.find("default");
   return found == numbers.end() ? std::nullopt : std::optional(found->second);
 }
-
-} // namespace
 
 std::string directory_name(const std::string& parameter) {
   // No connector has parameters that begin with "decoder".
@@ -27,12 +22,11 @@ std::string directory_name(const std::string& parameter) {
 std::string group_of(const plan::Model& model, const std::string& name) {
   std::string found;
   for (const auto& [group, patterns] : model.groups) {
-    const bool matches = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-    });
+    const bool matches = std::ranges::any_of(
+        patterns, [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
     if (!matches) continue;
     if (!found.empty())
-      throw Error(ErrorKind::recipe, fmt::format("{} belongs to two groups: {} and {}", name, found, group))
+      throw Error(ErrorKind::recipe, "{} belongs to two groups: {} and {}", name, found, group)
           .at("model.groups")
           .advise("narrow the patterns of one of them");
     found = group;
@@ -41,13 +35,13 @@ std::string group_of(const plan::Model& model, const std::string& name) {
 }
 
 bool trains(const plan::Stage& stage, const std::string& group) {
-  return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
+  return std::ranges::find(stage.freeze, group) == stage.freeze.end();
 }
 
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {
   if (!is_packable(name, shape)) return false;
   const std::string module = name.substr(0, name.rfind('.'));
-  return std::none_of(quantization.skip.begin(), quantization.skip.end(), [&](const std::string& pattern) {
+  return std::ranges::none_of(quantization.skip, [&](const std::string& pattern) {
     return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
   });
 }
@@ -66,8 +60,8 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
     line.name = name;
     line.trained = trains(stage, name);
     if (!line.trained) continue;
-    line.lr = of_group(plan::common(stage.optimizer).lr, name);
-    line.weight_decay = of_group(plan::common(stage.optimizer).weight_decay, name);
+    line.lr = number_of(plan::common(stage.optimizer).lr, name);
+    line.weight_decay = number_of(plan::common(stage.optimizer).weight_decay, name);
   }
   const auto add = [&](GroupLine& line, const TensorSpec& spec) {
     ++line.tensors;
@@ -75,7 +69,7 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
   };
   const auto line_of = [&](const std::string& name) -> GroupLine& {
     const std::string group = group_of(model, name);
-    return *std::find_if(lines.begin(), lines.end(), [&](const GroupLine& one) { return one.name == group; });
+    return *std::ranges::find(lines, group, &GroupLine::name);
   };
   std::vector<GroupLine> bases; // frozen weights below adapters
   for (const ModelPart& part : described.parts) {

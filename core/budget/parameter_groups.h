@@ -10,6 +10,9 @@
 
 namespace fvlm::budget {
 
+// Of a group, or else that of the key "default".
+std::optional<double> number_of(const plan::ByGroup& numbers, const std::string& group);
+
 // A parameter's name in the model directory: "connector.q_static" for the model's own "q_static".
 std::string directory_name(const std::string& parameter);
 

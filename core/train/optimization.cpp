@@ -54,15 +54,9 @@ void send(const at::Tensor& numbers, const at::Tensor& there) {
     there.copy_(numbers);
 }
 
-std::optional<double> find_of_group(const plan::ByGroup& numbers, const std::string& group) {
-  auto found = numbers.find(group);
-  if (found == numbers.end()) found = numbers.find("default");
-  return found == numbers.end() ? std::nullopt : std::optional(found->second);
-}
-
 double of_group(const plan::ByGroup& numbers, const std::string& group) {
-  if (const auto number = find_of_group(numbers, group)) return *number;
-  throw Error(ErrorKind::recipe, fmt::format("the optimizer has no number for the group '{}'", group));
+  if (const auto number = budget::number_of(numbers, group)) return *number;
+  throw Error(ErrorKind::recipe, "the optimizer has no number for the group '{}'", group);
 }
 
 } // namespace
@@ -72,8 +66,7 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
     : parameters_(parameters), groups_(std::move(groups)), arenas_(sharing, parameters.trained(), whole_parts(stage)),
       uses_graphs_(plan.speed.graphs && device::runtime() && arenas_.is_capturable()) {
   if (parameters.trained().numel() == 0)
-    throw Error(ErrorKind::recipe, "every group is frozen: nothing is trained")
-        .at(fmt::format("stages.{}", stage.name));
+    throw Error(ErrorKind::recipe, "every group is frozen: nothing is trained").at("stages.{}", stage.name);
 
   share_gradients(sharing);
   const bool own_master = parameters.trained().scalar_type() != at::kFloat;
@@ -171,7 +164,7 @@ std::vector<fvlm_optimizer_segment> Optimization::segments(const Takes& takes) c
       segments.push_back(
           {parameter->value.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
     }
-  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  std::ranges::sort(segments, [](const auto& a, const auto& b) { return a.offset < b.offset; });
   return segments;
 }
 
@@ -239,7 +232,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   for (size_t group = 0; group < all.size(); ++group) {
     for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others, all[group]->name))
       set(part, name, group, value);
-    if (const auto decay = find_of_group(common.weight_decay, all[group]->name))
+    if (const auto decay = budget::number_of(common.weight_decay, all[group]->name))
       set(part, "weight_decay", group, *decay);
     set(part, "lr", group, others ? base_rates_[group].others : base_rates_[group].lr);
   }
@@ -253,13 +246,13 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
     names.emplace_back(known[column].name);
     if (name != known[column].name) continue;
     if (value < known[column].least || value > known[column].most)
-      throw Error(ErrorKind::recipe, fmt::format("{} = {:g}, and {} wants {:g} to {:g}", name, value, part.algorithm,
-                                                 known[column].least, known[column].most))
+      throw Error(ErrorKind::recipe, "{} = {:g}, and {} wants {:g} to {:g}", name, value, part.algorithm,
+                  known[column].least, known[column].most)
           .at(part.place);
     part.hyperparameters[static_cast<int64_t>(group)][static_cast<int64_t>(column)].fill_(value);
     return;
   }
-  throw Error(ErrorKind::recipe, fmt::format("the optimizer {} has no hyperparameter '{}'", part.algorithm, name))
+  throw Error(ErrorKind::recipe, "the optimizer {} has no hyperparameter '{}'", part.algorithm, name)
       .at(part.place)
       .advise("it has " + join_or(names));
 }
