@@ -71,7 +71,7 @@ Source source_of(const fs::path& folder, const std::string& name) {
   if (auto source = found.find(name); source != found.end()) return source->second;
   std::vector<std::string> names;
   for (const auto& [other, source] : found) names.push_back(other);
-  throw Error(ErrorKind::data, fmt::format("it has no chat template '{}'", name))
+  throw Error(ErrorKind::data, "it has no chat template '{}'", name)
       .at(folder.string())
       .advise(names.empty() ? "add chat_template.jinja, or leave chat_template out of the recipe for ChatML"
                             : fmt::format("there is {}", join_or(names)));
@@ -103,6 +103,15 @@ std::tm template_date() {
   return date;
 }
 
+jinja::Rendered rendered(const jinja::Template& chat, jinja::Variables variables, std::vector<jinja::Value> messages,
+                         bool prompt, const jinja::Value& tools = {}) {
+  variables.emplace_back("messages", jinja::make_list(std::move(messages)));
+  variables.emplace_back("add_generation_prompt", prompt);
+  variables.emplace_back("tools", tools);
+  variables.emplace_back("documents", jinja::Value());
+  return chat.render(variables, template_date());
+}
+
 // Objects are read without the order of their keys, and templates print them: as OpenAI's schema and transformers'
 // get_json_schema() have them, others alphabetically behind.
 std::vector<std::string> in_usual_order(const Json& object) {
@@ -110,9 +119,8 @@ std::vector<std::string> in_usual_order(const Json& object) {
                                                    "description", "parameters", "properties", "required", "arguments"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
-  const auto rank = [&](const std::string& key) { return std::find(usual.begin(), usual.end(), key) - usual.begin(); };
-  std::stable_sort(keys.begin(), keys.end(),
-                   [&](const auto& one, const auto& other) { return rank(one) < rank(other); });
+  const auto rank = [&](const std::string& key) { return std::ranges::find(usual, key) - usual.begin(); };
+  std::ranges::stable_sort(keys, [&](const auto& one, const auto& other) { return rank(one) < rank(other); });
   return keys;
 }
 
@@ -122,7 +130,7 @@ ChatText without_marks(jinja::Rendered rendered) {
   std::vector<size_t> marks;
   for (size_t at = 0; (at = rendered.text.find(mark, at)) != std::string::npos; at += mark.size()) marks.push_back(at);
   auto moved = [&](size_t at) {
-    return at - mark.size() * static_cast<size_t>(std::lower_bound(marks.begin(), marks.end(), at) - marks.begin());
+    return at - mark.size() * static_cast<size_t>(std::ranges::lower_bound(marks, at) - marks.begin());
   };
   size_t begin = 0;
   for (size_t at : marks) {
@@ -210,8 +218,8 @@ void OwnTemplate::find_image_token() {
     throw Error(ErrorKind::data, "the chat template has no place for images: a user's turn with one is written without "
                                  "an image token")
         .at(where_)
-        .advise(fmt::format("write one of {} for a part of the type \"image\", or leave out chat_template for ChatML",
-                            fmt::join(image_tokens, ", ")));
+        .advise("write one of {} for a part of the type \"image\", or leave out chat_template for ChatML",
+                fmt::join(image_tokens, ", "));
   image_token_ = image_mark;
 }
 
@@ -223,11 +231,10 @@ void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const 
       split_at_marks(
           turn.text, [](std::string_view) {}, [&](std::string_view) { ++expected; });
   for (size_t at = 0; (at = chat.text.find(image_token_, at)) != std::string::npos; at += image_token_.size())
-    if (!std::binary_search(chat.literal.begin(), chat.literal.end(), at))
-      chat.marks.emplace_back(at, at + image_token_.size());
+    if (!std::ranges::binary_search(chat.literal, at)) chat.marks.emplace_back(at, at + image_token_.size());
   if (chat.marks.size() != expected)
-    throw Error(ErrorKind::data,
-                fmt::format("the chat template writes {} of {}", counted(std::ssize(chat.marks), "image"), expected))
+    throw Error(ErrorKind::data, "the chat template writes {} of {}", counted(std::ssize(chat.marks), "image"),
+                expected)
         .at(where_)
         .advise("make the template write each part of the type \"image\" once, or leave out chat_template for ChatML");
 }
@@ -237,11 +244,6 @@ void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const 
 jinja::Value OwnTemplate::content_with_marks(const std::string& text) const {
   std::string whole;
   std::vector<jinja::Value> parts;
-  const auto part = [&](const char* type) {
-    jinja::Dict made;
-    made.set("type", type);
-    return made;
-  };
   const char* end = text.data() + text.size();
   split_at_marks(
       text,
@@ -250,13 +252,11 @@ jinja::Value OwnTemplate::content_with_marks(const std::string& text) const {
         if (piece.data() != text.data() && piece.starts_with('\n')) piece.remove_prefix(1);
         if (piece.data() + piece.size() != end && piece.ends_with('\n')) piece.remove_suffix(1);
         if (piece.empty()) return;
-        jinja::Dict made = part("text");
-        made.set("text", marked(std::string(piece)));
-        parts.push_back(jinja::make_dict(std::move(made)));
+        parts.push_back(jinja::dict_of({{"type", "text"}, {"text", marked(std::string(piece))}}));
       },
       [&](std::string_view) {
         whole += image_token_;
-        parts.push_back(jinja::make_dict(part("image")));
+        parts.push_back(jinja::dict_of({{"type", "image"}}));
       });
   return takes_image_parts_ ? jinja::make_list(std::move(parts)) : jinja::Value(whole);
 }
@@ -264,23 +264,11 @@ jinja::Value OwnTemplate::content_with_marks(const std::string& text) const {
 // Whether the content of a turn appears, given as a string or as a list of parts.
 bool OwnTemplate::shows_content(bool parts) const {
   const std::string probe = "the probe of a chat template";
-  jinja::Dict message;
-  message.set("role", "user");
   jinja::Value content = probe;
-  if (parts) {
-    jinja::Dict part;
-    part.set("type", "text");
-    part.set("text", probe);
-    content = jinja::make_list({jinja::make_dict(std::move(part))});
-  }
-  message.set("content", content);
-  jinja::Variables variables = special_tokens_;
-  variables.emplace_back("messages", jinja::make_list({jinja::make_dict(std::move(message))}));
-  variables.emplace_back("add_generation_prompt", true);
-  variables.emplace_back("tools", jinja::Value());
-  variables.emplace_back("documents", jinja::Value());
+  if (parts) content = jinja::make_list({jinja::dict_of({{"type", "text"}, {"text", probe}})});
+  const jinja::Value message = jinja::dict_of({{"role", "user"}, {"content", content}});
   try {
-    const std::string text = template_.render(variables, template_date()).text;
+    const std::string text = rendered(template_, special_tokens_, {message}, true).text;
     // A list that is printed as Python writes it shows the probe in quotes.
     return text.find(probe) != std::string::npos && text.find("'" + probe + "'") == std::string::npos;
   } catch (const Error&) {
@@ -371,15 +359,8 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
     return with_fields();
   }
   std::vector<jinja::Value> parts;
-  for (int i = 0; i < turn.images; ++i) {
-    jinja::Dict image;
-    image.set("type", "image");
-    parts.push_back(jinja::make_dict(std::move(image)));
-  }
-  jinja::Dict text;
-  text.set("type", "text");
-  text.set("text", marked_text(turn));
-  parts.push_back(jinja::make_dict(std::move(text)));
+  for (int i = 0; i < turn.images; ++i) parts.push_back(jinja::dict_of({{"type", "image"}}));
+  parts.push_back(jinja::dict_of({{"type", "text"}, {"text", marked_text(turn)}}));
   made.set("content", jinja::make_list(std::move(parts)));
   return with_fields();
 }
@@ -387,12 +368,8 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
 ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, const Json* tools) const {
   std::vector<jinja::Value> messages;
   for (const Turn& turn : turns) messages.push_back(message(turn));
-  jinja::Variables variables = special_tokens_;
-  variables.emplace_back("messages", jinja::make_list(std::move(messages)));
-  variables.emplace_back("add_generation_prompt", prompt);
-  variables.emplace_back("tools", tools ? marked_value(*tools) : jinja::Value());
-  variables.emplace_back("documents", jinja::Value());
-  return without_marks(template_.render(variables, template_date()));
+  return without_marks(
+      rendered(template_, special_tokens_, std::move(messages), prompt, tools ? marked_value(*tools) : jinja::Value()));
 }
 
 ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const Json* tools) const {
@@ -416,9 +393,9 @@ std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const
     const std::string whole = render_plainly(turns.first(i + 1), false, tools).text;
     if (!whole.starts_with(before) || !text.starts_with(whole))
       throw Error(ErrorKind::data,
-                  fmt::format("the chat template does not show where answer {} of the conversation is: "
-                              "rendered up to there, it is not how the whole begins",
-                              answers.size() + 1))
+                  "the chat template does not show where answer {} of the conversation is: "
+                  "rendered up to there, it is not how the whole begins",
+                  answers.size() + 1)
           .at(where_)
           .advise(
               "write {% generation %} and {% endgeneration %} around the assistant's text in the template, or train "
