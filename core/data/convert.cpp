@@ -33,7 +33,7 @@ struct NumberedName {
     const std::string digits = end == std::string::npos ? "" : name.substr(percent + 1, end - percent - 1);
     if (end == std::string::npos || name.find('%', end) != std::string::npos || digits.size() > 3 ||
         digits.find_first_not_of("0123456789") != std::string::npos)
-      throw Error(ErrorKind::usage, fmt::format("'{}' has no place for the number of a shard", name))
+      throw Error(ErrorKind::usage, "'{}' has no place for the number of a shard", name)
           .advise("write %06d where it stands, as in shards-%06d.tar");
     before = name.substr(0, percent);
     after = name.substr(end + 1);

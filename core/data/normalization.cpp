@@ -28,8 +28,7 @@ constexpr uint32_t leading_count = 19, vowel_count = 21, trailing_count = 28;
 constexpr uint32_t syllable_count = leading_count * vowel_count * trailing_count;
 
 uint32_t combining_class(uint32_t point) {
-  const auto* found = std::upper_bound(std::begin(combining_ranges), std::end(combining_ranges), point,
-                                       [](uint32_t value, const CombiningRange& range) { return value < range.first; });
+  const auto* found = std::ranges::upper_bound(combining_ranges, point, {}, &CombiningRange::first);
   if (found == std::begin(combining_ranges)) return 0;
   --found;
   return point <= found->last ? found->kind : 0;
@@ -37,8 +36,7 @@ uint32_t combining_class(uint32_t point) {
 
 template <class Entry, size_t Count>
 const Entry* entry_of(const Entry (&table)[Count], uint32_t point) {
-  const auto* found = std::lower_bound(std::begin(table), std::end(table), point,
-                                       [](const Entry& entry, uint32_t value) { return entry.point < value; });
+  const auto* found = std::ranges::lower_bound(table, point, {}, &Entry::point);
   return found != std::end(table) && found->point == point ? found : nullptr;
 }
 
@@ -80,7 +78,7 @@ const std::unordered_map<uint64_t, uint32_t>& compositions() {
   static const auto table = [] {
     std::unordered_map<uint64_t, uint32_t> made;
     for (const Pair& entry : pairs)
-      if (!std::binary_search(std::begin(not_composed), std::end(not_composed), entry.point))
+      if (!std::ranges::binary_search(not_composed, entry.point))
         made.emplace(uint64_t{entry.first} << 32 | entry.second, entry.point);
     return made;
   }();

@@ -153,8 +153,8 @@ class Preprocess {
   }
 
   [[noreturn]] void fail_too_many_broken() const {
-    throw Error(ErrorKind::data, fmt::format("{} of the first {} samples are broken. The first of them:\n  {}",
-                                             done_.broken, done_.samples, fmt::join(done_.reasons, "\n  ")))
+    throw Error(ErrorKind::data, "{} of the first {} samples are broken. The first of them:\n  {}", done_.broken,
+                done_.samples, fmt::join(done_.reasons, "\n  "))
         .advise("repair them, or raise loader.quarantine in the recipe");
   }
 

@@ -33,7 +33,7 @@ size_t partial_match_begin(std::string_view text, std::string_view stop) {
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops)
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
-  if (std::find(stops_.begin(), stops_.end(), "") != stops_.end())
+  if (std::ranges::find(stops_, "") != stops_.end())
     throw Error(ErrorKind::usage, "a stop text is empty: nothing would be generated");
 }
 

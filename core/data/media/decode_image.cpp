@@ -26,8 +26,8 @@ constexpr ImageFormat formats[] = {
 };
 
 const ImageFormat* format_of(std::span<const std::byte> bytes) {
-  const auto* found = std::find_if(std::begin(formats), std::end(formats),
-                                   [&](const ImageFormat& format) { return format.looks_like(bytes); });
+  const auto* found =
+      std::ranges::find_if(formats, [&](const ImageFormat& format) { return format.looks_like(bytes); });
   return found == std::end(formats) ? nullptr : found;
 }
 
@@ -48,12 +48,10 @@ const char* unsupported_format(std::span<const std::byte> bytes) {
 
 void check_image_size(uint64_t width, uint64_t height, const DecodeOptions& options) {
   constexpr uint64_t longest_side = 65535; // JPEG's; a PNG with longer ones would make resize() take much memory
-  if (width < 1 || height < 1)
-    throw Error(ErrorKind::data, fmt::format("an image of {} x {} pixels has none", width, height));
+  if (width < 1 || height < 1) throw Error(ErrorKind::data, "an image of {} x {} pixels has none", width, height);
   if (width > longest_side || height > longest_side || width * height > static_cast<uint64_t>(options.most_pixels))
-    throw Error(ErrorKind::data,
-                fmt::format("an image of {} x {} pixels is too large: at most {} pixels, a side of at most {}", width,
-                            height, options.most_pixels, longest_side))
+    throw Error(ErrorKind::data, "an image of {} x {} pixels is too large: at most {} pixels, a side of at most {}",
+                width, height, options.most_pixels, longest_side)
         .advise("scale it down");
 }
 
@@ -81,8 +79,7 @@ bool looks_like_image(std::span<const std::byte> bytes) {
 
 Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
   if (const char* format = unsupported_format(bytes))
-    throw Error(ErrorKind::data, fmt::format("a {} file: expected {}", format, image_formats))
-        .advise("convert it to JPEG or PNG");
+    throw Error(ErrorKind::data, "a {} file: expected {}", format, image_formats).advise("convert it to JPEG or PNG");
   const ImageFormat* format = format_of(bytes);
   if (!format)
     throw Error(ErrorKind::data, bytes.empty() ? "an image file without any bytes"

@@ -3,8 +3,6 @@
 #include "data/media/exif.h"
 #include "data/media/jpeg_errors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <jerror.h>
 
@@ -45,7 +43,7 @@ struct JpegDecoder {
 
   template <class Work>
   void run(Work&& work) {
-    if (!errors.jump.run(work)) throw Error(ErrorKind::data, fmt::format("a broken JPEG: {}", errors.text.data()));
+    if (!errors.jump.run(work)) throw Error(ErrorKind::data, "a broken JPEG: {}", errors.text.data());
   }
 };
 
@@ -93,15 +91,15 @@ Decoded decode_jpeg(std::span<const std::byte> bytes, const DecodeOptions& optio
   // Huffman's shortest code has one bit, for 64 pixels: what is too short is refused before memory is taken.
   if (const uint64_t pixels = uint64_t{library.image_width} * library.image_height;
       !library.arith_code && pixels / 512 > bytes.size())
-    throw Error(ErrorKind::data, fmt::format("a broken JPEG: {} bytes for {} x {} pixels", bytes.size(),
-                                             library.image_width, library.image_height));
+    throw Error(ErrorKind::data, "a broken JPEG: {} bytes for {} x {} pixels", bytes.size(), library.image_width,
+                library.image_height);
 
   Decoded decoded;
   decoded.orientation = jpeg_orientation(bytes);
   const bool turned = decoded.orientation >= 5;
   const bool inks = library.num_components == 4;
   if (!inks && library.num_components != 1 && library.num_components != 3)
-    throw Error(ErrorKind::data, fmt::format("a JPEG of {} components: 1, 3 and 4 are known", library.num_components));
+    throw Error(ErrorKind::data, "a JPEG of {} components: 1, 3 and 4 are known", library.num_components);
   library.out_color_space = inks ? JCS_CMYK : JCS_RGB;
   library.scale_num =
       choose_scale(library, turned ? options.height : options.width, turned ? options.width : options.height);

@@ -3,8 +3,6 @@
 #include "data/media/exif.h"
 #include "data/media/png_errors.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstring>
 
@@ -41,7 +39,7 @@ struct PngDecoder {
 
   template <class Work>
   void run(Work&& work) {
-    if (!errors.jump.run(work)) throw Error(ErrorKind::data, fmt::format("a broken PNG: {}", errors.text.data()));
+    if (!errors.jump.run(work)) throw Error(ErrorKind::data, "a broken PNG: {}", errors.text.data());
   }
 };
 
@@ -75,7 +73,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
 
   // Deflate makes no more than 1,032 bytes of one: what is too short is refused before memory is taken.
   if (uint64_t{height} * png_get_rowbytes(png, info) / 1032 > bytes.size())
-    throw Error(ErrorKind::data, fmt::format("a broken PNG: {} bytes for {} x {} pixels", bytes.size(), width, height));
+    throw Error(ErrorKind::data, "a broken PNG: {} bytes for {} x {} pixels", bytes.size(), width, height);
 
   Decoded decoded;
   int passes = 1;
@@ -97,8 +95,8 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
   const bool has_alpha = options.white_background && png_get_channels(png, info) == 4;
   const size_t stride = size_t{width} * (has_alpha ? 4 : 3);
   if (png_get_rowbytes(png, info) != stride)
-    throw Error(ErrorKind::data, fmt::format("a PNG of an unknown form: {} bytes in a row of {} pixels",
-                                             png_get_rowbytes(png, info), width));
+    throw Error(ErrorKind::data, "a PNG of an unknown form: {} bytes in a row of {} pixels",
+                png_get_rowbytes(png, info), width);
   decoded.image = {width, height, std::vector<uint8_t>(stride * height)};
   decoder.run([&] {
     for (int pass = 0; pass < passes; ++pass)

@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 6> unread = {"bmp", "tif", "tiff", "avif"
 
 template <size_t count>
 bool is_one_of(const std::array<std::string_view, count>& endings, const std::string& ending) {
-  return std::find(endings.begin(), endings.end(), lower_case(ending)) != endings.end();
+  return std::ranges::find(endings, lower_case(ending)) != endings.end();
 }
 
 } // namespace

@@ -18,7 +18,7 @@ constexpr int max_code_bits = 12;
 constexpr size_t codes = size_t{1} << max_code_bits;
 
 [[noreturn]] void broken_gif(std::string_view what) {
-  throw Error(ErrorKind::data, fmt::format("a broken GIF: {}", what));
+  throw Error(ErrorKind::data, "a broken GIF: {}", what);
 }
 
 // The codes of a frame's data, which lie in blocks of at most 255 bytes.

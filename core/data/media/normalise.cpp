@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -30,7 +28,7 @@ const NormalizationTable& imagenet_normalization() {
 
 void normalise(std::span<const uint8_t> hwc, std::span<float> chw, const NormalizationTable& table) {
   if (hwc.size() != chw.size() || hwc.size() % 3 != 0)
-    throw Error(ErrorKind::internal, fmt::format("normalise: {} bytes to {} floats", hwc.size(), chw.size()));
+    throw Error(ErrorKind::internal, "normalise: {} bytes to {} floats", hwc.size(), chw.size());
   const size_t pixels = hwc.size() / 3;
   float *red = chw.data(), *green = red + pixels, *blue = green + pixels;
   const uint8_t* in = hwc.data();
@@ -43,7 +41,7 @@ void normalise(std::span<const uint8_t> hwc, std::span<float> chw, const Normali
 
 void denormalise(std::span<const float> chw, std::span<uint8_t> hwc, const NormalizationTable& table) {
   if (hwc.size() != chw.size() || hwc.size() % 3 != 0)
-    throw Error(ErrorKind::internal, fmt::format("denormalise: {} floats to {} bytes", chw.size(), hwc.size()));
+    throw Error(ErrorKind::internal, "denormalise: {} floats to {} bytes", chw.size(), hwc.size());
   const size_t pixels = hwc.size() / 3;
   for (size_t channel = 0; channel < 3; ++channel) {
     const double black = table[channel][0], scale = 255 / (table[channel][255] - black);

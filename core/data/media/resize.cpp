@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "data/media/resize_loops.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace fvlm {
@@ -20,9 +18,8 @@ bool sensible(const Image& image, int64_t width, int64_t height, size_t out_byte
 
 void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t> out_hwc, ResizeFilter filter) {
   if (!sensible(image, width, height, out_hwc.size()))
-    throw Error(ErrorKind::internal,
-                fmt::format("resize: {} x {} pixels in {} bytes to {} x {} in {} bytes", image.width, image.height,
-                            image.rgb.size(), width, height, out_hwc.size()));
+    throw Error(ErrorKind::internal, "resize: {} x {} pixels in {} bytes to {} x {} in {} bytes", image.width,
+                image.height, image.rgb.size(), width, height, out_hwc.size());
   const ResizeLoops& loops = fastest_resize_loops();
   const int64_t in_stride = image.width * 3, stride = width * 3;
   const uint8_t* lines = image.rgb.data(); // [image.height, width, 3] after the first pass
@@ -42,7 +39,7 @@ void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t
     loops.across(taps, image.height - near_end, rest.data(), out + near_end * stride);
     if (height == image.height) return;
   } else if (height == image.height) {
-    std::copy(image.rgb.begin(), image.rgb.end(), out_hwc.begin());
+    std::ranges::copy(image.rgb, out_hwc.begin());
     return;
   }
   const Taps taps(image.height, height, filter);

@@ -65,9 +65,9 @@ struct VideoDecoder::Call {
         file_size);
     if (thrown) std::rethrow_exception(thrown);
     if (timed_out)
-      throw Error(ErrorKind::data, fmt::format("a video that takes more than {} s of the processor's time for a frame",
-                                               decoder.limits_.seconds));
-    if (status == FVLM_ERROR_DATA) throw Error(ErrorKind::data, fmt::format("a broken video: {}", sink.text()));
+      throw Error(ErrorKind::data, "a video that takes more than {} s of the processor's time for a frame",
+                  decoder.limits_.seconds);
+    if (status == FVLM_ERROR_DATA) throw Error(ErrorKind::data, "a broken video: {}", sink.text());
   }
 
   // Runs one of our callbacks for the plugin.
@@ -87,8 +87,7 @@ struct VideoDecoder::Call {
     auto& call = *static_cast<Call*>(context);
     return call.guarded([&] {
       if (count > call.abi_file.size || offset > call.abi_file.size - count)
-        throw Error(ErrorKind::plugin,
-                    fmt::format("read {} bytes at {} of a file of {}", count, offset, call.abi_file.size))
+        throw Error(ErrorKind::plugin, "read {} bytes at {} of a file of {}", count, offset, call.abi_file.size)
             .at(call.decoder.plugin_);
       call.file.read(offset, {static_cast<std::byte*>(into), count});
     });
@@ -116,8 +115,8 @@ struct FrameSink {
                           picture.width > 0 && picture.height > 0 && picture.height <= most_pixels / picture.width &&
                           picture.stride >= picture.width * 3;
     if (!sensible || (received + 1) * frame_bytes > static_cast<int64_t>(out.size()))
-      throw Error(ErrorKind::plugin, fmt::format("picture {} has index {}, {} x {} pixels, rows of {} bytes", received,
-                                                 picture.index, picture.width, picture.height, picture.stride));
+      throw Error(ErrorKind::plugin, "picture {} has index {}, {} x {} pixels, rows of {} bytes", received,
+                  picture.index, picture.width, picture.height, picture.stride);
     image.width = picture.width;
     image.height = picture.height;
     const auto row_bytes = static_cast<size_t>(picture.width * 3);
@@ -147,18 +146,17 @@ VideoInfo VideoDecoder::probe(const RandomAccess& file) const {
   const fvlm_video_probe arguments{sizeof arguments, &call.abi_file, &info.seconds, &info.width, &info.height};
   call.run("probe", [&](fvlm_error* error) { return table_.probe(call.instance, &video_query, &arguments, error); });
   if (!std::isfinite(info.seconds) || info.seconds < 0 || info.width < 1 || info.height < 1)
-    throw Error(ErrorKind::data,
-                fmt::format("a broken video: {} x {} pixels, {} s", info.width, info.height, info.seconds));
+    throw Error(ErrorKind::data, "a broken video: {} x {} pixels, {} s", info.width, info.height, info.seconds);
   return info;
 }
 
 void VideoDecoder::decode(const RandomAccess& file, std::span<const double> times, int64_t width, int64_t height,
                           std::span<uint8_t> out_nhwc) const {
   if (width < 1 || height < 1 || out_nhwc.size() != times.size() * static_cast<size_t>(width * height * 3))
-    throw Error(ErrorKind::internal, fmt::format("decode: {} frames of {} x {} into {} bytes", times.size(), width,
-                                                 height, out_nhwc.size()));
+    throw Error(ErrorKind::internal, "decode: {} frames of {} x {} into {} bytes", times.size(), width, height,
+                out_nhwc.size());
   if (times.empty()) return;
-  if (!std::is_sorted(times.begin(), times.end()) || !(times.front() >= 0))
+  if (!std::ranges::is_sorted(times) || !(times.front() >= 0))
     throw Error(ErrorKind::internal, "decode: the times of frames have to ascend from 0 on");
   Call call(*this, file);
   FrameSink frame_sink{limits_.most_pixels, width, height, out_nhwc};
@@ -183,12 +181,11 @@ void VideoDecoder::decode(const RandomAccess& file, std::span<const double> time
                                     &seconds};
   call.run("decode", [&](fvlm_error* error) { return table_.decode(call.instance, &video_query, &arguments, error); });
   if (frame_sink.received != arguments.time_count)
-    throw Error(ErrorKind::plugin,
-                fmt::format("video decode: {} pictures came for {} times", frame_sink.received, times.size()))
+    throw Error(ErrorKind::plugin, "video decode: {} pictures came for {} times", frame_sink.received, times.size())
         .at(plugin_);
   if (!(times.back() - seconds <= max_missing_seconds))
-    throw Error(ErrorKind::data, fmt::format("a broken video: it ends after {:.2f} s, a frame at {:.2f} s is missing",
-                                             seconds, times.back()));
+    throw Error(ErrorKind::data, "a broken video: it ends after {:.2f} s, a frame at {:.2f} s is missing", seconds,
+                times.back());
 }
 
 std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& preferences) {
@@ -198,7 +195,7 @@ std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::
   } catch (const Error& error) {
     // The reference reads none: pictures do without.
     const auto names_nobody = [](const std::string& wish) { return wish == "auto" || wish == "reference"; };
-    if (!std::all_of(preferences.begin(), preferences.end(), names_nobody)) throw;
+    if (!std::ranges::all_of(preferences, names_nobody)) throw;
     if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what());
         registry.is_first_occurrence(line))
       log_debug("{}", line);
@@ -214,7 +211,7 @@ std::vector<std::byte> bytes_of_gif(const RandomAccess& file) {
   file.read(0, bytes);
   if (!looks_like_gif(bytes)) return {};
   if (file.size() > max_image_file_bytes)
-    throw Error(ErrorKind::data, fmt::format("a GIF of {} bytes, more than {}", file.size(), max_image_file_bytes));
+    throw Error(ErrorKind::data, "a GIF of {} bytes, more than {}", file.size(), max_image_file_bytes);
   bytes.resize(file.size());
   file.read(0, bytes);
   return bytes;

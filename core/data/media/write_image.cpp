@@ -4,8 +4,6 @@
 #include "data/media/jpeg_errors.h"
 #include "data/media/png_errors.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -17,8 +15,8 @@ namespace {
 void require_whole(const Image& image) {
   if (image.width < 1 || image.height < 1 ||
       image.rgb.size() != static_cast<size_t>(image.width) * static_cast<size_t>(image.height) * 3)
-    throw Error(ErrorKind::internal, fmt::format("an image of {} x {} pixels with {} bytes cannot be written",
-                                                 image.width, image.height, image.rgb.size()));
+    throw Error(ErrorKind::internal, "an image of {} x {} pixels with {} bytes cannot be written", image.width,
+                image.height, image.rgb.size());
 }
 
 // Where libpng writes to. No exception may cross libpng's frames.
@@ -60,7 +58,7 @@ std::string write_png(const Image& image, PngContent content) {
     png_write_end(png, info);
   });
   png_destroy_write_struct(&png, &info);
-  if (!written) throw Error(ErrorKind::internal, fmt::format("libpng cannot write: {}", errors.text.data()));
+  if (!written) throw Error(ErrorKind::internal, "libpng cannot write: {}", errors.text.data());
   return std::move(output.bytes);
 }
 
@@ -89,7 +87,7 @@ std::string write_jpeg(const Image& image, int quality) {
   });
   jpeg_destroy_compress(&encoder);
   const std::unique_ptr<unsigned char, decltype(&std::free)> owner(bytes, &std::free);
-  if (!written) throw Error(ErrorKind::internal, fmt::format("libjpeg cannot write: {}", errors.text.data()));
+  if (!written) throw Error(ErrorKind::internal, "libjpeg cannot write: {}", errors.text.data());
   return {reinterpret_cast<const char*>(bytes), size};
 }
 

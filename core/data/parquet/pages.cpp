@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "data/parquet/thrift.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -81,14 +79,13 @@ Bytes take_levels(Bytes& bytes) {
 
 std::vector<uint32_t> levels_of(Bytes bytes, int max_level, uint64_t count) {
   auto levels = read_runs(bytes, bits_of(max_level), count);
-  if (std::any_of(levels.begin(), levels.end(),
-                  [&](uint32_t level) { return level > static_cast<uint32_t>(max_level); }))
+  if (std::ranges::any_of(levels, [&](uint32_t level) { return level > static_cast<uint32_t>(max_level); }))
     damaged_page("a level is too high");
   return levels;
 }
 
 uint64_t starts_in(const std::vector<uint32_t>& repetitions) {
-  return static_cast<uint64_t>(std::count(repetitions.begin(), repetitions.end(), 0U));
+  return static_cast<uint64_t>(std::ranges::count(repetitions, 0U));
 }
 
 } // namespace
@@ -231,7 +228,7 @@ std::shared_ptr<const Page> ColumnPages::decode(const PageHeader& header) {
       page->values.back().integer = bit;
     }
   } else {
-    throw Error(ErrorKind::data, fmt::format("a page has the encoding {}, which is not read", header.encoding))
+    throw Error(ErrorKind::data, "a page has the encoding {}, which is not read", header.encoding)
         .advise("write the file again with the defaults of pyarrow, pandas or datasets");
   }
   return page;
@@ -247,8 +244,7 @@ std::shared_ptr<const Page> ColumnPages::page(size_t number) {
 std::vector<PlacesOfRow> ColumnPages::row(uint64_t number) {
   list();
   std::vector<PlacesOfRow> places;
-  auto at = std::lower_bound(pages_.begin(), pages_.end(), number,
-                             [](const Listed& page, uint64_t row) { return page.last < row; });
+  auto at = std::ranges::lower_bound(pages_, number, {}, &Listed::last);
   for (; at != pages_.end() && at->first <= number; ++at) {
     const auto decoded = page(static_cast<size_t>(at - pages_.begin()));
     // Places before the first start belong to the row of the previous page.

@@ -112,7 +112,7 @@ class ParquetRows final : public RowReader {
         const size_t column = shortest_column(group);
         const uint64_t rows = with_column(metadata_.columns[column], [&] { return groups_[i].columns[column].rows(); });
         if (rows != static_cast<uint64_t>(group.rows))
-          throw Error(ErrorKind::data, fmt::format("it has {} rows, and {} were expected", rows, group.rows));
+          throw Error(ErrorKind::data, "it has {} rows, and {} were expected", rows, group.rows);
         all += rows;
       } catch (const ReadError&) {
         throw;
@@ -131,8 +131,8 @@ class ParquetRows final : public RowReader {
 
   Json row(int64_t number) const override {
     const auto row = static_cast<uint64_t>(number);
-    const auto at = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), row) - ends_.begin());
-    if (at == ends_.size()) throw Error(ErrorKind::internal, fmt::format("row {} of a table", number));
+    const auto at = static_cast<size_t>(std::ranges::upper_bound(ends_, row) - ends_.begin());
+    if (at == ends_.size()) throw Error(ErrorKind::internal, "row {} of a table", number);
     Group& group = groups_[at];
     Json json = Json::object();
     {

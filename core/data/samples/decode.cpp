@@ -16,7 +16,7 @@ void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<fl
 
 void SampleReader::decode_pixels(const Shard& shard, const Sample& sample, std::span<uint8_t> frames) const {
   put_frames(shard, sample, frames.size(), [&](std::span<const uint8_t> pixels, size_t begin) {
-    std::copy(pixels.begin(), pixels.end(), frames.begin() + static_cast<ptrdiff_t>(begin));
+    std::ranges::copy(pixels, frames.begin() + static_cast<ptrdiff_t>(begin));
   });
 }
 
@@ -25,8 +25,7 @@ void SampleReader::put_frames(const Shard& shard, const Sample& sample, size_t e
   const auto frame = static_cast<size_t>(3 * frames_.image_size() * frames_.image_size()),
              wanted = static_cast<size_t>(sample.distinct_frames()) * frame;
   if (elements != wanted)
-    throw Error(ErrorKind::internal,
-                fmt::format("{} values for the {} of {} frames", elements, wanted, sample.distinct_frames()));
+    throw Error(ErrorKind::internal, "{} values for the {} of {} frames", elements, wanted, sample.distinct_frames());
   size_t end = 0;
   each_frame(shard, sample, [&](std::span<const uint8_t> pixels) {
     if (end == wanted) broken("its images have more tiles than their headers say");

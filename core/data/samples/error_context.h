@@ -44,7 +44,7 @@ auto with_sample_context(const Shard& shard, const std::string& key, Work&& work
   } catch (const Error& error) {
     std::string what = error.where().empty() ? error.what() : fmt::format("{}: {}", error.where(), error.what());
     throw Error(error.kind(), with_key(what, key))
-        .at(fmt::format("{}: {}", shard.path().string(), sample_name(key)))
+        .at("{}: {}", shard.path().string(), sample_name(key))
         .advise(with_key(error.advice(), key));
   }
 }

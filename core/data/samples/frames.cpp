@@ -43,13 +43,13 @@ std::optional<int64_t> first_missing_number(const std::vector<NumberedFrame>& fr
 } // namespace
 
 const Member* unread_image(const ShardSample& sample) {
-  const auto found = std::find_if(sample.members.begin(), sample.members.end(),
-                                  [](const Member& member) { return is_unread_image(member.name); });
+  const auto found =
+      std::ranges::find_if(sample.members, [](const Member& member) { return is_unread_image(member.name); });
   return found == sample.members.end() ? nullptr : &*found;
 }
 
 const Member* dotted_member(const ShardSample& sample) {
-  const auto found = std::find_if(sample.members.begin(), sample.members.end(), [](const Member& member) {
+  const auto found = std::ranges::find_if(sample.members, [](const Member& member) {
     return member.name.find('.') != std::string::npos && !frame_number(lower_case(member.name));
   });
   return found == sample.members.end() ? nullptr : &*found;
@@ -84,8 +84,7 @@ FoundFrames find_frames(const ShardSample& sample) {
   if (!stills.empty()) take(Media::Kind::images, *stills[0]), found.still = true;
   if (!videos.empty()) take(Media::Kind::video, *videos[0]);
   if (!arrays.empty()) take(Media::Kind::pixels, *arrays[0]);
-  std::sort(numbered.begin(), numbered.end(),
-            [](const NumberedFrame& a, const NumberedFrame& b) { return a.number < b.number; });
+  std::ranges::sort(numbered, {}, &NumberedFrame::number);
   for (size_t i = 0; i < numbered.size(); ++i) {
     if (i > 0 && numbered[i].number == numbered[i - 1].number)
       broken(fmt::format("frame {} is there twice: '{}' and '{}'", numbered[i].number, numbered[i - 1].member->name,

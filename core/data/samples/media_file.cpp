@@ -9,8 +9,6 @@
 #include "data/media/video.h"
 #include "data/samples/frames.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -88,8 +86,9 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   for (const auto& entry : fs::directory_iterator(path_))
     if (is_picture(entry.path())) pictures_.push_back(entry.path());
   if (pictures_.empty()) throw Error(ErrorKind::data, "there is no image in this folder").at(path_.string());
-  std::sort(pictures_.begin(), pictures_.end(),
-            [](const fs::path& a, const fs::path& b) { return std::pair(place_of(a), a) < std::pair(place_of(b), b); });
+  std::ranges::sort(pictures_, [](const fs::path& a, const fs::path& b) {
+    return std::pair(place_of(a), a) < std::pair(place_of(b), b);
+  });
   if (span) {
     const auto at = [&](double seconds) {
       const double picture =
@@ -99,8 +98,8 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
     pictures_ =
         span->begin < span->end ? std::vector<fs::path>(at(span->begin), at(span->end)) : std::vector<fs::path>();
     if (pictures_.empty())
-      throw Error(ErrorKind::data, fmt::format("it has no picture from {:.2f} to {:.2f} s at {} a second", span->begin,
-                                               span->end, options_.images_per_second))
+      throw Error(ErrorKind::data, "it has no picture from {:.2f} to {:.2f} s at {} a second", span->begin, span->end,
+                  options_.images_per_second)
           .at(path_.string());
   }
   std::vector<fs::path> picked;
@@ -136,8 +135,8 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
   TimeSpan shown = span.value_or(TimeSpan{0, seconds});
   shown.end = std::min(shown.end, seconds);
   if (!(shown.begin >= 0 && shown.begin < shown.end))
-    throw Error(ErrorKind::data, fmt::format("nothing of a video of {:.2f} s lies between {:.2f} and {:.2f} s", seconds,
-                                             shown.begin, span->end));
+    throw Error(ErrorKind::data, "nothing of a video of {:.2f} s lies between {:.2f} and {:.2f} s", seconds,
+                shown.begin, span->end);
   times_ = sample_frame_times(shown.end - shown.begin, options_.max_frames);
   for (double& time : times_) time += shown.begin;
   frames_ = std::ssize(times_);
@@ -147,7 +146,7 @@ void MediaFile::decode(std::span<float> frames) const {
   const FramePreparation preparation = options_.preparation();
   const auto frame = static_cast<size_t>(3 * preparation.image_size() * preparation.image_size());
   if (frames.size() != static_cast<size_t>(distinct_frames()) * frame)
-    throw Error(ErrorKind::internal, fmt::format("{} floats for {} frames", frames.size(), distinct_frames()));
+    throw Error(ErrorKind::internal, "{} floats for {} frames", frames.size(), distinct_frames());
   size_t end = 0;
   const auto take = [&](std::span<const uint8_t> pixels) {
     preparation.normalise(pixels, frames.subspan(end, frame));

@@ -117,14 +117,14 @@ class NamedMedia {
     }
     if (name.starts_with("file://")) name.erase(0, 7);
     if (const size_t colon = name.find("://"); colon != std::string::npos && colon < 8)
-      throw Error(ErrorKind::data, fmt::format("'{}' is {}, and files of this machine alone are read",
-                                               pointer.substr(1), name.substr(0, 80)))
+      throw Error(ErrorKind::data, "'{}' is {}, and files of this machine alone are read", pointer.substr(1),
+                  name.substr(0, 80))
           .advise("download it, and write its path");
     const std::string path = shard_.media_path(name).string();
     struct stat info {};
     if (stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
-      throw Error(ErrorKind::data, fmt::format("'{}': {}: {}", pointer.substr(1), path,
-                                               S_ISDIR(info.st_mode) ? "it is a folder" : std::strerror(errno)))
+      throw Error(ErrorKind::data, "'{}': {}: {}", pointer.substr(1), path,
+                  S_ISDIR(info.st_mode) ? "it is a folder" : std::strerror(errno))
           .advise("paths are relative to the file's folder, or to the source's `root`");
     const std::string ending = std::filesystem::path(name).extension().string();
     const std::string type = ending.empty() ? "" : ending.substr(1);

@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace fvlm {
@@ -53,8 +51,8 @@ std::optional<std::string> source_of(const plan::QuestionForm& form, const Quest
 TokenId QuestionEncoder::special(const std::string& token, const char* key) const {
   const auto id = tokenizer_.special_id(token);
   if (!id)
-    throw Error(ErrorKind::data, fmt::format("the tokenizer has no special token '{}'", token))
-        .advise(fmt::format("questions.{} of the mix names one of the decoder's own", key));
+    throw Error(ErrorKind::data, "the tokenizer has no special token '{}'", token)
+        .advise("questions.{} of the mix names one of the decoder's own", key);
   return *id;
 }
 

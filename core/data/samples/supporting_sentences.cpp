@@ -87,7 +87,7 @@ std::string supporting_sentences(const Json& context, const Json* facts, const s
   if (chosen.size() < few)
     for (size_t i = 0; i < std::min(first_paragraphs, paragraphs.size()); ++i)
       for (size_t number = 0; number < std::min(first_sentences, paragraphs[i].sentences.size()); ++number)
-        if (std::find(chosen.begin(), chosen.end(), Place(i, number)) == chosen.end()) chosen.emplace_back(i, number);
+        if (std::ranges::find(chosen, Place(i, number)) == chosen.end()) chosen.emplace_back(i, number);
   std::string text;
   for (const auto& [paragraph, number] : chosen) {
     const std::string& sentence = paragraphs[paragraph].sentences[number];

@@ -42,8 +42,7 @@ std::vector<SampleText> SampleReader::teacher_texts(const Parts& parts, const Sa
   const std::string prompt = filled_in(*mix_.teacher_prompt, parts);
   std::vector<SampleText> texts;
   for (Conversation talk : content.conversations) {
-    const auto first =
-        std::find_if(talk.turns.begin(), talk.turns.end(), [](const Turn& turn) { return turn.role == "user"; });
+    const auto first = std::ranges::find(talk.turns, "user", &Turn::role);
     if (first == talk.turns.end()) broken("it has no user turn, which the teacher's prompt replaces");
     first->text = prompt;
     first->images = 0;
@@ -72,7 +71,7 @@ void SampleReader::fit_teacher_texts(Sample& sample) const {
     if (own != answer)
       broken(fmt::format("the chat template writes the answer in other tokens behind the teacher's prompt: {} and {}",
                          counted(std::ssize(own), "token"), counted(std::ssize(answer), "token")));
-    if (std::any_of(text.ids.begin(), text.ids.end(), [](TokenId id) { return id < 0; }))
+    if (std::ranges::any_of(text.ids, [](TokenId id) { return id < 0; }))
       broken("the teacher's prompt has a place for an image, and a teacher with a prompt of its own reads none");
     if (text.tokens() > mix_.max_text_tokens)
       sample.dropped = fmt::format("a teacher's text of {} tokens, more than max_text_tokens = {}", text.tokens(),

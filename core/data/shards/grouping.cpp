@@ -56,8 +56,7 @@ ShardSample Grouping::complete(Group& group) {
   }
   if (const auto lost = lost_.find(group.key); lost != lost_.end()) {
     // The name may be what is damaged: a part that is there was not lost.
-    const auto found = std::find_if(lost->second.begin(), lost->second.end(),
-                                    [&](const Lost& each) { return !names.contains(each.rest); });
+    const auto found = std::ranges::find_if(lost->second, [&](const Lost& each) { return !names.contains(each.rest); });
     if (found != lost->second.end()) sample.damage = found->reason;
   }
   return sample;
@@ -91,8 +90,7 @@ void Grouping::finish() {
     callback_(complete(group));
     group.parts = {};
   }
-  std::stable_sort(reported_.begin(), reported_.end(),
-                   [](const Damage& a, const Damage& b) { return a.offset < b.offset; });
+  std::ranges::stable_sort(reported_, {}, &Damage::offset);
   damages_ = reported_.size();
   if (reported_.size() > max_reported) reported_.resize(max_reported);
 }

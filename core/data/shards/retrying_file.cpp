@@ -107,8 +107,7 @@ void RetryingFile::retry(uint64_t offset, const char* doing, Action&& action) co
 void RetryingFile::read(uint64_t offset, std::span<std::byte> into) const {
   if (into.empty()) return;
   if (offset > size_ || into.size() > size_ - offset)
-    throw Error(ErrorKind::internal,
-                fmt::format("{} bytes at {} lie outside the file's {}", into.size(), offset, size_))
+    throw Error(ErrorKind::internal, "{} bytes at {} lie outside the file's {}", into.size(), offset, size_)
         .at(path_.string());
   bool failed = false;
   retry(offset, "read the file", [&]() -> Failure {

@@ -164,7 +164,7 @@ auto Shard::from_index(Take&& take) const {
 
 ShardSample Shard::sample(int64_t number) const {
   if (number < 0 || number >= size_)
-    throw Error(ErrorKind::internal, fmt::format("sample {} of a shard with {}", number, size_)).at(path_.string());
+    throw Error(ErrorKind::internal, "sample {} of a shard with {}", number, size_).at(path_.string());
   ShardSample sample = from_index([&](const ShardIndex& index) { return index.sample(number); });
   sample.number = number;
   if (form_ == &folder_form()) add_files(sample);

@@ -55,7 +55,7 @@ std::vector<uint8_t> bytes_of(nlohmann::json& value, const std::string& name) {
   std::string_view text = value.get_ref<const std::string&>();
   if (text.starts_with("data:")) text.remove_prefix(std::min(text.find(',') + 1, text.size()));
   const auto decoded = decode_base64(text);
-  if (!decoded) throw Error(ErrorKind::data, fmt::format("{} is no base64", name));
+  if (!decoded) throw Error(ErrorKind::data, "{} is no base64", name);
   return {decoded->begin(), decoded->end()};
 }
 
@@ -84,13 +84,12 @@ std::optional<nlohmann::json> Shard::json(const ShardSample& sample) const {
   if (rows_) {
     object = rows_->row(sample.number);
   } else {
-    const auto found = std::find_if(sample.members.begin(), sample.members.end(),
-                                    [](const Member& member) { return member.name == "json"; });
+    const auto found = std::ranges::find(sample.members, "json", &Member::name);
     if (found == sample.members.end()) return std::nullopt;
     const std::string name = names_media() ? "its JSON" : "KEY.json";
     const uint64_t most = names_media() ? max_media_json_bytes : max_json_bytes;
     if (found->size > most)
-      throw Error(ErrorKind::data, fmt::format("{} has {} bytes, more than the {} of a text", name, found->size, most));
+      throw Error(ErrorKind::data, "{} has {} bytes, more than the {} of a text", name, found->size, most);
     const auto bytes = read(*found);
     object = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name);
   }
@@ -106,10 +105,10 @@ std::unique_ptr<const RandomAccess> Shard::open(const Member& member) const {
   }
   if (member.file.empty()) return std::make_unique<PartOfFile>(*file_, member);
   if (access(member.file.c_str(), R_OK) != 0 && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
-    throw Error(ErrorKind::data, fmt::format("{}: {}", member.file, std::strerror(errno))); // retrying cannot help
+    throw Error(ErrorKind::data, "{}: {}", member.file, std::strerror(errno)); // retrying cannot help
   auto file = std::make_unique<WholeFile>(member.file, options_.retry);
   if (file->size() != member.size)
-    throw Error(ErrorKind::data, fmt::format("{} had {} bytes and has {}", member.file, member.size, file->size()));
+    throw Error(ErrorKind::data, "{} had {} bytes and has {}", member.file, member.size, file->size());
   return file;
 }
 

@@ -57,7 +57,7 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
   options_.open_shards = std::max<size_t>(options_.open_shards, 1);
   index_all(progress);
   if (size() == 0)
-    throw Error(ErrorKind::data, fmt::format("no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage()))
+    throw Error(ErrorKind::data, "no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage())
         .at(patterns.empty() ? "" : patterns.front())
         .advise(
             "a shard is a tar or folder of files such as 000012.jpg and 000012.json, or a .jsonl, .json or .parquet "
@@ -107,8 +107,8 @@ std::string ShardSet::first_damage() const {
 }
 
 SampleLocation ShardSet::locate(int64_t i) const {
-  if (i < 0 || i >= size()) throw Error(ErrorKind::internal, fmt::format("sample {} of {}", i, size()));
-  auto shard = std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin();
+  if (i < 0 || i >= size()) throw Error(ErrorKind::internal, "sample {} of {}", i, size());
+  auto shard = std::ranges::upper_bound(ends_, i) - ends_.begin();
   return {shard, i - first(shard)};
 }
 

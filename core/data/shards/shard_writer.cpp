@@ -19,10 +19,10 @@ constexpr uint64_t most_in_size = (uint64_t{1} << 33) - 1; // eleven octal digit
 
 void check_name(std::string_view name, const std::string& where) {
   auto folders = split(name, '/');
-  bool leads_out = std::find(folders.begin(), folders.end(), "..") != folders.end();
+  bool leads_out = std::ranges::find(folders, "..") != folders.end();
   if (name.empty() || name.front() == '/' || name.back() == '/' || leads_out ||
       name.find('\0') != std::string_view::npos)
-    throw Error(ErrorKind::data, fmt::format("'{}' is no name for a member of a shard", name))
+    throw Error(ErrorKind::data, "'{}' is no name for a member of a shard", name)
         .at(where)
         .advise("a relative path without '..' names a file, such as clips/000012.json");
 }

@@ -96,7 +96,7 @@ std::optional<TarHeader> read_tar_header(TarBlock block) {
 }
 
 bool is_zero(TarBlock block) {
-  return std::all_of(block.begin(), block.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  return std::ranges::all_of(block, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 bool is_surely_header(TarBlock block) {
@@ -144,7 +144,7 @@ std::string_view plain_name(std::string_view name, std::string& wrong) {
     wrong = "it has no name";
   else if (name.size() > 4096)
     wrong = "its name is longer than 4096 bytes";
-  else if (std::any_of(name.begin(), name.end(), control) || ValidUtf8(name).view() != name)
+  else if (std::ranges::any_of(name, control) || ValidUtf8(name).view() != name)
     wrong = "its name is no text";
   else if (name.front() == '/')
     wrong = fmt::format("its name '{}' is absolute", name);

@@ -98,8 +98,8 @@ const Compression* compression_of(const RetryingFile& file) {
   if (file.size() < head.size()) return nullptr;
   file.read(0, head);
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
-  const auto* found = std::find_if(std::begin(compressions), std::end(compressions),
-                                   [&](const Compression& each) { return text.starts_with(each.magic); });
+  const auto* found =
+      std::ranges::find_if(compressions, [&](const Compression& each) { return text.starts_with(each.magic); });
   return found == std::end(compressions) ? nullptr : found;
 }
 
@@ -129,7 +129,7 @@ void unpack(const RetryingFile& packed, const std::filesystem::path& out, uint64
     full = room.empty();
     written += made.size();
     if (written > most)
-      throw Error(ErrorKind::data, fmt::format("it unpacks to more than {}", human_bytes(most)))
+      throw Error(ErrorKind::data, "it unpacks to more than {}", human_bytes(most))
           .at(packed.path().string())
           .advise("unpack it where there is room, and name the unpacked file in the recipe");
     file.write(made);

@@ -34,7 +34,7 @@ MeasuredSample tried(const SampleSource& source, const DrawnSample& drawn) {
 } // namespace
 
 int64_t CheckedSamples::broken() const {
-  return std::count_if(skipped.begin(), skipped.end(), [](const SkippedSample& sample) { return sample.broken; });
+  return std::ranges::count_if(skipped, &SkippedSample::broken);
 }
 
 std::string CheckedSamples::broken_text(size_t most) const {

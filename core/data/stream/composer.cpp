@@ -88,7 +88,7 @@ void Composer::compose_samples(ComposedStep& step) {
     if (!wait_for(plan_.batch.samples.value_or(1), step)) return;
   } while (skip_oversized(step));
   const auto bin_of = bins(plan_.capacity, plan_.most_samples);
-  take_bins(bin_of, *std::max_element(bin_of.begin(), bin_of.end()) + 1, step);
+  take_bins(bin_of, *std::ranges::max_element(bin_of) + 1, step);
 }
 
 // Adds packs until the next one would exceed the budget. Every pack contains the oldest waiting sample.
@@ -184,9 +184,9 @@ void Composer::count_unusable(const MeasuredSample& found) {
     return;
   }
   if (++consecutive_unusable_ < max_consecutive_unusable) return;
-  throw Error(ErrorKind::data, fmt::format("none of {} samples drawn in a row can be used; the last of them:\n  {}: {}",
-                                           grouped(consecutive_unusable_), place_of(found.skipped),
-                                           found.sample ? too_large(*found.sample) : found.skipped.reason))
+  throw Error(ErrorKind::data, "none of {} samples drawn in a row can be used; the last of them:\n  {}: {}",
+              grouped(consecutive_unusable_), place_of(found.skipped),
+              found.sample ? too_large(*found.sample) : found.skipped.reason)
       .advise("correct what the stage says of its data: shards or text, fields, objective, max_text_tokens, packing");
 }
 
@@ -248,7 +248,7 @@ void Composer::skip_sample(SkippedSample skipped, ComposedStep& step) {
 
 void Composer::done_with(int64_t position) {
   cursor_.done[static_cast<size_t>(position - cursor_.order.position)] = true;
-  const auto first = std::find(cursor_.done.begin(), cursor_.done.end(), false);
+  const auto first = std::ranges::find(cursor_.done, false);
   for (auto passed = first - cursor_.done.begin(); passed > 0; --passed) order_.next(cursor_.order);
   cursor_.done.erase(cursor_.done.begin(), first);
 }

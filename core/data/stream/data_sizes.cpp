@@ -25,9 +25,8 @@ plan::Mix with_few_shards(plan::Mix mix, int64_t& looked_at, int64_t& all) {
     for (const std::string& pattern : source.patterns())
       for (std::string& file : match_files(pattern).files) files.push_back(std::move(file));
     if (files.empty())
-      throw Error(
-          ErrorKind::data,
-          fmt::format("{} is not there", source.patterns().empty() ? "its first shard" : source.patterns().front()));
+      throw Error(ErrorKind::data, "{} is not there",
+                  source.patterns().empty() ? "its first shard" : source.patterns().front());
     std::vector<std::string> few;
     for (const int64_t pick : evenly_spaced(std::ssize(files), shards_of_source))
       few.push_back(files[static_cast<size_t>(pick)]);

@@ -6,8 +6,6 @@
 #include "data/shards/retrying_file.h"
 #include "data/stream/prefetcher.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <thread>
@@ -20,8 +18,8 @@ constexpr size_t max_packs = 32; // being decoded or waiting for next()
 size_t buffer_count(uint64_t memory, size_t bytes, int64_t frames) {
   const size_t held = bytes > 0 ? static_cast<size_t>(memory / bytes) : max_packs;
   if (held < 2)
-    throw Error(ErrorKind::data, fmt::format("{} hold no two packs of {} frames, {} each", human_bytes(memory), frames,
-                                             human_bytes(bytes)))
+    throw Error(ErrorKind::data, "{} hold no two packs of {} frames, {} each", human_bytes(memory), frames,
+                human_bytes(bytes))
         .at("loader.memory_mib")
         .advise("raise it, or lower packing.frames");
   return std::min(held, max_packs);
@@ -263,10 +261,9 @@ void DataLoader::count_unusable(const PendingPack& pending) {
     if (consecutive_unusable_ < max_consecutive_unusable) continue;
     const SkippedSample& skipped = pending.samples[i].skipped;
     throw Error(ErrorKind::data,
-                fmt::format("none of {} samples drawn in a row can be used; the last of them:\n  {}, sample "
-                            "'{}': {}",
-                            grouped(consecutive_unusable_), skipped.place, skipped.key,
-                            pending.failed[failed - 1].second))
+                "none of {} samples drawn in a row can be used; the last of them:\n  {}, sample "
+                "'{}': {}",
+                grouped(consecutive_unusable_), skipped.place, skipped.key, pending.failed[failed - 1].second)
         .advise("fvlm-engine data check RECIPE lists every broken sample");
   }
 }
@@ -275,7 +272,7 @@ void DataLoader::record(PendingPack& pending) {
   if (pending.failure) std::rethrow_exception(pending.failure);
   if (rank_ == 0)
     for (const auto& skipped : pending.skipped) quarantine_.add(skipped);
-  std::sort(pending.failed.begin(), pending.failed.end());
+  std::ranges::sort(pending.failed);
   for (const auto& [index, reason] : pending.failed) {
     SkippedSample skipped = pending.samples[index].skipped;
     skipped.reason = reason;

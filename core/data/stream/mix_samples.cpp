@@ -71,7 +71,7 @@ void MixSamples::check_texts(const Sample& sample) const {
     throw Error(ErrorKind::data, "it is no pair of answers, from which dpo learns")
         .advise("a pair has chosen_assistant and rejected_assistant; the source's `fields` says what they are called");
   if (texts_ == 1 && count != 1)
-    throw Error(ErrorKind::data, fmt::format("it has {} answers, and the objective learns one", count))
+    throw Error(ErrorKind::data, "it has {} answers, and the objective learns one", count)
         .advise("the source's fields = { assistant = \"chosen_assistant\" } takes that one of a pair");
 }
 

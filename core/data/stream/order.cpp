@@ -65,7 +65,7 @@ std::optional<DrawnSample> Order::next(State& state) const {
 
 std::optional<Order> Order::of_length(int64_t samples) const {
   const auto changes = [](const plan::Source& source) { return source.weight.points.size() > 1; };
-  if (std::any_of(mix_.sources.begin(), mix_.sources.end(), changes)) return {};
+  if (std::ranges::any_of(mix_.sources, changes)) return {};
   Order order = *this;
   order.samples_ = samples;
   return order;

@@ -88,8 +88,8 @@ void Quarantine::append(const std::string& text) const {
 
 void Quarantine::check(int64_t broken, int64_t read) const {
   if (!limits_.exceeded_by(broken, read)) return;
-  throw Error(ErrorKind::data, fmt::format("{} of {} samples read are broken; the last of them:\n  {}", broken, read,
-                                           join(last_, "\n  ")))
+  throw Error(ErrorKind::data, "{} of {} samples read are broken; the last of them:\n  {}", broken, read,
+              join(last_, "\n  "))
       .at(log_.empty() ? "loader.quarantine" : log_.string())
       .advise(
           "repair or remove them (fvlm-engine data check RECIPE lists every one), or raise loader.quarantine.share");

@@ -26,11 +26,11 @@ double Distribution::mean() const {
 }
 
 int64_t Distribution::min() const {
-  return values_.empty() ? 0 : *std::min_element(values_.begin(), values_.end());
+  return values_.empty() ? 0 : *std::ranges::min_element(values_);
 }
 
 int64_t Distribution::max() const {
-  return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end());
+  return values_.empty() ? 0 : *std::ranges::max_element(values_);
 }
 
 int64_t Distribution::quantile(double share) const {
@@ -83,7 +83,7 @@ void DataStatistics::add(const MeasuredSample& measured, const std::string& sour
   for (const SampleText& text : sample.texts) {
     tokens += text.tokens();
     longest_text = std::max(longest_text, text.tokens());
-    answers += std::count(text.answer_mask.begin(), text.answer_mask.end(), 1);
+    answers += std::ranges::count(text.answer_mask, 1);
   }
   for (const SampleText& text : sample.teacher_texts) longest_text = std::max(longest_text, text.tokens());
   for (SourceStatistics* of : {&all, &sources[sample.source.empty() ? source : sample.source]}) {

@@ -55,7 +55,7 @@ fs::path file_of_folder(const fs::path& folder, const fs::path& list) {
     }
   }
   if (failed) throw Error(ErrorKind::data, "cannot list the folder: " + failed.message()).at(folder.string());
-  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
+  std::ranges::sort(paths, [](const std::string& a, const std::string& b) {
     return std::pair(key_and_name(a), a) < std::pair(key_and_name(b), b);
   });
   const std::string text = fmt::format("{}\n", fmt::join(paths, "\n"));

@@ -55,9 +55,9 @@ const ShardForm& form_of(const std::filesystem::path& path) {
   std::string name = lower_case(path.filename().string());
   for (const std::string_view packed : {".gz", ".zst"})
     if (name.ends_with(packed)) name.resize(name.size() - packed.size());
-  const auto found = std::find_if(forms().begin(), forms().end(), [&](const ShardForm& form) {
-    return form.endings.empty() || std::any_of(form.endings.begin(), form.endings.end(),
-                                               [&](std::string_view ending) { return name.ends_with(ending); });
+  const auto found = std::ranges::find_if(forms(), [&](const ShardForm& form) {
+    return form.endings.empty() ||
+           std::ranges::any_of(form.endings, [&](std::string_view ending) { return name.ends_with(ending); });
   });
   return *found;
 }
