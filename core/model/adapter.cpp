@@ -34,12 +34,12 @@ int64_t joined_rank(const Adapters& adapters, const std::string& name) {
   if (found == adapters.end() || !name.ends_with(suffix)) return 0;
   const PartAdapter& adapter = found->second;
   const std::string module = name.substr(dot + 1, name.size() - dot - 1 - suffix.size());
-  const bool has = std::find(adapter.modules.begin(), adapter.modules.end(), module) != adapter.modules.end();
+  const bool has = std::ranges::find(adapter.modules, module) != adapter.modules.end();
   return has && !adapter.dora && adapter.dropout == 0 ? adapter.rank : 0;
 }
 
 bool has_dropout(const Adapters& adapters) {
-  return std::any_of(adapters.begin(), adapters.end(), [](const auto& each) { return each.second.dropout > 0; });
+  return std::ranges::any_of(adapters, [](const auto& each) { return each.second.dropout > 0; });
 }
 
 void attach_adapters(Parameters& parameters, const Adapters& adapters, const at::Tensor& dropout_seed) {

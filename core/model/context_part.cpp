@@ -44,7 +44,7 @@ ContextPart keep_part(Pack& pack, const ops::ContextGroup& context,
     ++labels_of[static_cast<size_t>(ops::RingBounds::rank_of(label_rows[label], rows, context.ranks))];
     if (place[label_rows[label]] < own) part.labels.push_back(label);
   }
-  const int64_t slots = label_slots(*std::max_element(labels_of.begin(), labels_of.end()));
+  const int64_t slots = label_slots(*std::ranges::max_element(labels_of));
   Labels& labels = pack.labels;
   labels = {chosen(places.index_select(0, labels.rows), part.labels, slots, 0),
             chosen(labels.targets, part.labels, slots, -1),

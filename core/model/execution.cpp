@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::model {
 namespace {
 
@@ -11,7 +9,7 @@ at::ScalarType dtype_named(const std::string& name) {
   if (name == "fp32") return at::kFloat;
   if (name == "bf16") return at::kBFloat16;
   if (name == "fp64") return at::kDouble;
-  throw Error(ErrorKind::usage, fmt::format("--dtype wants fp32, bf16 or fp64, not '{}'", name));
+  throw Error(ErrorKind::usage, "--dtype wants fp32, bf16 or fp64, not '{}'", name);
 }
 
 } // namespace

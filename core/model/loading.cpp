@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
-#include <fmt/format.h>
 
 #include <cstring>
 
@@ -28,13 +27,13 @@ constexpr TypeRow types[] = {{DType::boolean, at::kBool},  {DType::u8, at::kByte
 at::ScalarType scalar_type(DType dtype) {
   for (const TypeRow& row : types)
     if (row.file == dtype) return row.tensor;
-  throw Error(ErrorKind::internal, fmt::format("no tensor holds {}", name_of(dtype)));
+  throw Error(ErrorKind::internal, "no tensor holds {}", name_of(dtype));
 }
 
 DType dtype_of(at::ScalarType type) {
   for (const TypeRow& row : types)
     if (row.tensor == type) return row.file;
-  throw Error(ErrorKind::internal, fmt::format("no file holds {}", at::toString(type)));
+  throw Error(ErrorKind::internal, "no file holds {}", at::toString(type));
 }
 
 at::Tensor tensor_over(const TensorView& view) {
@@ -76,8 +75,7 @@ void load_packed(const TensorView& codes, const TensorView& scale, const std::st
   const int64_t rows = parameter.value.size(0), cols = parameter.value.size(1);
   const at::Tensor scales = tensor_over(scale).to(at::kFloat);
   if (!at::isfinite(scales).all().item<bool>() || scales.lt(0).any().item<bool>())
-    throw Error(ErrorKind::data,
-                fmt::format("a scale of the quantized weight {} is negative or not finite", shown(parameter.name)))
+    throw Error(ErrorKind::data, "a scale of the quantized weight {} is negative or not finite", shown(parameter.name))
         .at(file)
         .advise("the file is damaged: export the model anew");
   const at::Tensor unpacked = packed_codes(packed_scheme(parameter.scheme), codes, rows, cols);
@@ -103,8 +101,8 @@ void load_weights(const ModelDirectory& directory, Model& model, const IsWanted&
     if (is_wanted && !is_wanted(parameter)) continue;
     const fvlm::Parameter& source = find_parameter(directory, parameter.name);
     if (source.spec->shape != parameter.value.sizes().vec())
-      throw Error(ErrorKind::data, fmt::format("{} has the shape {}, and the recipe's model has {}", shown(source.name),
-                                               shape_text(source.spec->shape), shape_text(parameter.value.sizes())))
+      throw Error(ErrorKind::data, "{} has the shape {}, and the recipe's model has {}", shown(source.name),
+                  shape_text(source.spec->shape), shape_text(parameter.value.sizes()))
           .at(directory.path().string());
     if (!parameter.scheme.empty()) {
       load_packed(*source.view, *source.scale, directory.path().string(), parameter);

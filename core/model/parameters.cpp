@@ -4,7 +4,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -18,8 +17,8 @@ const PackedScheme* scheme_of(const ParameterBlock& block, const ArenaOptions& o
   const PackedScheme* scheme = options.scheme_of(block.front());
   for (size_t i = 1; i < block.size(); ++i)
     if (options.scheme_of(block[i]) != scheme)
-      throw Error(ErrorKind::data, fmt::format("{} and {} are read as one matrix, and are not quantized alike",
-                                               block.front().name, block[i].name))
+      throw Error(ErrorKind::data, "{} and {} are read as one matrix, and are not quantized alike", block.front().name,
+                  block[i].name)
           .advise("quantize both in the same scheme, or neither");
   return scheme;
 }
@@ -64,10 +63,10 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       places.push_back({0, false, nullptr, true});
       continue;
     }
-    const bool trains = std::any_of(block.begin(), block.end(), options.trains);
+    const bool trains = std::ranges::any_of(block, options.trains);
     const int64_t room = trains ? 0 : room_of(block, options);
     const bool is_bfloat16 =
-        !trains && room == 0 && options.is_bfloat16 && std::all_of(block.begin(), block.end(), options.is_bfloat16);
+        !trains && room == 0 && options.is_bfloat16 && std::ranges::all_of(block, options.is_bfloat16);
     int64_t& end = trains ? trained : is_bfloat16 ? fixed_bfloat16 : fixed;
     places.push_back({end, trains, nullptr, false, room, is_bfloat16});
     end += padded_elements(room > 0 ? ParameterBlock{joined_spec(block, room)} : block);

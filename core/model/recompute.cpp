@@ -31,9 +31,7 @@ Recompute Recompute::every(int64_t nth) {
 }
 
 Recompute Recompute::only(std::vector<int64_t> layers) {
-  return {[layers = std::move(layers)](int64_t layer) {
-            return std::find(layers.begin(), layers.end(), layer) != layers.end();
-          },
+  return {[layers = std::move(layers)](int64_t layer) { return std::ranges::find(layers, layer) != layers.end(); },
           false};
 }
 
@@ -49,7 +47,7 @@ Recompute Recompute::from_plan(const plan::Recompute& plan) {
 
 Recompute Recompute::parse(std::string_view text, int64_t depth) {
   const auto fail = [text](const std::string& what) {
-    return Error(ErrorKind::usage, fmt::format("recompute '{}': {}", text, what))
+    return Error(ErrorKind::usage, "recompute '{}': {}", text, what)
         .advise("none, light, all, every:2 (layers 0, 2, 4, ...) or layers:0,3");
   };
   if (text == "none") return none();

@@ -11,7 +11,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -95,7 +94,7 @@ class Tracer {
       throw Error(ErrorKind::usage, "--attention: the connector of this model attends to nothing").at(folder.string());
     for (const plan::ConnectorMode& one : model->config().connector->modes())
       if (trains && one.name == mode && !one.has_gradients)
-        throw Error(ErrorKind::usage, fmt::format("{} is inference: it has no gradients", mode));
+        throw Error(ErrorKind::usage, "{} is inference: it has no gradients", mode);
     return {std::move(model), std::move(mode), {}, {}};
   }
 

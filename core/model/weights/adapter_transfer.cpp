@@ -20,14 +20,13 @@ void import_adapter(const fs::path& peft, const fs::path& base, const std::strin
   const ModelDirectory directory = ModelDirectory::open(base);
   directory.require_no_adapters("lora import");
   ModelDescription description = directory.description();
-  const auto adapted = std::find_if(description.parts.begin(), description.parts.end(), [&](const ModelPart& each) {
-    return each.name == part && each.role() != Role::connector;
-  });
+  const auto adapted = std::ranges::find_if(
+      description.parts, [&](const ModelPart& each) { return each.name == part && each.role() != Role::connector; });
   if (adapted == description.parts.end()) {
     std::vector<std::string> names;
     for (const ModelPart& each : description.parts)
       if (each.role() != Role::connector) names.push_back(each.name);
-    throw Error(ErrorKind::usage, fmt::format("the model has no part '{}' that can have an adapter", part))
+    throw Error(ErrorKind::usage, "the model has no part '{}' that can have an adapter", part)
         .at(base.string())
         .advise("--part names one of " + join(names, ", "));
   }

@@ -6,7 +6,6 @@
 #include "model/connector/settings.h"
 #include "model/weights/layout.h"
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace fvlm {
@@ -38,8 +37,8 @@ WeightLayout layout_of(const ConnectorConfig& config, const VisionConfig& vision
                        const std::vector<DecoderConfig>& decoders) {
   WeightLayout layout = config->layout(vision.hidden_size, decoders.front().hidden_size);
   if (decoders.size() > 1 && !config->goes_with_several_decoders())
-    throw Error(ErrorKind::data, fmt::format("the connector {} goes with one decoder, and there are {}", config->kind(),
-                                             decoders.size()))
+    throw Error(ErrorKind::data, "the connector {} goes with one decoder, and there are {}", config->kind(),
+                decoders.size())
         .advise("several decoders read the latents of fvlm.byte_latents");
   for (size_t i = 1; i < decoders.size(); ++i)
     config->append_decoder(layout, plan::decoder_name(i), vision.hidden_size, decoders[i].hidden_size);

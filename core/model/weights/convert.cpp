@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -95,7 +93,7 @@ uint64_t with_type(DType dtype, Action action) {
   case DType::bf16:
     return action(BF16());
   default:
-    throw Error(ErrorKind::internal, fmt::format("{} is not converted", name_of(dtype)));
+    throw Error(ErrorKind::internal, "{} is not converted", name_of(dtype));
   }
 }
 

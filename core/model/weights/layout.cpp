@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "base/problems.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -49,12 +47,12 @@ std::vector<const TensorView*> bind(const Safetensors& file, const WeightLayout&
     } else if (!layout.tied_copy.empty() && name == layout.tied_copy) {
       tied_copy = &tensor;
     } else if (name.ends_with(".weight_packed")) {
-      throw Error(ErrorKind::data,
-                  fmt::format("its weights are quantized ({}), and plain numbers are read here", shown(tensor.name)))
+      throw Error(ErrorKind::data, "its weights are quantized ({}), and plain numbers are read here",
+                  shown(tensor.name))
           .at(file.path().string())
           .advise("train and convert the model that it was quantized from");
-    } else if (std::none_of(layout.ignored.begin(), layout.ignored.end(),
-                            [&](const std::string& pattern) { return matches(pattern, name); })) {
+    } else if (std::ranges::none_of(layout.ignored,
+                                    [&](const std::string& pattern) { return matches(pattern, name); })) {
       problems.add("tensor {} is not one of this model", shown(tensor.name));
     }
   }

@@ -100,8 +100,8 @@ const ModelPart& ModelDescription::neighbour(const ModelPart& connector, const s
   if (named.empty()) return sole_part(role);
   for (const ModelPart& part : parts)
     if (part.name == named && part.role() == role) return part;
-  throw Error(ErrorKind::data, fmt::format("the connector {} names the {} {}, and the model has none of that name",
-                                           shown(connector.name), name_of(role), shown(named)))
+  throw Error(ErrorKind::data, "the connector {} names the {} {}, and the model has none of that name",
+              shown(connector.name), name_of(role), shown(named))
       .at(name);
 }
 
@@ -115,7 +115,7 @@ WeightLayout ModelDescription::layout(const ModelPart& part) const {
 }
 
 bool ModelDescription::has_adapters() const {
-  return std::any_of(parts.begin(), parts.end(), [](const ModelPart& part) { return part.adapter.has_value(); });
+  return std::ranges::any_of(parts, [](const ModelPart& part) { return part.adapter.has_value(); });
 }
 
 void ModelDescription::seal_bases() {
@@ -199,12 +199,11 @@ namespace {
 HuggingFaceFolder open_base(const fs::path& path, const ModelFile::Part& listed) {
   std::error_code ignored;
   if (fs::is_directory(listed.base->folder, ignored)) return HuggingFaceFolder::open(listed.base->folder);
-  throw Error(ErrorKind::data,
-              fmt::format("these are adapters, and the weights that they were trained on are not in {}",
-                          shown(listed.base->folder)))
+  throw Error(ErrorKind::data, "these are adapters, and the weights that they were trained on are not in {}",
+              shown(listed.base->folder))
       .at((path / ModelFile::name).string())
-      .advise(fmt::format("put the base of the part {} back there, or write its new place into \"base\" of this file",
-                          shown(listed.name)));
+      .advise("put the base of the part {} back there, or write its new place into \"base\" of this file",
+              shown(listed.name));
 }
 
 // A part's config and, in the same order, its weights.
@@ -220,8 +219,8 @@ std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFil
   const std::string where = (location / "config.json").string();
   const auto same_type = [&](const std::string& model_type) {
     if (listed.model_type.empty() || listed.model_type == model_type) return;
-    throw Error(ErrorKind::data, fmt::format("model_type is {}, and {} lists {}", shown(model_type), ModelFile::name,
-                                             shown(listed.model_type)))
+    throw Error(ErrorKind::data, "model_type is {}, and {} lists {}", shown(model_type), ModelFile::name,
+                shown(listed.model_type))
         .at(where)
         .advise("the directory was put together from several: import it anew");
   };
@@ -281,7 +280,7 @@ const Parameter& ModelDirectory::at(std::string_view name) const& {
   if (found != content_->by_name.end()) return parameters()[found->second];
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters()) names.push_back(parameter.name);
-  Error error(ErrorKind::data, fmt::format("the model has no parameter {}", shown(name)));
+  Error error(ErrorKind::data, "the model has no parameter {}", shown(name));
   error.at(path().string());
   if (auto near = nearest(name, names)) error.advise("the nearest name is " + shown(*near));
   throw error;
@@ -304,15 +303,15 @@ WeightSchemes ModelDirectory::schemes() const {
 void ModelDirectory::require_plain(const char* reader) const {
   for (const Parameter& parameter : parameters())
     if (parameter.scheme)
-      throw Error(ErrorKind::data, fmt::format("the model is quantized ({} to {}), and {} needs plain weights",
-                                               shown(parameter.name), parameter.scheme->name, reader))
+      throw Error(ErrorKind::data, "the model is quantized ({} to {}), and {} needs plain weights",
+                  shown(parameter.name), parameter.scheme->name, reader)
           .at(path().string())
           .advise("use the model that it was quantized from");
 }
 
 void ModelDirectory::require_no_adapters(const char* reader) const {
   if (description().has_adapters())
-    throw Error(ErrorKind::data, fmt::format("the model has adapters on a base, and {} needs plain weights", reader))
+    throw Error(ErrorKind::data, "the model has adapters on a base, and {} needs plain weights", reader)
         .at(path().string())
         .advise("`fvlm-engine lora merge` adds them to the base");
 }
@@ -320,9 +319,8 @@ void ModelDirectory::require_no_adapters(const char* reader) const {
 void ModelDirectory::verify_bases() const {
   for (const ModelPart& part : description().parts)
     if (part.adapter && base_checksum(*part.folder.weights) != part.adapter->base.checksum)
-      throw Error(ErrorKind::data,
-                  fmt::format("the weights in {} are not those that the adapters of the part {} were trained on",
-                              shown(part.adapter->base.folder), shown(part.name)))
+      throw Error(ErrorKind::data, "the weights in {} are not those that the adapters of the part {} were trained on",
+                  shown(part.adapter->base.folder), shown(part.name))
           .at((path() / ModelFile::name).string())
           .advise("put the base back as it was; what was trained on other weights cannot be used with these");
 }

@@ -6,8 +6,6 @@
 #include "model/weights/initialize.h"
 #include "model/weights/model_directory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -99,8 +97,7 @@ void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(con
   }
   const auto& writer = writers_.emplace_back(file, std::move(tensors));
   for (const TensorInfo& tensor : writer.order()) {
-    auto spec = std::find_if(layout.tensors.begin(), layout.tensors.end(),
-                             [&](const TensorSpec& one) { return one.name == tensor.name; });
+    auto spec = std::ranges::find(layout.tensors, tensor.name, &TensorSpec::name);
     steps_.push_back({index, tensor, spec->parameter});
     if (spec->parameter) order_.push_back({prefix + tensor.name, tensor.dtype, tensor.shape});
   }
@@ -156,8 +153,7 @@ std::vector<std::byte> ModelDirectoryWriter::passenger_bytes(const Step& step) c
       convert(found->data, found->dtype, out, step.info.dtype);
       return out;
     }
-  auto spec = std::find_if(layout.tensors.begin(), layout.tensors.end(),
-                           [&](const TensorSpec& one) { return one.name == step.info.name; });
+  auto spec = std::ranges::find(layout.tensors, step.info.name, &TensorSpec::name);
   std::vector<float> values(step.info.elements());
   initialize_weights(values, spec->fill, 0, step.info.name);
   convert(std::as_bytes(std::span(values)), DType::f32, out, step.info.dtype);
@@ -174,9 +170,8 @@ void ModelDirectoryWriter::pass_over() {
 
 void ModelDirectoryWriter::append(std::span<const std::byte> bytes) {
   if (next_ == steps_.size() || bytes.size() > missing_)
-    throw Error(
-        ErrorKind::internal,
-        fmt::format("more bytes than {} has", next_ == steps_.size() ? "the model" : shown(steps_[next_].info.name)));
+    throw Error(ErrorKind::internal, "more bytes than {} has",
+                next_ == steps_.size() ? "the model" : shown(steps_[next_].info.name));
   writers_[steps_[next_].part].append(bytes);
   missing_ -= bytes.size();
   pass_over();

@@ -5,8 +5,6 @@
 #include "base/log.h"
 #include "model/weights/model_file.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -82,9 +80,9 @@ void require_lasting(const fs::path& model) {
   if (read_json_object(state, largest_state).value("stage_done", nlohmann::json()) == true) return;
   throw Error(ErrorKind::data, "the run has not finished this checkpoint's stage, and will remove it for newer ones")
       .at(model.string())
-      .advise(fmt::format("name it when the stage is done, or a copy of now: fvlm-engine export {} --dtype fp32 --out "
-                          "models/NAME",
-                          model.string()));
+      .advise("name it when the stage is done, or a copy of now: fvlm-engine export {} --dtype fp32 --out "
+              "models/NAME",
+              model.string());
 }
 
 void read_model_directory(plan::Model& model) {
@@ -92,8 +90,8 @@ void read_model_directory(plan::Model& model) {
   const ModelFile file = ModelFile::read(directory);
   for (const ModelFile::Part& part : file.parts)
     if (part.base)
-      throw Error(ErrorKind::data,
-                  fmt::format("these are adapters of the part {}, and a recipe's model needs its weights", part.name))
+      throw Error(ErrorKind::data, "these are adapters of the part {}, and a recipe's model needs its weights",
+                  part.name)
           .at(directory.string())
           .advise("name the base as `directory` and this one as the stage's `from`; or merge them: `fvlm-engine lora "
                   "merge`");

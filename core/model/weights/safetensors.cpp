@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "model/weights/safetensors_header.h"
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -43,32 +42,31 @@ struct Safetensors::Content {
           std::less_equal<>()(tensor.data.data() + tensor.data.size(), bytes.data() + bytes.size()))
         return shard;
     }
-    throw Error(ErrorKind::internal, fmt::format("{} is no tensor of {}", tensor.name, path.string()));
+    throw Error(ErrorKind::internal, "{} is no tensor of {}", tensor.name, path.string());
   }
 
   void index_names() {
     by_name.resize(tensors.size());
     for (uint32_t i = 0; i < by_name.size(); ++i) by_name[i] = i;
-    std::sort(by_name.begin(), by_name.end(), [&](uint32_t a, uint32_t b) {
+    std::ranges::sort(by_name, [&](uint32_t a, uint32_t b) {
       return std::pair(std::string_view(tensors[a].name), a) < std::pair(std::string_view(tensors[b].name), b);
     });
   }
 
   void refuse_a_name_in_two_shards() const {
-    auto twice = std::adjacent_find(by_name.begin(), by_name.end(),
-                                    [&](uint32_t a, uint32_t b) { return tensors[a].name == tensors[b].name; });
+    auto twice =
+        std::ranges::adjacent_find(by_name, [&](uint32_t a, uint32_t b) { return tensors[a].name == tensors[b].name; });
     if (twice == by_name.end()) return;
-    throw Error(ErrorKind::data, fmt::format("tensor {} lies in {} and in {}", shown(tensors[*twice].name),
-                                             shard_of(tensors[*twice]).path.filename().string(),
-                                             shard_of(tensors[*(twice + 1)]).path.filename().string()))
+    throw Error(ErrorKind::data, "tensor {} lies in {} and in {}", shown(tensors[*twice].name),
+                shard_of(tensors[*twice]).path.filename().string(),
+                shard_of(tensors[*(twice + 1)]).path.filename().string())
         .at(path.string())
         .advise("shards of two different models may lie here together: fetch the model again into an empty folder");
   }
 
   const TensorView* find(std::string_view name) const {
-    auto found = std::lower_bound(by_name.begin(), by_name.end(), name, [&](uint32_t place, std::string_view wanted) {
-      return tensors[place].name < wanted;
-    });
+    auto found = std::ranges::lower_bound(by_name, name, {},
+                                          [&](uint32_t place) { return std::string_view(tensors[place].name); });
     return found != by_name.end() && tensors[*found].name == name ? &tensors[*found] : nullptr;
   }
 };
@@ -94,11 +92,10 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   std::map<std::string, std::string> out;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string())
-      throw Error(ErrorKind::data, fmt::format("the shard of tensor {} must be a file name", shown(name)))
-          .at(path.string());
+      throw Error(ErrorKind::data, "the shard of tensor {} must be a file name", shown(name)).at(path.string());
     if (!is_plain(file.get_ref<const std::string&>()))
-      throw Error(ErrorKind::data, fmt::format("the shard {} of tensor {} leaves the index's folder",
-                                               shown(file.get_ref<const std::string&>()), shown(name)))
+      throw Error(ErrorKind::data, "the shard {} of tensor {} leaves the index's folder",
+                  shown(file.get_ref<const std::string&>()), shown(name))
           .at(path.string())
           .advise("only plain file names beside the index are followed");
     out.emplace(name, file.get<std::string>());
@@ -137,7 +134,7 @@ Safetensors Safetensors::open(const fs::path& path) {
   for (const auto& [name, file] : index) names_of_shard[file].push_back(name);
   for (const auto& [file, names] : names_of_shard) {
     if (!fs::exists(content->path.parent_path() / file, ignored))
-      throw Error(ErrorKind::data, fmt::format("the shard {}, which holds {} tensors, is missing", file, names.size()))
+      throw Error(ErrorKind::data, "the shard {}, which holds {} tensors, is missing", file, names.size())
           .at(content->path.string())
           .advise("fetch all files that the index names");
     content->add(content->path.parent_path() / file);
@@ -189,7 +186,7 @@ const TensorView& Safetensors::at(std::string_view name) const& {
   if (const TensorView* tensor = find(name)) return *tensor;
   std::vector<std::string> names;
   for (const TensorView& tensor : tensors()) names.push_back(tensor.name);
-  Error error(ErrorKind::data, fmt::format("there is no tensor {}", shown(name)));
+  Error error(ErrorKind::data, "there is no tensor {}", shown(name));
   error.at(path().string());
   if (auto near = nearest(name, names)) error.advise("the nearest name is " + shown(*near));
   throw error;

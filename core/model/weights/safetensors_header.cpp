@@ -183,8 +183,8 @@ void refuse_duplicates(const std::vector<Entry>& entries, const std::string& whe
   std::vector<std::string_view> names;
   names.reserve(entries.size());
   for (const Entry& entry : entries) names.push_back(entry.info.name);
-  std::sort(names.begin(), names.end());
-  auto twice = std::adjacent_find(names.begin(), names.end());
+  std::ranges::sort(names);
+  auto twice = std::ranges::adjacent_find(names);
   if (twice != names.end()) fail(where, fmt::format("tensor {} stands twice in the header", shown(*twice)));
 }
 
@@ -225,8 +225,9 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   HeaderReader reader(where);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   refuse_duplicates(reader.entries, where);
-  std::sort(reader.entries.begin(), reader.entries.end(),
-            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::ranges::sort(reader.entries, [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
 
   std::span<const std::byte> data = file.subspan(sizeof length + length);
   SafetensorsHeader header;

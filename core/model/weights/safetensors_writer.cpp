@@ -45,7 +45,7 @@ std::string header_of(const std::vector<TensorInfo>& tensors, const std::map<std
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : order_(std::move(tensors)), file_(std::move(path)) {
-  std::sort(order_.begin(), order_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+  std::ranges::sort(order_, [](const TensorInfo& a, const TensorInfo& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
   std::string header = header_of(order_, metadata);
@@ -67,9 +67,8 @@ void SafetensorsWriter::next_tensor() {
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   if (bytes.size() > missing_)
-    throw Error(ErrorKind::internal,
-                fmt::format("{} bytes too many for {}", bytes.size() - missing_,
-                            checksums_.size() < order_.size() ? shown(order_[checksums_.size()].name) : "the file"));
+    throw Error(ErrorKind::internal, "{} bytes too many for {}", bytes.size() - missing_,
+                checksums_.size() < order_.size() ? shown(order_[checksums_.size()].name) : "the file");
   if (bytes.empty()) return;
   file_.write(bytes);
   hash_.update(bytes);
@@ -79,8 +78,7 @@ void SafetensorsWriter::append(std::span<const std::byte> bytes) {
 
 std::vector<uint64_t> SafetensorsWriter::commit() {
   if (checksums_.size() < order_.size())
-    throw Error(ErrorKind::internal,
-                fmt::format("tensor {} still lacks {} bytes", shown(order_[checksums_.size()].name), missing_));
+    throw Error(ErrorKind::internal, "tensor {} still lacks {} bytes", shown(order_[checksums_.size()].name), missing_);
   file_.commit();
   return checksums_;
 }

@@ -71,14 +71,12 @@ Found<Config> find_or_throw(const std::string& model_type, const std::string& wh
   constexpr bool encoder = std::is_same_v<Config, VisionConfig>;
   using Other = std::conditional_t<encoder, DecoderConfig, VisionConfig>;
   const auto& whole = whole_model_families();
-  const bool is_whole =
-      std::any_of(whole.begin(), whole.end(), [&](const auto& one) { return one.model_type == model_type; });
-  throw Error(
-      ErrorKind::data,
-      fmt::format("model_type {} is not supported as {}{}", shown(model_type), encoder ? "vision tower" : "decoder",
-                  find<Other>(model_type).family
-                      ? fmt::format(": it is that of the other part, a {}", encoder ? "decoder" : "vision tower")
-                      : ""))
+  const bool is_whole = std::ranges::any_of(whole, [&](const auto& one) { return one.model_type == model_type; });
+  throw Error(ErrorKind::data, "model_type {} is not supported as {}{}", shown(model_type),
+              encoder ? "vision tower" : "decoder",
+              find<Other>(model_type).family
+                  ? fmt::format(": it is that of the other part, a {}", encoder ? "decoder" : "vision tower")
+                  : "")
       .at(where)
       .advise(
           is_whole

@@ -32,9 +32,9 @@ const WholeModelFamily& family_of(const Json& config, const std::string& where) 
                                    ? std::string("'model_type' is missing or no text")
                                    : fmt::format("model_type {} is not supported as a whole model", shown(word)))
       .at(where)
-      .advise(fmt::format("supported: {}; the folders of an encoder and of a decoder by themselves are imported with "
-                          "--vision and --decoder",
-                          join(supported, ", ")));
+      .advise("supported: {}; the folders of an encoder and of a decoder by themselves are imported with "
+              "--vision and --decoder",
+              join(supported, ", "));
 }
 
 // `name`, which begins with `from`, with `to` in its place.
@@ -59,8 +59,8 @@ class FileNames {
 
  private:
   bool is_used(const Prefix& prefix) const {
-    return std::any_of(file_.tensors().begin(), file_.tensors().end(),
-                       [&](const TensorView& tensor) { return tensor.name.starts_with(prefix.in_file); });
+    return std::ranges::any_of(file_.tensors(),
+                               [&](const TensorView& tensor) { return tensor.name.starts_with(prefix.in_file); });
   }
   const WholeModelFamily& family_;
   const Safetensors& file_;
@@ -136,8 +136,7 @@ class Binding {
 };
 
 bool belongs_to_encoder(const std::string& file) {
-  return std::any_of(std::begin(image_processor_files), std::end(image_processor_files),
-                     [&](const char* name) { return file == name; });
+  return std::ranges::any_of(image_processor_files, [&](const char* name) { return file == name; });
 }
 
 // Of the model directory, also what is no parameter.
@@ -182,8 +181,8 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
   const std::string vision = where + ": vision_config", decoder = where + ": text_config";
   const DecoderConfig decoder_config = read_decoder_config(configs.decoder, decoder);
   if (configs.image_token_id >= decoder_config.vocab_size)
-    throw Error(ErrorKind::data, fmt::format("the image token {} is outside the vocabulary of {} tokens",
-                                             configs.image_token_id, decoder_config.vocab_size))
+    throw Error(ErrorKind::data, "the image token {} is outside the vocabulary of {} tokens", configs.image_token_id,
+                decoder_config.vocab_size)
         .at(where)
         .advise(
             "image_token_id (LLaVA: image_token_index) must be less than vocab_size of text_config; take config.json "
