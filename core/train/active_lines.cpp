@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kernels_prefix = "kernels ", optimizer_prefix = "optimizer ";
 
 void add_once(std::vector<std::string>& list, const std::string& text) {
-  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
+  if (std::ranges::find(list, text) == list.end()) list.push_back(text);
 }
 
 std::string in_brackets(const std::vector<std::string>& texts) {
@@ -61,7 +61,7 @@ std::string why(const SelectionReport& report) {
 std::string kernel_backends(std::vector<const SelectionReport*> reports) {
   std::map<std::string, std::set<std::string>> plugins; // by operation
   for (const SelectionReport* report : reports) plugins[report->subject].insert(report->chosen);
-  std::sort(reports.begin(), reports.end(), [](const SelectionReport* a, const SelectionReport* b) {
+  std::ranges::sort(reports, [](const SelectionReport* a, const SelectionReport* b) {
     return std::tie(a->subject, a->chosen) < std::tie(b->subject, b->chosen);
   });
   return backends(reports, [&](const SelectionReport& report) {
@@ -158,7 +158,7 @@ plan::Precision product_precision(plan::Precision precision, at::Device device,
                                   const std::vector<SelectionReport>& operations) {
   if (precision != plan::Precision::tf32) return precision;
   const auto linear = of_kind(operations, "kernels linear");
-  const bool by_us = !linear.empty() && std::all_of(linear.begin(), linear.end(), [](const SelectionReport* report) {
+  const bool by_us = !linear.empty() && std::ranges::all_of(linear, [](const SelectionReport* report) {
     return report->chosen == "reference";
   });
   return by_us && device.is_cuda() ? plan::Precision::tf32 : plan::Precision::fp32;

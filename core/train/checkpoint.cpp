@@ -50,7 +50,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder))
     if (!entry.is_directory()) files.push_back(fs::relative(entry.path(), folder).generic_string());
   std::erase(files, checksums_file);
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
@@ -217,7 +217,7 @@ void verify_checkpoint(const fs::path& folder) {
   // Which files: lines that stand in one list alone.
   const auto lines_of = [](const std::string& text) {
     auto lines = split(text, '\n');
-    std::sort(lines.begin(), lines.end());
+    std::ranges::sort(lines);
     return lines;
   };
   const auto wanted = lines_of(expected), there = lines_of(found);
@@ -227,7 +227,7 @@ void verify_checkpoint(const fs::path& folder) {
   std::vector<std::string> files;
   for (const std::string& line : different)
     if (const auto words = split(line, ' '); words.size() >= 3) files.push_back(words[2]);
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   files.erase(std::unique(files.begin(), files.end()), files.end());
   for (std::string& file : files) file = shown(file);
   throw Error(ErrorKind::data, files.empty() ? "the list of checksums is damaged"
@@ -253,8 +253,8 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
     for (const Safetensors& file : files)
       if (const auto& shape = file.at(name).shape; shape.size() == 1) elements += shape[0];
     if (elements != optimization.elements())
-      throw Error(ErrorKind::data, fmt::format("{} has {} numbers, and this stage's optimizer {}", shown(name),
-                                               elements, optimization.elements()))
+      throw Error(ErrorKind::data, "{} has {} numbers, and this stage's optimizer {}", shown(name), elements,
+                  optimization.elements())
           .at(checkpoint.string())
           .advise("resume with the plan that the run was begun with");
     load_slice(files, name, optimization.own_slice(), tensor);
@@ -276,7 +276,7 @@ std::vector<int64_t> StageFolder::steps() const {
     const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
     if (error == std::errc() && end == name.data() + name.size()) steps.push_back(step);
   }
-  std::sort(steps.begin(), steps.end());
+  std::ranges::sort(steps);
   return steps;
 }
 

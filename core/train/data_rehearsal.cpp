@@ -20,9 +20,8 @@ CheckedSamples rehearse_samples(const SampleSource& source, const Order& order, 
   const std::string what = fmt::format("{} of the first {} samples are broken:\n  {}", broken, checked.counts.read,
                                        checked.broken_text(most_told));
   if (checked.counts.used == 0 && checked.counts.read > 0)
-    throw Error(ErrorKind::data, fmt::format("none of the first {} samples can be used{}", checked.counts.read,
-                                             broken > 0 ? ":\n  " + checked.broken_text(most_told)
-                                                        : ": max_text_tokens leaves out each of them"))
+    throw Error(ErrorKind::data, "none of the first {} samples can be used{}", checked.counts.read,
+                broken > 0 ? ":\n  " + checked.broken_text(most_told) : ": max_text_tokens leaves out each of them")
         .at(where)
         .advise("fvlm-engine data check RECIPE lists what is wrong with each");
   if (loader.quarantine.exceeded_by(broken, checked.counts.read))

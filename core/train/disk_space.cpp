@@ -5,7 +5,6 @@
 #include "base/text.h"
 
 #include <ATen/core/Tensor.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -46,8 +45,8 @@ void check_room(const fs::path& stage_folder, uint64_t bytes, int64_t kept, int6
   const auto space = fs::space(stage_folder, failed);
   if (failed) return; // a disk that does not tell
   if (space.available < bytes)
-    throw Error(ErrorKind::output, fmt::format("a checkpoint takes {}, and {} are free on this disk",
-                                               human_bytes(bytes), human_bytes(space.available)))
+    throw Error(ErrorKind::output, "a checkpoint takes {}, and {} are free on this disk", human_bytes(bytes),
+                human_bytes(space.available))
         .at(stage_folder.string())
         .advise("make room, or train into a folder on another disk: --run-dir");
   // One more than are kept: the next one is written before the oldest is removed.

@@ -97,8 +97,8 @@ class Search {
       return make_stage_model(plan_, stage_, registry_, request_.device, begin, begin);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
-      throw Error(ErrorKind::device, fmt::format("the memory, {}, does not hold the model and its optimizer",
-                                                 human_bytes(static_cast<uint64_t>(available_))))
+      throw Error(ErrorKind::device, "the memory, {}, does not hold the model and its optimizer",
+                  human_bytes(static_cast<uint64_t>(available_)))
           .at("stage " + stage_.name)
           .advise("freeze groups, or train on a larger machine; `fvlm-engine plan` shows what takes how much");
     }

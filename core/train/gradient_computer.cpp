@@ -254,8 +254,8 @@ at::Tensor GradientComputer::cached_log_probs(const HostPack& host, int64_t pair
 }
 
 void GradientComputer::add_cached_rows(const HostPack& host, size_t decoder, objective::PassInputs& inputs) const {
-  const auto cached = std::count_if(stage_.objective.begin(), stage_.objective.end(),
-                                    [](const plan::Term& term) { return term->caches_teacher(); });
+  const auto cached =
+      std::ranges::count_if(stage_.objective, [](const plan::Term& term) { return term->caches_teacher(); });
   size_t place = decoder * static_cast<size_t>(cached); // among the rows of the decoders' terms
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     if (!stage_.objective[term]->caches_teacher()) continue;

@@ -18,8 +18,7 @@ void wait_for_vectors(const model::GradientBucket& bucket) {
   const auto is_written_aside = [](const ops::Parameter* parameter) {
     return parameter->on_side_stream && parameter->value.dim() < 2;
   };
-  if (bucket.vectors.empty() || std::none_of(bucket.parameters.begin(), bucket.parameters.end(), is_written_aside))
-    return;
+  if (bucket.vectors.empty() || std::ranges::none_of(bucket.parameters, is_written_aside)) return;
   if (device::Runtime* gpu = device::runtime()) gpu->join_side_stream();
 }
 
@@ -60,7 +59,7 @@ void GradientReduction::begin_pass() {
 }
 
 void GradientReduction::end_pass() {
-  std::fill(incomplete_.begin(), incomplete_.end(), 0);
+  std::ranges::fill(incomplete_, 0);
   reduce_complete();
   wait_until_left(0);
   if (buffers_) parameters_.reset_gradients();

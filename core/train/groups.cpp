@@ -10,9 +10,7 @@ std::vector<Group> groups_of(const plan::Model& model, const plan::Stage& stage,
   for (ops::Parameter& parameter : parameters.all()) {
     if (parameter.in_base) continue;
     const std::string name = group_of(model, directory_name(parameter.name));
-    std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
-      return group.name == name;
-    })->parameters.push_back(&parameter);
+    std::ranges::find(groups, name, &Group::name)->parameters.push_back(&parameter);
   }
   for (const Group& group : groups)
     if (group.parameters.empty() && model.groups.contains(group.name)) budget::refuse_empty_group(group.name);

@@ -6,7 +6,6 @@
 #include "train/groups.h"
 
 #include <ATen/ops/from_blob.h>
-#include <fmt/format.h>
 
 #include <deque>
 #include <map>
@@ -82,8 +81,8 @@ class FolderWeights {
   };
 
   [[noreturn]] static void refuse_quantized(const ModelPart& part, const TensorSpec& spec) {
-    throw Error(ErrorKind::data, fmt::format("the part {} is quantized ({}), and quantized weights cannot be trained",
-                                             part.name, shown(spec.name)))
+    throw Error(ErrorKind::data, "the part {} is quantized ({}), and quantized weights cannot be trained", part.name,
+                shown(spec.name))
         .at(part.folder.path.string())
         .advise("put adapters on it (adapters = fvlm.lora { ... } of the model), or use the model that it was "
                 "quantized from");
@@ -104,22 +103,21 @@ void require_same_base(const ModelDirectory& directory, const ModelPart& part, c
                                         : base_checksum(*other.folder.weights);
   if (theirs != ours.base.checksum)
     throw Error(ErrorKind::data,
-                fmt::format("{} the part {} are those of {} (checksum {:016x}), and this recipe's adapters are on {} "
-                            "({:016x})",
-                            other.adapter ? "the weights below the adapters of" : "the weights of", part.name,
-                            shown(of_directory), theirs, shown(ours.base.folder), ours.base.checksum))
+                "{} the part {} are those of {} (checksum {:016x}), and this recipe's adapters are on {} "
+                "({:016x})",
+                other.adapter ? "the weights below the adapters of" : "the weights of", part.name, shown(of_directory),
+                theirs, shown(ours.base.folder), ours.base.checksum)
         .at(directory.path().string())
         .advise(same_folder ? "the base has changed since: put it back as it was"
                             : "name that base in the recipe's model, or start from a checkpoint with this one");
   if (!other.adapter) return;
   const PartAdapter& found = *other.adapter;
   if (found.rank != ours.rank || found.alpha != ours.alpha || found.dora != ours.dora || found.modules != ours.modules)
-    throw Error(
-        ErrorKind::data,
-        fmt::format("the adapters of the part {} are of rank {}, alpha {:g} on {} linears{}, and the recipe's of "
-                    "rank {}, alpha {:g} on {}{}",
-                    part.name, found.rank, found.alpha, found.modules.size(), found.dora ? " (DoRA)" : "", ours.rank,
-                    ours.alpha, ours.modules.size(), ours.dora ? " (DoRA)" : ""))
+    throw Error(ErrorKind::data,
+                "the adapters of the part {} are of rank {}, alpha {:g} on {} linears{}, and the recipe's of "
+                "rank {}, alpha {:g} on {}{}",
+                part.name, found.rank, found.alpha, found.modules.size(), found.dora ? " (DoRA)" : "", ours.rank,
+                ours.alpha, ours.modules.size(), ours.dora ? " (DoRA)" : "")
         .at(directory.path().string())
         .advise("make the recipe's fvlm.lora equal, or merge those adapters and start from the result");
 }

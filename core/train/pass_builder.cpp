@@ -21,8 +21,8 @@ PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const
       image_size_(plan.model.image_size), reader_(policy.frame_reader(image_size_, image_size_)), options_(options),
       max_(max), context_(context), classes_(max, ops::real_device(options.device()).is_cuda(),
                                              PackClasses::decoder_share(policy, max, reader_.tokens_per_frame)) {
-  std::copy_if(stage.objective.begin(), stage.objective.end(), std::back_inserter(teacher_terms_),
-               [](const plan::Term& term) { return term->reads_teacher_prompt(); });
+  std::ranges::copy_if(stage.objective, std::back_inserter(teacher_terms_),
+                       [](const plan::Term& term) { return term->reads_teacher_prompt(); });
 }
 
 // The tokens that the output head predicts: the labels of any term, or all tokens.

@@ -47,7 +47,7 @@ RankView own_view(const Registry& registry, at::Device device, const std::string
     const Manifest& manifest = plugin.manifest;
     view.lines.push_back(fmt::format("the plugin {}: {}, {}", manifest.name, manifest.version, library_of(manifest)));
   }
-  std::sort(view.lines.begin(), view.lines.end());
+  std::ranges::sort(view.lines);
   return view;
 }
 
@@ -100,12 +100,11 @@ void require_equal(const std::vector<RankView>& views) {
     throw Error(ErrorKind::usage, join(differences, "\n"))
         .advise("start every rank with the same program, recipe, arguments and plugins, on GPUs of one kind");
   if (const double apart = clock_difference(views); apart > max_clock_difference) {
-    const auto fast = std::max_element(views.begin(), views.end(),
-                                       [](const RankView& a, const RankView& b) { return a.clock < b.clock; });
+    const auto fast = std::ranges::max_element(views, {}, &RankView::clock);
     throw Error(ErrorKind::usage,
-                fmt::format("the clocks of the ranks differ by {:.0f} s, and {:.0f} s are allowed: that "
-                            "of rank {} ({}) is ahead",
-                            apart, max_clock_difference, fast - views.begin(), fast->host))
+                "the clocks of the ranks differ by {:.0f} s, and {:.0f} s are allowed: that "
+                "of rank {} ({}) is ahead",
+                apart, max_clock_difference, fast - views.begin(), fast->host)
         .advise("set the machines' clocks by NTP: metrics and logs of a run that moves between them depend on it");
   }
 }

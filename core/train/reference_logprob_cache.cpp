@@ -73,7 +73,7 @@ void ReferenceLogProbCache::write(bool complete) {
   std::vector<Record> records;
   records.reserve(pairs_.size());
   for (const auto& [key, pair] : pairs_) records.push_back({key, pair.chosen, pair.rejected});
-  std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) { return a.key < b.key; });
+  std::ranges::sort(records, {}, &Record::key);
   std::string text = fmt::format("{} {} {} {}\n", format, identity_, complete ? "whole" : "part", records.size());
   for (const Record& record : records) text += bytes_of(record);
   text += bytes_of(xxh64(text));
@@ -88,9 +88,10 @@ void ReferenceLogProbCache::write(bool complete) {
 const ReferenceLogProbCache::Pair& ReferenceLogProbCache::at(const PackedSample& packed) {
   const auto found = pairs_.find(keys_.of(packed));
   if (found == pairs_.end())
-    throw Error(ErrorKind::data, fmt::format("the reference's log-probabilities of {} (source {}) are not known: the "
-                                             "stage's data have changed since they were computed",
-                                             shown(packed.sample->key), shown(packed.sample->source)))
+    throw Error(ErrorKind::data,
+                "the reference's log-probabilities of {} (source {}) are not known: the "
+                "stage's data have changed since they were computed",
+                shown(packed.sample->key), shown(packed.sample->source))
         .at(file_.string())
         .advise("remove the file: they are computed again");
   return found->second;

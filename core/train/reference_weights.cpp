@@ -61,7 +61,7 @@ bool ReferenceWeights::restore_checkpoint(model::Model& model, const std::string
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(earlier_, ignored))
     if (!entry.is_symlink() && entry.path().filename().string().starts_with("step-")) folders.push_back(entry.path());
-  std::sort(folders.begin(), folders.end(), std::greater());
+  std::ranges::sort(folders, std::greater());
   for (const fs::path& folder : folders) try {
       model::load_weights(ModelDirectory::open(folder), model,
                           [](const ops::Parameter& parameter) { return !parameter.in_base; });

@@ -70,7 +70,7 @@ RunState RunCheckpoints::proven(const std::string& stage, int64_t step) const {
   const fs::path checkpoint = StageFolder(run_ / stage).of(step);
   RunState state = proven(checkpoint);
   if (state.stage != stage || state.step != step)
-    throw Error(ErrorKind::data, fmt::format("this is the checkpoint of stage '{}', step {}", state.stage, state.step))
+    throw Error(ErrorKind::data, "this is the checkpoint of stage '{}', step {}", state.stage, state.step)
         .at(checkpoint.string())
         .advise("move it out of the run's folder: another one's place is here");
   return state;
@@ -105,11 +105,9 @@ Place RunCheckpoints::named(const fs::path& checkpoint, const Stages& stages) co
 }
 
 Place RunCheckpoints::place_of(const fs::path& checkpoint, RunState state, const Stages& stages) const {
-  const auto stage =
-      std::find_if(stages.begin(), stages.end(), [&](const plan::Stage* one) { return one->name == state.stage; });
+  const auto stage = std::ranges::find_if(stages, [&](const plan::Stage* one) { return one->name == state.stage; });
   if (stage == stages.end())
-    throw Error(ErrorKind::usage,
-                fmt::format("this is a checkpoint of the stage '{}', which is not to be run", state.stage))
+    throw Error(ErrorKind::usage, "this is a checkpoint of the stage '{}', which is not to be run", state.stage)
         .at(checkpoint.string());
   return {static_cast<size_t>(stage - stages.begin()), checkpoint, std::move(state)};
 }
@@ -119,7 +117,7 @@ void RunCheckpoints::refuse_stages_behind(const Stages& stages) const {
   bool behind = false;
   for (const plan::Stage& stage : plan_.stages) {
     if (behind && !StageFolder(run_ / stage.name).steps().empty())
-      throw Error(ErrorKind::usage, fmt::format("the run has trained '{}' already, which comes after it", stage.name))
+      throw Error(ErrorKind::usage, "the run has trained '{}' already, which comes after it", stage.name)
           .at(run_.string())
           .advise("train into another folder: --run-dir");
     behind = behind || &stage == stages.back();
@@ -130,7 +128,7 @@ fs::path RunCheckpoints::finished(const std::string& stage) const {
   const StageFolder folder(run_ / stage);
   const auto step = folder.newest();
   if (!step || !proven(stage, *step).stage_done)
-    throw Error(ErrorKind::usage, fmt::format("the stage '{}', which this one begins from, is not done", stage))
+    throw Error(ErrorKind::usage, "the stage '{}', which this one begins from, is not done", stage)
         .at(run_.string())
         .advise("train it first, or name what to begin from: --from PATH");
   return folder.of(*step);

@@ -248,11 +248,10 @@ class Run {
     const StageData data(plan_, stage, registry_, {.device = request_.device});
     const bool done = place.state.stage_done;
     if (!done && !opened_.differences.empty() && !Composer::matches(place.state.cursor, data.batches(), data.order()))
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("the run was begun with another plan, and its stage '{}' cannot be resumed at step {} with "
-                      "this one: other shards, weights, samples, seed or batch give other samples",
-                      stage.name, grouped(place.state.step)))
+      throw Error(ErrorKind::usage,
+                  "the run was begun with another plan, and its stage '{}' cannot be resumed at step {} with "
+                  "this one: other shards, weights, samples, seed or batch give other samples",
+                  stage.name, grouped(place.state.step))
           .at(request_.folder.string())
           .advise("undo the change, or train into another folder with --run-dir; --allow-plan-change does not help\n" +
                   opened_.differences);
@@ -294,11 +293,10 @@ class Run {
   void refuse_other_samples(const plan::Stage& trained) const {
     for (const plan::Stage& before : opened_.before->stages)
       if (before.name == trained.name && before.samples != trained.samples)
-        throw Error(
-            ErrorKind::usage,
-            fmt::format("stages.{}.samples was {} and is {}, and the stage is done: only the last stage that was "
-                        "trained can be extended, where it read all its samples and the mix's weights are constant",
-                        trained.name, grouped(before.samples), grouped(trained.samples)))
+        throw Error(ErrorKind::usage,
+                    "stages.{}.samples was {} and is {}, and the stage is done: only the last stage that was "
+                    "trained can be extended, where it read all its samples and the mix's weights are constant",
+                    trained.name, grouped(before.samples), grouped(trained.samples))
             .at(request_.folder.string())
             .advise("--run-dir trains into another folder; this one is as it was");
   }
@@ -344,8 +342,8 @@ class Run {
 
   // A stage of this run by its name: what it left; or else a path.
   fs::path folder_of(const std::string& from) const {
-    const bool is_stage = std::any_of(plan_.stages.begin(), plan_.stages.end(),
-                                      [&](const plan::Stage& stage) { return stage.name == from; });
+    const bool is_stage =
+        std::ranges::any_of(plan_.stages, [&](const plan::Stage& stage) { return stage.name == from; });
     if (!is_stage) return from;
     return checkpoints_.finished(from);
   }

@@ -93,8 +93,8 @@ std::string sentence_of(const std::vector<recipe::Difference>& differences) {
 bool has_trained(const fs::path& run, const plan::Plan& plan) {
   std::error_code absent;
   if (const auto bytes = fs::file_size(run / "metrics.jsonl", absent); !absent && bytes > 0) return true;
-  return std::any_of(plan.stages.begin(), plan.stages.end(),
-                     [&](const plan::Stage& stage) { return !StageFolder(run / stage.name).steps().empty(); });
+  return std::ranges::any_of(plan.stages,
+                             [&](const plan::Stage& stage) { return !StageFolder(run / stage.name).steps().empty(); });
 }
 
 } // namespace
@@ -114,9 +114,9 @@ void refuse_other_content(const fs::path& folder) {
     if (!name.starts_with('.') && !name.ends_with(".log") && !name.ends_with(".out")) names.push_back(name);
   }
   if (names.empty()) return;
-  std::sort(names.begin(), names.end());
-  throw Error(ErrorKind::usage, fmt::format("this folder is not empty and holds no run: it has {}{}", names.front(),
-                                            names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : ""))
+  std::ranges::sort(names);
+  throw Error(ErrorKind::usage, "this folder is not empty and holds no run: it has {}{}", names.front(),
+              names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : "")
       .at(folder.string())
       .advise("name a new or empty folder for the run: --run-dir runs/NAME");
 }

@@ -28,7 +28,7 @@ std::string checksum(const OrderedJson& content) {
 } // namespace
 
 bool RunRecord::has_plan(const std::string& hash) const {
-  return std::any_of(plans.begin(), plans.end(), [&](const Plan& plan) { return plan.hash == hash; });
+  return std::ranges::any_of(plans, [&](const Plan& plan) { return plan.hash == hash; });
 }
 
 void RunRecord::accept(const std::string& hash, std::string changes) {
@@ -61,7 +61,7 @@ RunRecord RunRecord::read(const fs::path& run) {
     content.erase("checksum");
     if (stated != checksum(content)) throw Error(ErrorKind::data, "its checksum does not fit");
     if (const int64_t version = content.at("format_version"); version != format_version)
-      throw Error(ErrorKind::data, fmt::format("its format is {}, and {} is read here", version, format_version));
+      throw Error(ErrorKind::data, "its format is {}, and {} is read here", version, format_version);
     record.id = content.at("id");
     if (content.contains("packs"))
       for (const auto& [stage, pack] : content.at("packs").items())

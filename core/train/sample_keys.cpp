@@ -25,7 +25,7 @@ uint64_t SampleKeys::sample_hash(int64_t position) {
   const std::lock_guard hold(lock_);
   while (std::ssize(hashes_) <= position) {
     const auto drawn = order_.next(state_);
-    if (!drawn) throw Error(ErrorKind::internal, fmt::format("nothing stands at position {}", position));
+    if (!drawn) throw Error(ErrorKind::internal, "nothing stands at position {}", position);
     Xxh64 hash;
     const std::array<uint64_t, 2> place{drawn->source, static_cast<uint64_t>(drawn->sample)};
     hash.update(std::as_bytes(std::span(place)));

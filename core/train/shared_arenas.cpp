@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -19,12 +18,12 @@ SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, cons
   norms_ = at::zeros({sharing.ranks}, arena.options().dtype(at::kDouble));
   if (!sharded_) return;
   own_ = slices_[rank_];
-  const auto empty =
-      std::find_if(slices_.begin(), slices_.end(), [](const dist::Slice& slice) { return slice.length == 0; });
+  const auto empty = std::ranges::find(slices_, 0, &dist::Slice::length);
   if (empty != slices_.end())
-    throw Error(ErrorKind::usage, fmt::format("--zero: the {} parameters that train cannot be divided among {} ranks: "
-                                              "rank {} would have none",
-                                              elements_, slices_.size(), empty - slices_.begin()))
+    throw Error(ErrorKind::usage,
+                "--zero: the {} parameters that train cannot be divided among {} ranks: "
+                "rank {} would have none",
+                elements_, slices_.size(), empty - slices_.begin())
         .advise("train without --zero, or with fewer ranks");
   shared_.push_back(group_->share(arena));
 }

@@ -68,10 +68,10 @@ void StageCheckpoints::pause_before_writing(std::chrono::steady_clock::time_poin
   using namespace std::chrono;
   const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
   if (rest <= milliseconds(0) || StopSignals::stop_requested())
-    throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
-                                                stage_.name, state_.step, context_.writer.why_not()))
+    throw Error(ErrorKind::stopped, "the last checkpoint of stage '{}', step {}, is not on disk: {}", stage_.name,
+                state_.step, context_.writer.why_not())
         .at(folder_.of(state_.step).string())
-        .advise(fmt::format("correct that, and start the same command again: it {}", resumed_from()));
+        .advise("correct that, and start the same command again: it {}", resumed_from());
   pause = std::min(pause, rest);
   log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
               human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
@@ -95,7 +95,7 @@ int64_t StageCheckpoints::roll_back(const std::string& why) {
   const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
   if (!may)
     throw Error(ErrorKind::diverged, why)
-        .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+        .at("stage {}, step {}", stage_.name, state_.step)
         .advise(
             last ? fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may "
                                "help",

@@ -50,10 +50,8 @@ void warn_of_spent_sources(const plan::Stage& stage, const plan::Mix& mix, const
 
 plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage, bool warns) {
   const auto& sources = stage.data.sources;
-  const bool spent =
-      std::all_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
-  const bool ends =
-      std::any_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
+  const bool spent = std::ranges::all_of(sources, [](const plan::Source& source) { return source.epochs > 0; });
+  const bool ends = std::ranges::any_of(sources, [](const plan::Source& source) { return source.epochs > 0; });
   if (!stage.epochs && !ends) return stage;
   const plan::Mix mix = resolve_preprocessed_mix(plan, stage.data, visual_rows(plan.model));
   int64_t in_one = 0, until_spent = spent ? 0 : any_number;

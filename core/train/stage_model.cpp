@@ -71,8 +71,7 @@ std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device dev
 
 void check_teacher(const std::string& folder, const DecoderConfig& teacher, const DecoderConfig& model) {
   if (teacher.vocab_size == model.vocab_size) return;
-  throw Error(ErrorKind::data,
-              fmt::format("the teacher knows {} tokens, and the model {}", teacher.vocab_size, model.vocab_size))
+  throw Error(ErrorKind::data, "the teacher knows {} tokens, and the model {}", teacher.vocab_size, model.vocab_size)
       .at(folder)
       .advise("a teacher has the model's own tokenizer");
 }

@@ -20,7 +20,7 @@ bool read_stage(RunContext& context, const plan::Stage& stage, const StageData& 
   auto loaded = loader->next();
   for (; loaded && !StopSignals::stop_requested(); loaded = loader->next()) {
     const auto& samples = loaded->pack.samples;
-    if (!std::all_of(samples.begin(), samples.end(), known)) take(loaded->pack);
+    if (!std::ranges::all_of(samples, known)) take(loaded->pack);
     moment.step = loaded->step + loaded->last;
     moment.samples += std::ssize(samples);
     times.add_elapsed(what.c_str());

@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "train/stage_reading.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::train {
 namespace {
 
@@ -45,10 +43,11 @@ void check_cached_teachers(const plan::Stage& stage, const model::Parameters& po
     if (!stage.objective[term]->caches_teacher() || stage.objective[term]->teacher()) continue;
     for (const ops::Parameter& parameter : policy.all())
       if (parameter.gradient.defined() && parameter.name.starts_with(decoder))
-        throw Error(ErrorKind::recipe, fmt::format("the model is its own teacher, whose hidden states are cached, and "
-                                                   "this stage trains {}",
-                                                   parameter.name))
-            .at(fmt::format("stages.{}.objective[{}].cache_teacher", stage.name, term + 1))
+        throw Error(ErrorKind::recipe,
+                    "the model is its own teacher, whose hidden states are cached, and "
+                    "this stage trains {}",
+                    parameter.name)
+            .at("stages.{}.objective[{}].cache_teacher", stage.name, term + 1)
             .advise("freeze every group of the decoder, or leave out cache_teacher");
   }
 }

@@ -54,7 +54,7 @@ plan::Stage with_known_optimizer(plan::Stage stage) {
 std::shared_ptr<std::byte> reserve_frames(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    throw Error(ErrorKind::device, fmt::format("no address space for frames of {} bytes", bytes))
+    throw Error(ErrorKind::device, "no address space for frames of {} bytes", bytes)
         .advise("make packing.frames smaller");
   return {static_cast<std::byte*>(memory), [bytes](std::byte* begin) { munmap(begin, bytes); }};
 }

@@ -63,7 +63,7 @@ StepRange step_range(const std::string& text) {
   const auto first = dash == std::string::npos ? 1 : positive(std::string_view(text).substr(0, dash));
   const auto last = positive(std::string_view(text).substr(dash == std::string::npos ? 0 : dash + 1));
   if (!first || !last || *first > *last)
-    throw Error(ErrorKind::usage, fmt::format("--profile: expected steps as 10-14 or 5, got '{}'", text))
+    throw Error(ErrorKind::usage, "--profile: expected steps as 10-14 or 5, got '{}'", text)
         .advise("steps count from 1 in each call of train; the first ones are slower than the others");
   return {*first, *last};
 }
@@ -115,8 +115,7 @@ void StepTrace::record(PartTimes& times, const std::function<bool()>& advance) {
   };
   for (device::Activity& activity : activities) {
     const Span span{std::move(activity.name), on_host(activity.begin), on_host(activity.end), ""};
-    auto row =
-        std::find_if(device_.begin(), device_.end(), [&](const auto& spans) { return spans.back().end <= span.begin; });
+    auto row = std::ranges::find_if(device_, [&](const auto& spans) { return spans.back().end <= span.begin; });
     if (row == device_.end()) row = device_.emplace(row);
     row->push_back(span);
   }

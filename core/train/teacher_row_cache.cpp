@@ -101,7 +101,7 @@ void TeacherRowCache::write(bool complete) {
 void TeacherRowCache::write_file() const {
   std::vector<std::pair<uint64_t, const Rows*>> sorted;
   for (const auto& [key, rows] : samples_) sorted.emplace_back(key, &rows);
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   const auto count = std::ssize(sorted);
   std::vector<uint64_t> keys;
   for (const auto& [key, rows] : sorted) keys.push_back(key);
@@ -133,9 +133,10 @@ void TeacherRowCache::write_file() const {
 const TeacherRowCache::Rows& TeacherRowCache::at(const PackedSample& packed) {
   const auto found = samples_.find(keys_.of(packed));
   if (found == samples_.end())
-    throw Error(ErrorKind::data, fmt::format("the teacher's hidden states of {} (source {}) are not known: the stage's "
-                                             "data have changed since they were computed",
-                                             shown(packed.sample->key), shown(packed.sample->source)))
+    throw Error(ErrorKind::data,
+                "the teacher's hidden states of {} (source {}) are not known: the stage's "
+                "data have changed since they were computed",
+                shown(packed.sample->key), shown(packed.sample->source))
         .at(file_.string())
         .advise("remove the file: they are computed again");
   return found->second;

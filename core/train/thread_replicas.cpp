@@ -123,9 +123,8 @@ void ThreadReplicas::finish_caching() {
 }
 
 bool ThreadReplicas::drop(const UnsupportedCall& refused) {
-  return operations_.drop(refused) || std::any_of(replicas_.begin(), replicas_.end(), [&](const Replica& replica) {
-           return replica.operations->drop(refused);
-         });
+  return operations_.drop(refused) ||
+         std::ranges::any_of(replicas_, [&](const Replica& replica) { return replica.operations->drop(refused); });
 }
 
 void ThreadReplicas::reduce_gradients() {

@@ -283,8 +283,8 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
     if (shares_packs()) // the other ranks are in the middle of the same pack
-      throw Error(ErrorKind::device, fmt::format("the memory does not hold a rank's part of a pack: {}", error.what()))
-          .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+      throw Error(ErrorKind::device, "the memory does not hold a rank's part of a pack: {}", error.what())
+          .at("stage {}, step {}", stage_.name, state_.step)
           .advise("a larger --context-parallel, activation_checkpointing or a smaller packing.tokens need less");
     observe();
     // What graphs take, a pass of new shapes cannot have, and it may be as much as such a pass takes.
@@ -297,8 +297,8 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
     const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());
     if (is_least && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it
     if (is_least)
-      throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
-          .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+      throw Error(ErrorKind::device, "the memory does not hold a single sample: {}", error.what())
+          .at("stage {}, step {}", stage_.name, state_.step)
           .advise("activation_checkpointing, fewer frames or shorter texts need less");
   }
   state_.split *= 2;
