@@ -96,8 +96,8 @@ const std::string& spelt_out(const std::string& word) {
 std::string normalized_for_vqa(std::string_view answer) {
   constexpr std::string_view marks = ";/[]\"{}()=+\\_-><@`,?!";
   std::string text = trimmed(answer);
-  std::replace_if(
-      text.begin(), text.end(), [](char letter) { return letter == '\n' || letter == '\t'; }, ' ');
+  std::ranges::replace_if(
+      text, [](char letter) { return letter == '\n' || letter == '\t'; }, ' ');
   const std::string given = text;
   bool thousands = false;
   for (size_t i = 1; i + 1 < given.size(); ++i)
@@ -228,8 +228,8 @@ double f1(const std::string& answer, const Answers& expected) {
 
 double vqa_accuracy(const std::string& answer, const Answers& expected) {
   const std::string own = normalized_for_vqa(answer);
-  const auto agreeing = static_cast<double>(std::count_if(
-      expected.begin(), expected.end(), [&](const std::string& each) { return own == normalized_for_vqa(each); }));
+  const auto agreeing = static_cast<double>(
+      std::ranges::count_if(expected, [&](const std::string& each) { return own == normalized_for_vqa(each); }));
   const auto people = static_cast<double>(expected.size());
   if (expected.size() < 2) return agreeing;
   // Of the others of a person who agrees, one fewer does.

@@ -7,8 +7,6 @@
 #include "data/preprocess.h"
 #include "feed/packer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -91,23 +89,21 @@ void Evaluator::require_modes(const model::Model& model) const {
   const auto known = connector.mode_names();
   for (const auto& set : sets_)
     for (const std::string& mode : set->settings().modes)
-      if (std::find(known.begin(), known.end(), mode) == known.end())
+      if (std::ranges::find(known, mode) == known.end())
         throw Error(ErrorKind::data,
-                    fmt::format("frames are to be encoded in the mode {}, which the model's connector, "
-                                "{}, does not have",
-                                mode, connector.name()))
+                    "frames are to be encoded in the mode {}, which the model's connector, "
+                    "{}, does not have",
+                    mode, connector.name())
             .at("evaluation set " + set->settings().name)
-            .advise(fmt::format("evaluate with the recipe that the model was trained by, or in another mode: {}",
-                                join_or(known)));
+            .advise("evaluate with the recipe that the model was trained by, or in another mode: {}", join_or(known));
 }
 
 Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
                         const EvaluationProgress& progress, size_t decoder) const {
   const auto& [set, mode] = key;
   if (set->decoders() != model.decoders())
-    throw Error(ErrorKind::data,
-                fmt::format("the set is read by {}, and the model has {}",
-                            counted(static_cast<int64_t>(set->decoders()), "decoder"), model.decoders()))
+    throw Error(ErrorKind::data, "the set is read by {}, and the model has {}",
+                counted(static_cast<int64_t>(set->decoders()), "decoder"), model.decoders())
         .at("evaluation set " + set->settings().name)
         .advise("evaluate with the recipe that the model was trained by");
   set->tokenizer(decoder).check_vocabulary_size(model.with_decoder(decoder).config().decoder.vocab_size,
@@ -117,8 +113,8 @@ Scores Evaluator::score(const SetAndMode& key, const model::Model& model, ops::O
   };
   Scores scores = evaluation::score(*set, model, ops, mode, report, decoder, ranks_);
   if (scores.samples.empty())
-    throw Error(ErrorKind::data, fmt::format("none of its {} can be used",
-                                             counted(set->samples() + std::ssize(set->skipped()), "sample")))
+    throw Error(ErrorKind::data, "none of its {} can be used",
+                counted(set->samples() + std::ssize(set->skipped()), "sample"))
         .at("evaluation set " + set->settings().name)
         .advise("`fvlm-engine data check RECIPE` says what is wrong with each");
   return scores;
@@ -156,8 +152,8 @@ void Evaluator::show(const model::Model& model, ops::Operations& ops, const Show
 }
 
 bool Evaluator::has_preferences() const {
-  return std::any_of(sets_.begin(), sets_.end(),
-                     [](const auto& set) { return set->settings().measure == plan::Measure::preference; });
+  return std::ranges::any_of(sets_,
+                             [](const auto& set) { return set->settings().measure == plan::Measure::preference; });
 }
 
 void Evaluator::cache_reference(const model::Model& model, ops::Operations& ops, const EvaluationProgress& progress) {

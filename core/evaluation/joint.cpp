@@ -42,8 +42,8 @@ bool choose(std::map<int64_t, JointAnswer>& by_position, const SampleSet& set, c
   while (const auto loaded = loader->next()) {
     const auto& samples = loaded->pack.samples;
     if (samples.empty()) continue;
-    const bool questions = std::all_of(samples.begin(), samples.end(),
-                                       [](const PackedSample& packed) { return packed.sample->has_short_answer; });
+    const bool questions =
+        std::ranges::all_of(samples, [](const PackedSample& packed) { return packed.sample->has_short_answer; });
     if (!questions) return false;
     std::vector<const JointAnswer*> candidates;
     for (const PackedSample& packed : samples) candidates.push_back(&by_position.at(packed.position));

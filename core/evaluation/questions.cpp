@@ -99,11 +99,11 @@ const std::multimap<std::string, fs::path>& MediaFolder::below() const {
 
 fs::path MediaFolder::find(const std::string& name) const {
   if (folder_.empty())
-    throw Error(ErrorKind::data, fmt::format("it is about '{}', and no media folder is given", name))
+    throw Error(ErrorKind::data, "it is about '{}', and no media folder is given", name)
         .advise("name the folder with --media");
   const fs::path relative = fs::path(name).lexically_normal();
   if (relative.is_absolute() || relative.string().starts_with(".."))
-    throw Error(ErrorKind::data, fmt::format("'{}' is not below the media folder", name));
+    throw Error(ErrorKind::data, "'{}' is not below the media folder", name);
   if (fs::exists(folder_ / relative)) return folder_ / relative;
   std::vector<fs::path> found;
   const auto [first, last] = below().equal_range(relative.filename().string());
@@ -114,10 +114,8 @@ fs::path MediaFolder::find(const std::string& name) const {
   }
   if (found.size() == 1) return found.front();
   if (found.empty())
-    throw Error(ErrorKind::data, fmt::format("there is no '{}' here, nor in a folder below", name))
-        .at(folder_.string());
-  throw Error(ErrorKind::data,
-              fmt::format("{} files are called '{}', {} among them", found.size(), name, found.front().string()))
+    throw Error(ErrorKind::data, "there is no '{}' here, nor in a folder below", name).at(folder_.string());
+  throw Error(ErrorKind::data, "{} files are called '{}', {} among them", found.size(), name, found.front().string())
       .at(folder_.string())
       .advise("name the folder that has just the right one");
 }
@@ -146,7 +144,7 @@ void Questions::add(const fs::path& file, const Form& form) {
       questions_.push_back(std::move(located));
     } catch (const Error& error) {
       throw Error(ErrorKind::data, error.what())
-          .at(fmt::format("{}, {}", file.string(), where))
+          .at("{}, {}", file.string(), where)
           .advise(error.advice().empty() ? fmt::format("the form {}: {}", form.name, form.summary) : error.advice());
     }
   }

@@ -88,7 +88,7 @@ std::string Result::text() const {
   for (const auto& [name, value] : values) {
     if (name == "samples" || name.find('.') != std::string::npos) continue; // and of each source
     std::string words = name;
-    std::replace(words.begin(), words.end(), '_', ' ');
+    std::ranges::replace(words, '_', ' ');
     const bool share = name.ends_with("accuracy");
     parts.push_back(share ? fmt::format("{} {:.1f} %", words, 100 * value) : fmt::format("{} {:.4g}", words, value));
   }
@@ -100,7 +100,7 @@ std::string Result::text() const {
 double Result::value(const std::string& name) const {
   for (const auto& [each, value] : values)
     if (each == name) return value;
-  throw Error(ErrorKind::internal, fmt::format("the evaluation of '{}' has no value '{}'", set, name));
+  throw Error(ErrorKind::internal, "the evaluation of '{}' has no value '{}'", set, name);
 }
 
 double Result::quality() const {
@@ -180,10 +180,10 @@ Result result_of(const SampleSet& set, const std::string& mode, const std::vecto
     }
     accuracy.add(exact[joint.chosen]);
     f1_of_chosen.add(shared[joint.chosen]);
-    all_correct.add(*std::min_element(exact.begin(), exact.end()));
-    any_correct.add(*std::max_element(exact.begin(), exact.end()));
-    best_f1.add(*std::max_element(shared.begin(), shared.end()));
-    agreement.add(std::all_of(joint.answers.begin(), joint.answers.end(), [&](const std::string& answer) {
+    all_correct.add(*std::ranges::min_element(exact));
+    any_correct.add(*std::ranges::max_element(exact));
+    best_f1.add(*std::ranges::max_element(shared));
+    agreement.add(std::ranges::all_of(joint.answers, [&](const std::string& answer) {
       return normalized(answer) == normalized(joint.answers.front());
     }));
   }

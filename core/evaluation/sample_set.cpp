@@ -97,13 +97,12 @@ void SampleSet::check(const MeasuredSample& measured, const Sample& sample) cons
   const bool is_question = sample.texts.size() > 1 && sample.correct_choice;
   const bool is_pair = sample.texts.size() == 2 && !sample.correct_choice;
   const auto refuse = [&](const char* what, const char* advice) {
-    throw Error(ErrorKind::data, fmt::format("sample '{}' {}", sample.key, what))
-        .at(fmt::format("{} (evaluation set {})", measured.skipped.place, settings_.name))
+    throw Error(ErrorKind::data, "sample '{}' {}", sample.key, what)
+        .at("{} (evaluation set {})", measured.skipped.place, settings_.name)
         .advise(advice);
   };
   if (settings_.measure != plan::Measure::bits_per_byte &&
-      std::any_of(sample.texts.begin(), sample.texts.end(),
-                  [](const SampleText& text) { return labels_of(text) == 0; }))
+      std::ranges::any_of(sample.texts, [](const SampleText& text) { return labels_of(text) == 0; }))
     refuse("has a text without a token to measure", "loss_mask says which tokens those are; the first is none");
   if (settings_.measure == plan::Measure::choice && !is_question)
     refuse(

@@ -196,8 +196,7 @@ Scores score(const SampleSet& set, const model::Model& model, ops::Operations& o
   Scores scores;
   scores.decoder = decoder;
   scores.samples = std::move(part.samples);
-  std::sort(scores.samples.begin(), scores.samples.end(),
-            [](const SampleScore& a, const SampleScore& b) { return a.position < b.position; });
+  std::ranges::sort(scores.samples, {}, &SampleScore::position);
   scores.sizes = part.sizes.means(model, mode);
   if (part.frames > 0) scores.attention_entropy = part.entropy / static_cast<double>(part.frames);
   return scores;

@@ -20,7 +20,7 @@ inline void keep(at::Tensor& kept, const at::Tensor& result) {
 inline at::Tensor upload(const std::vector<int64_t>& values, at::Device device) {
   const at::Tensor listed =
       at::empty({std::ssize(values)}, at::TensorOptions(at::kLong).pinned_memory(device.is_cuda()));
-  std::copy(values.begin(), values.end(), listed.mutable_data_ptr<int64_t>());
+  std::ranges::copy(values, listed.mutable_data_ptr<int64_t>());
   return listed.to(device, at::kLong, /*non_blocking=*/true);
 }
 

@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t most_new_rows = 2;
 
 bool only_continues(const Scheduler::Pass& pass) {
-  return std::all_of(pass.parts.begin(), pass.parts.end(),
-                     [](const Scheduler::Part& part) { return part.is_continued && part.count <= most_new_rows; });
+  return std::ranges::all_of(
+      pass.parts, [](const Scheduler::Part& part) { return part.is_continued && part.count <= most_new_rows; });
 }
 
 } // namespace
@@ -43,7 +43,7 @@ bool DraftModel::follow(const Request& request) {
     if (const int64_t row = request.rows[text.known]; row != visual_placeholder) tokens.push_back(row);
   const int64_t readable = model_.config().decoder.vocab_size;
   const auto is_unknown = [&](int64_t token) { return token >= readable; };
-  if (text.is_readable && std::any_of(tokens.begin(), tokens.end(), is_unknown)) {
+  if (text.is_readable && std::ranges::any_of(tokens, is_unknown)) {
     text.is_readable = false;
     scheduler_.remove(request.number);
   }
@@ -84,7 +84,7 @@ std::map<int64_t, std::vector<int64_t>> DraftModel::propose(const std::vector<Re
     const Scheduler::Pass pass = scheduler_.next([&](int64_t number) { return open.contains(number); });
     if (pass.parts.empty()) break;
     const bool wants_logits =
-        std::any_of(open.begin(), open.end(), [](const auto& one) { return !one.second.request->sampler.is_argmax(); });
+        std::ranges::any_of(open, [](const auto& one) { return !one.second.request->sampler.is_argmax(); });
     const bool has_all_rows = only_continues(pass);
     DecodeGraphs::Output output = compute(pass, wants_logits);
     if (output.likeliest.defined()) output.likeliest = output.likeliest.cpu();

@@ -52,8 +52,7 @@ std::unique_ptr<FrameGraphs::Graph> FrameGraphs::make_graph(int64_t frames, int6
 
 at::Tensor FrameGraphs::encode_together(std::span<const at::Tensor> frames) {
   const auto count = std::ssize(frames);
-  const int64_t size = *std::lower_bound(sizes.begin(), sizes.end(), count), height = frames[0].size(1),
-                width = frames[0].size(2);
+  const int64_t size = *std::ranges::lower_bound(sizes, count), height = frames[0].size(1), width = frames[0].size(2);
   auto& graph = graphs_[{size, height, width}];
   if (!graph) graph = make_graph(size, height, width);
   for (int64_t i = 0; i < count; ++i) // the slots behind them hold frames of an earlier call

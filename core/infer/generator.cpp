@@ -26,9 +26,7 @@ void check(const Generator& generator, const std::vector<Sample>& samples, const
   for (size_t i = 0; i < samples.size(); ++i) try {
       (void)generator.require_room(samples[i]);
     } catch (const Error& error) {
-      throw Error(ErrorKind::data, fmt::format("sample {}: {}", i, error.what()))
-          .at(file.string())
-          .advise(error.advice());
+      throw Error(ErrorKind::data, "sample {}: {}", i, error.what()).at(file.string()).advise(error.advice());
     }
 }
 
@@ -38,8 +36,8 @@ bool has_frames(const Sample& sample) {
 
 // Whether those that have frames have one each, of one size.
 bool have_single_frames(std::span<const Sample> samples) {
-  const Sample& shown = *std::find_if(samples.begin(), samples.end(), has_frames);
-  return std::all_of(samples.begin(), samples.end(), [&](const Sample& sample) {
+  const Sample& shown = *std::ranges::find_if(samples, has_frames);
+  return std::ranges::all_of(samples, [&](const Sample& sample) {
     return !has_frames(sample) || (frames_of(sample) == 1 && sample.frames.sizes() == shown.frames.sizes());
   });
 }
@@ -92,15 +90,13 @@ int64_t Generator::require_room(const Sample& sample) const {
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
   if (rows >= positions)
-    throw Error(ErrorKind::data,
-                fmt::format("{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames,
-                            rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens,
-                            positions));
+    throw Error(ErrorKind::data, "{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames,
+                rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens, positions);
   return rows;
 }
 
 int64_t Generator::frames_at_once(std::span<const Sample> samples) const {
-  const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
+  const auto shown = std::ranges::find_if(samples, has_frames);
   if (shown == samples.end()) return std::numeric_limits<int64_t>::max();
   const VisionConfig& vision = config().vision;
   const auto element = static_cast<int64_t>(c10::elementSize(ops_.options().dtype));
@@ -111,7 +107,7 @@ int64_t Generator::frames_at_once(std::span<const Sample> samples) const {
 }
 
 std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::Tensor* attention) {
-  const auto shown = std::find_if(samples.begin(), samples.end(), has_frames);
+  const auto shown = std::ranges::find_if(samples, has_frames);
   if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
   const ops::ModelThreads threads(model_->parameters().element_count());
   const FrameReader reader = model_->frame_reader(shown->frames);
@@ -148,8 +144,7 @@ void Generator::prepare_frames(int64_t image_size) {
 
 void Generator::answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
                         const TokenCallback& on_token) {
-  if (options.limit < 1)
-    throw Error(ErrorKind::usage, fmt::format("an answer has 1 token or more, not {}", options.limit));
+  if (options.limit < 1) throw Error(ErrorKind::usage, "an answer has 1 token or more, not {}", options.limit);
   std::vector<Answer> answers;
   std::vector<int64_t> limits;
   for (const Sample& sample : samples) {

@@ -14,7 +14,7 @@ std::vector<int64_t> propose_by_ngram(std::span<const int64_t> text, int64_t mos
       if (!std::equal(last.begin(), last.end(), text.begin() + static_cast<std::ptrdiff_t>(end - length))) continue;
       const auto behind =
           text.subspan(end, std::min(text.size() - end, static_cast<size_t>(std::max<int64_t>(0, most))));
-      return {behind.begin(), std::find(behind.begin(), behind.end(), visual_placeholder)};
+      return {behind.begin(), std::ranges::find(behind, visual_placeholder)};
     }
   }
   return {};

@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::infer {
 
 PagePool::PagePool(int64_t pages) : pages_(static_cast<size_t>(pages + 1)) {
@@ -33,7 +31,7 @@ void PagePool::share(int32_t page) {
 
 void PagePool::release(int32_t page) {
   Page& released = at(page);
-  if (released.references < 1) throw Error(ErrorKind::internal, fmt::format("page {} is released twice", page));
+  if (released.references < 1) throw Error(ErrorKind::internal, "page {} is released twice", page);
   if (--released.references > 0) return;
   if (released.key.empty())
     free_.push_back(page);

@@ -22,19 +22,20 @@ namespace fvlm::infer {
 Sampler::Sampler(const Sampling& sampling)
     : sampling_(sampling), random_(sampling.seed, fmt::format("answer {}", sampling.answer)) {
   if (!(sampling.temperature >= 0) || !std::isfinite(sampling.temperature))
-    throw Error(ErrorKind::usage, fmt::format("a temperature is 0 or more, not {}", sampling.temperature))
+    throw Error(ErrorKind::usage, "a temperature is 0 or more, not {}", sampling.temperature)
         .advise("0: always the likeliest token; 1: as likely as the model finds each");
   if (!(sampling.top_p > 0 && sampling.top_p <= 1))
-    throw Error(ErrorKind::usage, fmt::format("top-p is a share, above 0 and up to 1, not {}", sampling.top_p));
+    throw Error(ErrorKind::usage, "top-p is a share, above 0 and up to 1, not {}", sampling.top_p);
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1))
-    throw Error(ErrorKind::usage, fmt::format("min-p is a share of the likeliest token's probability, from 0 to 1, "
-                                              "not {}",
-                                              sampling.min_p));
+    throw Error(ErrorKind::usage,
+                "min-p is a share of the likeliest token's probability, from 0 to 1, "
+                "not {}",
+                sampling.min_p);
   if (sampling.top_k < 0)
-    throw Error(ErrorKind::usage, fmt::format("top-k is a number of tokens, not {}", sampling.top_k))
+    throw Error(ErrorKind::usage, "top-k is a number of tokens, not {}", sampling.top_k)
         .advise("0: draw among all tokens");
   if (!(sampling.repetition_penalty > 0) || !std::isfinite(sampling.repetition_penalty))
-    throw Error(ErrorKind::usage, fmt::format("a repetition penalty is above 0, not {}", sampling.repetition_penalty))
+    throw Error(ErrorKind::usage, "a repetition penalty is above 0, not {}", sampling.repetition_penalty)
         .advise("1: none; above 1: tokens that occurred become less likely");
 }
 

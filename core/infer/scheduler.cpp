@@ -13,8 +13,7 @@ namespace fvlm::infer {
 namespace {
 
 auto find(auto& sequences, int64_t number) {
-  return std::find_if(sequences.begin(), sequences.end(),
-                      [&](const auto& sequence) { return sequence.prompt.number == number; });
+  return std::ranges::find_if(sequences, [&](const auto& sequence) { return sequence.prompt.number == number; });
 }
 
 } // namespace
@@ -174,7 +173,7 @@ Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes
 
 const Scheduler::Sequence& Scheduler::running(int64_t number) const {
   const auto found = find(running_, number);
-  if (found == running_.end()) throw Error(ErrorKind::internal, fmt::format("sequence {} does not run", number));
+  if (found == running_.end()) throw Error(ErrorKind::internal, "sequence {} does not run", number);
   return *found;
 }
 

@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "base/text.h"
 
-#include <fmt/format.h>
-
 #include <vector>
 
 namespace fvlm::evaluation {
@@ -27,7 +25,7 @@ std::vector<std::string> names() {
 const Form& form_named(std::string_view name) {
   for (const Form& form : forms)
     if (form.name == name) return form;
-  throw Error(ErrorKind::usage, fmt::format("there is no form '{}'", name)).advise("it is " + forms_text());
+  throw Error(ErrorKind::usage, "there is no form '{}'", name).advise("it is " + forms_text());
 }
 
 std::string forms_text() {
