@@ -81,8 +81,8 @@ std::string budgets_text(const std::vector<StageBudget>& stages, Device device) 
   row("largest pack: frames", [](const StageBudget& stage) { return grouped(stage.pack.frames); });
   row("largest pack: tokens", [](const StageBudget& stage) { return grouped(stage.pack.rows); });
   for (const Row& one : rows) {
-    const bool anywhere = std::any_of(stages.begin(), stages.end(),
-                                      [&](const StageBudget& stage) { return amount(stage, one.item) > 0; });
+    const bool anywhere =
+        std::ranges::any_of(stages, [&](const StageBudget& stage) { return amount(stage, one.item) > 0; });
     if (anywhere) row(one.label, [&](const StageBudget& stage) { return bytes(amount(stage, one.item)); });
   }
   row("sum", [](const StageBudget& stage) { return bytes(stage.step.peak); });
@@ -95,7 +95,7 @@ std::string budgets_text(const std::vector<StageBudget>& stages, Device device) 
   std::vector<std::string> said;
   for (const StageBudget& stage : stages)
     for (const std::string& assumption : stage.assumptions) {
-      if (std::find(said.begin(), said.end(), assumption) != said.end()) continue;
+      if (std::ranges::find(said, assumption) != said.end()) continue;
       said.push_back(assumption);
       notes += fmt::format("{}: {}\n", stage.stage, assumption);
     }

@@ -110,7 +110,7 @@ void add_adapters(const plan::Model& model, ModelDescription& description) {
     const plan::Lora& lora = (*model.adapters)[i];
     const std::string where = fmt::format("model.adapters[{}]", i + 1);
     for (const std::string& name : lora.parts) {
-      const auto part = std::find_if(description.parts.begin(), description.parts.end(), [&](const ModelPart& each) {
+      const auto part = std::ranges::find_if(description.parts, [&](const ModelPart& each) {
         return each.name == name && each.role() != Role::connector;
       });
       if (part == description.parts.end() || !part->folder.weights)

@@ -126,8 +126,7 @@ CudaProbe probe_cuda() {
   }
   constexpr int no_device = 100;
   if (status != 0 && status != no_device) {
-    const auto* known = std::find_if(std::begin(failures), std::end(failures),
-                                     [&](const Failure& failure) { return failure.status == status; });
+    const auto* known = std::ranges::find(failures, status, &Failure::status);
     const bool is_known = known != std::end(failures);
     probe.problem = fmt::format("the NVIDIA driver cannot be initialized: {}cuInit returned {}",
                                 is_known ? fmt::format("{}; ", known->description) : "", status);

@@ -6,8 +6,6 @@
 #include "dist/nccl_library.h"
 #include "dist/rank_watch.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -31,7 +29,7 @@ nccl::Type type_of(const at::Tensor& tensor) {
   case at::kBFloat16:
     return nccl::Type::bfloat16;
   default:
-    throw Error(ErrorKind::internal, fmt::format("NCCL has no operation on {}", toString(tensor.scalar_type())));
+    throw Error(ErrorKind::internal, "NCCL has no operation on {}", toString(tensor.scalar_type()));
   }
 }
 
@@ -122,8 +120,7 @@ class NcclGroup : public Group {
     return static_cast<std::byte*>(buffer.data_ptr()) + static_cast<size_t>(slice.begin) * buffer.element_size();
   }
   static bool are_equal(std::span<const Slice> slices) {
-    return std::all_of(slices.begin(), slices.end(),
-                       [&](const Slice& slice) { return slice.length == slices.front().length; });
+    return std::ranges::all_of(slices, [&](const Slice& slice) { return slice.length == slices.front().length; });
   }
 
   // As one operation.

@@ -35,7 +35,7 @@ Library load() {
   find(library.send, "ncclSend");
   find(library.receive, "ncclRecv");
   if (problem)
-    throw Error(ErrorKind::device, fmt::format("cannot load NCCL: {}", problem))
+    throw Error(ErrorKind::device, "cannot load NCCL: {}", problem)
         .at(name)
         .advise("reinstall torch 2.11 with its dependencies (`pip install torch==2.11.0`), or run ./scripts/setup");
   return library;
@@ -44,7 +44,7 @@ Library load() {
 } // namespace
 
 void Library::check(int result, const char* what) const {
-  if (result != 0) throw Error(ErrorKind::device, fmt::format("NCCL: {}: {}", what, error_string(result)));
+  if (result != 0) throw Error(ErrorKind::device, "NCCL: {}: {}", what, error_string(result));
 }
 
 const Library& library() {

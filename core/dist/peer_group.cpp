@@ -226,7 +226,7 @@ std::string first_problem(const std::function<std::vector<std::string>(const std
     own = what.empty() ? "unknown" : what.substr(0, what.find('\n'));
   }
   const auto all = gather(own);
-  const auto found = std::find_if(all.begin(), all.end(), [](const std::string& one) { return !one.empty(); });
+  const auto found = std::ranges::find_if(all, [](const std::string& one) { return !one.empty(); });
   return found == all.end() ? "" : fmt::format("rank {}: {}", found - all.begin(), *found);
 }
 

@@ -108,7 +108,7 @@ Error RankWatch::explain(const std::string& what) {
 
 Error RankWatch::lost(const std::string& text) {
   return Error(ErrorKind::stopped, text)
-      .at(fmt::format("rank {} ({})", options_.rank, phase()))
+      .at("rank {} ({})", options_.rank, phase())
       .advise("start the same command again: it resumes from the last checkpoint; torchrun --max-restarts N does so by "
               "itself");
 }

@@ -77,7 +77,7 @@ std::optional<Launch> launch_of_environment() {
   if (const auto ranks = variable("WORLD_SIZE"); ranks && (variable("RANK") || *ranks != "1")) return of_torchrun();
   if (variable("SLURM_STEP_NUM_TASKS").value_or("1") != "1") return of_slurm("SLURM_STEP_NUM_TASKS");
   if (const auto count = variable("OMPI_COMM_WORLD_SIZE"); count && number("OMPI_COMM_WORLD_SIZE", 1, any) > 1)
-    throw Error(ErrorKind::usage, fmt::format("mpirun started {} processes, which do not know of each other", *count))
+    throw Error(ErrorKind::usage, "mpirun started {} processes, which do not know of each other", *count)
         .advise("start them with torchrun or with Slurm's srun");
   return {};
 }
@@ -88,9 +88,8 @@ void choose_gpu(const Launch& launch) {
   if (devices.size() == 1) return; // Slurm gave the rank one of its own
   const auto index = static_cast<size_t>(launch.local_rank);
   if (visible && index >= devices.size())
-    throw Error(ErrorKind::usage,
-                fmt::format("rank {} is the {}th of its machine, and CUDA_VISIBLE_DEVICES={} has {} GPUs", launch.rank,
-                            index + 1, *visible, devices.size()))
+    throw Error(ErrorKind::usage, "rank {} is the {}th of its machine, and CUDA_VISIBLE_DEVICES={} has {} GPUs",
+                launch.rank, index + 1, *visible, devices.size())
         .advise("start one rank a GPU: torchrun --nproc-per-node");
   setenv("CUDA_VISIBLE_DEVICES", (visible ? devices[index] : std::to_string(index)).c_str(), 1);
 }

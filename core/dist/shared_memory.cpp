@@ -18,7 +18,7 @@ namespace fvlm::dist {
 namespace {
 
 [[noreturn]] void fail(const std::string& what) {
-  throw Error(ErrorKind::device, fmt::format("{}: {}", what, std::strerror(errno)));
+  throw Error(ErrorKind::device, "{}: {}", what, std::strerror(errno));
 }
 
 } // namespace
@@ -52,18 +52,16 @@ SharedMemory SharedMemory::create(size_t bytes) {
 
 SharedMemory SharedMemory::open(const std::string& name) {
   const auto parts = split(name, ' ');
-  if (parts.size() != 2) throw Error(ErrorKind::device, fmt::format("'{}' names no memory of a process", name));
+  if (parts.size() != 2) throw Error(ErrorKind::device, "'{}' names no memory of a process", name);
   const auto &key = parts[0], &path = parts[1];
   Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status {};
   if (!file || fstat(file.get(), &status) != 0) fail(fmt::format("cannot open memory of another process, {}", path));
   if (!S_ISREG(status.st_mode) || static_cast<size_t>(status.st_size) < header)
-    throw Error(ErrorKind::device,
-                fmt::format("{} is not what another rank created: the ranks see other processes", path));
+    throw Error(ErrorKind::device, "{} is not what another rank created: the ranks see other processes", path);
   SharedMemory memory(std::move(file), static_cast<size_t>(status.st_size), name);
   if (std::memcmp(memory.data_, key.data(), key.size()) != 0)
-    throw Error(ErrorKind::device,
-                fmt::format("{} is not what another rank created: the ranks see other processes", path));
+    throw Error(ErrorKind::device, "{} is not what another rank created: the ranks see other processes", path);
   return memory;
 }
 

@@ -9,8 +9,8 @@ constexpr int64_t alignment = 64; // of elements: a multiple of every vector's w
 
 // The place nearest to `wanted` at which the buffer may be cut.
 int64_t cut_near(int64_t wanted, int64_t elements, std::span<const Slice> whole) {
-  const auto inside = std::find_if(whole.begin(), whole.end(),
-                                   [&](const Slice& one) { return one.begin < wanted && wanted < one.end(); });
+  const auto inside =
+      std::ranges::find_if(whole, [&](const Slice& one) { return one.begin < wanted && wanted < one.end(); });
   if (inside == whole.end()) return wanted;
   const bool before = wanted - inside->begin <= inside->end() - wanted;
   return before ? inside->begin : std::min(inside->end(), elements);

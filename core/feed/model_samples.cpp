@@ -82,7 +82,7 @@ HostFrames frames_of(const HostPack& pack, int64_t image_size, Texts texts, Repe
   }
   all.frames =
       texts == Texts::apart ? at::concat(frames) : frames_at(pack, pack.samples.front().first_frame, count, image_size);
-  const bool once = std::all_of(all.copies.begin(), all.copies.end(), [](int64_t copies) { return copies == 1; });
+  const bool once = std::ranges::all_of(all.copies, [](int64_t copies) { return copies == 1; });
   if (once || repeats == Repeats::share_encoding) all.copies.clear();
   return all;
 }

@@ -280,7 +280,7 @@ HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimi
   error_code error;
   const auto host = asio::ip::make_address(address, error);
   if (error)
-    throw Error(ErrorKind::usage, fmt::format("'{}' is no IP address", address))
+    throw Error(ErrorKind::usage, "'{}' is no IP address", address)
         .advise("127.0.0.1: only for programs on this machine; 0.0.0.0: for all that reach it");
   const tcp::endpoint endpoint(host, port);
   state_->acceptor.open(endpoint.protocol(), error);

@@ -29,7 +29,7 @@ RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::stri
     : hosts_(std::move(hosts)), origins_(std::move(origins)) {
   for (std::string& host : hosts_) {
     if (host.empty() || host.find_first_of(":/ ") != std::string::npos)
-      throw Error(ErrorKind::usage, fmt::format("--allow-host: '{}' is no host name", host))
+      throw Error(ErrorKind::usage, "--allow-host: '{}' is no host name", host)
           .advise("give the name alone: --allow-host gpu.example.com");
     host = lower_case(host);
   }
@@ -37,20 +37,20 @@ RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::stri
     const size_t name = origin.find("://");
     const bool is_web = origin.starts_with("http://") || origin.starts_with("https://");
     if (!is_web || name + 3 == origin.size() || origin.find('/', name + 3) != std::string::npos)
-      throw Error(ErrorKind::usage, fmt::format("--allow-origin: '{}' is no origin", origin))
+      throw Error(ErrorKind::usage, "--allow-origin: '{}' is no origin", origin)
           .advise("give scheme and host, without a path: --allow-origin https://example.com");
     origin = lower_case(origin);
   }
 }
 
 bool RequestGuard::is_listed(const std::string& origin) const {
-  return std::find(origins_.begin(), origins_.end(), lower_case(origin)) != origins_.end();
+  return std::ranges::find(origins_, lower_case(origin)) != origins_.end();
 }
 
 std::optional<RequestGuard::Refusal> RequestGuard::check(const HttpRequest& request) const {
   const std::string host = lower_case(request.host), name = name_of(host);
   const bool is_known = host.empty() || name == "localhost" || name.ends_with(".localhost") || is_address(name) ||
-                        std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end();
+                        std::ranges::find(hosts_, name) != hosts_.end();
   if (!is_known)
     return Refusal{421, fmt::format("this server is not known as '{}'; --allow-host NAME lets it be", name)};
   const std::string origin = lower_case(request.origin);

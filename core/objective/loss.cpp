@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <string>
 
@@ -29,7 +27,7 @@ std::map<std::string, MakeLoss, std::less<>>& all_losses() {
 std::unique_ptr<Loss> make_loss(const plan::ObjectiveTerm& term) {
   const auto found = all_losses().find(term.name());
   if (found == all_losses().end())
-    throw Error(ErrorKind::internal, fmt::format("the objective '{}' has settings, but no loss", term.name()));
+    throw Error(ErrorKind::internal, "the objective '{}' has settings, but no loss", term.name());
   return found->second(term);
 }
 

@@ -33,7 +33,7 @@ Objective::Objective(std::span<const plan::Term> terms, const std::string& mode)
     losses_.push_back(make_loss(term));
     columns_ = std::max(columns_, 2 + std::ssize(term.figures()));
     const auto same = [&](const View& view) { return view.name == term.view(); };
-    auto view = std::find_if(views_.begin(), views_.end(), same);
+    auto view = std::ranges::find_if(views_, same);
     if (view == views_.end())
       view = views_.insert(term.view().empty() ? views_.begin() : views_.end(), {term.view(), {}});
     view->terms.push_back(index);
@@ -204,9 +204,8 @@ at::Tensor Objective::log_probs(ops::Operations& ops, const model::Model& refere
 
 at::Tensor Objective::reference_log_probs(ops::Operations& ops, const model::Model& reference,
                                           const PassInputs& in) const {
-  const auto paired = std::find_if(terms_.begin(), terms_.end(), [](const plan::Term& term) {
-    return term->reference() != plan::ObjectiveTerm::Reference::none;
-  });
+  const auto paired = std::ranges::find_if(
+      terms_, [](const plan::Term& term) { return term->reference() != plan::ObjectiveTerm::Reference::none; });
   return log_probs(ops, reference, in, static_cast<size_t>(paired - terms_.begin()));
 }
 

@@ -22,7 +22,7 @@ constexpr double logged_milliseconds = 1;         // that a setup call takes at 
 constexpr uint64_t max_bytes = uint64_t{1} << 46; // a plugin that requests more is taken to be defective
 
 Error defect(const Instance& instance, std::string_view operation, std::string what) {
-  return Error(ErrorKind::plugin, fmt::format("{}: {}", operation, what))
+  return Error(ErrorKind::plugin, "{}: {}", operation, what)
       .at("plugin " + instance.plugin)
       .advise("remove it from the recipe's list for this kind, or report this to its author");
 }

@@ -176,10 +176,10 @@ std::vector<Value> checkpointed(BasicTape<Value>& tape, const std::type_identity
     gradients.push_back(output.gradient);
   }
   const auto is_required = [](const auto& gradient) { return gradient != nullptr; };
-  if (std::none_of(gradients.begin(), gradients.end(), is_required)) return outputs;
+  if (std::ranges::none_of(gradients, is_required)) return outputs;
   tape.push([inputs, gradients, block] {
     const auto was_received = [](const auto& gradient) { return gradient && !gradient->empty(); };
-    if (std::none_of(gradients.begin(), gradients.end(), was_received)) return;
+    if (std::ranges::none_of(gradients, was_received)) return;
     std::vector<Value> detached;
     detached.reserve(inputs.size());
     for (const Value& input : inputs) detached.emplace_back(input.data, input.requires_grad());

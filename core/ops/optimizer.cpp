@@ -5,7 +5,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <cstring>
 
@@ -54,15 +53,14 @@ std::vector<Optimizer::State> Optimizer::make_states() const {
   detail::call_setup(backend().instance(), "optimizer", "states",
                      [&](fvlm_error*) { return count = backend().table().states(&query(), declared.data()), FVLM_OK; });
   if (count < 0 || count > FVLM_MAX_STATES)
-    throw Error(ErrorKind::plugin,
-                fmt::format("optimizer: declares {} states; the limit is {}", count, FVLM_MAX_STATES))
+    throw Error(ErrorKind::plugin, "optimizer: declares {} states; the limit is {}", count, FVLM_MAX_STATES)
         .at("plugin " + backend().plugin());
   std::vector<State> states;
   for (int32_t index = 0; index < count; ++index) {
     const auto name = bounded_string(declared[index].name, 64);
     if (!name || !is_known(declared[index].dtype))
-      throw Error(ErrorKind::plugin, fmt::format("optimizer: state {} has {}", index,
-                                                 name ? "the dtype " + dtype_name(declared[index].dtype) : "no name"))
+      throw Error(ErrorKind::plugin, "optimizer: state {} has {}", index,
+                  name ? "the dtype " + dtype_name(declared[index].dtype) : "no name")
           .at("plugin " + backend().plugin());
     const auto options = at::TensorOptions().dtype(scalar_type(declared[index].dtype)).device(backend().device());
     states.push_back({*name, at::zeros({query().elements}, options)});

@@ -4,7 +4,6 @@
 #include "device/runtime.h"
 
 #include <ATen/ops/empty.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
@@ -54,8 +53,8 @@ Weight::Weight(std::vector<Parameter*> parts) : parts_(std::move(parts)) {
   const Parameter& first = *parts_.front();
   for (const Parameter* part : parts_)
     if (part->scheme != first.scheme)
-      throw Error(ErrorKind::data, fmt::format("{} and {} are read as one matrix, and only one of them is quantized",
-                                               first.name, part->name))
+      throw Error(ErrorKind::data, "{} and {} are read as one matrix, and only one of them is quantized", first.name,
+                  part->name)
           .advise("export the model anew: quantize both or neither");
   const auto view = [&](const auto& of) { return concatenated_view(parts_, of); };
   if (first.scheme.empty()) {
@@ -87,11 +86,11 @@ Weight Weight::rows(int64_t first, int64_t count) const {
 }
 
 bool Weight::has_gradient() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->has_gradient; });
+  return std::ranges::any_of(parts_, [](const Parameter* part) { return part->has_gradient; });
 }
 
 bool Weight::is_adapted() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->adapter != nullptr; });
+  return std::ranges::any_of(parts_, [](const Parameter* part) { return part->adapter != nullptr; });
 }
 
 at::Tensor Weight::joined() const {
@@ -102,7 +101,7 @@ at::Tensor Weight::joined() const {
 }
 
 bool Weight::begin_write(std::span<const Weight> weights) {
-  if (std::any_of(weights.begin(), weights.end(), std::mem_fn(&Weight::is_on_side_stream)))
+  if (std::ranges::any_of(weights, std::mem_fn(&Weight::is_on_side_stream)))
     if (device::Runtime* gpu = device::runtime()) gpu->join_side_stream();
   for (const Weight& each : weights) each.set_on_side_stream(false);
   return begin_gradients(weights);
@@ -121,8 +120,8 @@ bool Weight::begin_gradients(std::span<const Weight> weights) {
       whole.gradient.zero_();
       whole.has_gradient = true;
     }
-  const bool accumulate = std::any_of(weights.begin(), weights.end(),
-                                      [](const Weight& each) { return each.requires_grad() && each.has_gradient(); });
+  const bool accumulate =
+      std::ranges::any_of(weights, [](const Weight& each) { return each.requires_grad() && each.has_gradient(); });
   for (const Weight& each : weights)
     if (each.requires_grad()) each.begin_gradient(accumulate);
   return accumulate;
@@ -154,7 +153,7 @@ void Weight::set_on_side_stream(bool is_on_side_stream) const {
 }
 
 bool Weight::is_on_side_stream() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->on_side_stream; });
+  return std::ranges::any_of(parts_, [](const Parameter* part) { return part->on_side_stream; });
 }
 
 void Weight::add_gradient(const at::Tensor& gradient) const {

@@ -31,8 +31,7 @@ void Gradient::add_with_bias_gradient(at::Tensor gradient) {
 }
 
 void Gradient::announce(const Columns& columns) {
-  const bool overlaps =
-      std::any_of(announced_.begin(), announced_.end(), [&](const Columns& other) { return columns.overlaps(other); });
+  const bool overlaps = std::ranges::any_of(announced_, [&](const Columns& other) { return columns.overlaps(other); });
   if (!overlaps) announced_.push_back(columns);
 }
 
@@ -40,11 +39,10 @@ std::pair<at::Tensor, bool> Gradient::destination(const Columns& columns, at::In
                                                   const at::TensorOptions& options) {
   if (!sum_.defined()) {
     sum_ = destination_ ? std::exchange(destination_, {})() : at::empty(shape, options);
-    std::copy_if(announced_.begin(), announced_.end(), std::back_inserter(unwritten_),
-                 [&](const Columns& other) { return !columns.overlaps(other); });
+    std::ranges::copy_if(announced_, std::back_inserter(unwritten_),
+                         [&](const Columns& other) { return !columns.overlaps(other); });
     unwritten_.push_back(columns);
-    std::sort(unwritten_.begin(), unwritten_.end(),
-              [](const Columns& a, const Columns& b) { return a.first < b.first; });
+    std::ranges::sort(unwritten_, {}, &Columns::first);
     std::vector<Columns> rest;
     int64_t end = 0;
     for (const Columns& each : unwritten_) {

@@ -9,8 +9,6 @@
 #include "ops/quantizer.h"
 #include "quantize/error_feedback.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::quantize {
 namespace {
 
@@ -27,8 +25,8 @@ void require_whole_blocks(const ModelDescription& description, const WeightSchem
     for (const ParameterBlock& block : blocks_of(description.layout(part), part.name + ".", fused))
       for (const ParameterSpec& spec : block)
         if (schemes.contains(spec.name) != schemes.contains(block.front().name))
-          throw Error(ErrorKind::usage, fmt::format("{} and {} are read as one matrix: quantize both or neither",
-                                                    block.front().name, spec.name))
+          throw Error(ErrorKind::usage, "{} and {} are read as one matrix: quantize both or neither",
+                      block.front().name, spec.name)
               .advise("let --skip name both");
   }
 }
@@ -121,7 +119,7 @@ class Writing {
     if (const auto known = packed_.find(weight.name); known != packed_.end()) return known->second;
     const at::Tensor values = model::tensor_over(*weight.view).to(at::kFloat);
     if (!values.isfinite().all().item<bool>())
-      throw Error(ErrorKind::data, fmt::format("{} has values that are not finite", shown(weight.name)))
+      throw Error(ErrorKind::data, "{} has values that are not finite", shown(weight.name))
           .at(directory_.path().string())
           .advise("leave it out with --skip, or export a sound checkpoint");
     const auto found = request_.calibration.find(weight.name);

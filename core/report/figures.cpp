@@ -54,8 +54,8 @@ std::vector<TimePart> parts_of(const Stage& stage, double& seconds) {
   const std::vector<std::string>& order = time_part_names();
   std::vector<std::string> names;
   for (const auto& column : lines.names("time.")) names.push_back(column.substr(5));
-  auto rank = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };
-  std::stable_sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  auto rank = [&](const std::string& name) { return std::ranges::find(order, name) - order.begin(); };
+  std::ranges::stable_sort(names, [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   std::vector<TimePart> parts;
   double claimed = 0;
   for (const auto& name : names) {
@@ -172,7 +172,7 @@ void advance(std::vector<StageFigures>& figures, const RecordedRun& run, const S
 std::vector<EvaluationLine> last_evaluations(const RecordedRun& run) {
   std::vector<EvaluationLine> all;
   for (const auto& line : run.evaluations) {
-    auto same = std::find_if(all.begin(), all.end(), [&](const EvaluationLine& other) {
+    auto same = std::ranges::find_if(all, [&](const EvaluationLine& other) {
       return other.stage == line.stage && other.set == line.set && other.mode == line.mode;
     });
     if (same == all.end())

@@ -129,7 +129,7 @@ std::string ProgressLine::text(const TrainingProgress& progress, size_t width) c
   };
   std::string line = joined();
   while (display_width(line) >= width && parts.size() > 1) { // a full line would wrap
-    parts.erase(std::max_element(parts.begin(), parts.end()));
+    parts.erase(std::ranges::max_element(parts));
     line = joined();
   }
   return line;

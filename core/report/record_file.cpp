@@ -36,8 +36,7 @@ RecordFile::RecordFile(std::filesystem::path path, uint64_t size)
   if (fstat(fd_.get(), &found) != 0) fail_on_file(path_, "look at the file");
   auto there = static_cast<uint64_t>(found.st_size);
   if (there < size)
-    throw Error(ErrorKind::data,
-                fmt::format("the file has {} bytes, and had {} when the checkpoint was written", there, size))
+    throw Error(ErrorKind::data, "the file has {} bytes, and had {} when the checkpoint was written", there, size)
         .at(path_.string());
   if (there > size && ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) fail_to_write(path_, "cut the file");
   if (fdatasync(fd_.get()) != 0) fail_to_write(path_, "flush the file to disk");

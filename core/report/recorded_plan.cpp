@@ -6,8 +6,6 @@
 #include "report/loose_json.h"
 #include "report/recorded_run.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
 
@@ -33,8 +31,8 @@ void read_stages(RecordedRun& run, const Json& plan) {
       if (kind.empty()) continue;
       constexpr size_t abbreviation = 3;
       if (kind.size() <= abbreviation)
-        std::transform(kind.begin(), kind.end(), kind.begin(), [](unsigned char c) { return std::toupper(c); });
-      std::replace(kind.begin(), kind.end(), '_', ' ');
+        std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::toupper(c); });
+      std::ranges::replace(kind, '_', ' ');
       terms.push_back(text(term, "on") == "answer" ? kind + " of answers" : kind);
     }
     stage.objective = join(terms, " + ");

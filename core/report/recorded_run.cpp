@@ -14,7 +14,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   std::vector<fs::path> all;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) all.push_back(entry.path());
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   return all;
 }
 
@@ -27,7 +27,7 @@ const Stage* RecordedRun::find(std::string_view name) const {
 RecordedRun read_run(const fs::path& folder) {
   for (const char* file : {"plan.json", "metrics.jsonl"})
     if (!fs::is_regular_file(folder / file)) {
-      Error error(ErrorKind::data, fmt::format("this is no folder of a run: it has no {}", file));
+      Error error(ErrorKind::data, "this is no folder of a run: it has no {}", file);
       for (const auto& entry : sorted_entries(folder))
         if (fs::is_regular_file(entry / "plan.json")) {
           error.advise(fmt::format("did you mean {}?", entry.string()));

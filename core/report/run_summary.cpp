@@ -92,7 +92,7 @@ std::string evaluations_table(const RecordedRun& run) {
   std::vector<Column> columns;
   std::vector<std::string> header = {"set", "mode", "after", "samples"};
   for (const Column& column : all)
-    if (std::any_of(lines.begin(), lines.end(), [&](const auto& line) { return line.find(column.name); })) {
+    if (std::ranges::any_of(lines, [&](const auto& line) { return line.find(column.name).has_value(); })) {
       columns.push_back(column);
       header.emplace_back(column.title);
     }
@@ -125,7 +125,7 @@ std::string kinds_text(const RecordedRun& run) {
   std::vector<std::string> header = {"set", "kind"};
   std::vector<std::pair<std::string, std::string>> kinds; // set and kind
   const auto add = [](auto& list, const auto& one) {
-    if (std::find(list.begin(), list.end(), one) == list.end()) list.push_back(one);
+    if (std::ranges::find(list, one) == list.end()) list.push_back(one);
   };
   for (const auto& line : lines)
     for (const auto& [name, value] : line.values) {

@@ -12,7 +12,7 @@ namespace fvlm::serve {
 namespace {
 
 int64_t characters_in(const std::string& bytes) {
-  return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+  return std::ranges::count_if(bytes, [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
 } // namespace

@@ -15,7 +15,7 @@ namespace {
 
 void fill(std::string& page, std::string_view mark, std::string_view text) {
   const size_t at = page.find(mark);
-  if (at == std::string::npos) throw Error(ErrorKind::internal, fmt::format("the chat page has no {}", mark));
+  if (at == std::string::npos) throw Error(ErrorKind::internal, "the chat page has no {}", mark);
   page.replace(at, mark.size(), text);
 }
 

@@ -54,7 +54,7 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
         preparation.normalise(bytes, std::span(pixels).last(frame));
       });
     } catch (const Error& error) {
-      throw Error(ErrorKind::usage, fmt::format("image {}: {}", i, error.what()));
+      throw Error(ErrorKind::usage, "image {}: {}", i, error.what());
     }
   if (pixels.empty()) return out;
   const auto read = static_cast<int64_t>(pixels.size() / frame);
@@ -64,7 +64,7 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
     keys.resize(static_cast<size_t>(out.copies), keys[0]);
   }
   out.frames = at::empty({read, 3, size, size}, at::TensorOptions(at::kFloat).pinned_memory(settings_.pinned));
-  std::copy(pixels.begin(), pixels.end(), out.frames.data_ptr<float>());
+  std::ranges::copy(pixels, out.frames.data_ptr<float>());
   return out;
 }
 

@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cupti.h>
@@ -20,7 +18,7 @@ void check(CUptiResult result, const char* what) {
   if (result == CUPTI_SUCCESS) return;
   const char* text = nullptr;
   (void)cuptiGetResultString(result, &text);
-  throw Error(ErrorKind::device, fmt::format("cannot profile the device: {}: {}", what, text ? text : "?"))
+  throw Error(ErrorKind::device, "cannot profile the device: {}: {}", what, text ? text : "?")
       .advise("another profiler may be running, or the driver restricts profiling to administrators");
 }
 
@@ -83,8 +81,7 @@ std::vector<Activity> watch_activities(const std::function<void()>& work) {
     throw;
   }
   check(end(), "flushing");
-  std::sort(activities.begin(), activities.end(),
-            [](const Activity& a, const Activity& b) { return a.begin < b.begin; });
+  std::ranges::sort(activities, {}, &Activity::begin);
   return activities;
 }
 

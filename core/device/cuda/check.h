@@ -2,8 +2,6 @@
 #pragma once
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <cuda_runtime_api.h>
 
 namespace fvlm::device {
@@ -11,7 +9,7 @@ namespace fvlm::device {
 inline void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
   (void)cudaGetLastError(); // resets the error, which the next call would report again
-  throw Error(ErrorKind::device, fmt::format("{}: {}", what, cudaGetErrorString(result)));
+  throw Error(ErrorKind::device, "{}: {}", what, cudaGetErrorString(result));
 }
 
 } // namespace fvlm::device

@@ -3,7 +3,6 @@
 #include "device/cuda/check.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <fmt/format.h>
 
 #include <cstring>
 #include <cuda.h>
@@ -74,7 +73,7 @@ class CudaPeerAccess : public PeerAccess {
     const CUresult result =
         batch_mem_op_(static_cast<CUstream>(stream), static_cast<unsigned>(operations.size()), operations.data(), 0);
     if (result != CUDA_SUCCESS)
-      throw Error(ErrorKind::device, fmt::format("a stream cannot signal: error {} of the driver", int{result}));
+      throw Error(ErrorKind::device, "a stream cannot signal: error {} of the driver", int{result});
   }
 
  private:

@@ -14,7 +14,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cuda_runtime_api.h>
@@ -31,7 +30,7 @@ int64_t kernels_of(cudaGraph_t graph) {
   check_cuda(cudaGraphGetNodes(graph, nullptr, &count), "cannot read the captured graph");
   std::vector<cudaGraphNode_t> nodes(count);
   check_cuda(cudaGraphGetNodes(graph, nodes.data(), &count), "cannot read the captured graph");
-  return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+  return std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
     auto type = cudaGraphNodeTypeEmpty;
     // Unlike the driver, the runtime has no type for memory operations of streams, and fails.
     if (cudaGraphNodeGetType(node, &type) != cudaSuccess) (void)cudaGetLastError();
@@ -103,8 +102,7 @@ class CudaRuntime : public Runtime {
     } catch (const c10::Error& error) {
       abandon();
       if (!thrown)
-        throw Error(ErrorKind::device,
-                    fmt::format("cannot capture the work as a CUDA graph: {}", error.what_without_backtrace()));
+        throw Error(ErrorKind::device, "cannot capture the work as a CUDA graph: {}", error.what_without_backtrace());
     }
     if (thrown) std::rethrow_exception(thrown);
     graph->count = kernels_of(graph->graph.raw_cuda_graph());
