@@ -30,7 +30,7 @@ StepAnatomy::Flow flow_of(std::span<const Activity> activities) {
     edges.insert(edges.end(), {{each.begin, 1}, {each.end, -1}});
     if (is_copy(each)) flow.copies += milliseconds_of(each);
   }
-  std::sort(edges.begin(), edges.end());
+  std::ranges::sort(edges);
   if (edges.empty()) return flow;
   int at_work = 0;
   uint64_t before = edges.front().first;
@@ -106,8 +106,8 @@ class Calls {
   }
   size_t index_of(std::string_view operation, const ops::CalledQuery& query) {
     const std::string shape = shape_of(query);
-    const auto known = std::find_if(operations.begin(), operations.end(),
-                                    [&](const auto& each) { return each.name == operation && each.shape == shape; });
+    const auto known = std::ranges::find_if(
+        operations, [&](const auto& each) { return each.name == operation && each.shape == shape; });
     if (known != operations.end()) return static_cast<size_t>(known - operations.begin());
     operations.push_back({std::string(operation), shape, 0, 0, {}});
     return operations.size() - 1;
@@ -126,7 +126,7 @@ void add(StepAnatomy::Share& share, const Activity& activity) {
 }
 
 StepAnatomy::Share& named(std::vector<StepAnatomy::Share>& shares, const std::string& name) {
-  const auto known = std::find_if(shares.begin(), shares.end(), [&](const auto& each) { return each.name == name; });
+  const auto known = std::ranges::find_if(shares, [&](const auto& each) { return each.name == name; });
   return known == shares.end() ? shares.emplace_back(StepAnatomy::Share{name, 0, 0}) : *known;
 }
 
@@ -163,8 +163,8 @@ void cut(StepAnatomy& anatomy, Training& training, const Job& job, const train::
     else
       add(anatomy.others, activity);
   }
-  std::stable_sort(anatomy.kernels.begin(), anatomy.kernels.end(),
-                   [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
+  std::ranges::stable_sort(anatomy.kernels,
+                           [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
   anatomy.operations = std::move(calls.operations);
 }
 
@@ -215,8 +215,7 @@ StepAnatomy anatomy_of(Training& training, const Job& job, const train::StepCoun
   const ops::OperationsOptions& made = training.operations().options();
   anatomy.ceiling.raise(made.device, made.dtype);
   const auto above = [&](const auto& operation) { return operation.milliseconds - anatomy.minimal_ms(operation); };
-  std::stable_sort(anatomy.operations.begin(), anatomy.operations.end(),
-                   [&](const auto& a, const auto& b) { return above(a) > above(b); });
+  std::ranges::stable_sort(anatomy.operations, [&](const auto& a, const auto& b) { return above(a) > above(b); });
   return anatomy;
 }
 

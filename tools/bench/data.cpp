@@ -119,8 +119,7 @@ double DataSide::samples_per_second() const {
 }
 
 double DataSide::best() const {
-  return static_cast<double>(samples) / static_cast<double>(seconds.size()) /
-         *std::min_element(seconds.begin(), seconds.end());
+  return static_cast<double>(samples) / static_cast<double>(seconds.size()) / *std::ranges::min_element(seconds);
 }
 
 Json DataReport::json() const {

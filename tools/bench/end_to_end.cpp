@@ -10,7 +10,6 @@
 #include "train/stage_data.h"
 
 #include <c10/core/InferenceMode.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -140,17 +139,17 @@ JpegShards EndToEndRequest::shards() const {
   const Shape& of = shape_named(shape);
   if (of.question) throw Error(ErrorKind::usage, "its samples have no pictures").at(shape);
   if (of.frames > 0 && of.frames != frames)
-    throw Error(ErrorKind::usage, fmt::format("a sample of this model has {} frame, not {}", of.frames, frames))
+    throw Error(ErrorKind::usage, "a sample of this model has {} frame, not {}", of.frames, frames)
         .at(shape)
-        .advise(fmt::format("--frames {}", of.frames));
+        .advise("--frames {}", of.frames);
   if (pictures != 1 && pictures != frames)
-    throw Error(ErrorKind::usage, fmt::format("{} JPEGs for {} frames", pictures, frames))
+    throw Error(ErrorKind::usage, "{} JPEGs for {} frames", pictures, frames)
         .advise("--pictures 1, which is repeated, or as many as --frames");
   if (batch < 1 || frames < 1 || workers < 0 || !std::isfinite(seconds) || seconds <= 0)
     throw Error(ErrorKind::usage, "--batch and --frames want 1 or more, --workers 0 or more, --seconds more than 0");
   constexpr int64_t min_text = 16; // the marks of a chat take about ten tokens
   if (text < min_text)
-    throw Error(ErrorKind::usage, fmt::format("--text wants {} or more, as a chat has marks of its own", min_text));
+    throw Error(ErrorKind::usage, "--text wants {} or more, as a chat has marks of its own", min_text);
   return {.pictures = pictures, .text = text, .vocabulary = of.vocabulary()};
 }
 

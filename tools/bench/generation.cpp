@@ -26,14 +26,13 @@ double now() {
 
 void check(const GenerationRequest& request) {
   if (request.prompt < 1 || request.answer < 2)
-    throw Error(ErrorKind::usage, fmt::format("a prompt of {} and an answer of {} tokens: expected at least 1 and 2",
-                                              request.prompt, request.answer));
-  if (request.repeat < 1)
-    throw Error(ErrorKind::usage, fmt::format("{} measured runs: expected at least 1", request.repeat));
+    throw Error(ErrorKind::usage, "a prompt of {} and an answer of {} tokens: expected at least 1 and 2",
+                request.prompt, request.answer);
+  if (request.repeat < 1) throw Error(ErrorKind::usage, "{} measured runs: expected at least 1", request.repeat);
   if (!request.draft.empty() && request.draft_tokens < 1)
-    throw Error(ErrorKind::usage, fmt::format("{} drafts a step: expected at least 1", request.draft_tokens));
+    throw Error(ErrorKind::usage, "{} drafts a step: expected at least 1", request.draft_tokens);
   for (const int64_t batch : request.batches)
-    if (batch < 1) throw Error(ErrorKind::usage, fmt::format("{} prompts at once: expected at least 1", batch));
+    if (batch < 1) throw Error(ErrorKind::usage, "{} prompts at once: expected at least 1", batch);
 }
 
 // Each prompt begins differently, in each turn too, so that nothing computed for another one serves it.
@@ -64,7 +63,7 @@ std::pair<double, double> answer(const GenerationRequest& request, infer::Genera
   const double end = now();
   for (const auto& one : answers)
     if (std::ssize(one.tokens) != request.answer)
-      throw Error(ErrorKind::internal, fmt::format("an answer of {} tokens", one.tokens.size()));
+      throw Error(ErrorKind::internal, "an answer of {} tokens", one.tokens.size());
   return {first - begin, end - begin};
 }
 

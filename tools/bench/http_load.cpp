@@ -122,8 +122,8 @@ Result run_alone(asio::io_context& io, asio::awaitable<Result> work) {
 } // namespace
 
 HttpAddress address_of(const std::string& url) {
-  const Error wrong = Error(ErrorKind::usage, fmt::format("--url: '{}' is no address of a server", url))
-                          .advise("--url http://127.0.0.1:8000");
+  const Error wrong =
+      Error(ErrorKind::usage, "--url: '{}' is no address of a server", url).advise("--url http://127.0.0.1:8000");
   constexpr std::string_view scheme = "http://";
   if (!url.starts_with(scheme)) throw wrong;
   const std::string rest = url.substr(scheme.size(), url.find('/', scheme.size()) - scheme.size());
@@ -169,8 +169,7 @@ std::string http_get(const HttpAddress& address, const std::string& path) {
     co_return response.result_int() == 200 ? response.body() : "";
   };
   std::string body = run_alone(io, get());
-  if (body.empty())
-    throw Error(ErrorKind::device, fmt::format("{} of the server at port {} is not answered", path, address.port));
+  if (body.empty()) throw Error(ErrorKind::device, "{} of the server at port {} is not answered", path, address.port);
   return body;
 }
 

@@ -31,13 +31,12 @@ Configuration configuration_named(const std::string& name) {
   configuration.quantized = how.contains("qlora");
   configuration.lora = how.contains("lora") || configuration.quantized;
   const std::string number = parts.size() > 1 ? parts[1] : "";
-  const bool knows = std::all_of(how.begin(), how.end(), [&](const std::string& each) {
-    return std::find(std::begin(variants), std::end(variants), each) != std::end(variants);
-  });
+  const bool knows = std::ranges::all_of(
+      how, [&](const std::string& each) { return std::ranges::find(variants, each) != std::end(variants); });
   const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
   if (!knows || end.ec != std::errc() || end.ptr != number.data() + number.size() || configuration.samples < 1)
-    throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
-        .advise(fmt::format("SHAPE:SAMPLES, and :{} behind it, as in 135m:8", fmt::join(variants, ", :")));
+    throw Error(ErrorKind::usage, "'{}' is no configuration", name)
+        .advise("SHAPE:SAMPLES, and :{} behind it, as in 135m:8", fmt::join(variants, ", :"));
   (void)shape_named(configuration.shape);
   return configuration;
 }
@@ -99,7 +98,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
             : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples, shape.frame,
                                          {shape.vocabulary()}, feed::staging_for(device), number));
     if (std::ssize(pack.samples) != configuration.samples)
-      throw Error(ErrorKind::internal, fmt::format("{} samples were made", pack.samples.size())).at(job.name);
+      throw Error(ErrorKind::internal, "{} samples were made", pack.samples.size()).at(job.name);
     if (configuration.stills) repeat_images(pack, 3 * shape.frame * shape.frame);
     for (PackedSample& packed : pack.host.samples) packed.position += i * configuration.samples;
   }

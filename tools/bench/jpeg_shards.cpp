@@ -143,8 +143,8 @@ MadeShards make_jpeg_shards(const JpegShards& settings, const fs::path& path,
                             const std::function<void(int64_t, int64_t)>& progress) {
   const fs::path folder = path.has_filename() ? path : path.parent_path(); // "data/pictures/"
   if (settings.vocabulary < JpegShards::min_vocabulary)
-    throw Error(ErrorKind::usage, fmt::format("captions need a vocabulary of {} tokens, not of {}",
-                                              JpegShards::min_vocabulary, settings.vocabulary))
+    throw Error(ErrorKind::usage, "captions need a vocabulary of {} tokens, not of {}", JpegShards::min_vocabulary,
+                settings.vocabulary)
         .advise("use another --shape");
   if (fs::exists(folder)) return reuse(settings, folder);
   AtomicFolder made(folder);

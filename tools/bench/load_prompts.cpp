@@ -83,7 +83,7 @@ void write_tokenizer(const std::filesystem::path& model, int64_t vocabulary) {
     std::string read = in_byte_alphabet(" ");
     for (const char letter : word) {
       const nlohmann::json merge = nlohmann::json::array({read, std::string(1, letter)});
-      if (std::find(merges.begin(), merges.end(), merge) == merges.end()) merges.push_back(merge);
+      if (std::ranges::find(merges, merge) == merges.end()) merges.push_back(merge);
       add(read += letter);
     }
   }

@@ -153,7 +153,7 @@ const Form& form_named(const std::string& operation) {
     names.emplace_back(form.operation);
   }
   const auto near = nearest(operation, names);
-  throw Error(ErrorKind::usage, fmt::format("there is no operation '{}'", operation))
+  throw Error(ErrorKind::usage, "there is no operation '{}'", operation)
       .advise(near ? fmt::format("did you mean '{}'?", *near) : "there are " + join(names, ", "));
 }
 
@@ -169,8 +169,7 @@ OpQuery parse_shape(const std::string& name) {
     if (end.ec == std::errc() && end.ptr == text.data() + text.size() && size > 0) sizes.push_back(size);
   }
   if (sizes.size() != split(std::string(form.sizes), 'x').size() || sizes.size() != numbers.size())
-    throw Error(ErrorKind::usage, fmt::format("'{}' is no shape", name))
-        .advise(fmt::format("{}:{}", form.operation, form.sizes));
+    throw Error(ErrorKind::usage, "'{}' is no shape", name).advise("{}:{}", form.operation, form.sizes);
   OpQuery op_query;
   form.fill(op_query, sizes);
   return op_query;
@@ -256,8 +255,8 @@ class OpBench {
           [&](const auto& query) {
             const std::string operation = TableOf<std::decay_t<decltype(query)>>::operation(query);
             progress_(operation, static_cast<int64_t>(i), static_cast<int64_t>(all.size()));
-            if (!request_.operations.empty() && std::find(request_.operations.begin(), request_.operations.end(),
-                                                          operation) == request_.operations.end())
+            if (!request_.operations.empty() &&
+                std::ranges::find(request_.operations, operation) == request_.operations.end())
               return;
             OpReport::Row row{configurations[i], operation, shape_of(all[i].query), {}, minimal_work(query), {}};
             time(query, row);

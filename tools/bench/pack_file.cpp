@@ -8,7 +8,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
-#include <fmt/format.h>
 
 #include <cstring>
 
@@ -18,8 +17,7 @@ PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
   const model::BatchFile batch(file, false);
   const int64_t height = batch.frames().size(2), width = batch.frames().size(3);
   if (height != width)
-    throw Error(ErrorKind::data, fmt::format("frames of {} x {}: training has square ones", height, width))
-        .at(file.string());
+    throw Error(ErrorKind::data, "frames of {} x {}: training has square ones", height, width).at(file.string());
   PackOfFile read;
   read.image_size = height;
   HostPack& host = read.pack.host;

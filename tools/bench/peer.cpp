@@ -26,7 +26,7 @@ std::string ending(int status) {
 Peer::Peer(std::string command, const std::vector<std::string>& arguments) : command_(std::move(command)) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw Error(ErrorKind::device, fmt::format("cannot talk to a process: {}", std::strerror(errno)));
+    throw Error(ErrorKind::device, "cannot talk to a process: {}", std::strerror(errno));
   const std::string script = command_ + " \"$@\"";
   std::vector<const char*> words{"/bin/sh", "-c", script.c_str(), "peer"};
   for (const std::string& argument : arguments) words.push_back(argument.c_str());
@@ -43,7 +43,7 @@ Peer::Peer(std::string command, const std::vector<std::string>& arguments) : com
   close(ends[1]);
   if (process_ < 0) {
     close(socket_);
-    throw Error(ErrorKind::device, fmt::format("cannot start a process: {}", std::strerror(errno)));
+    throw Error(ErrorKind::device, "cannot start a process: {}", std::strerror(errno));
   }
 }
 
@@ -120,9 +120,10 @@ std::string Peer::read_line() {
 
 void require_same_loss(double engine, double peer, double tolerance, const std::string& where) {
   if (std::abs(engine - peer) <= tolerance * std::abs(peer)) return;
-  throw Error(ErrorKind::data, fmt::format("the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
-                                           "times compare nothing",
-                                           engine, peer))
+  throw Error(ErrorKind::data,
+              "the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
+              "times compare nothing",
+              engine, peer)
       .at(where)
       .advise("hold their numbers against each other with `fvlm-engine trace` and tools/oracle/trace");
 }

@@ -110,7 +110,7 @@ class Profile {
     request_.sharing.group->all_reduce(shared, dist::Reduction::max)->wait();
     const at::Tensor of_all = shared.cpu();
     const std::vector<double> alone(of_all.const_data_ptr<double>(), of_all.const_data_ptr<double>() + of_all.numel());
-    return std::isfinite(*std::max_element(alone.begin(), alone.end())) ? std::optional(alone) : std::nullopt;
+    return std::isfinite(*std::ranges::max_element(alone)) ? std::optional(alone) : std::nullopt;
   }
 
   void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices,
@@ -250,7 +250,7 @@ ProfileReport measure_profile(const ProfileRequest& request, Registry& registry,
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
   if (!std::isfinite(request.sustained) || request.sustained < 0)
-    throw Error(ErrorKind::usage, fmt::format("--sustained wants seconds, 0 or more, not {}", request.sustained));
+    throw Error(ErrorKind::usage, "--sustained wants seconds, 0 or more, not {}", request.sustained);
   if (request.with_anatomy && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");

@@ -34,12 +34,10 @@ PackSize pack_named(const std::string& name) {
   const bool parted = frames.ec == std::errc() && frames.ptr != end && *frames.ptr == ':';
   const auto rows = parted ? std::from_chars(frames.ptr + 1, end, size.rows) : frames;
   if (!parted || rows.ec != std::errc() || rows.ptr != end)
-    throw Error(ErrorKind::usage, fmt::format("'{}' is no size of a pack", name))
-        .advise("FRAMES:TOKENS, as in 512:11520");
+    throw Error(ErrorKind::usage, "'{}' is no size of a pack", name).advise("FRAMES:TOKENS, as in 512:11520");
   if (size.frames < SyntheticStream::max_frames || size.rows < SyntheticStream::max_frames + SyntheticStream::max_text)
-    throw Error(ErrorKind::usage, fmt::format("a pack of {} does not hold the longest sample", name))
-        .advise(fmt::format("{}:{} or more", SyntheticStream::max_frames,
-                            SyntheticStream::max_frames + SyntheticStream::max_text));
+    throw Error(ErrorKind::usage, "a pack of {} does not hold the longest sample", name)
+        .advise("{}:{} or more", SyntheticStream::max_frames, SyntheticStream::max_frames + SyntheticStream::max_text);
   return size;
 }
 

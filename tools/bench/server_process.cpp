@@ -57,7 +57,7 @@ void ServerProcess::stop() {
   process_->terminate();
   process_->wait();
   if (process_->status() != 0)
-    throw Error(ErrorKind::device, fmt::format("the server ended with status {}: {}", process_->status(), log()));
+    throw Error(ErrorKind::device, "the server ended with status {}: {}", process_->status(), log());
 }
 
 } // namespace fvlm::bench

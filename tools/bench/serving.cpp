@@ -31,7 +31,7 @@ std::vector<std::string> bodies_of(const LoadPrompts& prompts, int64_t first, in
 
 ServingReport::Quantiles quantiles_of(std::vector<double> values) {
   if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const auto at = [&](double share) {
     return values[static_cast<size_t>(std::ceil(share * static_cast<double>(values.size()))) - 1];
   };
@@ -160,7 +160,7 @@ int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::
 } // namespace
 
 int64_t ServingLoad::max_clients() const {
-  return *std::max_element(clients.begin(), clients.end());
+  return *std::ranges::max_element(clients);
 }
 
 int64_t ServingLoad::requests_for(int64_t at_once, double rate) const {
@@ -173,12 +173,12 @@ void check(const ServingLoad& load) {
   if (prompts.prompt < 1 || prompts.answer < 1 || prompts.picture < 1 || load.requests < 0)
     throw Error(ErrorKind::usage, "--prompt, --answer, --picture and --requests: expected 1 or more");
   if (!(prompts.images >= 0 && prompts.images <= 1))
-    throw Error(ErrorKind::usage, fmt::format("--images: expected a share from 0 to 1, got {}", prompts.images));
+    throw Error(ErrorKind::usage, "--images: expected a share from 0 to 1, got {}", prompts.images);
   for (const int64_t clients : load.clients)
-    if (clients < 1) throw Error(ErrorKind::usage, fmt::format("--clients: expected 1 or more, got {}", clients));
+    if (clients < 1) throw Error(ErrorKind::usage, "--clients: expected 1 or more, got {}", clients);
   for (const auto* rates : {&load.rates, &load.rate_shares})
     for (const double rate : *rates)
-      if (!(rate > 0)) throw Error(ErrorKind::usage, fmt::format("--rate: expected more than 0, got {}", rate));
+      if (!(rate > 0)) throw Error(ErrorKind::usage, "--rate: expected more than 0, got {}", rate);
 }
 
 OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWriter& prompts, const ServingLoad& load,

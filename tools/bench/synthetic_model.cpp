@@ -8,7 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
-#include <fmt/format.h>
 
 #include <cmath>
 #include <utility>
@@ -196,7 +195,7 @@ const Shape& shape_named(std::string_view name) {
     if (shape.name == name) return shape;
     names.emplace_back(shape.name);
   }
-  throw Error(ErrorKind::usage, fmt::format("there is no shape '{}'", name)).advise("one of: " + join(names, ", "));
+  throw Error(ErrorKind::usage, "there is no shape '{}'", name).advise("one of: " + join(names, ", "));
 }
 
 void make_model(const Shape& shape, const std::filesystem::path& folder, DType dtype) {

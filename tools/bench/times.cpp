@@ -33,7 +33,7 @@ StepTime Stopwatch::stop() const {
 std::vector<double> Times::sorted(double StepTime::*which) const {
   std::vector<double> all;
   for (const StepTime& turn : times_) all.push_back(turn.*which);
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   return all;
 }
 

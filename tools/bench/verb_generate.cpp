@@ -23,7 +23,7 @@ std::vector<int64_t> numbers_in(const std::string& list) {
     int64_t number = 0;
     const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
     if (end.ec != std::errc() || end.ptr != text.data() + text.size())
-      throw Error(ErrorKind::usage, fmt::format("--batches: '{}' is no number", text)).advise("--batches 1,8,32");
+      throw Error(ErrorKind::usage, "--batches: '{}' is no number", text).advise("--batches 1,8,32");
     numbers.push_back(number);
   }
   return numbers;
@@ -81,7 +81,7 @@ int show(const Report& report, const ParsedOptions& parsed, Json document) {
 int time_videos(const ParsedOptions& parsed, const model::Execution& execution, Registry& registry) {
   for (const char* other : {"batches", "peer", "model", "draft", "speculate"})
     if (parsed.value(other))
-      throw Error(ErrorKind::usage, fmt::format("--{} does not go with --videos", other))
+      throw Error(ErrorKind::usage, "--{} does not go with --videos", other)
           .advise("--videos compares many videos at once with one after another");
   bench::VideosRequest request;
   request.execution = execution;

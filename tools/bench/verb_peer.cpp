@@ -38,7 +38,7 @@ std::string source_tree_peer(const std::string& tool) {
 std::string required_source_tree_peer(const std::string& tool) {
   std::string peer = source_tree_peer(tool);
   if (peer.empty())
-    throw Error(ErrorKind::usage, fmt::format("{} was not found: this program does not run from a source tree", tool))
+    throw Error(ErrorKind::usage, "{} was not found: this program does not run from a source tree", tool)
         .advise("give the peer as --peer COMMAND");
   return peer;
 }
@@ -47,7 +47,7 @@ std::string required_source_tree_peer(const std::string& tool) {
 std::string peer_command(const ParsedOptions& parsed, const char* tool, std::initializer_list<std::string_view> modes) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
-  if (std::find(modes.begin(), modes.end(), wanted) == modes.end()) return wanted;
+  if (std::ranges::find(modes, wanted) == modes.end()) return wanted;
   return fmt::format("{} --how {}", required_source_tree_peer(tool), wanted);
 }
 

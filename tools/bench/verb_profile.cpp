@@ -33,13 +33,11 @@ std::string rate_of(const bench::Times& times, int64_t samples) {
 void print_table(const bench::ProfileReport& report, bool pairs) {
   std::vector<std::string> header{"configuration"};
   if (pairs) header.insert(header.end(), {"reference", "reference ms", "pairs/s, all"});
-  const bool are_several =
-      std::any_of(report.rows.begin(), report.rows.end(), [](const auto& row) { return row.alone.has_value(); });
+  const bool are_several = std::ranges::any_of(report.rows, [](const auto& row) { return row.alone.has_value(); });
   if (are_several) header.insert(header.end(), {"alone ms", "share"});
   header.insert(header.end(), {pairs ? "pairs/s" : "samples/s", "median ms", "min ms", "peak", "kernels", "MFU",
                                "first step s", "loss"});
-  const bool has_peer =
-      std::any_of(report.rows.begin(), report.rows.end(), [](const auto& row) { return row.peer.has_value(); });
+  const bool has_peer = std::ranges::any_of(report.rows, [](const auto& row) { return row.peer.has_value(); });
   if (has_peer) header.insert(header.end(), {"peer's ms", "ratio", "peer's peak"});
   TextTable table(header);
   for (const auto& row : report.rows) {
@@ -114,8 +112,7 @@ void print_anatomy(const bench::ProfileReport::Row& row) {
   const bench::StepAnatomy& anatomy = *row.anatomy;
   const auto& flow = anatomy.flow;
   fmt::print("\n{}: a step takes {:.2f} ms, {:.2f} under the profiler; of these the device is busy for {:.2f} ms, runs "
-             "kernels "
-             "concurrently for {:.2f} ms, and is idle for {:.2f} ms; {} launches\n\n",
+             "kernels concurrently for {:.2f} ms, and is idle for {:.2f} ms; {} launches\n\n",
              row.configuration, row.times.median(), flow.span, flow.busy, flow.beside, flow.gaps(), flow.launches);
   fmt::print("all operations, each timed alone: {:.2f} ms\n\n", anatomy.milliseconds());
   print_shares("part", anatomy.parts);

@@ -99,7 +99,7 @@ int bench_quant(Arguments arguments) {
     request.tokens.clear();
     for (const std::string& word : split(*words, ',')) {
       const int64_t tokens = std::atoll(word.c_str());
-      if (tokens < 1) throw Error(ErrorKind::usage, fmt::format("--tokens: expected numbers above 0, got '{}'", word));
+      if (tokens < 1) throw Error(ErrorKind::usage, "--tokens: expected numbers above 0, got '{}'", word);
       request.tokens.push_back(tokens);
     }
   }

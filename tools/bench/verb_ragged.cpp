@@ -89,9 +89,8 @@ std::vector<std::string> frozen_groups(const std::string& names) {
   const auto known = plan::parameter_groups({});
   auto groups = split(names, ',');
   for (const std::string& group : groups)
-    if (std::find(known.begin(), known.end(), group) == known.end())
-      throw Error(ErrorKind::usage, fmt::format("--freeze: unknown parameter group '{}'", group))
-          .advise("use " + join_or(known));
+    if (std::ranges::find(known, group) == known.end())
+      throw Error(ErrorKind::usage, "--freeze: unknown parameter group '{}'", group).advise("use " + join_or(known));
   if (std::set(groups.begin(), groups.end()).size() == known.size())
     throw Error(ErrorKind::usage, "--freeze: every group is frozen, nothing is left to train");
   return groups;

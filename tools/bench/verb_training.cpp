@@ -19,7 +19,7 @@ plan::Precision precision_named(const std::string& name) {
   if (name == "fp16") return plan::Precision::fp16;
   if (name == "tf32") return plan::Precision::tf32;
   if (name == "fp32") return plan::Precision::fp32;
-  throw Error(ErrorKind::usage, fmt::format("--precision: expected bf16, fp8, fp16, tf32 or fp32, got '{}'", name));
+  throw Error(ErrorKind::usage, "--precision: expected bf16, fp8, fp16, tf32 or fp32, got '{}'", name);
 }
 
 // The switches of a recipe's `speed` that --without can turn off.
@@ -42,8 +42,7 @@ void switch_off(const std::string& name, plan::Speed& speed) {
     }
   std::vector<std::string_view> names;
   for (const auto& [known, which] : speed_switches) names.push_back(known);
-  throw Error(ErrorKind::usage, fmt::format("--without: unknown switch '{}'", name))
-      .advise(fmt::format("use one of {}", fmt::join(names, ", ")));
+  throw Error(ErrorKind::usage, "--without: unknown switch '{}'", name).advise("use one of {}", fmt::join(names, ", "));
 }
 
 } // namespace

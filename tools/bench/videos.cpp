@@ -6,7 +6,6 @@
 
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,7 +19,7 @@ void check(const VideosRequest& request) {
                                      {"tokens of a prompt", request.prompt},
                                      {"tokens of an answer", request.answer},
                                      {"measured runs", request.repeat}})
-    if (number < 1) throw Error(ErrorKind::usage, fmt::format("{} {}: expected at least 1", number, what));
+    if (number < 1) throw Error(ErrorKind::usage, "{} {}: expected at least 1", number, what);
 }
 
 // All frames differ, and all prompts, so that nothing computed for one serves another.
@@ -72,7 +71,7 @@ VideosReport measure_videos(const VideosRequest& request, Registry& registry, co
   options.ignore_eos = true;
   const infer::Generator::TakeAnswer take = [&](const infer::Answer& answer) {
     if (std::ssize(answer.ids) != request.answer)
-      throw Error(ErrorKind::internal, fmt::format("an answer of {} tokens", answer.ids.size()));
+      throw Error(ErrorKind::internal, "an answer of {} tokens", answer.ids.size());
   };
   for (const std::string& name : request.shapes) {
     const Shape& shape = shape_named(name);

@@ -170,7 +170,7 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   Operand &q = bench.input("q", n.q), &k = bench.input("k", n.k), &v = bench.input("v", n.v);
   const auto starts = [&](std::string name, std::vector<int64_t> lengths) -> Operand& {
     const at::Tensor content = cumulative(lengths, c.spare_segments);
-    std::reverse(lengths.begin(), lengths.end());
+    std::ranges::reverse(lengths);
     return bench.input(std::move(name), content, Rows::contiguous, cumulative(lengths, c.spare_segments));
   };
   Operand &cu_q = starts("cu_seqlens_q", c.lengths_q), &cu_kv = starts("cu_seqlens_kv", c.kv());

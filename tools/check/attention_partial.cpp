@@ -46,8 +46,8 @@ fvlm_attention_query query_of(const PartialCase& c, at::Device device) {
   query.heads_q = c.heads_q;
   query.heads_kv = c.heads_kv;
   query.head_dim = c.head_dim;
-  query.max_seqlen_q = static_cast<int32_t>(*std::max_element(c.lengths_q.begin(), c.lengths_q.end()));
-  query.max_seqlen_kv = static_cast<int32_t>(*std::max_element(c.lengths_kv.begin(), c.lengths_kv.end()));
+  query.max_seqlen_q = static_cast<int32_t>(*std::ranges::max_element(c.lengths_q));
+  query.max_seqlen_kv = static_cast<int32_t>(*std::ranges::max_element(c.lengths_kv));
   query.tokens_q = c.tokens_q();
   query.tokens_kv = c.tokens_kv();
   query.segments = std::ssize(c.lengths_q);

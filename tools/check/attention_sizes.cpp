@@ -16,7 +16,7 @@ Outcome sized(Context& context, const std::vector<AttentionCase>& cases) {
   const auto own = attention_dtype(context);
   std::vector<at::ScalarType> dtypes{own};
   if (own != at::kBFloat16) dtypes.push_back(at::kBFloat16);
-  const auto longest = [](const Sizes& lengths) { return *std::max_element(lengths.begin(), lengths.end()); };
+  const auto longest = [](const Sizes& lengths) { return *std::ranges::max_element(lengths); };
   std::vector<Trial> trials;
   for (AttentionCase one : cases)
     for (const auto dtype : dtypes) {

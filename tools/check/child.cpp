@@ -60,9 +60,7 @@ class Child {
   }
 
  private:
-  bool has_failed(const std::string& name) const {
-    return std::find(failed_.begin(), failed_.end(), name) != failed_.end();
-  }
+  bool has_failed(const std::string& name) const { return std::ranges::find(failed_, name) != failed_.end(); }
 
   void report_plugin() {
     const fvlm_plugin& plugin = subject_.plugin();
@@ -176,7 +174,7 @@ class Child {
 
 bool is_selected(const Job& job, const std::string& row) {
   const auto parts = split(job.only, ',');
-  return job.only.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+  return job.only.empty() || std::ranges::any_of(parts, [&](const std::string& part) {
            return !part.empty() && row.find(part) != std::string::npos;
          });
 }

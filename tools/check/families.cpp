@@ -81,7 +81,7 @@ std::span<const Table> tables() {
 
 const Table& table_of(std::string_view family) {
   auto all = tables();
-  auto found = std::find_if(all.begin(), all.end(), [&](const Table& table) { return table.family == family; });
+  auto found = std::ranges::find(all, family, &Table::family);
   if (found == all.end())
     throw RowAborted{State::failed, fmt::format("no checks for a kind of the family '{}'", family)};
   return *found;

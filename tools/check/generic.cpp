@@ -423,8 +423,8 @@ std::vector<Check> generic_host_checks() {
   auto all = generic_checks("");
   const auto process = process_checks();
   std::erase_if(all, [&](const Check& check) {
-    return std::find(std::begin(kept), std::end(kept), check.name) == std::end(kept) &&
-           std::none_of(process.begin(), process.end(), [&](const Check& row) { return row.name == check.name; });
+    return std::ranges::find(kept, check.name) == std::end(kept) &&
+           std::ranges::none_of(process, [&](const Check& row) { return row.name == check.name; });
   });
   return all;
 }

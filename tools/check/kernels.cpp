@@ -133,7 +133,7 @@ std::string KernelCase::label() const {
 }
 
 bool KernelCase::needs_gradient(const std::string& gradient) const {
-  return std::find(omitted.begin(), omitted.end(), gradient) == omitted.end();
+  return std::ranges::find(omitted, gradient) == omitted.end();
 }
 
 bool offered(Context& context, int op) {

@@ -212,7 +212,7 @@ Outcome rounds_ties(Context& context) {
       constexpr std::string_view exact[] = {"sum", "d_up", "d_scale", "d_bias", "scaled_weight", "scaled_bias"};
       Expectation some;
       for (Expected one : expectation()) {
-        const bool is_exact = std::find(std::begin(exact), std::end(exact), one.name) != std::end(exact);
+        const bool is_exact = std::ranges::find(exact, one.name) != std::end(exact);
         one.rounded = is_exact || (one.name == "y" && !is_norm(op)) || (one.name == "d_weight" && op == FVLM_OP_LINEAR);
         if (one.name == "d_bias" && is_norm(op)) one.rounded = false;
         if (op == FVLM_OP_FOLD_ROW_SCALE && one.name.starts_with("d_")) one.rounded = false;

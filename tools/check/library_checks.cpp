@@ -38,10 +38,10 @@ Outcome exports_entry_alone(Context& context) {
     for (const auto& symbol : file.exports) {
       // Symbols that old linkers export by themselves.
       static constexpr std::string_view linkers[] = {"_init", "_fini", "_edata", "_end", "__bss_start"};
-      if (symbol != FVLM_PLUGIN_ENTRY && std::find(std::begin(linkers), std::end(linkers), symbol) == std::end(linkers))
+      if (symbol != FVLM_PLUGIN_ENTRY && std::ranges::find(linkers, symbol) == std::end(linkers))
         others.push_back(symbol);
     }
-    if (std::find(file.exports.begin(), file.exports.end(), FVLM_PLUGIN_ENTRY) == file.exports.end())
+    if (std::ranges::find(file.exports, FVLM_PLUGIN_ENTRY) == file.exports.end())
       return failed("it does not export " FVLM_PLUGIN_ENTRY);
     if (others.empty()) return ok();
     const size_t count = others.size();
@@ -85,7 +85,7 @@ Outcome run_paths_absolute(Context& context) {
 
 // C++ registers destructors of static objects by the same function as exit handlers.
 bool destroys_objects(const std::vector<std::string>& imports) {
-  return std::any_of(imports.begin(), imports.end(), [](const std::string& name) {
+  return std::ranges::any_of(imports, [](const std::string& name) {
     return name.starts_with("_Z") || name.starts_with("_Unwind_") || name.starts_with("__gxx") ||
            name == "__cxa_thread_atexit_impl" || name == "dl_iterate_phdr";
   });
@@ -238,8 +238,8 @@ Outcome backward_with_forward(Context& context) {
   if (!context.subject.table(FVLM_KERNELS_KIND)) return not_applicable("it gives no kernels");
   const void* table = context.subject.table(FVLM_KERNELS_KIND);
   for (const TableOperation& operation : kernel_operations())
-    if (!operation.is_implemented(table) && std::any_of(operation.slots.begin(), operation.slots.end(),
-                                                        [&](const TableSlot& slot) { return slot.is_set(table); }))
+    if (!operation.is_implemented(table) &&
+        std::ranges::any_of(operation.slots, [&](const TableSlot& slot) { return slot.is_set(table); }))
       return failed("{} has one of forward and backward alone", operation.name);
   return ok();
 }
@@ -279,7 +279,7 @@ Outcome manifest_kinds(Context& context) {
   for (const auto& kind : declared->kinds)
     if (!context.subject.table(kind)) return failed("plugin.toml declares {}, the library gives no such table", kind);
   for (const auto& kind : context.subject.kinds())
-    if (std::find(declared->kinds.begin(), declared->kinds.end(), kind) == declared->kinds.end())
+    if (std::ranges::find(declared->kinds, kind) == declared->kinds.end())
       return failed("the library gives {}, which plugin.toml does not declare", kind);
   return ok(join(declared->kinds, ", "));
 }

@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -21,8 +19,7 @@ constexpr int min_descriptor = 16;
 int make() {
   const Descriptor low(memfd_create("output", MFD_CLOEXEC));
   const int descriptor = low ? fcntl(low.get(), F_DUPFD_CLOEXEC, min_descriptor) : -1;
-  if (descriptor < 0)
-    throw Error(ErrorKind::device, fmt::format("cannot create a file in memory: {}", std::strerror(errno)));
+  if (descriptor < 0) throw Error(ErrorKind::device, "cannot create a file in memory: {}", std::strerror(errno));
   return descriptor;
 }
 

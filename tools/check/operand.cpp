@@ -115,8 +115,8 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
   if (dense) mark(offset_ + size, storage_.numel());
   view_ = at::from_blob(static_cast<char*>(storage_.data_ptr()) + offset_, shape_, strides_,
                         at::TensorOptions(dtype).device(device));
-  std::copy(shape_.begin(), shape_.end(), descriptor_->shape);
-  std::copy(strides_.begin(), strides_.end(), descriptor_->strides);
+  std::ranges::copy(shape_, descriptor_->shape);
+  std::ranges::copy(strides_, descriptor_->strides);
   descriptor_->tensor = {empty ? nullptr : view_.data_ptr(),
                          device_of(device),
                          static_cast<int32_t>(rank),

@@ -30,14 +30,14 @@ struct Problem {
   int64_t groups = 1;
 
   double value(int64_t group, const std::string& name) const {
-    auto found = std::find(names.begin(), names.end(), name);
+    auto found = std::ranges::find(names, name);
     return found == names.end() ? 0 : hyper[static_cast<size_t>(group)][static_cast<size_t>(found - names.begin())];
   }
   // Learning rates fall from step to step, unless the case sets one.
   Problem at_step(int step) const {
     Problem now = *this;
-    const auto rate = std::find(names.begin(), names.end(), "lr");
-    const bool asked = std::any_of(c.hyper.begin(), c.hyper.end(), [](const auto& one) { return one.first == "lr"; });
+    const auto rate = std::ranges::find(names, "lr");
+    const bool asked = std::ranges::any_of(c.hyper, [](const auto& one) { return one.first == "lr"; });
     if (rate == names.end() || asked) return now;
     for (auto& group : now.hyper) {
       double& value = group[static_cast<size_t>(rate - names.begin())];
@@ -75,7 +75,7 @@ void lay_out(Problem& p) {
     at += rows * cols + p.c.gap;
   }
   p.elements = at;
-  if (p.c.backwards) std::reverse(p.segments.begin(), p.segments.end());
+  if (p.c.backwards) std::ranges::reverse(p.segments);
 }
 
 Problem problem_of(Context& context, OptimizerCase c) {

@@ -33,7 +33,7 @@ Outcome hyperparameters(Context& context) {
     if (!std::isfinite(fallback)) return failed("{}: the fallback is {}", name, fallback);
     if (!(least <= fallback && fallback <= most))
       return failed("{}: the fallback {} is not within {} and {}", name, fallback, least, most);
-    if (std::find(names.begin(), names.end(), name) != names.end()) return failed("{} is listed twice", name);
+    if (std::ranges::find(names, name) != names.end()) return failed("{} is listed twice", name);
     names.emplace_back(name);
   }
   if (names.empty() || names[0] != "lr") return failed("the first hyperparameter is not \"lr\"");

@@ -203,11 +203,11 @@ std::string ProcessState::difference(const ProcessState& later, Aspect aspect) c
     return "";
   case Aspect::environment:
     for (const auto& variable : later.variables_)
-      if (std::find(variables_.begin(), variables_.end(), variable) == variables_.end())
+      if (std::ranges::find(variables_, variable) == variables_.end())
         return fmt::format("the environment variable {} is new or has another value",
                            variable.substr(0, variable.find('=')));
     for (const auto& variable : variables_)
-      if (std::find(later.variables_.begin(), later.variables_.end(), variable) == later.variables_.end())
+      if (std::ranges::find(later.variables_, variable) == later.variables_.end())
         return fmt::format("the environment variable {} is gone", variable.substr(0, variable.find('=')));
     return first_of({changed("the locale", locale_, later.locale_),
                      thread_locale_ == later.thread_locale_ ? "" : "the thread's locale is another one",

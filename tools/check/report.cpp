@@ -40,7 +40,7 @@ const char* state_name(State state) {
 
 size_t Report::count(State state) const {
   return static_cast<size_t>(
-      std::count_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.outcome.state == state; }));
+      std::ranges::count_if(entries, [&](const Entry& entry) { return entry.outcome.state == state; }));
 }
 
 nlohmann::json Report::json() const {

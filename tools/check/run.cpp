@@ -9,7 +9,7 @@
 namespace fvlm::check {
 
 bool Run::done() const {
-  return std::all_of(statuses.begin(), statuses.end(), [](const Status& s) { return s.value == FVLM_OK; });
+  return std::ranges::all_of(statuses, [](const Status& s) { return s.value == FVLM_OK; });
 }
 
 std::string Run::failure() const {

@@ -53,7 +53,7 @@ std::vector<std::string> Subject::candidate_kinds() const {
   std::vector<std::string> kinds = kinds_to_ask(built_in() ? "" : read_file(library_));
   if (declared_)
     for (const auto& kind : declared_->kinds)
-      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+      if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
   return kinds;
 }
 

@@ -151,8 +151,7 @@ class Supervisor {
       // Between two rows the plugin only sits there, or is opened once more.
       current_ = Entry{"library.survives", "the process lives between two checks", {}, 0};
       if (report_.entries.empty() && !message.empty())
-        throw Error(ErrorKind::internal, fmt::format("the checking process {} before its first check", how))
-            .advise(message);
+        throw Error(ErrorKind::internal, "the checking process {} before its first check", how).advise(message);
     }
     current_->outcome = failed("the plugin {}{}{}", how, message.empty() ? "" : "; it said: ", message);
     const std::string resume = between ? job_.after : current_->name;

@@ -138,8 +138,8 @@ int check_plugin(Arguments arguments) {
   check::Report report = check::check_plugin(job, supervision);
   if (report.plugin.empty() && report.library.empty()) report.plugin = "reference";
   const auto asked_for = [&](const check::Entry& entry) { return check::is_selected(job, entry.name); };
-  if (report.passed() && std::none_of(report.entries.begin(), report.entries.end(), asked_for))
-    throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", job.only))
+  if (report.passed() && std::ranges::none_of(report.entries, asked_for))
+    throw Error(ErrorKind::usage, "no check's name contains '{}'", job.only)
         .advise("fvlm-engine plugin check --list shows them all");
   if (json)
     fmt::print("{}", dump(report.json()));

@@ -157,7 +157,7 @@ std::vector<WriteProtection::Range> Workbench::protected_ranges_except(const std
   for (const Operand& operand : operands_) {
     if (operand.name_.starts_with("the workspace")) continue;
     ranges.push_back({operand.pages_.data(), operand.pages_.size(), "the shape or strides of " + operand.name_});
-    if (std::find(writes.begin(), writes.end(), &operand) == writes.end())
+    if (std::ranges::find(writes, &operand) == writes.end())
       ranges.push_back({operand.storage_.data_ptr(), static_cast<size_t>(operand.storage_.numel()), operand.name_});
   }
   for (const Pages& pages : structs_) ranges.push_back({pages.data(), pages.size(), "a struct of the call"});
@@ -277,8 +277,7 @@ void Workbench::run_prior_call(const std::function<bool()>& once, const std::vec
                                const std::vector<at::Tensor>& before) {
   const bool reordered = variation_.prior_call == Variation::PriorCall::reordered;
   for (Operand& operand : operands_) {
-    if (operand.name_.starts_with("saved") || std::find(writes.begin(), writes.end(), &operand) != writes.end())
-      continue;
+    if (operand.name_.starts_with("saved") || std::ranges::find(writes, &operand) != writes.end()) continue;
     if (reordered && operand.reordered_.defined())
       operand.view_.copy_(operand.reordered_);
     else if (reordered)
@@ -361,7 +360,7 @@ std::string Workbench::capture_and_replay(fvlm_call& given, const std::function<
   // Once more from the same beginning.
   std::vector<std::pair<Operand*, at::Tensor>> after;
   for (size_t i = 0; i < before.size(); ++i)
-    if (Operand& operand = operands_[i]; std::find(writes.begin(), writes.end(), &operand) != writes.end()) {
+    if (Operand& operand = operands_[i]; std::ranges::find(writes, &operand) != writes.end()) {
       after.emplace_back(&operand, operand.storage_.clone());
       operand.storage_.copy_(before[i]);
     }
@@ -377,7 +376,7 @@ void Workbench::check_writes(const std::string& call, int32_t status, const std:
   for (size_t i = 0; i < before.size(); ++i) {
     const Operand& operand = operands_[i];
     if (at::equal(operand.storage_, before[i])) continue;
-    const bool given = std::find(writes.begin(), writes.end(), &operand) != writes.end();
+    const bool given = std::ranges::find(writes, &operand) != writes.end();
     auto differs = operand.storage_ != before[i];
     if (given && status == FVLM_OK) {
       // The elements may change; the guards and the gaps between rows may not.

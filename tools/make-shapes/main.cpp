@@ -59,7 +59,7 @@ void read_samples(const std::vector<std::string>& lists, Options& options) {
     for (const auto& entry : split(list, ',')) {
       size_t equals = entry.find('=');
       std::string name = entry.substr(0, equals);
-      if (equals == std::string::npos || std::find(names.begin(), names.end(), name) == names.end()) {
+      if (equals == std::string::npos || std::ranges::find(names, name) == names.end()) {
         auto near = nearest(name, names);
         throw usage(fmt::format("--samples: '{}' is no PART=N", entry))
             .advise(near ? fmt::format("did you mean {}=1000?", *near) : "parts: " + join(names, ", "));
@@ -71,7 +71,7 @@ void read_samples(const std::vector<std::string>& lists, Options& options) {
 
 std::string one_of(const cli::ParsedOptions& parsed, const char* name, std::vector<std::string> words) {
   std::string word = parsed.value_or(name, words.front());
-  if (std::find(words.begin(), words.end(), word) == words.end())
+  if (std::ranges::find(words, word) == words.end())
     throw usage(fmt::format("--{} is {}, not '{}'", name, join_or(words), word));
   return word;
 }

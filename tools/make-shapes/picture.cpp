@@ -86,8 +86,7 @@ Image paint(const Picture& picture, int64_t width, int64_t height, Ground ground
   if (ground == Ground::textured)
     paint_texture(image, grain);
   else
-    for (auto pixel = image.rgb.begin(); pixel != image.rgb.end(); pixel += 3)
-      std::copy(picture.ground.begin(), picture.ground.end(), pixel);
+    for (auto pixel = image.rgb.begin(); pixel != image.rgb.end(); pixel += 3) std::ranges::copy(picture.ground, pixel);
   for (const Blob& blob : picture.blobs) paint_blob(blob, image);
   return image;
 }

@@ -24,7 +24,7 @@ Json choices_of(const Fact& fact, Draw& draw) {
                                    fact.wrong.begin() + std::min<ptrdiff_t>(3, std::ssize(fact.wrong)));
   choices.push_back(fact.answer);
   draw.shuffle(choices);
-  auto right = std::find(choices.begin(), choices.end(), fact.answer) - choices.begin();
+  auto right = std::ranges::find(choices, fact.answer) - choices.begin();
   return {{"user", fact.question}, {"choices", choices}, {"answer", right}, {"source", fact.kind}};
 }
 

@@ -32,7 +32,7 @@ std::vector<std::string> others(Draw& draw, const List& list, std::initializer_l
       name = entry.name;
     else
       name = entry;
-    if (std::find(not_these.begin(), not_these.end(), name) == not_these.end()) names.emplace_back(name);
+    if (std::ranges::find(not_these, name) == not_these.end()) names.emplace_back(name);
   }
   draw.shuffle(names);
   return names;

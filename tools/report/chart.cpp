@@ -66,9 +66,9 @@ Axis y_axis(const Chart& chart) {
   double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   for (const auto& line : chart.lines) {
     std::vector<double> own;
-    std::copy_if(line.y.begin(), line.y.end(), std::back_inserter(own), [](double y) { return std::isfinite(y); });
+    std::ranges::copy_if(line.y, std::back_inserter(own), [](double y) { return std::isfinite(y); });
     if (own.empty()) continue;
-    std::sort(own.begin(), own.end());
+    std::ranges::sort(own);
     size_t beyond = line.raw ? own.size() / 100 : 0;
     lowest = std::min(lowest, own[beyond]);
     highest = std::max(highest, own[own.size() - 1 - beyond]);
@@ -164,7 +164,7 @@ std::string read_out(const Chart& chart, const Axis& x) {
 // The legend of the lines that are not faint, if there is more than one.
 std::string legend(const Chart& chart) {
   std::string out;
-  if (std::count_if(chart.lines.begin(), chart.lines.end(), [](const auto& line) { return !line.raw; }) < 2) return out;
+  if (std::ranges::count_if(chart.lines, [](const auto& line) { return !line.raw; }) < 2) return out;
   for (const auto& line : chart.lines)
     if (!line.raw)
       out += fmt::format(R"(<span class="key {}">{}</span>)", colour_class(line.colour),
@@ -244,7 +244,7 @@ std::string chart_html(const Chart& whole) {
   Chart chart = whole;
   for (auto& line : chart.lines) line = thinned(line);
   std::erase_if(chart.lines, [](const ChartLine& line) {
-    return std::none_of(line.y.begin(), line.y.end(), [](double y) { return std::isfinite(y); });
+    return std::ranges::none_of(line.y, [](double y) { return std::isfinite(y); });
   });
   if (chart.lines.empty()) return "";
   Axis x = x_axis(chart), y = y_axis(whole);
@@ -262,8 +262,7 @@ std::string chart_html(const Chart& whole) {
       if (line.raw != raw) continue;
       drawn += fmt::format(R"(<path class="{} {}" d="{}"/>)", raw ? "raw" : "line", colour_class(line.colour),
                            path_of(line, x, y));
-      const bool alone =
-          std::count_if(line.y.begin(), line.y.end(), [](double value) { return std::isfinite(value); }) == 1;
+      const bool alone = std::ranges::count_if(line.y, [](double value) { return std::isfinite(value); }) == 1;
       for (size_t i = 0; (line.points || (alone && !raw)) && i < line.x.size(); ++i)
         if (std::isfinite(line.y[i]))
           dots += fmt::format(R"(<i class="dot {}" style="left:{:.2f}%;top:{:.2f}%"></i>)", colour_class(line.colour),

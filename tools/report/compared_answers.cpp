@@ -24,9 +24,8 @@ std::vector<Reader> readers_of(const std::vector<const ShownSample*>& samples) {
   std::vector<Reader> readers;
   for (const ShownSample* sample : samples)
     for (const ModeAnswer& answer : sample->answers) {
-      const bool known = std::any_of(readers.begin(), readers.end(), [&](const Reader& reader) {
-        return reader.set == sample->set && reader.mode == answer.mode;
-      });
+      const bool known = std::ranges::any_of(
+          readers, [&](const Reader& reader) { return reader.set == sample->set && reader.mode == answer.mode; });
       const bool is_plain = sample->answers.size() == 1 || answer.mode == sample->set;
       if (!known)
         readers.push_back({sample->set, answer.mode, is_plain ? sample->set : sample->set + " " + answer.mode});
@@ -56,7 +55,7 @@ std::string answer_cell(const Reader& reader, const ShownSample& row, const std:
 
 bool is_compared(const ShownSample& sample, const std::vector<ShownSample>& all) {
   if (sample.answers.empty()) return false;
-  return sample.read_as_bytes || std::any_of(all.begin(), all.end(), [&](const ShownSample& other) {
+  return sample.read_as_bytes || std::ranges::any_of(all, [&](const ShownSample& other) {
            return other.read_as_bytes && !other.answers.empty() && is_same_question(sample, other);
          });
 }
@@ -69,7 +68,7 @@ std::string compared_answers(const PageInput& input) {
       if (sample.stage != stage.name || !is_compared(sample, input.samples)) continue;
       compared.push_back(&sample);
       const bool known =
-          std::any_of(rows.begin(), rows.end(), [&](const ShownSample* row) { return is_same_question(*row, sample); });
+          std::ranges::any_of(rows, [&](const ShownSample* row) { return is_same_question(*row, sample); });
       if (sample.read_as_bytes && !known) rows.push_back(&sample);
     }
     if (rows.empty()) continue;

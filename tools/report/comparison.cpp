@@ -47,13 +47,13 @@ std::vector<Comparison::Difference> differences_of(const std::vector<RecordedRun
   std::vector<Comparison::Difference> all;
   for (size_t run = 0; run < runs.size(); ++run)
     for (const PlanValue& value : read_plan_values(runs[run].folder)) {
-      auto found = std::find_if(all.begin(), all.end(), [&](const auto& other) { return other.path == value.path; });
+      auto found = std::ranges::find_if(all, [&](const auto& other) { return other.path == value.path; });
       if (found == all.end())
         found = all.insert(all.end(), {value.path, std::vector<std::string>(runs.size(), nothing)});
       found->values[run] = value.value;
     }
   std::erase_if(all, [](const auto& one) {
-    return std::all_of(one.values.begin(), one.values.end(), [&](const auto& value) { return value == one.values[0]; });
+    return std::ranges::all_of(one.values, [&](const auto& value) { return value == one.values[0]; });
   });
   return all;
 }
@@ -82,7 +82,7 @@ std::vector<std::string> stage_names(const std::vector<RecordedRun>& runs) {
   std::vector<std::string> names;
   for (const RecordedRun& run : runs)
     for (const Stage& stage : run.stages)
-      if (std::find(names.begin(), names.end(), stage.name) == names.end()) names.push_back(stage.name);
+      if (std::ranges::find(names, stage.name) == names.end()) names.push_back(stage.name);
   return names;
 }
 
@@ -127,8 +127,7 @@ std::string evaluation_rows(const Compared& compared, const std::string& stage) 
   for (const RecordedRun& run : compared.runs) {
     last.push_back(last_evaluations(run));
     for (const EvaluationLine& line : last.back())
-      if (std::pair key(line.set, line.mode);
-          line.stage == stage && std::find(sets.begin(), sets.end(), key) == sets.end())
+      if (std::pair key(line.set, line.mode); line.stage == stage && std::ranges::find(sets, key) == sets.end())
         sets.push_back(std::move(key));
   }
   std::string rows;
@@ -188,7 +187,7 @@ std::string evaluation_charts(const Compared& compared, const std::string& stage
       const auto number = evaluation.stage == stage ? evaluation.find(value) : std::nullopt;
       if (!number) continue;
       const std::string title = fmt::format("{}, {}: {}", evaluation.set, evaluation.mode, value);
-      auto chart = std::find_if(charts.begin(), charts.end(), [&](const auto& other) { return other.first == title; });
+      auto chart = std::ranges::find_if(charts, [&](const auto& other) { return other.first == title; });
       if (chart == charts.end()) {
         chart = charts.insert(charts.end(), {title, {}});
         chart->second.title = fmt::format("{}, {}", title, stage);

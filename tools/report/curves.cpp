@@ -73,8 +73,7 @@ class Timeline {
     double offset = 0;
     for (const auto& stage : run.stages) {
       offsets_.push_back(offset);
-      if (std::none_of(columns.begin(), columns.end(),
-                       [&](const auto& column) { return !stage.lines.names(column).empty(); }))
+      if (std::ranges::none_of(columns, [&](const auto& column) { return !stage.lines.names(column).empty(); }))
         continue;
       double end = offset + static_cast<double>(stage.lines.steps.back());
       stages_.push_back({stage.name, offset, end});
@@ -123,11 +122,10 @@ class Timeline {
     std::vector<std::string> columns;
     for (const auto& stage : run_.stages)
       for (const auto& name : stage.lines.names("lr."))
-        if (std::find(columns.begin(), columns.end(), name) == columns.end()) columns.push_back(name);
+        if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
     for (const auto& column : columns) {
       ChartLine next = line(column, column.substr(3), static_cast<int>(chart.lines.size()) + 1, false);
-      auto same = std::find_if(chart.lines.begin(), chart.lines.end(),
-                               [&](const ChartLine& other) { return same_points(other, next); });
+      auto same = std::ranges::find_if(chart.lines, [&](const ChartLine& other) { return same_points(other, next); });
       if (same != chart.lines.end())
         same->name += ", " + next.name; // groups with equal rates share a line
       else
@@ -169,8 +167,7 @@ std::string evaluation_chart(const PageInput& input, const char* title, const ch
     auto number = evaluation.find(value);
     if (!number) continue;
     std::string name = evaluation.set + " " + evaluation.mode;
-    auto line =
-        std::find_if(chart.lines.begin(), chart.lines.end(), [&](const auto& other) { return other.name == name; });
+    auto line = std::ranges::find_if(chart.lines, [&](const auto& other) { return other.name == name; });
     if (line == chart.lines.end()) {
       chart.lines.push_back({name, static_cast<int>(chart.lines.size()) + 1, false, true, {}, {}});
       line = chart.lines.end() - 1;

@@ -23,8 +23,8 @@ std::string filled(std::string_view page, const std::map<std::string_view, std::
     out += page.substr(at, open - at);
     auto value = values.find(page.substr(open + 2, close - open - 2));
     if (value == values.end())
-      throw Error(ErrorKind::internal, fmt::format("page.html has the placeholder {}, which has no value",
-                                                   page.substr(open, close + 2 - open)));
+      throw Error(ErrorKind::internal, "page.html has the placeholder {}, which has no value",
+                  page.substr(open, close + 2 - open));
     out += value->second;
     at = close + 2;
   }

@@ -21,8 +21,8 @@ constexpr uint64_t max_file_bytes = uint64_t{64} << 20;
 
 // Writes a key as it stands in the paths of the Plan: ".key", or ["any key"] where it has other characters.
 std::string path_component(const std::string& key) {
-  bool plain = !key.empty() && std::all_of(key.begin(), key.end(),
-                                           [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
+  bool plain =
+      !key.empty() && std::ranges::all_of(key, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
   return plain ? "." + key : fmt::format("[\"{}\"]", key);
 }
 
@@ -61,8 +61,7 @@ class PlanFlattener {
   void visit(const Ordered& value, const std::string& path, const std::string& key) {
     if (value.is_object() && !value.empty()) {
       for (const auto& [name, entry] : value.items()) visit(entry, join_path(path, path_component(name)), name);
-    } else if (value.is_array() &&
-               std::any_of(value.begin(), value.end(), [](const auto& e) { return e.is_structured(); })) {
+    } else if (value.is_array() && std::ranges::any_of(value, [](const auto& e) { return e.is_structured(); })) {
       for (size_t i = 0; i < value.size(); ++i) {
         std::string name =
             is_indexed_by_name(key) && value[i].is_object()
@@ -79,8 +78,7 @@ class PlanFlattener {
     PlanValue out{path, "", {}, ""};
     if (auto source = sources_.find(path); source != sources_.end() && source->is_string())
       out.source = source->get<std::string>();
-    bool numbers =
-        value.is_array() && std::all_of(value.begin(), value.end(), [](const auto& e) { return e.is_number(); });
+    bool numbers = value.is_array() && std::ranges::all_of(value, [](const auto& e) { return e.is_number(); });
     if (numbers && value.size() > 8) {
       for (const auto& point : value) out.curve.push_back(point.get<double>());
       auto [min, max] = std::minmax_element(out.curve.begin(), out.curve.end());

@@ -42,7 +42,7 @@ std::string plan_tables(const PageInput& input) {
   for (const auto& value : input.plan) {
     const auto place = placed(value.path);
     const std::string &name = place.first, &path = place.second;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return other.name == name; });
+    auto group = std::ranges::find_if(groups, [&](const auto& other) { return other.name == name; });
     if (group == groups.end()) {
       groups.push_back({name, {}});
       group = groups.end() - 1;
@@ -52,8 +52,7 @@ std::string plan_tables(const PageInput& input) {
   std::string out;
   for (const auto& group : groups) {
     std::string rows;
-    auto written = std::count_if(group.values.begin(), group.values.end(),
-                                 [](const auto& value) { return !value.second->source.empty(); });
+    auto written = std::ranges::count_if(group.values, [](const auto& value) { return !value.second->source.empty(); });
     for (const auto& [path, value] : group.values) rows += row(path, *value);
     out += fmt::format(
         R"(<details class="{}"><summary><b>{}</b><span>{} of {} written</span></summary><div class="wide"><table class="plan"><tbody>{}</tbody></table></div></details>

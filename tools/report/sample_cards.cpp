@@ -134,7 +134,7 @@ class Cards {
       ShownFrame& frame = shown[f] = {std::move(*picture), "", ""};
       if (f >= sample.attention.size() || most <= 0) continue;
       frame.heat = veil(sample, sample.attention[f], most);
-      frame.peak = percent(*std::max_element(sample.attention[f].begin(), sample.attention[f].end()), 0);
+      frame.peak = percent(*std::ranges::max_element(sample.attention[f]), 0);
     }
     return shown;
   }
@@ -188,7 +188,7 @@ class Cards {
       out += fmt::format("<div class=\"queries{}\" style=\"--picture:url({})\">", frame.picture.few ? " few" : "",
                          frame.picture.address());
       for (const auto& map : sample.query_attention[number]) {
-        const std::string heat = veil(sample, map, *std::max_element(map.begin(), map.end()));
+        const std::string heat = veil(sample, map, *std::ranges::max_element(map));
         used_ += heat.size();
         out += "<div>" + heat + "</div>";
       }

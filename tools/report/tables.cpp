@@ -27,7 +27,7 @@ std::string bar_cell(const std::optional<double>& share) {
 }
 
 std::string word_of(std::string mode) {
-  std::replace(mode.begin(), mode.end(), '_', ' ');
+  std::ranges::replace(mode, '_', ' ');
   return mode;
 }
 
@@ -87,7 +87,7 @@ std::string headline_cards(const PageInput& input) {
   std::vector<const EvaluationLine*> shown;
   for (const auto& line : input.evaluations) {
     if (!line.find("accuracy")) continue;
-    auto same = std::find_if(shown.begin(), shown.end(), [&](const auto* other) { return other->set == line.set; });
+    auto same = std::ranges::find_if(shown, [&](const auto* other) { return other->set == line.set; });
     if (same == shown.end())
       shown.push_back(&line);
     else if ((*same)->mode == line.mode)
@@ -174,8 +174,7 @@ std::string evaluations_table(const std::vector<const EvaluationLine*>& lines, s
   std::vector<Column> used;
   std::vector<std::string> header{"<set", "<mode"};
   for (const auto& column : columns)
-    if (std::any_of(lines.begin(), lines.end(),
-                    [&](const auto* line) { return line->find(column.name).has_value(); })) {
+    if (std::ranges::any_of(lines, [&](const auto* line) { return line->find(column.name).has_value(); })) {
       used.push_back(column);
       header.emplace_back(column.title);
     }
@@ -239,8 +238,7 @@ std::string evaluation_tables(const PageInput& input) {
     std::vector<std::string> kinds;
     for (const auto* mode : modes)
       for (const auto& [name, value] : mode->values)
-        if (name.starts_with("accuracy.") && std::find(kinds.begin(), kinds.end(), name) == kinds.end())
-          kinds.push_back(name);
+        if (name.starts_with("accuracy.") && std::ranges::find(kinds, name) == kinds.end()) kinds.push_back(name);
     if (kinds.empty()) continue;
     std::vector<std::string> names{"<" + line.set};
     for (const auto* mode : modes) names.push_back(word_of(mode->mode));
@@ -260,21 +258,20 @@ std::string time_bars(const PageInput& input) {
   // Each part has a fixed colour in every run; unknown parts get the colours after those.
   std::vector<std::string> all = time_part_names();
   const auto contains = [](const auto& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
+    return std::ranges::find(names, name) != names.end();
   };
   for (const auto& figures : input.figures)
     for (const auto& part : figures.parts)
       if (part.name != "other" && !contains(all, part.name)) all.push_back(part.name);
   auto colour = [&](const std::string& name) {
-    auto place = std::find(all.begin(), all.end(), name) - all.begin();
+    auto place = std::ranges::find(all, name) - all.begin();
     return name == "other" ? "rest" : colour_class(static_cast<int>(place) + 1);
   };
   std::vector<std::string> names = all; // parts of any stage, in a common order
   names.emplace_back("other");
   std::erase_if(names, [&](const std::string& name) {
-    return std::none_of(input.figures.begin(), input.figures.end(), [&](const StageFigures& figures) {
-      return std::any_of(figures.parts.begin(), figures.parts.end(),
-                         [&](const auto& part) { return part.name == name; });
+    return std::ranges::none_of(input.figures, [&](const StageFigures& figures) {
+      return std::ranges::any_of(figures.parts, [&](const auto& part) { return part.name == name; });
     });
   });
   if (names.empty()) return "";
@@ -298,8 +295,7 @@ std::string time_bars(const PageInput& input) {
     rows += fmt::format(R"(<tr><th class="text"><i class="swatch {}"></i>{}</th>)", colour(name), escaped(name));
     for (const auto& figures : input.figures) {
       if (figures.parts.empty()) continue;
-      auto part = std::find_if(figures.parts.begin(), figures.parts.end(),
-                               [&](const auto& other) { return other.name == name; });
+      auto part = std::ranges::find_if(figures.parts, [&](const auto& other) { return other.name == name; });
       rows += part == figures.parts.end()
                   ? cell("–")
                   : fmt::format("<td>{} <small>{}</small></td>", percent(part->seconds / figures.seconds_of_parts()),

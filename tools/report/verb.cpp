@@ -47,15 +47,14 @@ report::LivePage::Options page_options(const std::string& where) {
   const auto read = std::from_chars(port.data(), port.data() + port.size(), number);
   if (read.ec != std::errc() || read.ptr != port.data() + port.size() || number < 0 || number > 65535 ||
       options.host.empty())
-    throw Error(ErrorKind::usage, fmt::format("--page: expected [ADDRESS:]PORT, got '{}'", where));
+    throw Error(ErrorKind::usage, "--page: expected [ADDRESS:]PORT, got '{}'", where);
   options.port = static_cast<uint16_t>(number);
   if (const char* password = std::getenv(password_variable)) options.password = password;
   const bool is_own = options.host.starts_with("127.") || options.host == "::1";
   if (!is_own && options.password.empty())
-    throw Error(ErrorKind::usage,
-                fmt::format("--page: whoever reaches {} could read the run and stop it", options.host))
-        .advise(fmt::format("set a password: {}=..., or forward a port of this machine: ssh -L 8000:127.0.0.1:8000",
-                            password_variable));
+    throw Error(ErrorKind::usage, "--page: whoever reaches {} could read the run and stop it", options.host)
+        .advise("set a password: {}=..., or forward a port of this machine: ssh -L 8000:127.0.0.1:8000",
+                password_variable);
   return options;
 }
 
