@@ -87,14 +87,14 @@ void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
   const int64_t size = plan.model.image_size, patch = description.encoder().patch_size;
   if (patch > 0 && size % patch != 0)
     throw at_path("model.image_size", fmt::format("{} pixels are no whole number of patches of {}", size, patch))
-        .advise(fmt::format("image_size = {}", std::max<int64_t>(1, (size + patch / 2) / patch) * patch));
+        .advise("image_size = {}", std::max<int64_t>(1, (size + patch / 2) / patch) * patch);
   for (const plan::Stage& stage : plan.stages) {
     const auto check = [&](const char* part, const plan::Recompute& recompute, int64_t layers) {
       for (const int64_t layer : recompute.layers)
         if (layer >= layers)
           throw at_path(fmt::format("stages.{}.activation_checkpointing.{}", stage.name, part),
                         fmt::format("there is no layer {}: the tower has {}", layer, layers))
-              .advise(fmt::format("layers are counted from 0, the last is {}", layers - 1));
+              .advise("layers are counted from 0, the last is {}", layers - 1);
     };
     check("vision", stage.activation_checkpointing.vision, description.encoder().num_hidden_layers);
     for (const DecoderConfig& decoder : description.decoders())

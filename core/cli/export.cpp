@@ -55,7 +55,7 @@ int run_export(Arguments arguments) {
   if (!parsed) return 0;
   if (parsed->value("quantize")) return tensor_module().export_quantized(arguments);
   for (const char* name : {"activations", "skip", "calibrate", "calibration-samples", "set", "arg", "device"})
-    if (parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --quantize", name));
+    if (parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --quantize", name);
   std::string out = *parsed->value("out");
   std::optional<DType> dtype;
   if (const auto word = parsed->value("dtype"))

@@ -20,7 +20,7 @@ namespace {
 int64_t integer_in_range(const ParsedOptions& parsed, const char* name, int64_t min, int64_t max, int64_t value) {
   int64_t number = parsed.integer_or(name, value);
   if (number < min || number > max)
-    throw Error(ErrorKind::usage, fmt::format("--{}: expected {} to {}, got {}", name, min, max, number));
+    throw Error(ErrorKind::usage, "--{}: expected {} to {}, got {}", name, min, max, number);
   return number;
 }
 
@@ -65,8 +65,7 @@ void check_grids(const std::filesystem::path& model, const ModelDescription& des
         .at((model / "preprocessor_config.json").string())
         .advise("copy preprocessor_config.json of this very model here");
   if (const int64_t tile = *processor->tile, size = description.encoder().image_size; tile != size)
-    throw Error(ErrorKind::data,
-                fmt::format("tiles have {} pixels a side, and the encoder of config.json reads {}", tile, size))
+    throw Error(ErrorKind::data, "tiles have {} pixels a side, and the encoder of config.json reads {}", tile, size)
         .at((model / "preprocessor_config.json").string())
         .advise("take config.json and preprocessor_config.json of the same model");
   const nlohmann::json& config = description.sole_part(Role::decoder).folder.whole_model.at("config");
@@ -75,8 +74,8 @@ void check_grids(const std::filesystem::path& model, const ModelDescription& des
   for (const ImageSize& grid : processor->grids)
     grids.push_back({grid.height * *processor->tile, grid.width * *processor->tile});
   if (expected.is_null() || expected == grids) return;
-  throw Error(ErrorKind::data, fmt::format("'image_grid_pinpoints' is {} in config.json and {} for the image processor",
-                                           expected.dump(), grids.dump()))
+  throw Error(ErrorKind::data, "'image_grid_pinpoints' is {} in config.json and {} for the image processor",
+              expected.dump(), grids.dump())
       .at(model.string())
       .advise("take config.json and preprocessor_config.json of the same model");
 }
@@ -88,9 +87,9 @@ void check_whole_model(const std::filesystem::path& model, const ModelDescriptio
   const Tokenizer tokenizer = require_tokenizer(model, description.decoder());
   if (image_token_id < static_cast<int64_t>(tokenizer.size())) return;
   throw Error(ErrorKind::data,
-              fmt::format("config.json says that {} is the image token, and tokenizer.json has the tokens "
-                          "0 to {}",
-                          image_token_id, tokenizer.size() - 1))
+              "config.json says that {} is the image token, and tokenizer.json has the tokens "
+              "0 to {}",
+              image_token_id, tokenizer.size() - 1)
       .at((model / "tokenizer.json").string())
       .advise("copy the tokenizer.json of this very model here: that of its language model lacks the image token");
 }
@@ -127,8 +126,8 @@ std::optional<DType> dtype_of(const ParsedOptions& parsed) {
 WholeImportRequest whole_request(const ParsedOptions& parsed) {
   for (const char* other : {"vision", "decoder", "connector", "seed", "query-dim", "visual-scale"})
     if (parsed.value(other))
-      throw Error(ErrorKind::usage, fmt::format("--model excludes --{}: the folder has all parts of a model", other))
-          .advise(fmt::format("leave out --{}", other));
+      throw Error(ErrorKind::usage, "--model excludes --{}: the folder has all parts of a model", other)
+          .advise("leave out --{}", other);
   if (parsed.flag("shallow"))
     throw Error(ErrorKind::usage, "--model excludes --shallow: the folder has all parts of a model")
         .advise("leave out --shallow");
@@ -143,7 +142,7 @@ WholeImportRequest whole_request(const ParsedOptions& parsed) {
 ImportRequest parts_request(const ParsedOptions& parsed) {
   for (const char* needed : {"vision", "decoder"})
     if (!parsed.value(needed))
-      throw Error(ErrorKind::usage, fmt::format("--{} is missing", needed))
+      throw Error(ErrorKind::usage, "--{} is missing", needed)
           .advise(
               "name --vision and --decoder, the folders of two models, or --model, the folder of one that has both");
   ImportRequest request;
@@ -162,8 +161,7 @@ ImportRequest parts_request(const ParsedOptions& parsed) {
   double& visual_scale = connector.visual_scale;
   visual_scale = parsed.number_or("visual-scale", visual_scale);
   if (!(visual_scale >= 1e-12 && visual_scale <= 1e12))
-    throw Error(ErrorKind::usage,
-                fmt::format("--visual-scale: expected a number above 0 (1e-12 to 1e12), got {:g}", visual_scale));
+    throw Error(ErrorKind::usage, "--visual-scale: expected a number above 0 (1e-12 to 1e12), got {:g}", visual_scale);
   if (parsed.flag("shallow")) connector.attend = connector::Attend::shallow;
   request.connector_config = connector;
   request.check_before_writing = [vision = request.vision, decoder = request.decoder](const ModelDescription& model) {

@@ -50,7 +50,7 @@ void check_name(const std::string& name) {
 std::string pick(const std::string& what, const std::string& asked, const std::vector<std::string>& known) {
   if (std::ranges::find(known, asked) != known.end()) return asked;
   Error error(ErrorKind::usage, "no {} '{}'", what, asked);
-  if (auto near = nearest(asked, known)) throw error.advise(fmt::format("did you mean '{}'?", *near));
+  if (auto near = nearest(asked, known)) throw error.advise("did you mean '{}'?", *near);
   throw error.advise("use " + join_or(known));
 }
 

@@ -84,7 +84,7 @@ bool is_path(const std::string& text) {
   Error error(ErrorKind::plugin, reason);
   error.at(name);
   if (auto near = nearest(name, names); near && *near != name)
-    error.advise(fmt::format("did you mean '{}'?", *near));
+    error.advise("did you mean '{}'?", *near);
   else
     error.advise("`fvlm-engine plugin list` shows all; --plugin-dir adds a folder");
   throw error;

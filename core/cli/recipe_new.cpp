@@ -94,9 +94,8 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
   progress.finish();
   for (const MeasuredSample& measured : all) count(measured, seen);
   if (2 * seen.usable < seen.looked_at)
-    throw Error(ErrorKind::data,
-                fmt::format("{} of the {} samples looked at cannot be used, the first of them: {}",
-                            grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason))
+    throw Error(ErrorKind::data, "{} of the {} samples looked at cannot be used, the first of them: {}",
+                grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason)
         .advise("docs/data.md says how samples may lie; keys of other names need --field PART=KEY, and text-only "
                 "samples in a tar --text");
   if (seen.usable < seen.looked_at)
@@ -121,8 +120,8 @@ void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft
     const int64_t seen_frames = std::max<int64_t>(1, seen.most_frames);
     tokens = std::min(tokens, *positions - seen_frames * rows);
     if (tokens < 2)
-      throw Error(ErrorKind::data, fmt::format("a sample has {} frames of {} rows each, and the decoder {} positions",
-                                               grouped(seen_frames), grouped(rows), grouped(*positions)))
+      throw Error(ErrorKind::data, "a sample has {} frames of {} rows each, and the decoder {} positions",
+                  grouped(seen_frames), grouped(rows), grouped(*positions))
           .advise("leave such samples out, or take a decoder with more positions");
     frames = std::min(frames, std::max(seen_frames, (*positions - tokens) / rows));
   }
@@ -156,11 +155,11 @@ void require_trainable(const ModelDirectory& model, bool by_lora) {
   if (!by_lora) return model.require_plain("training without --lora");
   for (const auto& [name, scheme] : model.schemes())
     if (!name.starts_with("decoder."))
-      throw Error(ErrorKind::data, fmt::format("{} is quantized to {}, and --lora trains adapters of the decoder alone",
-                                               name, scheme->name))
+      throw Error(ErrorKind::data, "{} is quantized to {}, and --lora trains adapters of the decoder alone", name,
+                  scheme->name)
           .at(model.path().string())
-          .advise(fmt::format("quantize the decoder alone: export --quantize {} --skip 'vision.*' --skip 'connector.*'",
-                              scheme->name));
+          .advise("quantize the decoder alone: export --quantize {} --skip 'vision.*' --skip 'connector.*'",
+                  scheme->name);
 }
 
 // The model that the command line names. Of a run it is the newest checkpoint.
@@ -194,7 +193,7 @@ std::vector<RecipeDraft::Source> sources_of(const ParsedOptions& parsed, const c
 int64_t number(const ParsedOptions& parsed, const char* option, int64_t usual) {
   const int64_t given = parsed.integer_or(option, usual);
   if (parsed.value(option) && given < 1)
-    throw Error(ErrorKind::usage, fmt::format("--{}: expected a number of at least 1, got {}", option, given));
+    throw Error(ErrorKind::usage, "--{}: expected a number of at least 1, got {}", option, given);
   return given;
 }
 
@@ -202,13 +201,13 @@ RecipeDraft draft_of(const ParsedOptions& parsed) {
   RecipeDraft draft;
   const fs::path file = *parsed.value("FILE");
   if (file.extension() != ".lua")
-    throw Error(ErrorKind::usage, fmt::format("a recipe is a .lua file, and this is {}", file.string()));
+    throw Error(ErrorKind::usage, "a recipe is a .lua file, and this is {}", file.string());
   if (fs::exists(fs::symlink_status(file)))
     throw Error(ErrorKind::output, "the file already exists").at(file.string()).advise("name another, or remove it");
   draft.name = file.stem().string();
   if (draft.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") !=
       std::string::npos)
-    throw Error(ErrorKind::usage, fmt::format("'{}' cannot be the name of a run", draft.name))
+    throw Error(ErrorKind::usage, "'{}' cannot be the name of a run", draft.name)
         .advise("letters, digits, '_', '-' and '.'");
   read_model(parsed, draft);
   draft.lora_rank = parsed.value("lora") ? number(parsed, "lora", 16) : 0;

@@ -58,8 +58,8 @@ void check_device_name(const std::string& device) {
   if (device == "cpu" || device == "cuda") return;
   Error error(ErrorKind::usage, "--device: expected cpu or cuda, got '{}'", device);
   if (device.starts_with("cuda:"))
-    error.advise(fmt::format("--device cuda uses the first visible GPU; set CUDA_VISIBLE_DEVICES={} to choose it",
-                             device.substr(5)));
+    error.advise("--device cuda uses the first visible GPU; set CUDA_VISIBLE_DEVICES={} to choose it",
+                 device.substr(5));
   else if (device == "gpu")
     error.advise("use --device cuda");
   throw error;

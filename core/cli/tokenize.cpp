@@ -36,7 +36,7 @@ std::vector<TokenId> parse_ids(const std::string& line, int64_t number) {
   }
   if (!good)
     throw Error(ErrorKind::data, "expected a JSON array of token ids")
-        .at(fmt::format("standard input, line {}", number))
+        .at("standard input, line {}", number)
         .advise("write one array per line, as `fvlm-engine tokenize` prints them: [12, 7, 301]");
   return ids;
 }
@@ -46,7 +46,7 @@ std::string parse_text(const std::string& line, int64_t number) {
   auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_string()) return json.get<std::string>();
   throw Error(ErrorKind::data, "expected a JSON string")
-      .at(fmt::format("standard input, line {}", number))
+      .at("standard input, line {}", number)
       .advise("write one string per line, with line breaks as \\n: \"one\\ntwo\"; without --json-lines a line is the "
               "text itself");
 }

@@ -14,7 +14,7 @@ namespace {
 TokenId required(const Tokenizer& tokenizer, const char* content) {
   auto id = tokenizer.special_id(content);
   if (!id)
-    throw Error(ErrorKind::data, fmt::format("the tokenizer has no special token '{}'", content))
+    throw Error(ErrorKind::data, "the tokenizer has no special token '{}'", content)
         .advise("set chat_template = \"default\" to use the model's own chat template, or take a tokenizer with "
                 "ChatML's special tokens, such as that of SmolLM2-135M-Instruct");
   return *id;
@@ -116,16 +116,17 @@ void ChatTemplate::unlabel_outputs(std::span<const Turn> turns, ChatTokens& out)
     if (out.ids[i] == tool_tokens_->output_end) inside = false;
   }
   if (found != expected)
-    throw Error(ErrorKind::data, fmt::format("the chat template writes {} of {} outputs of tools", found, expected))
+    throw Error(ErrorKind::data, "the chat template writes {} of {} outputs of tools", found, expected)
         .advise("make the template write all of an answer's content");
 }
 
 void ChatTemplate::require_form(std::span<const Turn> turns) const {
   for (const Turn& turn : turns) {
     if (!turn.parts.empty() && !tool_tokens_)
-      throw Error(ErrorKind::data, fmt::format("an answer has parts of type python or python_output, and the tokenizer "
-                                               "lacks one of {}, {}, {} and {}",
-                                               code_start_token, code_end_token, output_start_token, output_end_token))
+      throw Error(ErrorKind::data,
+                  "an answer has parts of type python or python_output, and the tokenizer "
+                  "lacks one of {}, {}, {} and {}",
+                  code_start_token, code_end_token, output_start_token, output_end_token)
           .advise("use a tokenizer with these special tokens, such as nanochat's, or write the answer as one text");
     if (!own_ && (turn.role == "tool" || turn.fields))
       throw Error(ErrorKind::data, "it has calls of tools, and ChatML has no form for them")

@@ -125,7 +125,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
 
 const std::string& Tokenizer::bytes_of(TokenId id) const {
   if (id < 0 || static_cast<size_t>(id) >= bytes_.size() || !known_[static_cast<size_t>(id)])
-    throw Error(ErrorKind::data, fmt::format("token id {} is not in the vocabulary of {} ids", id, bytes_.size()));
+    throw Error(ErrorKind::data, "token id {} is not in the vocabulary of {} ids", id, bytes_.size());
   return bytes_[static_cast<size_t>(id)];
 }
 
@@ -178,7 +178,7 @@ bool Tokenizer::special_at(std::string_view text, size_t at) const {
 
 void Tokenizer::check_vocabulary_size(int64_t vocabulary, const std::string& where) const {
   if (static_cast<int64_t>(size()) > vocabulary)
-    throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", size(), vocabulary))
+    throw Error(ErrorKind::data, "the tokenizer has {} tokens, the decoder {}", size(), vocabulary)
         .at(where)
         .advise("use the tokenizer that the decoder was trained with, or "
                 "extend its embedding with "

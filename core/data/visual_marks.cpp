@@ -52,8 +52,8 @@ std::string shown_numbers(const Placeholders& placeholders) {
 
 TokenId special_token(const Tokenizer& tokenizer, const std::string& token) {
   if (const auto id = tokenizer.special_id(token)) return *id;
-  throw Error(ErrorKind::data,
-              fmt::format("the tokenizer has no special token '{}', which stands around the tiles of images", token))
+  throw Error(ErrorKind::data, "the tokenizer has no special token '{}', which stands around the tiles of images",
+              token)
       .at(tokenizer.folder().string())
       .advise("take the tokenizer of the model that the image processor belongs to");
 }
@@ -114,12 +114,11 @@ class LineWriter {
     const auto lines = FrameLines::of(rows_per_frame, is_pooled);
     if (!lines)
       throw Error(ErrorKind::data,
-                  fmt::format("the image processor cuts images as {}'s, whose frames become lines of patches with a "
-                              "newline behind each, and the connector makes {} of a frame",
-                              is_pooled ? "LLaVA-OneVision" : "LLaVA-NeXT", counted(rows_per_frame, "row")))
-          .advise(
-              fmt::format("use the connector fvlm.mlp {{ newline = true{} }}, or the image processor of another model",
-                          is_pooled ? ", video_pooling = true" : ""));
+                  "the image processor cuts images as {}'s, whose frames become lines of patches with a "
+                  "newline behind each, and the connector makes {} of a frame",
+                  is_pooled ? "LLaVA-OneVision" : "LLaVA-NeXT", counted(rows_per_frame, "row"))
+          .advise("use the connector fvlm.mlp {{ newline = true{} }}, or the image processor of another model",
+                  is_pooled ? ", video_pooling = true" : "");
     lines_ = *lines;
   }
 
@@ -259,9 +258,9 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
   }
   const Placeholders placeholders = Placeholders::in(ids);
   if (!placeholders.fit(frames.frames, frames.rows_per_frame))
-    throw Error(ErrorKind::data, fmt::format("the text has {} for visual rows{}, and the sample has {}: {} of {} each",
-                                             counted(placeholders.count, "placeholder"), shown_numbers(placeholders),
-                                             all, counted(frames.frames, "frame"), frames.rows_per_frame));
+    throw Error(ErrorKind::data, "the text has {} for visual rows{}, and the sample has {}: {} of {} each",
+                counted(placeholders.count, "placeholder"), shown_numbers(placeholders), all,
+                counted(frames.frames, "frame"), frames.rows_per_frame);
   return placeholders.count;
 }
 

@@ -159,8 +159,8 @@ Ranks::~Ranks() = default;
 std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std::chrono::milliseconds timeout,
                                    int64_t context, bool peer_copies) {
   if (context < 1 || launch.ranks % context != 0)
-    throw Error(ErrorKind::usage, fmt::format("--context-parallel {}: {} cannot be divided into groups of {}", context,
-                                              counted(launch.ranks, "rank"), context))
+    throw Error(ErrorKind::usage, "--context-parallel {}: {} cannot be divided into groups of {}", context,
+                counted(launch.ranks, "rank"), context)
         .advise("start a multiple of it, or choose a divisor of the number of ranks");
   std::signal(SIGPIPE, SIG_IGN); // Gloo writes to ranks that may be gone: an error names them, a signal would not
   auto ranks = std::make_unique<Ranks>();
@@ -185,9 +185,9 @@ std::unique_ptr<Ranks> Ranks::join(const Launch& launch, at::Device device, std:
         make_gloo_group(below(connection->store, "hosts"), launch.rank, launch.ranks, timeout, *connection->watch);
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    throw Error(ErrorKind::device, fmt::format("rank {} of {} did not meet the others: {}", launch.rank, launch.ranks,
-                                               what.substr(0, what.find('\n'))))
-        .at(fmt::format("{}:{}", launch.host, launch.port))
+    throw Error(ErrorKind::device, "rank {} of {} did not meet the others: {}", launch.rank, launch.ranks,
+                what.substr(0, what.find('\n')))
+        .at("{}:{}", launch.host, launch.port)
         .advise("check that all ranks were started with this address, and that it can be reached");
   }
   Connection& made = *connection;
@@ -232,8 +232,8 @@ void Ranks::form_contexts(bool by_nccl, std::chrono::milliseconds timeout) {
   Connection& made = *connection_;
   if (is_first()) made.store->set("context", bytes_of(std::to_string(context_)));
   if (const std::string first = text_of(made.store->get("context")); first != std::to_string(context_))
-    throw Error(ErrorKind::usage, fmt::format("rank {} was started with --context-parallel {}, and rank 0 with {}",
-                                              rank_, context_, first))
+    throw Error(ErrorKind::usage, "rank {} was started with --context-parallel {}, and rank 0 with {}", rank_, context_,
+                first)
         .advise("start every rank with the same options");
   if (context_ == 1) return;
   const std::string name = fmt::format("context/{}", data_rank());

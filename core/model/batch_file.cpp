@@ -118,15 +118,12 @@ void BatchFile::check_tokens(const std::vector<Sample>& samples, int64_t vocabul
     for (const Text& text : samples[i].texts)
       for (const int64_t token : text.tokens)
         if (!is_placeholder(token) && (token < 0 || token >= vocabulary))
-          throw Error(ErrorKind::data,
-                      fmt::format("sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary))
+          throw Error(ErrorKind::data, "sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary)
               .at(file_.path().string());
 }
 
 void BatchFile::fail(const std::string& name, const std::string& what) const {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", name, what))
-      .at(file_.path().string())
-      .advise(how_it_is(reads_bytes_));
+  throw Error(ErrorKind::data, "{}: {}", name, what).at(file_.path().string()).advise(how_it_is(reads_bytes_));
 }
 
 } // namespace fvlm::model

@@ -31,7 +31,7 @@ int64_t labels_of(const Text& text) {
 
 void require_fit(const char* what, int64_t wanted, int64_t there) {
   if (wanted > there)
-    throw Error(ErrorKind::data, fmt::format("the samples need {} {}, the pack has {}", wanted, what, there))
+    throw Error(ErrorKind::data, "the samples need {} {}, the pack has {}", wanted, what, there)
         .advise("pack fewer samples together, or make the budget larger");
 }
 
@@ -165,8 +165,7 @@ void check(const Sample& sample, size_t index, const FrameReader& reader) {
   const auto where = fmt::format("sample {}", index);
   for (const Text& text : sample.texts)
     if (text.is_label.size() != text.tokens.size())
-      throw Error(ErrorKind::data,
-                  fmt::format("{} tokens, but a loss mask of {}", text.tokens.size(), text.is_label.size()))
+      throw Error(ErrorKind::data, "{} tokens, but a loss mask of {}", text.tokens.size(), text.is_label.size())
           .at(where);
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
   try {
@@ -207,8 +206,8 @@ void require_readable(const at::Tensor& frames, const FrameReader& reader) {
                                      ? "it has images, and the encoder reads texts as bytes"
                                      : "it has a text for an encoder of bytes, and the encoder reads images");
   if (is_text(frames) && (frames.size(0) < 1 || frames.size(0) > reader.tokens_per_frame))
-    throw Error(ErrorKind::data, fmt::format("its text for the encoder has {} bytes, and 1 to {} were expected",
-                                             frames.size(0), reader.tokens_per_frame));
+    throw Error(ErrorKind::data, "its text for the encoder has {} bytes, and 1 to {} were expected", frames.size(0),
+                reader.tokens_per_frame);
 }
 
 void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame) {
@@ -216,22 +215,21 @@ void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, in
   if (found.fit(frames, rows_per_frame)) return;
   if (found.shrunk_frames > frames)
     throw Error(ErrorKind::data,
-                fmt::format("a text has placeholders of a shrunk picture of {} frames, and its sample has "
-                            "{}",
-                            found.shrunk_frames, counted(frames, "frame")))
+                "a text has placeholders of a shrunk picture of {} frames, and its sample has "
+                "{}",
+                found.shrunk_frames, counted(frames, "frame"))
         .advise("write the token_ids anew for this model");
   if (found.numbered > 0)
-    throw Error(ErrorKind::data,
-                fmt::format("a text has {} for visual rows, {} of them numbered up to {}, and its {} become {}",
-                            counted(found.count, "placeholder"), found.numbered, found.largest,
-                            counted(frames, "frame"), counted(frames * rows_per_frame, "row")))
-        .advise(fmt::format("number all placeholders of a text or none, from {}, the first row's, downwards",
-                            first_numbered_placeholder));
-  throw Error(ErrorKind::data, fmt::format("a text has {} for visual rows, and its {} become {}, {} each",
-                                           counted(found.count, "placeholder"), counted(frames, "frame"),
-                                           counted(frames * rows_per_frame, "row"), rows_per_frame))
-      .advise(fmt::format("put one placeholder, {}, for each row of each frame, or none: then all rows stand before it",
-                          visual_placeholder));
+    throw Error(ErrorKind::data, "a text has {} for visual rows, {} of them numbered up to {}, and its {} become {}",
+                counted(found.count, "placeholder"), found.numbered, found.largest, counted(frames, "frame"),
+                counted(frames * rows_per_frame, "row"))
+        .advise("number all placeholders of a text or none, from {}, the first row's, downwards",
+                first_numbered_placeholder);
+  throw Error(ErrorKind::data, "a text has {} for visual rows, and its {} become {}, {} each",
+              counted(found.count, "placeholder"), counted(frames, "frame"), counted(frames * rows_per_frame, "row"),
+              rows_per_frame)
+      .advise("put one placeholder, {}, for each row of each frame, or none: then all rows stand before it",
+              visual_placeholder);
 }
 
 ops::Value visual_rows(ops::Tape& tape, const ops::Value& visual, const Pack& pack) {

@@ -69,8 +69,7 @@ Kind failure(const std::string& plugin, std::string_view operation, const std::s
              const std::string& shapes) {
   Kind error(ErrorKind::plugin,
              fmt::format("{}: {}{}", operation, what, shapes.empty() ? "" : "\n  called with" + shapes));
-  error.at(plugin).advise(
-      fmt::format("remove '{}' from the recipe's list for this kind, or report this to its author", plugin));
+  error.at(plugin).advise("remove '{}' from the recipe's list for this kind, or report this to its author", plugin);
   return error;
 }
 

@@ -48,9 +48,10 @@ std::optional<ShrunkPicture::Size> ShrunkPicture::size(int64_t side) const {
 int32_t shrunk_placeholder(const ShrunkPicture& picture, int64_t patch) {
   const int64_t margin = std::max(picture.top, picture.left);
   if (patch >> patch_bits || picture.rows >> tile_bits || picture.columns >> tile_bits || margin >> margin_bits)
-    throw Error(ErrorKind::data, fmt::format("a picture of {} x {} tiles with margins of {} patches is too large to be "
-                                             "shrunk",
-                                             picture.columns, picture.rows, margin))
+    throw Error(ErrorKind::data,
+                "a picture of {} x {} tiles with margins of {} patches is too large to be "
+                "shrunk",
+                picture.columns, picture.rows, margin)
         .advise("take an image processor whose image_grid_pinpoints have fewer tiles");
   int64_t number = picture.left > 0;
   for (const auto& [value, bits] : {std::pair{margin, margin_bits}, std::pair{picture.rows, tile_bits},
@@ -79,18 +80,18 @@ ShrunkPatch::Mean ShrunkPatch::mean(int64_t rows_per_frame) const {
   const auto frame = FrameLines::of(rows_per_frame, true);
   if (!frame)
     throw Error(ErrorKind::data,
-                fmt::format("a placeholder is of a shrunk picture, and frames of {} rows have no lines "
-                            "of patches",
-                            rows_per_frame))
+                "a placeholder is of a shrunk picture, and frames of {} rows have no lines "
+                "of patches",
+                rows_per_frame)
         .advise("write the token_ids anew for this model");
   const int64_t side = frame->side, lines = picture.rows * side - 2 * picture.top,
                 columns = picture.columns * side - 2 * picture.left;
   const auto size = lines > 0 && columns > 0 ? picture.size(side) : std::nullopt;
   if (!size || patch >= size->lines * size->columns)
     throw Error(ErrorKind::data,
-                fmt::format("a placeholder is of patch {} of a picture of {} x {} tiles of {} x {} "
-                            "patches, which {}",
-                            patch, picture.columns, picture.rows, side, side, size ? "has fewer" : "is not shrunk"))
+                "a placeholder is of patch {} of a picture of {} x {} tiles of {} x {} "
+                "patches, which {}",
+                patch, picture.columns, picture.rows, side, side, size ? "has fewer" : "is not shrunk")
         .advise("write the token_ids anew for this model");
   const Place y(patch / size->columns, size->lines, lines), x(patch % size->columns, size->columns, columns);
   const auto patch_at = [&](int64_t line, int64_t column) {

@@ -30,7 +30,7 @@ RecordedRun read_run(const fs::path& folder) {
       Error error(ErrorKind::data, "this is no folder of a run: it has no {}", file);
       for (const auto& entry : sorted_entries(folder))
         if (fs::is_regular_file(entry / "plan.json")) {
-          error.advise(fmt::format("did you mean {}?", entry.string()));
+          error.advise("did you mean {}?", entry.string());
           break;
         }
       if (error.advice().empty()) error.advise("name a folder that `fvlm-engine train` made, like runs/quickstart");

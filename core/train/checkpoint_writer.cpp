@@ -114,7 +114,7 @@ std::string CheckpointWriter::try_to_write(const Job& job) {
     if (error.kind() == ErrorKind::internal) throw;
     return error.text();
   } catch (const std::logic_error& error) {
-    throw Error(ErrorKind::internal, fmt::format("the checkpoint cannot be written: {}", error.what()))
+    throw Error(ErrorKind::internal, "the checkpoint cannot be written: {}", error.what())
         .at(folder.string())
         .advise("this is a defect in fvlm-engine; please report it with the recipe");
   } catch (const std::exception& error) { // the standard library's own, of folders

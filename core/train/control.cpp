@@ -71,7 +71,7 @@ ControlCalls::ControlCalls(const plan::Stage& stage, std::string plan_hash, std:
   if (!stage.control || !ranks.is_first()) return;
   if (!lua_)
     throw Error(ErrorKind::recipe, "this stage has a control function, and a plan file holds no functions")
-        .at(fmt::format("stages.{}.control", stage.name))
+        .at("stages.{}.control", stage.name)
         .advise("train from the recipe; the run's folder recipe/ has it");
   const std::string text = std::filesystem::exists(journal) ? read_file(journal) : "";
   const size_t whole = text.rfind('\n') + 1; // a killed process may have begun a line: what it says was not done

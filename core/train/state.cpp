@@ -64,8 +64,8 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
   try {
     const Json json = parse_json(text, where);
     if (json.at("format_version") != format_version)
-      throw Error(ErrorKind::data, fmt::format("this checkpoint has the format {}, and {} is read here",
-                                               json.at("format_version").dump(), format_version))
+      throw Error(ErrorKind::data, "this checkpoint has the format {}, and {} is read here",
+                  json.at("format_version").dump(), format_version)
           .at(where);
     RunState state;
     state.run_id = json.value("run_id", "");
@@ -97,9 +97,9 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.evaluated_at = json.value("evaluated_at", -1);
     return state;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::data, fmt::format("this is no state of a run: {}", error.what())).at(where);
+    throw Error(ErrorKind::data, "this is no state of a run: {}", error.what()).at(where);
   } catch (const std::logic_error& error) {
-    throw Error(ErrorKind::data, fmt::format("this is no state of a run: {}", error.what())).at(where);
+    throw Error(ErrorKind::data, "this is no state of a run: {}", error.what()).at(where);
   }
 }
 

@@ -62,7 +62,7 @@ Number number_in(const std::string& option, const std::string& text) {
   Number number{};
   const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
   if (end.ec != std::errc() || end.ptr != text.data() + text.size())
-    throw Error(ErrorKind::usage, fmt::format("--{}: '{}' is no number", option, text));
+    throw Error(ErrorKind::usage, "--{}: '{}' is no number", option, text);
   return number;
 }
 

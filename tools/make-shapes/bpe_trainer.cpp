@@ -186,8 +186,8 @@ std::string BpeTrainer::tokenizer_json(size_t max_vocabulary) const {
   Vocabulary vocabulary;
   for (const char* special : special_tokens) vocabulary.id_of(special);
   if (size_t min = special_tokens.size() + 256; max_vocabulary < min)
-    throw Error(ErrorKind::usage, fmt::format("a vocabulary of {} tokens is too small", max_vocabulary))
-        .advise(fmt::format("{} special tokens and 256 bytes need at least {}", special_tokens.size(), min));
+    throw Error(ErrorKind::usage, "a vocabulary of {} tokens is too small", max_vocabulary)
+        .advise("{} special tokens and 256 bytes need at least {}", special_tokens.size(), min);
 
   const ByteAlphabet& alphabet = byte_alphabet();
   std::array<std::string, 256> written; // each byte in GPT-2's printable alphabet

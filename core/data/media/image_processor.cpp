@@ -142,9 +142,9 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
     if (size.height < 1 || size.width < 1 || size.height > max_pixels / size.width)
       throw Error(ErrorKind::data,
-                  fmt::format("an image of {} x {} pixels would be resized to {} x {}, and at most {} pixels are "
-                              "supported",
-                              image.width, image.height, size.width, size.height, max_pixels))
+                  "an image of {} x {} pixels would be resized to {} x {}, and at most {} pixels are "
+                  "supported",
+                  image.width, image.height, size.width, size.height, max_pixels)
           .advise("crop or pad images that are so long and narrow before they go into a shard");
   return sizes;
 }
@@ -224,8 +224,8 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
   const ImageLayout layout = layout_of(processor, sizes);
   const int64_t frame = 3 * layout.frame.height * layout.frame.width;
   if (out.size() != static_cast<size_t>(layout.frames() * frame))
-    throw Error(ErrorKind::internal, fmt::format("process: {} values for {} frames of {} x {} pixels", out.size(),
-                                                 layout.frames(), layout.frame.width, layout.frame.height));
+    throw Error(ErrorKind::internal, "process: {} values for {} frames of {} x {} pixels", out.size(), layout.frames(),
+                layout.frame.width, layout.frame.height);
   Image whole = processor.square_padding ? padded(image, *processor.square_padding) : image;
   const bool global_of_tiles = processor.tile_form == TileForm::idefics3;
   for (const ImageSize& size : {sizes.resized, has_margins(processor) ? sizes.resized : sizes.tiled})

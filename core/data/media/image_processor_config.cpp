@@ -135,7 +135,7 @@ class Reader {
     throw Error(ErrorKind::data, type.empty() ? "'image_processor_type' is missing"
                                               : fmt::format("the image processor '{}' is not supported", type))
         .at(reader_.where())
-        .advise(fmt::format("supported are {}", fmt::join(names, ", ")));
+        .advise("supported are {}", fmt::join(names, ", "));
   }
 
   void refuse(const char* key, const std::string& expected) { reader_.refuse_unless(false, key, expected); }

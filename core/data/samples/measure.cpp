@@ -82,8 +82,8 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
   if (!json && !txt) {
     std::vector<std::string> names;
     for (size_t i = 0; i < std::min<size_t>(members.members.size(), 5); ++i) names.push_back(members.members[i].name);
-    throw Error(ErrorKind::data, fmt::format("it has neither KEY.json nor KEY.txt among its {}: {}",
-                                             counted(std::ssize(members.members), "member"), fmt::join(names, ", ")))
+    throw Error(ErrorKind::data, "it has neither KEY.json nor KEY.txt among its {}: {}",
+                counted(std::ssize(members.members), "member"), fmt::join(names, ", "))
         .advise(rule_of_keys(members));
   }
   const nlohmann::json object = json.value_or(nlohmann::json::object());
@@ -233,15 +233,14 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
                                 std::optional<int64_t> told, bool text_only, Sample& sample) const {
   sample.media = std::move(found.media);
   if (text_only && sample.media.kind != Media::Kind::none)
-    throw Error(ErrorKind::data,
-                fmt::format("it has frames ('{}'), in a text-only source", sample.media.members[0].name))
+    throw Error(ErrorKind::data, "it has frames ('{}'), in a text-only source", sample.media.members[0].name)
         .advise("name these shards under `shards` and not under `text`");
   switch (sample.media.kind) {
   case Media::Kind::none:
     if (told.value_or(0) > 0) broken(fmt::format("'frame_count' is {}, and there are no frames", *told));
     if (const Member* unread = text_only ? nullptr : unread_image(members); unread && !told)
-      throw Error(ErrorKind::data, fmt::format("KEY.{} is an image of a kind that is not read: expected {}",
-                                               unread->name, image_formats))
+      throw Error(ErrorKind::data, "KEY.{} is an image of a kind that is not read: expected {}", unread->name,
+                  image_formats)
           .advise(convert_images);
     if (!text_only && !told && !shard.names_media()) {
       const std::string rule = rule_of_keys(members);
@@ -282,9 +281,10 @@ void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::opt
 
 void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) const {
   if (still && mix_.replicate_image_frames > 1)
-    throw Error(ErrorKind::data, fmt::format("the image would be repeated to {} frames, and the encoder's image "
-                                             "processor cuts it into tiles",
-                                             mix_.replicate_image_frames))
+    throw Error(ErrorKind::data,
+                "the image would be repeated to {} frames, and the encoder's image "
+                "processor cuts it into tiles",
+                mix_.replicate_image_frames)
         .advise("leave replicate_image_frames out of the mix");
   sample.frames = 0;
   sample.copies = 1;
@@ -305,8 +305,8 @@ void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told,
   shard.open(member)->read(0, head);
   NpyFrames array = read_npy_head(head, member.size);
   if (array.width != frames_.image_size() || array.height != frames_.image_size())
-    throw Error(ErrorKind::data, fmt::format("KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width,
-                                             array.height, frames_.image_size(), frames_.image_size()))
+    throw Error(ErrorKind::data, "KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width, array.height,
+                frames_.image_size(), frames_.image_size())
         .advise("run preprocess again with this recipe");
   if (array.frames == 1) { // a still image; what becomes of it may have been settled beforehand
     sample.media.picks = {0};

@@ -113,8 +113,7 @@ class Reader {
     std::vector<std::string> written;
     for (auto field = fields.rbegin(); field != fields.rend(); ++field) // user, assistant
       written.push_back(fmt::format("{} = \"{}\"", field->first, field->second));
-    return error.advise(
-        fmt::format("the source's fields = {{ {} }} says which keys are its text", join(written, ", ")));
+    return error.advise("the source's fields = {{ {} }} says which keys are its text", join(written, ", "));
   }
 
   std::string user() const { return parts_.text("user").value_or(""); }

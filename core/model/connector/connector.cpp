@@ -29,7 +29,7 @@ const Value& VisualTokens::view(const std::string& name) const {
   if (name.empty() || !tokens.defined()) return tokens;
   const auto found = views.find(name);
   if (found == views.end())
-    throw Error(ErrorKind::recipe, fmt::format("the connector has no view '{}' of its frames in this mode", name));
+    throw Error(ErrorKind::recipe, "the connector has no view '{}' of its frames in this mode", name);
   return found->second;
 }
 
@@ -50,12 +50,11 @@ Value Connector::adapt(Tape&, Operations&, const Value&, int64_t, size_t) const 
 std::unique_ptr<Connector> make_connector(const plan::ConnectorSettings& settings, const Parts& parts,
                                           Parameters& parameters) {
   const auto found = all_connectors().find(settings.name());
-  if (found == all_connectors().end())
-    throw Error(ErrorKind::data, fmt::format("no connector '{}' is built in", settings.name()));
+  if (found == all_connectors().end()) throw Error(ErrorKind::data, "no connector '{}' is built in", settings.name());
   if (settings.reads_bytes() != parts.encoder.reads_bytes())
-    throw Error(ErrorKind::data, fmt::format("the connector fvlm.{} reads {}, and the encoder {}", settings.name(),
-                                             settings.reads_bytes() ? "texts as bytes" : "images",
-                                             parts.encoder.reads_bytes() ? "texts as bytes" : "images"))
+    throw Error(ErrorKind::data, "the connector fvlm.{} reads {}, and the encoder {}", settings.name(),
+                settings.reads_bytes() ? "texts as bytes" : "images",
+                parts.encoder.reads_bytes() ? "texts as bytes" : "images")
         .advise("fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder of images");
   return found->second(settings, parts, parameters);
 }

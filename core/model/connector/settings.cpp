@@ -62,8 +62,7 @@ std::string ConnectorSettings::select_mode(std::string_view word) {
   const auto names = mode_names();
   if (word.empty()) return names.front();
   if (std::find(names.begin(), names.end(), word) != names.end()) return std::string(word);
-  throw Error(ErrorKind::usage, fmt::format("the connector fvlm.{} has no mode '{}'", name(), word))
-      .advise("use " + join_or(names));
+  throw Error(ErrorKind::usage, "the connector fvlm.{} has no mode '{}'", name(), word).advise("use " + join_or(names));
 }
 
 } // namespace plan

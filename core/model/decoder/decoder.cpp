@@ -44,7 +44,7 @@ Value Decoder::logits(Tape& tape, Operations& ops, const Value& hidden) const {
 std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters, const std::string& part) {
   const auto found = all_decoders().find(family_of(config).name);
   if (found == all_decoders().end())
-    throw Error(ErrorKind::data, fmt::format("no decoder of model_type '{}' is built in", config.model_type));
+    throw Error(ErrorKind::data, "no decoder of model_type '{}' is built in", config.model_type);
   return found->second(config, parameters, part);
 }
 

@@ -15,8 +15,8 @@ namespace fvlm::model {
 void PassRows::append(int64_t token, int64_t position) {
   const auto page = static_cast<size_t>(position / page_rows);
   if (page >= pages.back().size())
-    throw Error(ErrorKind::internal, fmt::format("row {} of a sequence that has {} pages of {} rows", position,
-                                                 pages.back().size(), page_rows));
+    throw Error(ErrorKind::internal, "row {} of a sequence that has {} pages of {} rows", position, pages.back().size(),
+                page_rows);
   tokens.push_back(static_cast<int32_t>(token));
   positions.push_back(static_cast<int32_t>(position));
   places.push_back(static_cast<int32_t>(pages.back()[page] * page_rows + position % page_rows));

@@ -28,7 +28,7 @@ std::map<std::string, MakeEncoder>& all_encoders() {
 std::unique_ptr<Encoder> make_encoder(const VisionConfig& config, Parameters& parameters) {
   const auto found = all_encoders().find(family_of(config).name);
   if (found == all_encoders().end())
-    throw Error(ErrorKind::data, fmt::format("no encoder of model_type '{}' is built in", config.model_type));
+    throw Error(ErrorKind::data, "no encoder of model_type '{}' is built in", config.model_type);
   return found->second(config, parameters);
 }
 

@@ -88,7 +88,7 @@ std::string module_end(const std::string& module) {
   Error error(ErrorKind::recipe, fmt::format("'{}' names no {} of this part", name, what));
   error.at(where);
   if (const auto near = nearest(name, names))
-    error.advise(fmt::format("did you mean '{}'? The part has {}", *near, join(names, ", ")));
+    error.advise("did you mean '{}'? The part has {}", *near, join(names, ", "));
   else
     error.advise("the part has " + join(names, ", "));
   throw error;
@@ -178,7 +178,7 @@ std::vector<std::string> saved_tensors(const WeightLayout& layout, const std::ve
         return other.name == owner + ".weight" && is_packable(other.name, other.shape);
       });
       if (is_linear)
-        throw Error(ErrorKind::recipe, fmt::format("'{}' is a linear, which does not train whole", module))
+        throw Error(ErrorKind::recipe, "'{}' is a linear, which does not train whole", module)
             .at(where)
             .advise("name it in `targets`, so that it has an adapter");
       if (std::find(saved.begin(), saved.end(), spec.name) == saved.end()) saved.push_back(spec.name);
@@ -290,7 +290,7 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
   std::vector<std::pair<const TensorView*, std::string>> named;
   for (const TensorView& view : file.tensors()) {
     if (!view.name.starts_with(peft_prefix))
-      throw Error(ErrorKind::data, fmt::format("{} is no tensor of a PEFT adapter", shown(view.name)))
+      throw Error(ErrorKind::data, "{} is no tensor of a PEFT adapter", shown(view.name))
           .at(file.path().string())
           .advise("names begin with " + std::string(peft_prefix));
     std::string name = name_of_peft(view.name, part);
@@ -307,9 +307,8 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
     if (others.erase(spec.name) > 0) adapter.saved.push_back(spec.name);
   for (const auto* unknown : {&modules, &others})
     if (!unknown->empty())
-      throw Error(ErrorKind::data,
-                  fmt::format("the adapter is for {}, which the base does not have as {}", shown(*unknown->begin()),
-                              unknown == &modules ? "a linear" : "a parameter"))
+      throw Error(ErrorKind::data, "the adapter is for {}, which the base does not have as {}",
+                  shown(*unknown->begin()), unknown == &modules ? "a linear" : "a parameter")
           .at(file.path().string())
           .advise(other_base);
   if (adapter.modules.empty())

@@ -18,7 +18,7 @@ std::vector<int64_t> end_tokens(const std::filesystem::path& decoder, const std:
   std::vector<int64_t> ends;
   for (const nlohmann::json& id : ids->is_array() ? *ids : nlohmann::json::array({*ids})) {
     if (!id.is_number_integer())
-      throw Error(ErrorKind::data, fmt::format("eos_token_id is {}, not a token id or a list of them", ids->dump()))
+      throw Error(ErrorKind::data, "eos_token_id is {}, not a token id or a list of them", ids->dump())
           .at(file.string());
     ends.push_back(id.get<int64_t>());
   }

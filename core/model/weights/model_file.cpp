@@ -166,8 +166,8 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
   }
   if (!std::filesystem::exists(path, ignored)) {
     const bool is_huggingface = std::filesystem::exists(folder / "config.json", ignored);
-    throw Error(ErrorKind::data, fmt::format("this is {}no model directory: there is no fvlm.json in it",
-                                             is_huggingface ? "a Hugging Face folder and " : ""))
+    throw Error(ErrorKind::data, "this is {}no model directory: there is no fvlm.json in it",
+                is_huggingface ? "a Hugging Face folder and " : "")
         .at(folder.string())
         .advise(
             is_huggingface
@@ -183,8 +183,8 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
   int64_t version = reader.whole("format_version", std::nullopt, 1);
   reader.finish("this fvlm.json was not written by fvlm-engine");
   if (version > format_version)
-    throw Error(ErrorKind::data, fmt::format("format version {} is not known to this engine, which reads 1 to {}",
-                                             version, format_version))
+    throw Error(ErrorKind::data, "format version {} is not known to this engine, which reads 1 to {}", version,
+                format_version)
         .at(path.string())
         .advise("it was written by a newer fvlm-engine: use that one");
 
@@ -227,7 +227,7 @@ std::string ModelFile::text() const {
 const ModelFile::Part& ModelFile::sole_part(Role role, const std::filesystem::path& folder) const {
   const auto count = std::count_if(parts.begin(), parts.end(), [&](const Part& part) { return part.role == role; });
   if (count != 1)
-    throw Error(ErrorKind::data, fmt::format("the model has {} {}s where one is expected", count, name_of(role)))
+    throw Error(ErrorKind::data, "the model has {} {}s where one is expected", count, name_of(role))
         .at(folder.string());
   return *std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.role == role; });
 }

@@ -66,7 +66,7 @@ const PackedScheme& packed_scheme(std::string_view name) {
   if (const PackedScheme* found = find_packed_scheme(name)) return *found;
   std::vector<std::string> names;
   for (const PackedScheme& scheme : packed_schemes()) names.emplace_back(scheme.name);
-  throw Error(ErrorKind::usage, fmt::format("unknown quantization scheme '{}': expected {}", name, join_or(names)));
+  throw Error(ErrorKind::usage, "unknown quantization scheme '{}': expected {}", name, join_or(names));
 }
 
 int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols) {
@@ -112,9 +112,9 @@ WeightLayout stored_layout(const WeightLayout& layout, const std::function<const
         found = &scheme;
     if (!found)
       throw Error(ErrorKind::data,
-                  fmt::format("tensor {} has the shape {}, which holds {} columns of no scheme that is "
-                              "supported: {} bits",
-                              shown(codes->name), shape_text(codes->shape), spec.shape[1], "8 or 4"))
+                  "tensor {} has the shape {}, which holds {} columns of no scheme that is "
+                  "supported: {} bits",
+                  shown(codes->name), shape_text(codes->shape), spec.shape[1], "8 or 4")
           .at(where);
     for (TensorSpec& each : packed_specs(spec, *found)) stored.tensors.push_back(std::move(each));
   }
@@ -157,8 +157,8 @@ bool quantizes_activations(const nlohmann::json& config, const std::string& wher
     const nlohmann::json ours = int8_activations();
     for (const auto& [key, value] : ours.items())
       if (!activations.is_object() || activations.value(key, nlohmann::json()) != value)
-        throw Error(ErrorKind::data, fmt::format("input_activations are quantized as {}, and only {} is supported",
-                                                 activations.dump(), ours.dump()))
+        throw Error(ErrorKind::data, "input_activations are quantized as {}, and only {} is supported",
+                    activations.dump(), ours.dump())
             .at(where + ": quantization_config");
     ++quantized;
   }

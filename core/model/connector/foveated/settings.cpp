@@ -63,8 +63,7 @@ void Foveated::read_config(ConfigReader& reader) {
 void Foveated::adopt_shapes(const ShapeOf& shape_of) {
   const auto shape = shape_of("q_static");
   if (shape.size() != 2 || shape[1] < 1)
-    throw Error(ErrorKind::data,
-                fmt::format("q_static has the shape [{}], and must have [1, query_dim]", fmt::join(shape, ", ")));
+    throw Error(ErrorKind::data, "q_static has the shape [{}], and must have [1, query_dim]", fmt::join(shape, ", "));
   query_dim = shape[1];
 }
 

@@ -81,7 +81,7 @@ class MlpConnector : public FramewiseConnector {
     if (!newline_ && !video_pooling_) return patches;
     const int64_t count = patches.data.size(0) / input.frames, side = connector::Mlp::side_of(count);
     if (side * side != count)
-      throw Error(ErrorKind::data, fmt::format("frames of {} tokens are no square of patches, which has lines", count))
+      throw Error(ErrorKind::data, "frames of {} tokens are no square of patches, which has lines", count)
           .advise("take an encoder without a class token, or one that drops it (vision_feature_select_strategy = "
                   "\"default\")");
     const Value rows = newline_ ? with_newlines(tape, patches, *newline_, side) : patches;

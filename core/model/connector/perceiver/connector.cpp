@@ -19,8 +19,8 @@ class PerceiverConnector : public FramewiseConnector {
         projector_(parameters, "vision_projector.mlp") {
     const int64_t width = parts.encoder.width();
     if (width % settings.heads != 0)
-      throw Error(ErrorKind::data, fmt::format("the encoder's width of {} is not divisible by the perceiver's {} heads",
-                                               width, settings.heads))
+      throw Error(ErrorKind::data, "the encoder's width of {} is not divisible by the perceiver's {} heads", width,
+                  settings.heads)
           .advise("choose another number of heads for fvlm.perceiver");
     for (int64_t i = 0; i < settings.layers; ++i) {
       const auto linear = [&](const char* weight, const char* bias) -> Operations::Layer {
