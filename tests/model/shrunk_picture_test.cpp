@@ -61,7 +61,7 @@ TEST(ShrunkPicture, RowsAreMeansOfFour) {
   EXPECT_EQ((ShrunkPatch{picture, 0}.mean(rows_per_frame).rows[0]), 5) << "the first line is a margin";
   EXPECT_THAT(refusal([&] { (void)ShrunkPatch{picture, 132}.mean(rows_per_frame); }), HasSubstr("which has fewer"));
   EXPECT_THAT(refusal([&] { (void)ShrunkPatch{{3, 3, 0, 0}, 0}.mean(rows_per_frame); }), HasSubstr("is not shrunk"));
-  EXPECT_THAT(refusal([&] { (void)ShrunkPatch{picture, 0}.mean(16); }), HasSubstr("frames of 16 rows"));
+  EXPECT_THAT(refusal([&] { (void)ShrunkPatch{picture, 0}.mean(17); }), HasSubstr("frames of 17 rows"));
 }
 
 } // namespace
