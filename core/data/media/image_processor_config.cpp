@@ -19,62 +19,45 @@ constexpr int64_t max_edge = 1 << 14;
 constexpr std::array<double, 3> clip_mean{0.48145466, 0.4578275, 0.40821073},
     clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5};
 
-// A class of image processors, with what holds where a config leaves an option out.
+// A class of image processors, with what holds where a config leaves an option out: CLIP's, unless it says otherwise.
 struct ProcessorClass {
   const char* type;
-  Resize resize;
-  int64_t edge;
-  ResizeFilter filter;
-  bool center_crop; // to `edge`
-  int64_t tile;     // 0: images are not cut as in Idefics3
-  bool may_pad_to_square;
-  std::optional<TileForm> tile_form; // of InternVL, which calls tiles patches, and of LLaVA, which lists its grids
-  const std::array<double, 3>&mean, &deviation;
+  Resize resize = Resize::shortest_edge;
+  int64_t edge = 224;
+  ResizeFilter filter = ResizeFilter::bicubic;
+  bool center_crop = false; // to `edge`
+  int64_t tile = 0;         // 0: images are not cut as in Idefics3
+  bool may_pad_to_square = false;
+  std::optional<TileForm> tile_form = {}; // of InternVL, which calls tiles patches, and of LLaVA, which lists its grids
+  const std::array<double, 3>&mean = clip_mean, &deviation = clip_deviation;
 
   constexpr bool has_patches() const { return tile_form == TileForm::internvl; }
   constexpr bool has_grids() const { return tile_form && !has_patches(); }
 };
 
+constexpr ProcessorClass of_idefics3(const char* type) {
+  return {.type = type,
+          .resize = Resize::longest_edge,
+          .edge = 4 * 364,
+          .filter = ResizeFilter::lanczos,
+          .tile = 364,
+          .mean = half,
+          .deviation = half};
+}
+
 constexpr ProcessorClass families[]{
-    {"CLIPImageProcessor",
-     Resize::shortest_edge,
-     224,
-     ResizeFilter::bicubic,
-     true,
-     0,
-     false,
-     {},
-     clip_mean,
-     clip_deviation},
-    {"SiglipImageProcessor", Resize::exact, 224, ResizeFilter::bicubic, false, 0, false, {}, half, half},
-    {"BitImageProcessor",
-     Resize::shortest_edge,
-     224,
-     ResizeFilter::bicubic,
-     true,
-     0,
-     false,
-     {},
-     clip_mean,
-     clip_deviation},
-    {"LlavaImageProcessor",
-     Resize::shortest_edge,
-     224,
-     ResizeFilter::bicubic,
-     true,
-     0,
-     true,
-     {},
-     clip_mean,
-     clip_deviation},
-    {"LlavaNextImageProcessor", Resize::shortest_edge, 224, ResizeFilter::bicubic, true, 0, false, TileForm::llava_next,
-     clip_mean, clip_deviation},
-    {"LlavaOnevisionImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false,
-     TileForm::llava_onevision, clip_mean, clip_deviation},
-    {"Idefics3ImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, {}, half, half},
-    {"SmolVLMImageProcessor", Resize::longest_edge, 4 * 364, ResizeFilter::lanczos, false, 364, false, {}, half, half},
-    {"GotOcr2ImageProcessor", Resize::exact, 384, ResizeFilter::bicubic, false, 0, false, TileForm::internvl, clip_mean,
-     clip_deviation},
+    {.type = "CLIPImageProcessor", .center_crop = true},
+    {.type = "SiglipImageProcessor", .resize = Resize::exact, .mean = half, .deviation = half},
+    {.type = "BitImageProcessor", .center_crop = true},
+    {.type = "LlavaImageProcessor", .center_crop = true, .may_pad_to_square = true},
+    {.type = "LlavaNextImageProcessor", .center_crop = true, .tile_form = TileForm::llava_next},
+    {.type = "LlavaOnevisionImageProcessor",
+     .resize = Resize::exact,
+     .edge = 384,
+     .tile_form = TileForm::llava_onevision},
+    of_idefics3("Idefics3ImageProcessor"),
+    of_idefics3("SmolVLMImageProcessor"),
+    {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
 };
 
 // Options that change no pixel come last.
