@@ -52,6 +52,12 @@ def draw_picture(number, size):
     return picture
 
 
+def write_pictures(sizes):
+    """0.png and so on."""
+    for number, size in enumerate(sizes):
+        draw_picture(number, size).save(folder / f"{number}.png")
+
+
 def strengthen(path):
     """Weights that matter: those of a new model are so small that it says the same about every picture."""
     generator = torch.Generator().manual_seed(5)
@@ -76,8 +82,8 @@ def write_questions(sizes):
 
 
 def make(program, sizes, frames, capacity, *options):
-    """The folder `hf` of a new model, the model directory `model`, pictures of these sizes, 0.png and so on, questions.tar, recipes that
-    learn from it, and the model's own tokenizer. A sample has so many frames at most, and a pack so many rows."""
+    """The folder `hf` of a new model, the model directory `model`, pictures of these sizes, questions.tar, recipes that learn from it, and
+    the model's own tokenizer. A sample has so many frames at most, and a pack so many rows."""
     (folder / "words").mkdir()
     words = json.loads(tokenizer())
     for part in ("pre_tokenizer", "decoder"):  # as the package tokenizers, which adds tokens to it, wants them
@@ -92,8 +98,7 @@ def make(program, sizes, frames, capacity, *options):
                                              ("dpo.lua", "fvlm.dpo { beta = 0.1 }", "", "pairs.tar")):
         values = {"OBJECTIVE": objective, "ADAPTERS": adapters, "SHARD": shard, "CAPACITY": capacity, "FRAMES": frames}
         (folder / name).write_text(functools.reduce(lambda text, key: text.replace(key, str(values[key])), values, RECIPE))
-    for number, size in enumerate(sizes):
-        draw_picture(number, size).save(folder / f"{number}.png")
+    write_pictures(sizes)
     return PreTrainedTokenizerFast.from_pretrained(folder / "hf")
 
 
@@ -148,12 +153,12 @@ class Pictures:
         self.assertEqual(ours["prompt"] + rows, inputs["input_ids"].shape[1])
         self.assertEqual(ours["ids"], generated(model, inputs, min_new_tokens=TOKENS, eos_token_id=[]))
 
-    def check_every_picture(self):
-        model, answers = loaded("hf"), set()
+    def check_every_picture(self, name="model", theirs="hf"):
+        model, answers = loaded(theirs), set()
         for number, size in enumerate(self.sizes):
             for prompt in PROMPTS:
                 with self.subTest(prompt, size=size):
-                    ours = answer("model", "--image", f"{number}.png", "--prompt", prompt)
+                    ours = answer(name, "--image", f"{number}.png", "--prompt", prompt)
                     self.expect_same(ours, model, inputs_of(self.processor, prompt, [f"{number}.png"]))
                     answers.add(tuple(ours["ids"]))
         self.assertGreater(len(answers), len(self.sizes), "the answers depend on picture and prompt")
