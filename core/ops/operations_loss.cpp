@@ -17,7 +17,10 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
                                 double softcap) {
   const bool records = tape.records(hidden, head);
   const Loss& op = loss_for(hidden, head, records, softcap);
-  const Loss::Inputs inputs{hidden.data, head_values(head, hidden.data.scalar_type()), targets};
+  const auto dtype = hidden.data.scalar_type();
+  // A head that learns changes in place.
+  const at::Tensor values = head.requires_grad() ? head.value().to(dtype) : head_values(head, dtype);
+  const Loss::Inputs inputs{hidden.data, values, targets};
   Loss::Output output = op.forward(inputs);
   Value losses(output.losses, records);
   if (!records) return losses;
