@@ -14,8 +14,8 @@ import unittest
 
 shape_name, device = sys.argv.pop(), sys.argv.pop()
 from against_oracle import engine, folder, load_file, tools, torch
-from fvlm_oracle import Dinov2Model, Fvlm, LlamaForCausalLM, cross_entropy, read_batch, save_file
-from transformers import Dinov2Config, LlamaConfig
+from fvlm_oracle import Fvlm, cross_entropy, read_batch, save_file
+from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
 
 ON_GPU = device == "cuda"
 STEPS, RATE = (200, 1e-5) if ON_GPU else (60, 1e-3)
