@@ -13,6 +13,7 @@
 #include "evaluation/evaluator.h"
 #include "evaluation/questions.h"
 #include "model/loading.h"
+#include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 
@@ -234,18 +235,20 @@ class EvaluationRun {
   std::vector<StageResult> results_;
 };
 
-// The sets become tokens and pictures as the recipe's model reads them, which mean nothing to a model of another
+// The sets become tokens and pictures as the recipe's first decoder reads them, which mean nothing to one of another
 // family.
-void require_same_tokens(const plan::Model& recipe, const std::string& model) {
-  const auto file = std::filesystem::path(recipe.tokenizer_folder()) / "tokenizer.json";
-  const auto theirs = tokenizer_of(model);
+void require_same_tokens(const plan::Model& recipe, const std::filesystem::path& model) {
+  const auto parts = ModelFile::read(model).parts;
+  const auto decoder = std::ranges::find(parts, Role::decoder, &ModelFile::Part::role);
+  if (decoder == parts.end()) return; // whoever loads it says so
+  const auto file = std::filesystem::path(recipe.tokenizer_folder()) / "tokenizer.json",
+             other = model / decoder->location / "tokenizer.json";
   std::error_code ignored;
-  if (!theirs || !std::filesystem::exists(file, ignored)) return;
-  const Tokenizer ours = Tokenizer::from_file(file);
-  if (const auto different = different_token(ours, *theirs, std::min(ours.size(), theirs->size())))
-    throw Error(ErrorKind::data,
-                "the model has another tokenizer than the recipe's: " + *different + " in the recipe's")
-        .at(model)
+  if (!std::filesystem::exists(file, ignored) || !std::filesystem::exists(other, ignored)) return;
+  const Tokenizer ours = Tokenizer::from_file(file), theirs = Tokenizer::from_file(other);
+  if (const auto different = different_token(ours, theirs, std::min(ours.size(), theirs.size())))
+    throw Error(ErrorKind::data, "the model has another tokenizer than the recipe's: {} in the recipe's", *different)
+        .at(model.string())
         .advise("evaluate it by a recipe whose model it is: --set model.directory=DIR, for example");
 }
 
