@@ -1,6 +1,7 @@
 #include "recipe/shrunk_picture.h"
 
 #include "base/error.h"
+#include "recipe/bilinear_place.h"
 #include "recipe/frame_lines.h"
 
 #include <fmt/format.h>
@@ -16,20 +17,6 @@ constexpr double shrunk_above = 1.1; // of a side, compared with that of a squar
 
 // Bits of a placeholder, from the lowest.
 constexpr int patch_bits = 14, tile_bits = 4, margin_bits = 7;
-
-// Where a pixel's middle lies among others, when they are resampled and the corners stay in their places.
-struct Place {
-  int64_t first, second;
-  float share; // of the second
-
-  Place(int64_t i, int64_t count, int64_t from) {
-    const float step = static_cast<float>(from) / static_cast<float>(count),
-                at = std::max(0.0f, step * (static_cast<float>(i) + 0.5f) - 0.5f);
-    first = std::min(static_cast<int64_t>(at), from - 1);
-    second = std::min(first + 1, from - 1);
-    share = at - static_cast<float>(first);
-  }
-};
 
 } // namespace
 
@@ -48,9 +35,7 @@ std::optional<ShrunkPicture::Size> ShrunkPicture::size(int64_t side) const {
 int32_t shrunk_placeholder(const ShrunkPicture& picture, int64_t patch) {
   const int64_t margin = std::max(picture.top, picture.left);
   if (patch >> patch_bits || picture.rows >> tile_bits || picture.columns >> tile_bits || margin >> margin_bits)
-    throw Error(ErrorKind::data,
-                "a picture of {} x {} tiles with margins of {} patches is too large to be "
-                "shrunk",
+    throw Error(ErrorKind::data, "a picture of {} x {} tiles with margins of {} patches is too large to be shrunk",
                 picture.columns, picture.rows, margin)
         .advise("take an image processor whose image_grid_pinpoints have fewer tiles");
   int64_t number = picture.left > 0;
@@ -79,9 +64,7 @@ ShrunkPatch ShrunkPatch::of(int64_t placeholder) {
 ShrunkPatch::Mean ShrunkPatch::mean(int64_t rows_per_frame) const {
   const auto frame = FrameLines::of(rows_per_frame, true);
   if (!frame)
-    throw Error(ErrorKind::data,
-                "a placeholder is of a shrunk picture, and frames of {} rows have no lines "
-                "of patches",
+    throw Error(ErrorKind::data, "a placeholder is of a shrunk picture, and frames of {} rows have no lines of patches",
                 rows_per_frame)
         .advise("write the token_ids anew for this model");
   const int64_t side = frame->side, lines = picture.rows * side - 2 * picture.top,
@@ -89,11 +72,10 @@ ShrunkPatch::Mean ShrunkPatch::mean(int64_t rows_per_frame) const {
   const auto size = lines > 0 && columns > 0 ? picture.size(side) : std::nullopt;
   if (!size || patch >= size->lines * size->columns)
     throw Error(ErrorKind::data,
-                "a placeholder is of patch {} of a picture of {} x {} tiles of {} x {} "
-                "patches, which {}",
-                patch, picture.columns, picture.rows, side, side, size ? "has fewer" : "is not shrunk")
+                "a placeholder is of patch {} of a picture of {} x {} tiles of {} x {} patches, which {}", patch,
+                picture.columns, picture.rows, side, side, size ? "has fewer" : "is not shrunk")
         .advise("write the token_ids anew for this model");
-  const Place y(patch / size->columns, size->lines, lines), x(patch % size->columns, size->columns, columns);
+  const BilinearPlace y(patch / size->columns, size->lines, lines), x(patch % size->columns, size->columns, columns);
   const auto patch_at = [&](int64_t line, int64_t column) {
     line += picture.top, column += picture.left;
     const int64_t tile = line / side * picture.columns + column / side;

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "model/connector/framewise.h"
 #include "model/connector/mlp/settings.h"
+#include "recipe/bilinear_place.h"
 
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
@@ -9,7 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
 #include <optional>
 
 namespace fvlm::model {
@@ -35,17 +36,14 @@ Value with_newlines(Tape& tape, const Value& patches, const ops::Weight& newline
   return y;
 }
 
-// [outputs, inputs]: of a bilinear resampling to fewer outputs, whose pixels' corners stay where they are.
-at::Tensor resampling(int64_t outputs, int64_t inputs) {
-  const at::Tensor shares = at::zeros({outputs, inputs}, at::kFloat);
+// [pooled, side]: of lines of patches that are resampled bilinearly.
+at::Tensor resampling(int64_t pooled, int64_t side) {
+  const at::Tensor shares = at::zeros({pooled, side}, at::kFloat);
   auto of = shares.accessor<float, 2>();
-  const float step = static_cast<float>(inputs) / static_cast<float>(outputs);
-  for (int64_t i = 0; i < outputs; ++i) {
-    const float place = std::max(0.0f, step * (static_cast<float>(i) + 0.5f) - 0.5f);
-    const auto first = static_cast<int64_t>(place), second = std::min(first + 1, inputs - 1);
-    const float share = place - static_cast<float>(first);
-    of[i][first] += 1 - share;
-    of[i][second] += share;
+  for (int64_t i = 0; i < pooled; ++i) {
+    const BilinearPlace place(i, pooled, side);
+    of[i][place.first] += 1 - place.share;
+    of[i][place.second] += place.share;
   }
   return shares;
 }
@@ -86,8 +84,15 @@ class MlpConnector : public FramewiseConnector {
                   "\"default\")");
     const Value rows = newline_ ? with_newlines(tape, patches, *newline_, side) : patches;
     if (!video_pooling_) return rows;
-    const at::Tensor lines = resampling(FrameLines{side}.pooled_side(), side).to(patches.data.device());
-    return joined(tape, rows, mix_rows(tape, patches, at::kron(lines, lines)), input.frames);
+    return joined(tape, rows, mix_rows(tape, patches, pooling(side, ops.tensor_options())), input.frames);
+  }
+
+  // [pooled patches, patches]. Computed once, since a captured pass cannot copy from the host.
+  const at::Tensor& pooling(int64_t side, const at::TensorOptions& options) const {
+    at::Tensor& shares = pooling_[side];
+    if (shares.defined()) return shares;
+    const at::Tensor lines = resampling(FrameLines{side}.pooled_side(), side);
+    return shares = at::kron(lines, lines).to(options);
   }
 
   ForwardFlops connect_flops(int64_t tokens) const override {
@@ -101,6 +106,7 @@ class MlpConnector : public FramewiseConnector {
   Operations::Layer first_, second_;
   std::optional<ops::Weight> newline_;
   bool video_pooling_ = false;
+  mutable std::map<int64_t, at::Tensor> pooling_; // by patches in a line
 };
 
 } // namespace
