@@ -67,6 +67,14 @@ class Comfort : public testing::Test {
     return std::to_string(support.score) + " " + support.reason;
   }
 
+  // What an engine is told whose struct has so many bytes.
+  fvlm_requirements required(size_t struct_size) {
+    fvlm_requirements requirements{};
+    requirements.struct_size = static_cast<uint32_t>(struct_size);
+    EXPECT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
+    return requirements;
+  }
+
   fvlm_host host = make_host();
   char text[256] = "";
   fvlm_error error{sizeof error, sizeof text, text};
@@ -190,9 +198,7 @@ TEST_F(Comfort, ViewsFollowStridesAndRefuseOtherTypes) {
 }
 
 TEST_F(Comfort, WorkspaceIsCountedAndCarvedByOneFunction) {
-  fvlm_requirements requirements{};
-  requirements.struct_size = sizeof requirements;
-  ASSERT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
+  const fvlm_requirements requirements = required(sizeof(fvlm_requirements));
   EXPECT_EQ(requirements.forward_workspace, 512U);
   EXPECT_EQ(requirements.saved_count, 1U);
   EXPECT_EQ(requirements.saved[0].ndim, 2);
@@ -205,14 +211,10 @@ TEST_F(Comfort, WorkspaceIsCountedAndCarvedByOneFunction) {
 }
 
 TEST_F(Comfort, AnOlderEngineGivesAllCallsTheDeterministicWorkspace) {
-  fvlm_requirements requirements{};
-  requirements.struct_size = sizeof requirements;
-  ASSERT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
+  fvlm_requirements requirements = required(sizeof(fvlm_requirements));
   EXPECT_EQ(requirements.backward_workspace, 0U);
   EXPECT_EQ(requirements.deterministic_workspace, 640U);
-  requirements = {};
-  requirements.struct_size = offsetof(fvlm_requirements, deterministic_workspace);
-  ASSERT_EQ(kernels->requirements(instance, &query, &requirements, &error), FVLM_OK) << text;
+  requirements = required(offsetof(fvlm_requirements, deterministic_workspace));
   EXPECT_EQ(requirements.backward_workspace, 640U);
   EXPECT_EQ(requirements.deterministic_workspace, 0U);
 }
