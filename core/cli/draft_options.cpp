@@ -77,9 +77,7 @@ void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& m
         .advise("copy the tokenizer.json of its decoder there, if it was trained with the same one");
   if (ours)
     if (const auto different = different_token(*ours, *theirs, std::max(ours->size(), theirs->size())))
-      throw Error(ErrorKind::data,
-                  "the draft model has another tokenizer: {} in the model that it drafts "
-                  "for",
+      throw Error(ErrorKind::data, "the draft model has another tokenizer: {} in the model that it drafts for",
                   *different)
           .at(draft.string())
           .advise("draft by a smaller model of the same family");

@@ -86,9 +86,7 @@ void check_whole_model(const std::filesystem::path& model, const ModelDescriptio
   check_grids(model, description);
   const Tokenizer tokenizer = require_tokenizer(model, description.decoder());
   if (image_token_id < static_cast<int64_t>(tokenizer.size())) return;
-  throw Error(ErrorKind::data,
-              "config.json says that {} is the image token, and tokenizer.json has the tokens "
-              "0 to {}",
+  throw Error(ErrorKind::data, "config.json says that {} is the image token, and tokenizer.json has the tokens 0 to {}",
               image_token_id, tokenizer.size() - 1)
       .at((model / "tokenizer.json").string())
       .advise("copy the tokenizer.json of this very model here: that of its language model lacks the image token");

@@ -123,10 +123,10 @@ void ChatTemplate::unlabel_outputs(std::span<const Turn> turns, ChatTokens& out)
 void ChatTemplate::require_form(std::span<const Turn> turns) const {
   for (const Turn& turn : turns) {
     if (!turn.parts.empty() && !tool_tokens_)
-      throw Error(ErrorKind::data,
-                  "an answer has parts of type python or python_output, and the tokenizer "
-                  "lacks one of {}, {}, {} and {}",
-                  code_start_token, code_end_token, output_start_token, output_end_token)
+      throw Error(
+          ErrorKind::data,
+          "an answer has parts of type python or python_output, and the tokenizer lacks one of {}, {}, {} and {}",
+          code_start_token, code_end_token, output_start_token, output_end_token)
           .advise("use a tokenizer with these special tokens, such as nanochat's, or write the answer as one text");
     if (!own_ && (turn.role == "tool" || turn.fields))
       throw Error(ErrorKind::data, "it has calls of tools, and ChatML has no form for them")

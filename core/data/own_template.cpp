@@ -393,8 +393,8 @@ std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const
     const std::string whole = render_plainly(turns.first(i + 1), false, tools).text;
     if (!whole.starts_with(before) || !text.starts_with(whole))
       throw Error(ErrorKind::data,
-                  "the chat template does not show where answer {} of the conversation is: "
-                  "rendered up to there, it is not how the whole begins",
+                  "the chat template does not show where answer {} of the conversation is: rendered up to there, it is "
+                  "not how the whole begins",
                   answers.size() + 1)
           .at(where_)
           .advise(

@@ -114,8 +114,8 @@ class LineWriter {
     const auto lines = FrameLines::of(rows_per_frame, is_pooled);
     if (!lines)
       throw Error(ErrorKind::data,
-                  "the image processor cuts images as {}'s, whose frames become lines of patches with a "
-                  "newline behind each, and the connector makes {} of a frame",
+                  "the image processor cuts images as {}'s, whose frames become lines of patches with a newline behind "
+                  "each, and the connector makes {} of a frame",
                   is_pooled ? "LLaVA-OneVision" : "LLaVA-NeXT", counted(rows_per_frame, "row"))
           .advise("use the connector fvlm.mlp {{ newline = true{} }}, or the image processor of another model",
                   is_pooled ? ", video_pooling = true" : "");

@@ -91,9 +91,8 @@ void Evaluator::require_modes(const model::Model& model) const {
     for (const std::string& mode : set->settings().modes)
       if (std::ranges::find(known, mode) == known.end())
         throw Error(ErrorKind::data,
-                    "frames are to be encoded in the mode {}, which the model's connector, "
-                    "{}, does not have",
-                    mode, connector.name())
+                    "frames are to be encoded in the mode {}, which the model's connector, {}, does not have", mode,
+                    connector.name())
             .at("evaluation set " + set->settings().name)
             .advise("evaluate with the recipe that the model was trained by, or in another mode: {}", join_or(known));
 }

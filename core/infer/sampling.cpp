@@ -27,9 +27,7 @@ Sampler::Sampler(const Sampling& sampling)
   if (!(sampling.top_p > 0 && sampling.top_p <= 1))
     throw Error(ErrorKind::usage, "top-p is a share, above 0 and up to 1, not {}", sampling.top_p);
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1))
-    throw Error(ErrorKind::usage,
-                "min-p is a share of the likeliest token's probability, from 0 to 1, "
-                "not {}",
+    throw Error(ErrorKind::usage, "min-p is a share of the likeliest token's probability, from 0 to 1, not {}",
                 sampling.min_p);
   if (sampling.top_k < 0)
     throw Error(ErrorKind::usage, "top-k is a number of tokens, not {}", sampling.top_k)

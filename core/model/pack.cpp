@@ -214,9 +214,7 @@ void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, in
   const Placeholders found = Placeholders::in(tokens);
   if (found.fit(frames, rows_per_frame)) return;
   if (found.shrunk_frames > frames)
-    throw Error(ErrorKind::data,
-                "a text has placeholders of a shrunk picture of {} frames, and its sample has "
-                "{}",
+    throw Error(ErrorKind::data, "a text has placeholders of a shrunk picture of {} frames, and its sample has {}",
                 found.shrunk_frames, counted(frames, "frame"))
         .advise("write the token_ids anew for this model");
   if (found.numbered > 0)

@@ -18,8 +18,8 @@ void require_context_parallel(const plan::Plan& plan, const std::vector<const pl
   for (const plan::Stage* stage : stages)
     if (stage->packing.tokens.fill_memory)
       throw Error(ErrorKind::usage,
-                  "--context-parallel: what a rank's share of a pack takes is not estimated, and stage '{}' "
-                  "has packing.tokens = \"memory\"",
+                  "--context-parallel: what a rank's share of a pack takes is not estimated, and stage '{}' has "
+                  "packing.tokens = \"memory\"",
                   stage->name)
           .advise("give the tokens of a pack: --set stages.{}.packing.tokens=16384", stage->name);
   if (plan.model.decoder_count() > 1)

@@ -103,8 +103,7 @@ void require_same_base(const ModelDirectory& directory, const ModelPart& part, c
                                         : base_checksum(*other.folder.weights);
   if (theirs != ours.base.checksum)
     throw Error(ErrorKind::data,
-                "{} the part {} are those of {} (checksum {:016x}), and this recipe's adapters are on {} "
-                "({:016x})",
+                "{} the part {} are those of {} (checksum {:016x}), and this recipe's adapters are on {} ({:016x})",
                 other.adapter ? "the weights below the adapters of" : "the weights of", part.name, shown(of_directory),
                 theirs, shown(ours.base.folder), ours.base.checksum)
         .at(directory.path().string())
@@ -114,8 +113,8 @@ void require_same_base(const ModelDirectory& directory, const ModelPart& part, c
   const PartAdapter& found = *other.adapter;
   if (found.rank != ours.rank || found.alpha != ours.alpha || found.dora != ours.dora || found.modules != ours.modules)
     throw Error(ErrorKind::data,
-                "the adapters of the part {} are of rank {}, alpha {:g} on {} linears{}, and the recipe's of "
-                "rank {}, alpha {:g} on {}{}",
+                "the adapters of the part {} are of rank {}, alpha {:g} on {} linears{}, and the recipe's of rank {}, "
+                "alpha {:g} on {}{}",
                 part.name, found.rank, found.alpha, found.modules.size(), found.dora ? " (DoRA)" : "", ours.rank,
                 ours.alpha, ours.modules.size(), ours.dora ? " (DoRA)" : "")
         .at(directory.path().string())

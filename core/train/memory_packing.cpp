@@ -117,8 +117,8 @@ class PackChoice {
 
   [[noreturn]] void refuse(const budget::ChosenPack& least) const {
     throw Error(ErrorKind::device,
-                "packing.tokens = \"memory\": a pack of {} tokens, which the largest sample needs, takes {} "
-                "by estimate, and the limit is {}",
+                "packing.tokens = \"memory\": a pack of {} tokens, which the largest sample needs, takes {} by "
+                "estimate, and the limit is {}",
                 grouped(least.rows), bytes(least.estimated), request_.limit.said)
         .at("stage " + stage_.name)
         .advise("use activation_checkpointing, lower data.max_text_tokens or data.max_frames, or train on a larger "

@@ -102,8 +102,7 @@ void require_equal(const std::vector<RankView>& views) {
   if (const double apart = clock_difference(views); apart > max_clock_difference) {
     const auto fast = std::ranges::max_element(views, {}, &RankView::clock);
     throw Error(ErrorKind::usage,
-                "the clocks of the ranks differ by {:.0f} s, and {:.0f} s are allowed: that "
-                "of rank {} ({}) is ahead",
+                "the clocks of the ranks differ by {:.0f} s, and {:.0f} s are allowed: that of rank {} ({}) is ahead",
                 apart, max_clock_difference, fast - views.begin(), fast->host)
         .advise("set the machines' clocks by NTP: metrics and logs of a run that moves between them depend on it");
   }

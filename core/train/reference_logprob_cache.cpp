@@ -89,8 +89,8 @@ const ReferenceLogProbCache::Pair& ReferenceLogProbCache::at(const PackedSample&
   const auto found = pairs_.find(keys_.of(packed));
   if (found == pairs_.end())
     throw Error(ErrorKind::data,
-                "the reference's log-probabilities of {} (source {}) are not known: the "
-                "stage's data have changed since they were computed",
+                "the reference's log-probabilities of {} (source {}) are not known: the stage's data have changed "
+                "since they were computed",
                 shown(packed.sample->key), shown(packed.sample->source))
         .at(file_.string())
         .advise("remove the file: they are computed again");

@@ -249,8 +249,8 @@ class Run {
     const bool done = place.state.stage_done;
     if (!done && !opened_.differences.empty() && !Composer::matches(place.state.cursor, data.batches(), data.order()))
       throw Error(ErrorKind::usage,
-                  "the run was begun with another plan, and its stage '{}' cannot be resumed at step {} with "
-                  "this one: other shards, weights, samples, seed or batch give other samples",
+                  "the run was begun with another plan, and its stage '{}' cannot be resumed at step {} with this one: "
+                  "other shards, weights, samples, seed or batch give other samples",
                   stage.name, grouped(place.state.step))
           .at(request_.folder.string())
           .advise("undo the change, or train into another folder with --run-dir; --allow-plan-change does not help\n" +
@@ -294,8 +294,8 @@ class Run {
     for (const plan::Stage& before : opened_.before->stages)
       if (before.name == trained.name && before.samples != trained.samples)
         throw Error(ErrorKind::usage,
-                    "stages.{}.samples was {} and is {}, and the stage is done: only the last stage that was "
-                    "trained can be extended, where it read all its samples and the mix's weights are constant",
+                    "stages.{}.samples was {} and is {}, and the stage is done: only the last stage that was trained "
+                    "can be extended, where it read all its samples and the mix's weights are constant",
                     trained.name, grouped(before.samples), grouped(trained.samples))
             .at(request_.folder.string())
             .advise("--run-dir trains into another folder; this one is as it was");

@@ -21,8 +21,7 @@ SharedArenas::SharedArenas(const Sharing& sharing, const at::Tensor& arena, cons
   const auto empty = std::ranges::find(slices_, 0, &dist::Slice::length);
   if (empty != slices_.end())
     throw Error(ErrorKind::usage,
-                "--zero: the {} parameters that train cannot be divided among {} ranks: "
-                "rank {} would have none",
+                "--zero: the {} parameters that train cannot be divided among {} ranks: rank {} would have none",
                 elements_, slices_.size(), empty - slices_.begin())
         .advise("train without --zero, or with fewer ranks");
   shared_.push_back(group_->share(arena));

@@ -18,8 +18,8 @@ std::unique_ptr<model::Model> StageReference::make(const MakeModel& begin, const
     return begin(options);
   } catch (const Error& error) {
     throw Error(ErrorKind::data,
-                "the weights that the stage '{}' is held against are damaged or missing, and cannot be had "
-                "from where it started: {}",
+                "the weights that the stage '{}' is held against are damaged or missing, and cannot be had from where "
+                "it started: {}",
                 stage_.name, error.what())
         .at(weights_.file().string())
         .advise(weights_.advice());

@@ -44,8 +44,7 @@ void check_cached_teachers(const plan::Stage& stage, const model::Parameters& po
     for (const ops::Parameter& parameter : policy.all())
       if (parameter.gradient.defined() && parameter.name.starts_with(decoder))
         throw Error(ErrorKind::recipe,
-                    "the model is its own teacher, whose hidden states are cached, and "
-                    "this stage trains {}",
+                    "the model is its own teacher, whose hidden states are cached, and this stage trains {}",
                     parameter.name)
             .at("stages.{}.objective[{}].cache_teacher", stage.name, term + 1)
             .advise("freeze every group of the decoder, or leave out cache_teacher");

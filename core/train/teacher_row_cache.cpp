@@ -134,8 +134,8 @@ const TeacherRowCache::Rows& TeacherRowCache::at(const PackedSample& packed) {
   const auto found = samples_.find(keys_.of(packed));
   if (found == samples_.end())
     throw Error(ErrorKind::data,
-                "the teacher's hidden states of {} (source {}) are not known: the stage's "
-                "data have changed since they were computed",
+                "the teacher's hidden states of {} (source {}) are not known: the stage's data have changed since they "
+                "were computed",
                 shown(packed.sample->key), shown(packed.sample->source))
         .at(file_.string())
         .advise("remove the file: they are computed again");

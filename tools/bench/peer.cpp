@@ -121,9 +121,8 @@ std::string Peer::read_line() {
 void require_same_loss(double engine, double peer, double tolerance, const std::string& where) {
   if (std::abs(engine - peer) <= tolerance * std::abs(peer)) return;
   throw Error(ErrorKind::data,
-              "the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
-              "times compare nothing",
-              engine, peer)
+              "the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their times compare nothing", engine,
+              peer)
       .at(where)
       .advise("hold their numbers against each other with `fvlm-engine trace` and tools/oracle/trace");
 }

@@ -142,8 +142,7 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
     if (size.height < 1 || size.width < 1 || size.height > max_pixels / size.width)
       throw Error(ErrorKind::data,
-                  "an image of {} x {} pixels would be resized to {} x {}, and at most {} pixels are "
-                  "supported",
+                  "an image of {} x {} pixels would be resized to {} x {}, and at most {} pixels are supported",
                   image.width, image.height, size.width, size.height, max_pixels)
           .advise("crop or pad images that are so long and narrow before they go into a shard");
   return sizes;

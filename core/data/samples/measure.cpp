@@ -282,8 +282,7 @@ void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::opt
 void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) const {
   if (still && mix_.replicate_image_frames > 1)
     throw Error(ErrorKind::data,
-                "the image would be repeated to {} frames, and the encoder's image "
-                "processor cuts it into tiles",
+                "the image would be repeated to {} frames, and the encoder's image processor cuts it into tiles",
                 mix_.replicate_image_frames)
         .advise("leave replicate_image_frames out of the mix");
   sample.frames = 0;

@@ -261,8 +261,7 @@ void DataLoader::count_unusable(const PendingPack& pending) {
     if (consecutive_unusable_ < max_consecutive_unusable) continue;
     const SkippedSample& skipped = pending.samples[i].skipped;
     throw Error(ErrorKind::data,
-                "none of {} samples drawn in a row can be used; the last of them:\n  {}, sample "
-                "'{}': {}",
+                "none of {} samples drawn in a row can be used; the last of them:\n  {}, sample '{}': {}",
                 grouped(consecutive_unusable_), skipped.place, skipped.key, pending.failed[failed - 1].second)
         .advise("fvlm-engine data check RECIPE lists every broken sample");
   }

@@ -65,10 +65,10 @@ Value FramewiseConnector::squares_of_patches(Tape& tape, const Input& input, int
   const int64_t patches = input.hidden.data.size(0) / input.frames;
   const auto side = std::llround(std::sqrt(static_cast<double>(patches)));
   if (side * side != patches || side % factor != 0)
-    throw Error(ErrorKind::data,
-                "frames of {} tokens are not a square of patches whose side is divisible by the "
-                "factor {} of the pixel shuffle",
-                patches, factor)
+    throw Error(
+        ErrorKind::data,
+        "frames of {} tokens are not a square of patches whose side is divisible by the factor {} of the pixel shuffle",
+        patches, factor)
         .advise("choose an image size that is a multiple of the patch size times the factor, and an encoder without a "
                 "CLS token or one that drops it (vision_feature_select_strategy = \"default\")");
   return space_to_depth(tape, input.hidden, side, side, factor);

@@ -112,8 +112,7 @@ Value VitEmbedding::operator()(Tape& tape, Operations& ops, const at::Tensor& fr
   const int64_t n = frames.size(0), patch = config_.patch_size, width = config_.hidden_size;
   if (frames.size(1) != config_.num_channels || frames.size(2) < patch || frames.size(3) < patch)
     throw Error(ErrorKind::data,
-                "frames [n, {}, {}, {}] do not fit the vision tower: it reads {} channels "
-                "and patches of {} x {}",
+                "frames [n, {}, {}, {}] do not fit the vision tower: it reads {} channels and patches of {} x {}",
                 frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch);
   const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, class_rows = class_rows_,
                 first = patches_begin_, tokens = first + rows * columns,

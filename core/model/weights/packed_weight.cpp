@@ -112,8 +112,7 @@ WeightLayout stored_layout(const WeightLayout& layout, const std::function<const
         found = &scheme;
     if (!found)
       throw Error(ErrorKind::data,
-                  "tensor {} has the shape {}, which holds {} columns of no scheme that is "
-                  "supported: {} bits",
+                  "tensor {} has the shape {}, which holds {} columns of no scheme that is supported: {} bits",
                   shown(codes->name), shape_text(codes->shape), spec.shape[1], "8 or 4")
           .at(where);
     for (TensorSpec& each : packed_specs(spec, *found)) stored.tensors.push_back(std::move(each));

@@ -80,8 +80,7 @@ void require_lasting(const fs::path& model) {
   if (read_json_object(state, largest_state).value("stage_done", nlohmann::json()) == true) return;
   throw Error(ErrorKind::data, "the run has not finished this checkpoint's stage, and will remove it for newer ones")
       .at(model.string())
-      .advise("name it when the stage is done, or a copy of now: fvlm-engine export {} --dtype fp32 --out "
-              "models/NAME",
+      .advise("name it when the stage is done, or a copy of now: fvlm-engine export {} --dtype fp32 --out models/NAME",
               model.string());
 }
 

@@ -116,9 +116,7 @@ class ByteLatentsConnector : public FramewiseConnector {
       : FramewiseConnector(parts), settings_(settings) {
     const int64_t width = parts.encoder.width();
     if (width % settings.heads != 0)
-      throw Error(ErrorKind::data,
-                  "the encoder's width of {} is not divisible by the {} heads of "
-                  "fvlm.byte_latents",
+      throw Error(ErrorKind::data, "the encoder's width of {} is not divisible by the {} heads of fvlm.byte_latents",
                   width, settings.heads)
           .advise("choose another number of heads for fvlm.byte_latents");
     shared_.emplace(WeightsOf{parameters, "shared_pooler."}, settings.latents, settings.heads, width);
