@@ -145,12 +145,19 @@ class PeerGroup : public Group {
     });
   }
   PendingPointer broadcast(const at::Tensor& values, int64_t from) override { return other_->broadcast(values, from); }
+  // Each rank sums an equal part of what there is, whose slice it may be: a bucket of gradients often lies in one.
   PendingPointer reduce_scatter(const at::Tensor& buffer, std::span<const Slice> slices) override {
     const Arena* arena = buffer.is_floating_point() ? arena_of(buffer) : nullptr;
     if (!arena) return other_->reduce_scatter(buffer, slices);
+    const Slice own = divide(buffer.numel(), ranks_)[static_cast<size_t>(rank_)];
+    const auto owners = inside(slices, own);
     return start([&](void* stream) {
       signals_->meet(stream, Signals::ready);
-      sum_own(stream, *arena, buffer, slices[static_cast<size_t>(rank_)]);
+      sum_own(stream, *arena, buffer, own);
+      for (int64_t i = 0; i + 1 < ranks_; ++i) {
+        const Slice& part = owners[static_cast<size_t>(peer(i))];
+        send(stream, *arena, buffer, {own.begin + part.begin, part.length}, peer(i));
+      }
       signals_->meet(stream, Signals::done);
     });
   }
@@ -195,6 +202,7 @@ class PeerGroup : public Group {
   std::string open_on_all_ranks(const at::Tensor& buffer, std::shared_ptr<void>& shared);
   void sum_own(void* stream, const Arena& arena, const at::Tensor& values, const Slice& own);
   void send_own(void* stream, const Arena& arena, const at::Tensor& values, const Slice& own);
+  void send(void* stream, const Arena& arena, const at::Tensor& values, const Slice& slice, int64_t to);
 
   PendingPointer start(const std::function<void(void* stream)>& enqueue) {
     watch_.count_collectives();
@@ -298,10 +306,13 @@ void PeerGroup::sum_own(void* stream, const Arena& arena, const at::Tensor& valu
 }
 
 void PeerGroup::send_own(void* stream, const Arena& arena, const at::Tensor& values, const Slice& own) {
-  if (own.length == 0) return;
-  const at::Tensor part = values.narrow(0, own.begin, own.length);
-  for (int64_t i = 0; i + 1 < ranks_; ++i)
-    access_.copy(stream, in_arena_of(peer(i), arena, part), part.data_ptr(), part.nbytes());
+  for (int64_t i = 0; i + 1 < ranks_; ++i) send(stream, arena, values, own, peer(i));
+}
+
+void PeerGroup::send(void* stream, const Arena& arena, const at::Tensor& values, const Slice& slice, int64_t to) {
+  if (slice.length == 0) return;
+  const at::Tensor part = values.narrow(0, slice.begin, slice.length);
+  access_.copy(stream, in_arena_of(to, arena, part), part.data_ptr(), part.nbytes());
 }
 
 } // namespace

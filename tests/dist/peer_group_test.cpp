@@ -164,6 +164,24 @@ TEST_P(PeerGroupOf, ScattersAndGathersSlicesOfAnyLength) {
   });
 }
 
+TEST_P(PeerGroupOf, AllSumWhatOneRankGets) {
+  test::as_ranks(GetParam(), [](const Ranks& ranks) {
+    Side side(ranks);
+    constexpr int64_t elements = 64 * 12; // of which each sums what fits into the staging
+    std::vector<Slice> slices(static_cast<size_t>(ranks.count()), Slice{0, 0});
+    slices.back() = {0, elements};
+    const at::Tensor own = values_of(ranks.rank(), elements, at::kFloat);
+    const auto shared = side.group->share(own);
+    side.group->reduce_scatter(own, slices)->wait();
+    const bool gets_it = ranks.rank() + 1 == ranks.count();
+    if (gets_it) {
+      EXPECT_TRUE(at::allclose(own, sum_of(ranks.count(), elements, at::kFloat), 1e-5, 1e-5));
+    }
+    const int64_t read = ranks.count() == 2 ? 1 : ranks.count(); // of more than two, its own as well
+    EXPECT_EQ(side.access.copies, read + (gets_it ? 0 : 1)) << "rank " << ranks.rank();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, PeerGroupOf, testing::Values(2, 3, 4), testing::PrintToStringParamName());
 
 TEST(PeerGroup, LeavesToTheOtherGroupWhatItDoesNotDo) {
