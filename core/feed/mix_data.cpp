@@ -33,7 +33,7 @@ Tokenizer tokenizer_of(const plan::Model& model) {
 } // namespace
 
 MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options)
-    : visual_rows_(visual_rows(plan.model)), mix_(resolve_preprocessed_mix(plan, mix, visual_rows_)),
+    : visual_rows_(visual_rows(plan.model)), planned_(mix), mix_(resolve_preprocessed_mix(plan, mix, visual_rows_)),
       loader_(loader_options_of(plan.loader, options)), tokenizer_(tokenizer_of(plan.model)), further_([&] {
         std::deque<Further> further;
         for (size_t i = 1; i < plan.model.decoder_count(); ++i)
@@ -54,6 +54,17 @@ std::vector<const Tokenizer*> MixData::tokenizers() const {
   std::vector<const Tokenizer*> all{&tokenizer_};
   for (const Further& each : further_) all.push_back(&each.tokenizer);
   return all;
+}
+
+std::vector<uint64_t> MixData::content_hashes() const {
+  std::vector<uint64_t> hashes;
+  for (size_t i = 0; i < planned_.sources.size(); ++i) {
+    const plan::Source& source = planned_.sources[i];
+    hashes.push_back(mix_.sources[i].patterns() == source.patterns()
+                         ? samples_.content_hash(i)
+                         : ShardSet(source.patterns(), with_root({}, source)).content_hash());
+  }
+  return hashes;
 }
 
 } // namespace fvlm::feed

@@ -2,12 +2,14 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "model/weights/model_file.h"
 #include "train/checkpoint.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace fvlm::train {
 
@@ -142,6 +144,23 @@ void RunCheckpoints::set_aside_behind(const RunState& state) const {
     StageFolder(run_ / stage->name).set_aside(here ? state.step : -1);
     if (here) return;
   }
+}
+
+std::string adopt_data(RunState& state, const StageData& data, const fs::path& run, bool allowed) {
+  const std::vector<uint64_t> before = std::exchange(state.data, data.content_hashes());
+  if (before.size() != state.data.size()) return "";
+  std::vector<std::string> changed;
+  for (size_t i = 0; i < before.size(); ++i)
+    if (before[i] != state.data[i]) changed.push_back(data.source_names()[i]);
+  if (changed.empty()) return "";
+  std::string text =
+      fmt::format("the data have changed since the first {} of stage '{}', though they are as many samples: {}",
+                  counted(state.step, "step"), state.stage, join(changed, ", "));
+  if (allowed) return text;
+  throw Error(ErrorKind::data, std::move(text))
+      .at(run.string())
+      .advise("restore them, or train into another folder with --run-dir; --allow-plan-change resumes with them as "
+              "they are now");
 }
 
 void RunCheckpoints::link() const {

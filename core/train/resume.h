@@ -2,6 +2,7 @@
 #pragma once
 #include "recipe/plan.h"
 #include "train/run_record.h"
+#include "train/stage_data.h"
 #include "train/state.h"
 
 #include <filesystem>
@@ -52,5 +53,9 @@ class RunCheckpoints {
   const RunRecord& record_;
   bool any_plan_;
 };
+
+// The state is of these data from here on. Returns in words which sources are not those that its steps have read, and
+// throws Error(data) in place of that unless the change is `allowed`; empty: all are, or it is not known.
+std::string adopt_data(RunState& state, const StageData& data, const std::filesystem::path& run, bool allowed);
 
 } // namespace fvlm::train

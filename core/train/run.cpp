@@ -77,7 +77,8 @@ class Run {
                        replicas.threads,
                        request_.max_steps,
                        request_.write_patience,
-                       opened_.record.id};
+                       opened_.record.id,
+                       request_.allow_plan_change};
     std::optional<StepTrace> trace;
     if (request_.profile && leads()) context.trace = &trace.emplace(*request_.profile, request_.folder / "trace.json");
     const StopSignals signals;
@@ -108,8 +109,7 @@ class Run {
       line.clear();
       state = run.state();
       take_state(report, state, before);
-      const fs::path written = writer.last_good();
-      report.checkpoint = written.empty() ? checkpoint : written;
+      report.checkpoint = writer.last_good().empty() ? checkpoint : writer.last_good();
       previous_ = stage.name;
       previous_model_ = run.model();
       if (end == StageEnd::stopped) {
@@ -133,7 +133,7 @@ class Run {
     opened_ = read_run_folder(request_.folder, resolved_);
     const bool is_known = !opened_.record.id.empty();
     const Place place = request_.resume ? checkpoints_.named(*request_.resume, stages) : checkpoints_.peek(stages);
-    check_change(place, stages);
+    check_change(place, stages, true);
     if (!place.checkpoint.empty())
       return fmt::format("the run would resume at stage {}, step {} ({})", place.state.stage, grouped(place.state.step),
                          place.checkpoint.string());
@@ -232,9 +232,9 @@ class Run {
   // A changed plan has to be allowed, to have something to train, and to leave the trained samples as they were.
   // Whoever goes back to an earlier checkpoint has to have the data that it read. All this is known before anything is
   // changed.
-  void check_change(const Place& place, const std::vector<const plan::Stage*>& stages) const {
+  void check_change(const Place& place, const std::vector<const plan::Stage*>& stages, bool is_dry_run = false) const {
     const bool changed = !opened_.differences.empty();
-    if (!place.checkpoint.empty() && (changed || request_.resume)) check_data(place, stages);
+    if (!place.checkpoint.empty() && (changed || request_.resume || is_dry_run)) check_data(place, stages);
     if (changed && !request_.allow_plan_change)
       throw Error(ErrorKind::usage, "the run was begun with another plan")
           .at(request_.folder.string())
@@ -255,7 +255,11 @@ class Run {
           .at(request_.folder.string())
           .advise("undo the change, or train into another folder with --run-dir; --allow-plan-change does not help\n" +
                   opened_.differences);
-    if (!done) Composer::check(place.state.cursor, data.batches(), data.order());
+    if (!done) {
+      Composer::check(place.state.cursor, data.batches(), data.order());
+      RunState state = place.state;
+      adopt_data(state, data, request_.folder, request_.allow_plan_change);
+    }
     if (!opened_.before) return;
     const bool extends = done && Composer::extended(place.state.cursor, data.batches(), data.order());
     for (const plan::Stage& trained : plan_.stages) {

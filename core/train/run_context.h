@@ -42,6 +42,7 @@ struct RunContext {
   int64_t steps_left = 0; // that this process may take; negative: any number
   std::chrono::milliseconds write_patience = std::chrono::minutes(10); // of the last checkpoint of a stage
   std::string run_id;
+  bool allow_plan_change = false;          // and changed data
   StepTrace* trace = nullptr;              // null: none is recorded
   int64_t samples_before = 0, samples = 0; // planned: of the stages before this one, of all that are to run
 

@@ -22,6 +22,8 @@ class StageData {
   // Throws Error(data) for a decoder that knows fewer tokens than its tokenizer.
   void check_vocabulary_sizes(const plan::Model& model, const std::vector<DecoderConfig>& decoders) const;
   const MixSamples& samples() const { return mix_.samples(); }
+  const std::vector<std::string>& source_names() const { return mix_.source_names(); }
+  std::vector<uint64_t> content_hashes() const { return mix_.content_hashes(); } // of the sources
   const Order& order() const { return order_; }
   const BatchPlan& batches() const { return batches_; }
   const SelectionReport& packer() const { return packer_; } // which was chosen

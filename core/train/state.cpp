@@ -33,6 +33,7 @@ std::string RunState::text() const {
               {"step", step},
               {"stage_done", stage_done},
               {"cursor", cursor.text()},
+              {"data", data},
               {"optimizer_steps", optimizer_steps},
               {"rate_scale", rate_scale},
               {"split", split},
@@ -74,6 +75,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.step = json.at("step");
     state.stage_done = json.at("stage_done");
     state.cursor = Cursor::parse(json.at("cursor").get<std::string>(), where);
+    state.data = json.value("data", std::vector<uint64_t>{});
     state.optimizer_steps = json.at("optimizer_steps");
     state.rate_scale = json.at("rate_scale");
     state.split = json.at("split");

@@ -30,7 +30,8 @@ struct RunState {
   std::string plan_hash, stage;
   int64_t step = 0; // of the stage: so many are taken
   bool stage_done = false;
-  Cursor cursor; // of the stage's data
+  Cursor cursor;              // of the stage's data
+  std::vector<uint64_t> data; // content hashes of the stage's sources; none: an earlier version wrote the checkpoint
   int64_t optimizer_steps = 0;
   double rate_scale = 1; // what `control` made of the rates
   int64_t split = 1;     // packs are cut into so many parts, since memory ran out

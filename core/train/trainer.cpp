@@ -9,6 +9,7 @@
 #include "model/weights/end_tokens.h"
 #include "train/initial_model.h"
 #include "train/memory.h"
+#include "train/resume.h"
 #include "train/schedule.h"
 #include "train/stage_length.h"
 #include "train/stop_signals.h"
@@ -85,8 +86,12 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   } else {
     if (state_.stage_done) extend();
     if (!state_.stage_done) Composer::check(state_.cursor, data_.batches(), data_.order());
-    checkpoints_.load(checkpoint);
   }
+  if (!state_.stage_done) {
+    const std::string changes = adopt_data(state_, data_, context.folder, context.allow_plan_change);
+    if (!changes.empty()) context.event(stage.name, state_.step, "data_change", changes);
+  }
+  if (!begins) checkpoints_.load(checkpoint);
   state_.plan_hash = context.plan_hash;
   state_.run_id = context.run_id;
   if (!state_.stage_done) checkpoints_.check_room();

@@ -28,6 +28,13 @@ class RunStart : public SmallRun {
     return {text, before};
   }
 
+  std::vector<std::string> events(const std::string& run) const {
+    std::vector<std::string> texts;
+    for (const auto& line : metrics(folder(run)))
+      if (line["kind"] == "event" && line["what"] == "data_change") texts.push_back(line["text"]);
+    return texts;
+  }
+
   static bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 };
 
@@ -143,6 +150,39 @@ TEST_F(RunStart, ARehearsalSaysWhereTheRunWouldResume) {
   EXPECT_TRUE(has(start(), "the run would resume at stage instruct, step 2 (")) << start();
   EXPECT_THROW(start({"stages.instruct.optimizer.clip=2"}), Error);
   EXPECT_TRUE(content(folder("a")) == before);
+}
+
+TEST_F(RunStart, DataOfOtherContentAreRefused) {
+  run("a", {}, {.max_steps = 5});
+  const fs::path shard = data() / "text/00000.tar", away = data() / "elsewhere";
+  fs::copy(shard.parent_path(), away);
+  const std::string elsewhere = fmt::format(R"(stages.align.data.sources.2.text=["{}/*.tar"])", away.string());
+  EXPECT_EQ(run("a", {elsewhere}, {.allow_plan_change = true, .max_steps = 1}).steps, 1);
+  EXPECT_EQ(run("a", {}, {.allow_plan_change = true, .max_steps = 1}).steps, 1);
+  EXPECT_TRUE(events("a").empty()) << "the same data, copied";
+
+  std::string text = read_file(shard);
+  const size_t place = text.find("What is");
+  ASSERT_NE(place, std::string::npos);
+  write_file_atomic(shard, text.replace(place, 4, "Whet"));
+  const fs::path checkpoint = StageFolder(folder("a") / "align").of(6);
+  for (const bool named : {false, true}) {
+    const auto before = content(folder("a"));
+    TrainRequest request;
+    if (named) request.resume = checkpoint;
+    const auto [refusal, said] = refusal_of([&] { run("a", {}, request); });
+    EXPECT_TRUE(
+        has(refusal, "the data have changed since the first " + std::string(named ? "6" : "7") +
+                         " steps of stage 'align', though they are as many samples: " + shard.parent_path().string()))
+        << refusal;
+    EXPECT_FALSE(has(refusal, "captions")) << refusal;
+    const auto after = content(folder("a"));
+    for (const auto& [file, bytes] : before) EXPECT_TRUE(file == "log.txt" || after.at(file) == bytes) << file;
+  }
+  EXPECT_THROW(planned_start(resolved(), {.folder = folder("a")}, registry_), Error);
+  EXPECT_EQ(run("a", {}, {.allow_plan_change = true, .max_steps = 1}).steps, 1);
+  EXPECT_EQ(events("a").size(), 1u) << "told once";
+  EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1) << "the data of now are the run's";
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 // A shard: a file or folder of samples with random access by index.
 #pragma once
+#include "base/hash.h"
 #include "data/media/random_access.h"
 #include "data/shards/grouping.h"
 #include "data/shards/retrying_file.h"
@@ -54,6 +55,10 @@ class Shard {
   std::unique_ptr<const RandomAccess> open(const Member& member) const;
   std::vector<std::byte> read(const Member& member) const;
 
+  // Adds up to about so many bytes of its file to the hash: all of it, or pieces from all over it. Of a folder of
+  // files, which has no such file, the names and of some samples the first bytes. [any thread]
+  void hash_content(Xxh64& hash, uint64_t most) const;
+
   // The parts that cannot be used. Affected samples also have ShardSample::damage.
   std::vector<Damage> damage() const;
   uint64_t damages() const; // the full count, of which damage() lists Grouping::max_reported
@@ -67,6 +72,7 @@ class Shard {
   std::shared_ptr<const ShardIndex> find_index() const;
   std::shared_ptr<const ShardIndex> make_index() const;
   void add_files(ShardSample& sample) const;
+  void hash_files(Xxh64& hash) const;
   template <class Take>
   auto from_index(Take&& take) const;
 

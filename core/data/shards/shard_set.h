@@ -39,6 +39,9 @@ class ShardSet {
   int64_t samples(int64_t shard) const { return ends_.at(static_cast<size_t>(shard)) - first(shard); }
   uint64_t damages(int64_t shard) const { return damages_.at(static_cast<size_t>(shard)); }
 
+  // Equal for a copy of the same shards at another place, and hardly ever for other data. Takes reading up to 64 MiB.
+  uint64_t content_hash() const;
+
   // The location of the i-th sample.
   SampleLocation locate(int64_t i) const;
   // Opens the shard unless it was used recently; it stays open as long as the pointer is held. [any thread]

@@ -40,6 +40,7 @@ class MixSamples : public SampleSource {
   std::string place(const DrawnSample& drawn) const override;
   std::string key(const DrawnSample& drawn) const override;
   std::vector<SkippedSample> damage() const override;
+  uint64_t content_hash(size_t source) const { return sources_.at(source).content_hash(); }
 
  private:
   void check_texts(const Sample& sample) const;

@@ -48,6 +48,35 @@ int64_t resident_kib() {
 
 } // namespace
 
+TEST(ShardSet, HashOfItsContentIsThatOfACopyAndOfNoOtherData) {
+  Folder folder;
+  const auto hash = [&](const std::string& name) {
+    return ShardSet({(folder / name).string()}, cached_in(folder)).content_hash();
+  };
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) lines += fmt::format("{{\"prompt\": \"{}\", \"answer\": \"no\"}}\n", i);
+  write_bytes(folder / "a.jsonl", lines);
+  const uint64_t before = hash("a.jsonl");
+  fs::create_directories(folder / "there");
+  fs::copy(folder / "a.jsonl", folder / "there/b.jsonl");
+  EXPECT_EQ(hash("there/b.jsonl"), before) << "neither name nor time counts";
+  for (const size_t place : {size_t{0}, lines.size() / 4, lines.size() - 60}) {
+    std::string other = lines;
+    other.replace(other.find("no", place), 2, "on");
+    write_bytes(folder / "other.jsonl", other);
+    EXPECT_NE(hash("other.jsonl"), before) << "a word at byte " << place;
+  }
+
+  for (const char* files : {"files", "copied"}) {
+    fs::create_directories(folder / files);
+    write_bytes(folder / files / "1.txt", "no");
+    write_bytes(folder / files / "2.txt", "no");
+  }
+  EXPECT_EQ(hash("files"), hash("copied"));
+  write_bytes(folder / "copied/2.txt", "on");
+  EXPECT_NE(hash("files"), hash("copied")) << "a file of the same size";
+}
+
 TEST(ShardSet, ListsSamplesInPatternOrderSortedWithinWildcards) {
   Folder folder;
   for (const char* name : {"b", "a", "c"}) make(folder, name, 2);
