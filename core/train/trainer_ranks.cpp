@@ -27,8 +27,7 @@ Cursor Trainer::of_all_ranks(Cursor position, int64_t own_failures) const {
 }
 
 Cursor Trainer::with_failures(Cursor position, int64_t of_others) {
-  position.broken += of_others;
-  position.skipped[static_cast<size_t>(SkipReason::media)] += of_others;
+  position.add_undecodable(of_others);
   return position;
 }
 

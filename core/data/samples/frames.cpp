@@ -96,10 +96,12 @@ FoundFrames find_frames(const ShardSample& sample) {
 }
 
 std::vector<std::byte> read_image(const Shard& shard, const Member& member) {
-  if (member.size > max_image_file_bytes)
-    broken(fmt::format("{} has {} bytes, more than the {} of an image", place_of(member), member.size,
-                       max_image_file_bytes));
-  return shard.read(member);
+  return with_media_errors([&] {
+    if (member.size > max_image_file_bytes)
+      broken(fmt::format("{} has {} bytes, more than the {} of an image", place_of(member), member.size,
+                         max_image_file_bytes));
+    return shard.read(member);
+  });
 }
 
 std::vector<int64_t> evenly_spaced(int64_t count, int64_t most) {

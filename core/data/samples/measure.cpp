@@ -300,9 +300,11 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
 
 void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const {
   const Member& member = sample.media.members[0];
-  std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
-  shard.open(member)->read(0, head);
-  NpyFrames array = read_npy_head(head, member.size);
+  const NpyFrames array = with_media_errors([&] {
+    std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
+    shard.open(member)->read(0, head);
+    return read_npy_head(head, member.size);
+  });
   if (array.width != frames_.image_size() || array.height != frames_.image_size())
     throw Error(ErrorKind::data, "KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width, array.height,
                 frames_.image_size(), frames_.image_size())

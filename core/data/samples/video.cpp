@@ -9,7 +9,9 @@ namespace fvlm {
 void SampleReader::time_video(const Shard& shard, Sample& sample) const {
   const Member& member = sample.media.members[0];
   const VideoInfo info = with_member_context(member, [&] { return probe_video(video_, *shard.open(member)); });
-  if (!(info.seconds > 0) && !info.is_still) broken(place_of(member) + " does not say how long it is");
+  with_media_errors([&] {
+    if (!(info.seconds > 0) && !info.is_still) broken(place_of(member) + " does not say how long it is");
+  });
   sample.media.times = sample_frame_times(info.seconds, mix_.max_frames);
   sample.frames = static_cast<int64_t>(sample.media.times.size());
 }

@@ -37,15 +37,27 @@ void read_skipped(const nlohmann::json& json, Cursor& cursor, const Damaged& dam
       !std::all_of(skipped->begin(), skipped->end(), is_count))
     throw damaged("'skipped' is no list of counts");
   for (size_t i = 0; i < skipped->size(); ++i) cursor.skipped[i] = (*skipped)[i].get<int64_t>();
+  cursor.undecodable = cursor.skipped[static_cast<size_t>(SkipReason::media)]; // in earlier versions all of those
+  if (const auto found = json.find("undecodable"); found != json.end()) {
+    if (!is_count(*found)) throw damaged("'undecodable' is no count");
+    cursor.undecodable = found->get<int64_t>();
+  }
 }
 
 } // namespace
+
+void Cursor::add_undecodable(int64_t count) {
+  undecodable += count;
+  broken += count;
+  skipped[static_cast<size_t>(SkipReason::media)] += count;
+}
 
 std::string Cursor::text() const {
   nlohmann::json json{{"steps", steps},       {"samples", samples},      {"read", read},
                       {"broken", broken},     {"left_out", left_out},    {"position", order.position},
                       {"drawn", order.drawn}, {"done", bits_text(done)}, {"of", fmt::format("{:016x}", fingerprint)}};
   if (broken + left_out > 0) json["skipped"] = skipped;
+  if (broken > 0) json["undecodable"] = undecodable;
   if (cut > 0) json["cut"] = cut;
   if (offset > 0) json["offset"] = offset;
   return json.dump();

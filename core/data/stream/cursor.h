@@ -16,11 +16,14 @@ struct Cursor {
   int64_t read = 0;               // samples that were measured, among them
   int64_t broken = 0, left_out = 0;
   std::array<int64_t, skip_reasons> skipped{}; // skipped samples by reason
+  int64_t undecodable = 0;                     // of the delivered: an image or video is broken, as was seen too late
   int64_t cut = 0;                             // delivered samples with a truncated text
   Order::State order;                          // at the oldest sample that waits for a pack, or at the next one to read
   std::vector<bool> done;   // for each sample read from there on, whether it was delivered or skipped
   int64_t offset = 0;       // tokens of the oldest document that earlier rows hold, where samples are documents
   uint64_t fingerprint = 0; // identifies the order and the batch settings
+
+  void add_undecodable(int64_t count);
 
   std::string text() const; // one line of JSON
   // Throws Error(data) at `where`.

@@ -281,8 +281,7 @@ void DataLoader::record(PendingPack& pending) {
   }
   count_unusable(pending);
   if (!pending.last) return;
-  pending.after.broken += failed_decodes_;
-  pending.after.skipped[static_cast<size_t>(SkipReason::media)] += failed_decodes_;
+  pending.after.add_undecodable(failed_decodes_);
   cursor_ = pending.after;
   quarantine_.check(pending.after.broken, pending.after.read);
 }

@@ -1,6 +1,6 @@
 #include "data/stream/prefetcher.h"
 
-#include "data/shards/retrying_file.h"
+#include "data/samples/error_context.h"
 
 namespace fvlm {
 
@@ -23,6 +23,7 @@ MeasuredSample measure(const SampleSource& source, const DrawnSample& drawn) {
   } catch (const Error& error) {
     measured.skipped.key = source.key(drawn);
     measured.skipped.reason = reason_of(error);
+    if (dynamic_cast<const MediaError*>(&error)) measured.skipped.skip = SkipReason::media;
   }
   return measured;
 }

@@ -64,8 +64,7 @@ SampleCounts sample_counts(const Cursor& cursor) {
   SampleCounts counts;
   counts.skipped = cursor.skipped;
   counts.cut = cursor.cut;
-  const auto undecodable = cursor.skipped[static_cast<size_t>(SkipReason::media)]; // found behind the packer
-  counts.used = cursor.samples - undecodable;
+  counts.used = cursor.samples - cursor.undecodable;
   counts.read = counts.used + std::accumulate(cursor.skipped.begin(), cursor.skipped.end(), int64_t{0});
   return counts;
 }

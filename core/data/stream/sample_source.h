@@ -20,7 +20,8 @@ class SampleSource {
   virtual std::vector<int64_t> sizes() const = 0;
   virtual int64_t frame_elements() const = 0; // floats of one frame; 0: frames are texts, which samples have
 
-  // Throws ReadError for a failing disk, another Error for a broken sample. [any thread]
+  // Throws ReadError for a failing disk, MediaError for a sample with a broken image or video, another Error for one
+  // that is broken otherwise. [any thread]
   virtual Sample measure(const DrawnSample& drawn) const = 0;
   virtual void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const = 0;
   // Frames before normalization, bytes [frames, H, W, 3], of a source whose frames are such, and the values of these

@@ -1,4 +1,5 @@
 // <image> and <video> in a text: what becomes of them where visual rows stand in place, and which samples are refused.
+#include "data/samples/error_context.h"
 #include "data/visual_marks.h"
 #include "recipe/placeholders.h"
 #include "sample_maker.h"
@@ -191,8 +192,9 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
   wanted.mix.max_text_tokens = 60;
   EXPECT_THAT(measured().dropped, HasSubstr("of whose answer max_text_tokens = 60 leaves nothing"));
   EXPECT_THAT(error(files, byte_tokenizer()), HasSubstr("no special token '<fake_token_around_image>'"));
-  EXPECT_THAT(error({{"json", files[0].second}, {"png", "half a picture"}}, tokenizer),
-              HasSubstr("7.png: not an image: expected JPEG"));
+  const Files half{{"json", files[0].second}, {"png", "half a picture"}};
+  EXPECT_THAT(error(half, tokenizer), HasSubstr("7.png: not an image: expected JPEG"));
+  EXPECT_THROW(read(half, tokenizer), MediaError) << "counted as an image, not as a text";
   wanted.mix.replicate_image_frames = 2;
   EXPECT_THAT(error(files, tokenizer), HasSubstr("leave replicate_image_frames out"));
 }

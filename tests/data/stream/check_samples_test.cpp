@@ -13,14 +13,15 @@ TEST(CheckSamples, DecodesEachOnceAndReportsErrors) {
   source.broken = [](const DrawnSample& drawn) { return drawn.source == 1 && drawn.sample == 4; };
   source.leaves_out = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 5; };
   source.undecodable = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample >= 698; };
+  source.has_broken_head = [](const DrawnSample& drawn) { return drawn.source == 1 && drawn.sample == 7; };
   std::vector<int64_t> reported;
   for (const int threads : {1, 4}) {
     const CheckedSamples found =
         check_samples(source, Order::once(source.sizes()), 0, threads, [&](int64_t done) { reported.push_back(done); });
     EXPECT_EQ(found.counts.text(),
-              "730 samples read, 726 used, 4 skipped (1 text or fields, 2 image or video, 1 text too long)");
-    EXPECT_EQ(found.broken(), 3);
-    ASSERT_EQ(found.skipped.size(), 4u);
+              "730 samples read, 725 used, 5 skipped (1 text or fields, 3 image or video, 1 text too long)");
+    EXPECT_EQ(found.broken(), 4);
+    ASSERT_EQ(found.skipped.size(), 5u);
     EXPECT_EQ(found.skipped[0].key, "0-5");
     EXPECT_EQ(found.skipped[1].key, "0-698");
     EXPECT_EQ(found.skipped[3].key, "1-4");

@@ -202,6 +202,7 @@ TEST(DataLoader, SmallSetOfBrokenImagesEndsTheRun) {
 TEST(DataLoader, SkipsAStepWithoutDecodableSamples) {
   SyntheticSource source({100, 0});
   source.undecodable = [](const DrawnSample& drawn) { return drawn.position >= 16 && drawn.position < 48; };
+  source.has_broken_head = [](const DrawnSample& drawn) { return drawn.position >= 48 && drawn.position < 56; };
   BatchPlan plan = by_samples;
   plan.capacity = {400, 3000}; // a step is one pack
   const Stage stage(source, plan);
@@ -221,9 +222,10 @@ TEST(DataLoader, SkipsAStepWithoutDecodableSamples) {
   EXPECT_EQ(steps[1], 3);
   EXPECT_EQ(loader.cursor().samples, 400);
   const SampleCounts counts = sample_counts(loader.cursor());
-  EXPECT_EQ(counts.read, 400);
+  EXPECT_EQ(counts.read, 408);
   EXPECT_EQ(counts.used, 368);
-  EXPECT_EQ(counts.skipped[static_cast<size_t>(SkipReason::media)], 32);
+  EXPECT_EQ(counts.skipped[static_cast<size_t>(SkipReason::media)], 32 + 8) << "decoded too late, and seen before";
+  EXPECT_EQ(sample_counts(Cursor::parse(loader.cursor().text(), "cursor")).text(), counts.text());
   // A run that resumes before such steps skips the same ones.
   DataLoader again(source, stage.order, stage.plan, first_fit, options, first);
   EXPECT_EQ(hashes(again), std::vector<uint64_t>(packs.begin() + 1, packs.end()));

@@ -2,7 +2,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/random.h"
-#include "data/shards/retrying_file.h"
+#include "data/samples/error_context.h"
 #include "data/stream/composer.h"
 #include "data/stream/sample_source.h"
 
@@ -45,6 +45,7 @@ class SyntheticSource : public SampleSource {
       sample.dropped = "too long";
       return sample;
     }
+    if (has_broken_head(drawn)) throw MediaError(Error(ErrorKind::data, "no picture").at(key(drawn)));
     if (broken(drawn)) throw Error(ErrorKind::data, "no text").at(key(drawn));
     const RandomStream random(7, key(drawn));
     Sample sample;
@@ -71,7 +72,8 @@ class SyntheticSource : public SampleSource {
     return static_cast<float>(drawn.sample) + 1000.0f * static_cast<float>(i);
   }
 
-  Where broken = [](const DrawnSample&) { return false; }, undecodable = broken, fails = broken, leaves_out = broken;
+  Where broken = [](const DrawnSample&) { return false; }, undecodable = broken, fails = broken, leaves_out = broken,
+        has_broken_head = broken; // of a picture
   bool dawdles = false;
 
  private:
