@@ -109,11 +109,12 @@ std::string stage_text(const RecipeDraft& draft) {
     constexpr int64_t evaluations = 10; // in the whole stage
     const int64_t steps = draft.epochs * draft.samples() / draft.batch;
     text += fmt::format("    evaluation = {{\n      every = {},\n", std::max<int64_t>(1, steps / evaluations));
-    const std::string mode = draft.evaluation_mode.empty() ? "" : ", modes = " + quoted(draft.evaluation_mode);
-    text +=
-        fmt::format("      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = \"{}\"{}, samples = 512, show = "
-                    "8 }},\n    }},\n",
-                    sources_text(draft, draft.held_out), draft.measure, mode);
+    std::string measured = quoted(draft.measure);
+    if (draft.measure == "answer") measured += fmt::format(", max_new_tokens = {}", *draft.max_new_tokens);
+    if (!draft.evaluation_mode.empty()) measured += ", modes = " + quoted(draft.evaluation_mode);
+    text += fmt::format(
+        "      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = {}, samples = 512, show = 8 }},\n    }},\n",
+        sources_text(draft, draft.held_out), measured);
   }
   return text + "  },\n";
 }

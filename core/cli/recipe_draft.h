@@ -31,6 +31,7 @@ struct RecipeDraft {
   std::optional<std::string> chat_template; // of the decoder's folder, else ChatML
   bool holds_pairs = false;                 // of answers: preferences are learnt
   std::string measure = "loss";             // of held_out
+  std::optional<int64_t> max_new_tokens;    // of an answer that is measured
   std::optional<int64_t> max_frames;        // where the default does not fit
   std::optional<int64_t> image_frames;      // to which a still image is repeated
   std::optional<int64_t> max_text_tokens;

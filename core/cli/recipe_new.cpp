@@ -10,6 +10,7 @@
 #include "cli/progress.h"
 #include "cli/recipe_draft.h"
 #include "cli/recipe_options.h"
+#include "cli/short_answers.h"
 #include "cli/verb.h"
 #include "data/answer_end.h"
 #include "data/media/video.h"
@@ -40,6 +41,7 @@ struct Findings {
   std::vector<int64_t> samples; // of each source
   int64_t looked_at = 0, usable = 0, pairs = 0, with_choice = 0;
   int64_t most_frames = 0, most_tokens = 0;
+  ShortAnswers short_answers;
   std::string first_reason; // why a sample cannot be used
 
   bool is_complete() const { // every sample was looked at
@@ -59,6 +61,7 @@ void count(const MeasuredSample& measured, Findings& seen) {
   seen.with_choice += sample.correct_choice.has_value();
   seen.pairs += sample.texts.size() == 2 && !sample.correct_choice;
   seen.most_frames = std::max(seen.most_frames, sample.frames);
+  seen.short_answers.add(sample);
   for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
 }
 
@@ -254,7 +257,10 @@ Options options_of_recipe_new() {
              "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them "
              "(repeatable)")
       .value("text", "FORM", "the same of text-only samples in tars (repeatable)")
-      .value("held-out", "FORM", "samples that are measured ten times in the course of training (repeatable)")
+      .value("held-out", "FORM",
+             "samples that are measured ten times in the course of training: options and pairs by likelihood, "
+             "questions with "
+             "short answers by generated ones, others by their loss (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
       .value("field", "PART=KEY",
              "the key of a part of a sample, as in a recipe's `fields` (repeatable); default: by a look at the first")
@@ -327,7 +333,11 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
     mix.sources = resolved(draft, parsed).plan.stages.front().evaluation.sets.front().data.sources;
     const Findings held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
-    draft.measure = held_out.with_choice > 0 ? "choice" : held_out.are_pairs() ? "preference" : "loss";
+    draft.max_new_tokens = held_out.short_answers.tokens();
+    draft.measure = held_out.with_choice > 0 ? "choice"
+                    : held_out.are_pairs()   ? "preference"
+                    : draft.max_new_tokens   ? "answer"
+                                             : "loss";
   }
   draft.about = about(draft, seen, file);
   require_positions(resolved(draft, parsed));

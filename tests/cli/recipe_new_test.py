@@ -149,6 +149,26 @@ class RecipeNew(unittest.TestCase):
         self.assertLess(limit - counted["tokens"]["most"], 32)
         self.assertEqual(plan("texts")["stages"][0]["batch"]["samples"], 3)  # no more than there are
 
+    def test_held_out_data_are_measured_by_what_they_are(self):
+        def measured(name, samples):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+            new(name, "--model", "model", "--data", "shapes/questions/*.tar", "--held-out", f"{name}.jsonl", "--batch", 8)
+            return plan(name)["stages"][0]["evaluation"]["sets"][0]
+
+        numbers = ["one", "two", "three", "four"]
+        several = measured("several", [{"user": f"How many? {i}", "answers": [numbers[i % 4], str(i % 4 + 1)]} for i in range(40)])
+        self.assertEqual((several["measure"], several["max_new_tokens"]), ("answer", 16))
+        said = run(engine, "train", "several.lua", "--max-steps", 2)
+        self.assertRegex(said, "vqa accuracy .* %")
+        classes = measured("classes", [{"user": "What is it?", "assistant": numbers[i % 4]} for i in range(40)])
+        self.assertEqual(classes["measure"], "answer")
+        captions = measured("captions", [{"user": "What is it?", "assistant": f"{numbers[i % 4]} {i}"} for i in range(40)])
+        self.assertEqual(captions["measure"], "loss")
+        long = measured("long", [{"user": f"What is {i}?", "assistant": "The answer to that is long. " * 3} for i in range(40)])
+        self.assertEqual(long["measure"], "loss")
+        turns = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "two"}]
+        self.assertEqual(measured("turns", [{"messages": turns * 2}] * 40)["measure"], "loss")
+
     def test_other_names_of_texts(self):
         (folder / "named.jsonl").write_text(json.dumps({"question": "How many?", "response": "Two."}) + "\n")
         (folder / "asked.jsonl").write_text(json.dumps({"asked": "How many?", "said": "Two."}) + "\n")
