@@ -219,19 +219,28 @@ void append_adapter_blocks(std::vector<ParameterBlock>& blocks, const PartAdapte
   }
 }
 
-nlohmann::json adapter_config_json(const PartAdapter& adapter, const WeightLayout& part) {
-  // The last words of the modules where these name no others, else every module.
-  std::set<std::string> ends;
-  for (const std::string& module : adapter.modules) ends.insert(module_end(in_transformers(module)));
-  const auto linears = linears_of(part);
-  const auto named = std::count_if(linears.begin(), linears.end(), [&](const std::string& module) {
-    return ends.contains(module_end(in_transformers(module)));
-  });
-  const bool are_all = static_cast<size_t>(named) == adapter.modules.size();
-  std::vector<std::string> targets(ends.begin(), ends.end());
-  if (!are_all) targets.clear();
+// PEFT matches it with the whole name of a module, and a list with ends of names: those end in the same words in a
+// whole SmolVLM or LLaVA, on which PEFT would then leave out all of the adapter's weights and only warn.
+static std::string target_expression(const PartAdapter& adapter, const WeightLayout& part) {
+  const auto expression = [](const std::string& module, bool of_all_layers) {
+    std::string text;
+    for (const std::string& word : split(in_transformers(module), '.')) {
+      const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == word.npos;
+      text += (text.empty() ? "" : "\\.") + (is_number && of_all_layers ? "[0-9]+" : word);
+    }
+    return text;
+  };
+  std::set<std::string> all, each;
   for (const std::string& module : adapter.modules)
-    if (!are_all) targets.push_back(in_transformers(module));
+    all.insert(expression(module, true)), each.insert(expression(module, false));
+  const auto linears = linears_of(part);
+  const auto named = std::count_if(linears.begin(), linears.end(),
+                                   [&](const std::string& module) { return all.contains(expression(module, true)); });
+  const std::set<std::string>& chosen = static_cast<size_t>(named) == adapter.modules.size() ? all : each;
+  return join(std::vector<std::string>(chosen.begin(), chosen.end()), "|");
+}
+
+nlohmann::json adapter_config_json(const PartAdapter& adapter, const WeightLayout& part) {
   std::vector<std::string> saved;
   for (const std::string& name : adapter.saved)
     if (const std::string owner = name.substr(0, name.rfind('.')); saved.empty() || saved.back() != owner)
@@ -247,7 +256,7 @@ nlohmann::json adapter_config_json(const PartAdapter& adapter, const WeightLayou
           {"fan_in_fan_out", false},
           {"inference_mode", true},
           {"init_lora_weights", true},
-          {"target_modules", targets},
+          {"target_modules", target_expression(adapter, part)},
           {"modules_to_save", saved.empty() ? nlohmann::json() : nlohmann::json(saved)},
           {"rank_pattern", nlohmann::json::object()},
           {"alpha_pattern", nlohmann::json::object()},
