@@ -5,6 +5,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "budget/frame_rows.h"
 #include "cli/data_check.h"
 #include "cli/data_convert.h"
 #include "cli/plugin_options.h"
@@ -16,7 +17,6 @@
 #include "data/preprocess.h"
 #include "data/stream/prefetcher.h"
 #include "data/visual_marks.h"
-#include "model/weights/visual_rows.h"
 #include "objective/labels.h"
 #include "train/data_rehearsal.h"
 #include "train/stage_length.h"
@@ -104,7 +104,7 @@ struct Advice {
 Advice advice_of(const OpenStage& opened, const DataStatistics& found) {
   Advice advice{found.suggestion(), {}};
   const plan::Stage& stage = opened.stage;
-  const int64_t rows_per_frame = visual_rows(opened.resolved.plan.model).per_frame;
+  const int64_t rows_per_frame = budget::most_rows_per_frame(opened.resolved.plan.model);
   const auto largest = stage.largest_sample(rows_per_frame);
   if (advice.packing.frames >= largest.frames && advice.packing.rows >= largest.tokens) return advice;
   plan::Stage lower = stage;

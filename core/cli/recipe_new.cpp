@@ -6,6 +6,7 @@
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "budget/frame_rows.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_draft.h"
@@ -115,7 +116,7 @@ int64_t with_room(int64_t seen, bool is_complete, int64_t step) {
 
 // The limits of a sample, so that those seen fit and the longest allowed fits in the decoder's positions.
 void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft) {
-  const int64_t rows = visual_rows(plan.model).per_frame, usual_frames = plan::Mix{}.max_frames;
+  const int64_t rows = budget::most_rows_per_frame(plan.model), usual_frames = plan::Mix{}.max_frames;
   const auto positions = budget::decoder_positions(plan.model);
   int64_t tokens = with_room(seen.most_tokens, seen.is_complete(), 32);
   int64_t frames = std::max(usual_frames, with_room(seen.most_frames, seen.is_complete(), 1));

@@ -5,9 +5,9 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "budget/frame_rows.h"
 #include "data/preprocess.h"
 #include "model/weights/resolve_model.h"
-#include "model/weights/visual_rows.h"
 #include "recipe/positions.h"
 #include "recipe/schema/schema.h"
 
@@ -83,7 +83,7 @@ namespace {
 // A recipe is right on a machine without its models, too: what is wrong with a folder is said by who needs it.
 std::optional<int64_t> rows_per_frame(const plan::Model& model) {
   try {
-    return visual_rows(model).per_frame;
+    return budget::most_rows_per_frame(model);
   } catch (const Error&) {
     return {};
   }

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "budget/frame_rows.h"
 #include "budget/stage_budget.h"
 #include "model/weights/visual_rows.h"
 #include "ops/host_memory.h"
@@ -30,7 +31,7 @@ constexpr int64_t most_doublings = 30;
 class Search {
  public:
   Search(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const FindBatchRequest& request)
-      : plan_(plan), stage_(stage), rows_per_frame_(visual_rows(plan.model).per_frame), registry_(registry),
+      : plan_(plan), stage_(stage), rows_per_frame_(budget::most_rows_per_frame(plan.model)), registry_(registry),
         request_(request), description_(describe(plan)),
         available_(request.memory > 0 ? request.memory : available(request.device)) {
     found_.stage = stage.name;
@@ -143,8 +144,9 @@ class Search {
 
   void run_steps(PackTry& now, StageModel& made) {
     const auto operations = make_operations(plan_, registry_, request_.device);
-    const SyntheticPack pack = make_synthetic_pack(stage_, visual_rows(plan_.model), now.size, now.segments,
-                                                   plan_.model.image_size, description_.vocabulary_sizes());
+    const SyntheticPack pack =
+        make_synthetic_pack(stage_, visual_rows(plan_.model), now.size, now.segments, plan_.model.image_size,
+                            description_.vocabulary_sizes(), allocate_host, 0, rows_per_frame_);
     const StepCounts counts = counts_of(stage_, pack.samples);
     const Order order = Order::once({counts.samples});
     const Frozen frozen = with_empty_caches(made.frozen, stage_, *made.model, order, pack.host);

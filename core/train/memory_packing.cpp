@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "budget/frame_rows.h"
 #include "data/media/video.h"
 #include "model/weights/visual_rows.h"
 #include "train/memory.h"
@@ -36,8 +37,8 @@ class PackChoice {
   PackChoice(const plan::Plan& plan, const plan::Stage& stage, const DataSizes& data,
              const ModelDescription& description, Registry& registry, const PackRequest& request)
       : plan_(plan), stage_(stage), data_(data), request_(request),
-        allowed_(stage.largest_sample(visual_rows(plan.model).per_frame)),
-        sample_(stage.data.documents ? allowed_ : data.stage.largest_sample(visual_rows(plan.model).per_frame)),
+        allowed_(stage.largest_sample(budget::most_rows_per_frame(plan.model))),
+        sample_(stage.data.documents ? allowed_ : data.stage.largest_sample(budget::most_rows_per_frame(plan.model))),
         memory_(plan, data.stage, description, registry, request.device, first_of(request.ranks, request.zero)) {}
 
   budget::ChosenPack largest() {
@@ -187,7 +188,7 @@ plan::Stage MemoryPacking::with_pack(const plan::Stage& stage, std::map<std::str
 
 RunRecord::Pack MemoryPacking::kept(const plan::Stage& stage, const RunRecord::Pack& pack,
                                     const PackRequest& request) const {
-  const auto largest = stage.largest_sample(visual_rows(plan_.model).per_frame);
+  const auto largest = stage.largest_sample(budget::most_rows_per_frame(plan_.model));
   if (pack.tokens < largest.tokens || pack.frames < largest.frames) {
     log_warning("stage {}: its packs of {} tokens do not hold a sample of the changed plan", stage.name,
                 grouped(pack.tokens));

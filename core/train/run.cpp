@@ -4,9 +4,9 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/text.h"
+#include "budget/frame_rows.h"
 #include "model/loading.h"
 #include "model/weights/resolve_model.h"
-#include "model/weights/visual_rows.h"
 #include "ops/host_memory.h"
 #include "plugin/active_call.h"
 #include "recipe/positions.h"
@@ -34,7 +34,8 @@ namespace {
 
 void require_positions(const recipe::Resolved& resolved, const ModelDescription& description) {
   for (const DecoderConfig& decoder : description.decoders())
-    recipe::require_positions(resolved, decoder.max_position_embeddings, visual_rows(resolved.plan.model).per_frame);
+    recipe::require_positions(resolved, decoder.max_position_embeddings,
+                              budget::most_rows_per_frame(resolved.plan.model));
 }
 
 namespace fs = std::filesystem;

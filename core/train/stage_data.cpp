@@ -1,8 +1,8 @@
 #include "train/stage_data.h"
 
+#include "budget/frame_rows.h"
 #include "data/stream/prefetcher.h"
 #include "feed/packer.h"
-#include "model/weights/visual_rows.h"
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ feed::MixDataOptions for_stage(feed::MixDataOptions options, const plan::Stage& 
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options, int64_t ranks)
-    : stage_(stage), rows_per_frame_(visual_rows(plan.model).per_frame),
+    : stage_(stage), rows_per_frame_(budget::most_rows_per_frame(plan.model)),
       mix_(plan, stage.data, registry, for_stage(options, stage)),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {

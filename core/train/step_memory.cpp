@@ -1,6 +1,7 @@
 #include "train/step_memory.h"
 
 #include "base/error.h"
+#include "budget/frame_rows.h"
 #include "model/loading.h"
 #include "model/weights/visual_rows.h"
 #include "ops/cuda_requirements.h"
@@ -118,7 +119,8 @@ class StepMemory::Step {
   Step(const StepMemory& memory, const PackSize& size, int64_t most_samples)
       : plan_(memory.plan_), stage_(memory.stage_), model_(memory.model_) {
     const plan::VisualRows visual = visual_rows(plan_.model);
-    pack_ = make_synthetic_samples(stage_, visual, size, most_samples, memory.description_.vocabulary_sizes());
+    pack_ = make_synthetic_samples(stage_, visual, size, most_samples, memory.description_.vocabulary_sizes(), 0,
+                                   budget::most_rows_per_frame(plan_.model));
     const int64_t image = plan_.model.image_size;
     if (const auto pixels = static_cast<size_t>(pack_.host.frame_count * 3 * image * image);
         pixels > 0 && visual.max_bytes == 0) {
@@ -248,7 +250,7 @@ budget::StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stag
                                  Registry& registry, budget::Device device, int64_t ranks) {
   budget::StageBudget budget;
   budget.stage = stage.name;
-  const int64_t rows_per_frame = visual_rows(plan.model).per_frame;
+  const int64_t rows_per_frame = budget::most_rows_per_frame(plan.model);
   budget.pack = budget::largest_pack(stage, rows_per_frame, budget.assumptions);
   PackSize size{budget.pack.frames, budget.pack.rows};
   if (device == budget::Device::cuda) {

@@ -1,6 +1,7 @@
 #include "train/synthetic_pack.h"
 
 #include "base/random.h"
+#include "recipe/placeholders.h"
 
 #include <algorithm>
 #include <cstring>
@@ -37,12 +38,24 @@ class Draws {
   uint64_t drawn_ = 0;
 };
 
+// Places the first rows of each frame before the text.
+void show_some(SampleText& text, const Sample& sample, int64_t rows) {
+  std::vector<TokenId> placeholders;
+  for (int64_t frame = 0; frame < sample.frames; ++frame)
+    for (int64_t row = 0; row < rows; ++row)
+      placeholders.push_back(numbered_placeholder(frame * sample.rows_per_frame + row));
+  text.placeholders = std::ssize(placeholders);
+  text.ids.insert(text.ids.begin(), placeholders.begin(), placeholders.end());
+  text.answer_mask.insert(text.answer_mask.begin(), placeholders.size(), 0);
+}
+
 } // namespace
 
 SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
                                      const PackSize& size, int64_t most_samples,
-                                     const std::vector<int64_t>& vocabularies, uint64_t number) {
-  const int64_t rows_per_frame = visual_rows.per_frame, texts = stage.texts_per_sample(),
+                                     const std::vector<int64_t>& vocabularies, uint64_t number, int64_t shown_rows) {
+  const bool shows_all = shown_rows == 0 || shown_rows >= visual_rows.per_frame;
+  const int64_t rows_per_frame = shows_all ? visual_rows.per_frame : shown_rows, texts = stage.texts_per_sample(),
                 readers = stage.packs_teacher_texts() ? 2 : 1,
                 most_frames = stage.largest_sample(rows_per_frame).frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
@@ -62,7 +75,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     const int64_t tokens = std::min(most_tokens, rows - shortest_text * std::max<int64_t>(0, waiting - 1));
     auto sample = std::make_shared<Sample>();
     sample->frames = std::max<int64_t>(0, of_sample);
-    sample->rows_per_frame = rows_per_frame;
+    sample->rows_per_frame = visual_rows.per_frame;
     if (sample->frames > 0) sample->bytes.resize(static_cast<size_t>(visual_rows.max_bytes));
     draws.fill(sample->bytes);
     for (size_t decoder = 0; decoder < vocabularies.size(); ++decoder) {
@@ -71,6 +84,8 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
       own->further.clear();
       for (int64_t i = 0; i < texts; ++i) own->texts.push_back(draws.text(tokens, vocabularies[decoder]));
       if (stage.packs_teacher_texts()) own->teacher_texts = own->texts;
+      if (!shows_all)
+        for (SampleText& text : own->texts) show_some(text, *sample, rows_per_frame);
       if (decoder > 0) sample->further.push_back(std::move(own));
     }
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
@@ -84,8 +99,8 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
 
 SyntheticPack make_synthetic_pack(const plan::Stage& stage, const plan::VisualRows& visual_rows, const PackSize& size,
                                   int64_t most_samples, int64_t image_size, const std::vector<int64_t>& vocabularies,
-                                  const AllocateHost& allocate, uint64_t number) {
-  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabularies, number);
+                                  const AllocateHost& allocate, uint64_t number, int64_t shown_rows) {
+  SyntheticPack made = make_synthetic_samples(stage, visual_rows, size, most_samples, vocabularies, number, shown_rows);
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
   if (pixels == 0 || visual_rows.max_bytes > 0) return made;
   made.host.buffer = allocate(pixels);

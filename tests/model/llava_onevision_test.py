@@ -5,7 +5,7 @@ usage: llava_onevision_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where t
 import unittest
 
 import picture_questions
-from picture_questions import Pictures, answer, folder, loaded, make, torch, write_clip
+from picture_questions import Pictures, answer, engine, folder, loaded, make, torch, write_clip
 from transformers.models.llava_onevision import processing_llava_onevision
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -52,7 +52,14 @@ class Generation(LlavaOnevision, unittest.TestCase):
 
 
 class Training(LlavaOnevision, picture_questions.Training, unittest.TestCase):
-    pass
+    def test_limits_count_the_rows_that_are_read(self):
+        open_packs = ["--set", "stages.sft.packing={}"]
+        # A frame becomes 24 rows, of which the decoder, with 2,048 positions, reads 20 at most.
+        picture_questions.run(engine, "plan", "recipe.lua", *open_packs, "--set", "stages.sft.data.max_frames=95")
+        refused = picture_questions.run(engine, "plan", "recipe.lua", *open_packs, "--set", "stages.sft.data.max_frames=100", code=3)
+        self.assertIn("100 frames of 20 decoder rows each and 64 text tokens exceed the decoder's 2048 positions", refused)
+        tried = picture_questions.run(engine, "train", "recipe.lua", *open_packs, "--find-batch", "--memory-mib", 200)
+        self.assertIn("frames = ", tried)
 
 
 if __name__ == "__main__":
