@@ -3,6 +3,7 @@
 #pragma once
 #include "model/part.h"
 #include "ops/rows.h"
+#include "recipe/image_grid.h"
 #include "recipe/visual_rows.h"
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +25,7 @@ struct Sample {
   at::Tensor frames;
   std::vector<Text> texts;
   int64_t copies = 1; // frame slots that each of `frames` takes, one after the other: a still image takes several
+  std::vector<ImageGrid> grids; // of the images whose cells the frames are, in order; other frames have none
 };
 
 // Sizes of a pack's buffers.

@@ -3,6 +3,7 @@
 #include "data/shards/grouping.h"
 #include "data/tile_grid.h"
 #include "data/tokenizer.h"
+#include "recipe/image_grid.h"
 #include "recipe/visual_rows.h"
 
 #include <algorithm>
@@ -44,6 +45,7 @@ struct Sample {
   bool teacher_is_cached = false; // teacher_texts were read before training and take no rows of a pack
   int64_t frames = 0;             // shared by all texts
   int64_t copies = 1;             // of each picture, one after the other among the frames: of a still image, all
+  std::vector<ImageGrid> grids;   // of the images whose cells the frames are, in order; other frames have none
   std::vector<uint8_t> bytes;     // of the text that is the only frame of an encoder of bytes; others have none
   int64_t rows_per_frame = 1;     // of the decoder, in each text
   Media media;
