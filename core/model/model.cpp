@@ -54,7 +54,8 @@ void Model::set_recompute(const Recompute& encoder, const Recompute& decoders) {
 
 FrameReader Model::frame_reader(int64_t height, int64_t width) const {
   const int64_t tokens = encoder_->tokens_per_frame(height, width);
-  return {*connector_, tokens, config_.connector->rows_per_frame([&] { return tokens; }), encoder_->reads_bytes()};
+  return {*connector_, tokens, config_.connector->rows_per_frame([&] { return tokens; }), encoder_->reads_bytes(),
+          encoder_->reads_cells() ? encoder_.get() : nullptr};
 }
 
 FrameReader Model::frame_reader(const at::Tensor& frames) const {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/connector/connector.h"
+#include "model/encoder/encoder.h"
 #include "recipe/placeholders.h"
 
 #include <ATen/ops/concat.h>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace fvlm::model {
 namespace {
@@ -151,6 +153,23 @@ void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& c
   pack.patches = segments_of(lengths, capacity.frames, capacity.bytes, longest, device);
 }
 
+// A segment for each image, as many as the next power of two has: packs have few shapes, and empty segments cost
+// little.
+void add_images(Pack& pack, const std::vector<Sample>& samples, const FrameReader& reader, int64_t longest,
+                at::Device device) {
+  CellLayout layout{{}, pack.encoder_slots, device};
+  std::vector<int64_t> lengths;
+  for (const Sample& sample : samples)
+    for (const ImageGrid& image : sample.grids) {
+      layout.images.push_back(image);
+      lengths.push_back(image.cells() * reader.tokens_per_frame);
+    }
+  const auto segments = static_cast<int64_t>(std::bit_ceil(lengths.size()));
+  pack.patches = segments_of(lengths, segments, pack.encoder_slots * reader.tokens_per_frame,
+                             longest * reader.tokens_per_frame, device);
+  reader.of_cells->add_maps(pack.maps, layout);
+}
+
 // As many as fill up what a few pictures of the most patches have, so that packs have few shapes.
 void add_means(Pack& pack, Maps& maps, at::Device device) {
   constexpr int64_t step = 4 * 1024;
@@ -159,6 +178,24 @@ void add_means(Pack& pack, Maps& maps, at::Device device) {
   maps.mean_shares.resize(padded, 0);
   pack.mean_rows = tensor_of(maps.mean_rows, device).view({-1, 4});
   pack.mean_shares = at::tensor(maps.mean_shares, at::kFloat).to(device).view({-1, 4});
+}
+
+void require_grids(const Sample& sample, const FrameReader& reader) {
+  if (!reader.of_cells) {
+    if (!sample.grids.empty())
+      throw Error(ErrorKind::data, "its frames are cells of images, and the encoder reads whole images");
+    return;
+  }
+  int64_t cells = 0;
+  for (const ImageGrid& image : sample.grids) {
+    if (image.rows < 1 || image.columns < 1)
+      throw Error(ErrorKind::data, "it has an image of {} x {} cells", image.rows, image.columns);
+    cells += image.cells();
+  }
+  if (sample.copies != 1 || cells != frames_of(sample.frames))
+    throw Error(ErrorKind::data, "the encoder reads cells of images, and it has {} for {} of {} in all",
+                counted(frames_of(sample), "frame"), counted(std::ssize(sample.grids), "image"), counted(cells, "cell"))
+        .advise("give the rows and columns of each image, whose cells are the frames");
 }
 
 void check(const Sample& sample, size_t index, const FrameReader& reader) {
@@ -170,6 +207,7 @@ void check(const Sample& sample, size_t index, const FrameReader& reader) {
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
   try {
     require_readable(sample.frames, reader);
+    require_grids(sample, reader);
     for (const Text& text : sample.texts) require_placeholders(text.tokens, frames_of(sample), reader.rows_per_frame);
   } catch (const Error& error) {
     throw Error(error.kind(), error.what()).at(where).advise(error.advice());
@@ -340,7 +378,10 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     } else {
       if (frames == Frames::copied) pack.frames = frames_in_slots(samples, pack.encoder_slots).to(device);
       const std::vector<int64_t> many(static_cast<size_t>(used.encoder_frames), patches);
-      pack.patches = segments_of(many, pack.encoder_slots, pack.encoder_slots * patches, patches, device);
+      if (reader.of_cells)
+        add_images(pack, samples, reader, capacity.longest_video, device);
+      else
+        pack.patches = segments_of(many, pack.encoder_slots, pack.encoder_slots * patches, patches, device);
     }
     if (repeats) pack.frame_source = filled(maps.frame_source, capacity.frames, pack.encoder_slots - 1);
     reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,

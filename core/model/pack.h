@@ -50,7 +50,7 @@ struct Labels {
   at::Tensor weights;   // float32 [labels]: 1 / count, padding 0
 };
 
-// What a connector adds to a pack for its own passes, by names that it alone knows.
+// What an encoder or a connector adds to a pack for its own passes, by names that it alone knows.
 struct PackMaps {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, ops::Segments> segments;
@@ -59,8 +59,8 @@ struct PackMaps {
 struct Pack {
   at::Tensor frames;     // [encoder slots, 3, H, W]; undefined where there are no frame slots, or frames are texts
   at::Tensor bytes;      // int64 [bytes] of all texts, one after the other, where the encoder reads bytes
-  ops::Segments patches; // the encoder's tokens: a segment for each encoder slot
-  PackMaps maps;         // the connector's
+  ops::Segments patches; // the encoder's tokens: a segment for each encoder slot, or for each image of cells
+  PackMaps maps;         // the encoder's and the connector's
   // int64 [frame slots]: the encoder slot of the frame that each shows; undefined: each its own. A frame that several
   // show is encoded once; they are adjacent.
   at::Tensor frame_source;
@@ -93,6 +93,7 @@ void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor);
 enum class Frames { copied, apart };
 
 class Connector; // connector/connector.h
+class Encoder;   // encoder/encoder.h
 
 // Who reads the frames of a pack: the tokens that the encoder makes of each, the connector, and the decoder's rows.
 struct FrameReader {
@@ -100,6 +101,7 @@ struct FrameReader {
   int64_t tokens_per_frame; // the most, where the encoder reads bytes
   int64_t rows_per_frame;
   bool reads_bytes = false;
+  const Encoder* of_cells = nullptr; // where frames are cells of images
 };
 
 // Of what a sample has as frames, see Sample::frames; each once.

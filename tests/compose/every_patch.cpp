@@ -47,7 +47,7 @@ class EveryPatchConnector : public Connector {
       : Connector(parts), to_decoder_{parameters.weight("to_decoder.weight"), parameters.weight("to_decoder.bias")} {}
 
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const override {
-    const Value hidden = parts_.encoder.forward(tape, ops, pack.frames, pack.patches);
+    const Value hidden = parts_.encoder.forward(tape, ops, pack.frames, pack.patches, pack.maps);
     request.end_phase("vision", "connector");
     VisualTokens out;
     out.tokens = to_tokens(tape, ops, hidden, pack.frames.size(0));

@@ -57,7 +57,8 @@ class Patches : public Encoder {
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
     return fvlm::tokens_per_frame(config_, height, image_width);
   }
-  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments&) const override {
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments&,
+                const PackMaps&) const override {
     const int64_t edge = config_.patch_size, pixels = config_.num_channels * edge * edge;
     const at::Tensor patches =
         frames.unfold(2, edge, edge).unfold(3, edge, edge).permute({0, 2, 3, 1, 4, 5}).reshape({-1, pixels});

@@ -28,7 +28,7 @@ class GivenEncoder : public Encoder {
   GivenEncoder(Value hidden, bool reads_bytes) : hidden_(std::move(hidden)), reads_bytes_(reads_bytes) {}
   int64_t width() const override { return hidden_.data.size(1); }
   int64_t tokens_per_frame(int64_t, int64_t) const override { return 0; }
-  Value forward(Tape&, Operations&, const Tensor&, const Segments&) const override { return hidden_; }
+  Value forward(Tape&, Operations&, const Tensor&, const Segments&, const PackMaps&) const override { return hidden_; }
   double flops(int64_t, bool) const override { return 0; }
   bool trains() const override { return true; }
   bool reads_bytes() const override { return reads_bytes_; }

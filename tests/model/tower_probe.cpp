@@ -1,6 +1,7 @@
-// tower_probe vision|bytes|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames`, or
-// `ids` with `lengths` (bytes, of which those behind the last text are padding), and `d_hidden`, what flows back into
-// the last hidden states; OUT gets `hidden`, and every gradient.
+// tower_probe vision|bytes|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames`, with
+// `grids` [images, 2] where they are cells of images and those behind the last image padding, or `ids` with `lengths`
+// (bytes, of which those behind the last text are padding), and `d_hidden`, what flows back into the last hidden
+// states; OUT gets `hidden`, and every gradient.
 #include "../ops/tools.h"
 #include "model/decoder/llama/llama.h"
 #include "model/encoder/encoder.h"
@@ -10,6 +11,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/unbind.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,9 +55,21 @@ void probe_vision(const std::string& path, const Safetensors& in, const std::str
   const auto encoder = make_encoder(config, tower.parameters);
   const Tensor frames = tensor_over(in.at("frames"));
   const int64_t count = frames.size(0), rows = encoder->tokens_per_frame(frames.size(2), frames.size(3));
-  const Segments tokens{at::arange(count + 1, at::kInt) * rows, {}, rows};
+  Segments tokens{at::arange(count + 1, at::kInt) * rows, {}, rows};
+  PackMaps maps;
+  if (encoder->reads_cells()) {
+    CellLayout layout{{}, count};
+    std::vector<int64_t> lengths;
+    for (const Tensor& grid : tensor_over(in.at("grids")).unbind()) {
+      layout.images.push_back({grid[0].item<int64_t>(), grid[1].item<int64_t>()});
+      lengths.push_back(layout.images.back().cells() * rows);
+    }
+    tokens = model::segments_of(lengths, std::ssize(lengths) + 1, count * rows,
+                                *std::max_element(lengths.begin(), lengths.end()), at::kCPU);
+    encoder->add_maps(maps, layout);
+  }
   Tape tape;
-  finish(tower, tape, encoder->forward(tape, *tower.operations, frames, tokens), in, "vision.", out);
+  finish(tower, tape, encoder->forward(tape, *tower.operations, frames, tokens, maps), in, "vision.", out);
 }
 
 Segments segments_of(const Tensor& lengths, int64_t rows) {
@@ -72,8 +86,8 @@ void probe_bytes(const std::string& path, const Safetensors& in, const std::stri
   const Tensor ids = tensor_over(in.at("ids"));
   Tape tape;
   finish(tower, tape,
-         encoder->forward(tape, *tower.operations, ids, segments_of(tensor_over(in.at("lengths")), ids.numel())), in,
-         "vision.", out);
+         encoder->forward(tape, *tower.operations, ids, segments_of(tensor_over(in.at("lengths")), ids.numel()), {}),
+         in, "vision.", out);
 }
 
 void probe_decoder(const std::string& path, const Safetensors& in, const std::string& out) {

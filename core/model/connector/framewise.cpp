@@ -28,8 +28,8 @@ Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
 
 FramewiseConnector::Input FramewiseConnector::read(Tape& tape, Operations& ops, const Pack& pack,
                                                    const EncodeRequest& request) const {
-  Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches), pack.encoder_slots, pack.patches,
-              request.mode, request.decoder};
+  Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches, pack.maps), pack.encoder_slots,
+              pack.patches, request.mode, request.decoder};
   request.end_phase("vision", "connector");
   return input;
 }

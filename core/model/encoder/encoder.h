@@ -1,15 +1,25 @@
-// Encoder: frames in, hidden states out. A frame is an image, or for an encoder of bytes a text. An encoder knows its
-// own parameters and nothing of the other parts. A family of encoders is a folder beside this file and a line in
-// encoders.inc.
+// Encoder: frames in, hidden states out. A frame is an image or a cell of one, or for an encoder of bytes a text. An
+// encoder knows its own parameters and nothing of the other parts. A family of encoders is a folder beside this file
+// and a line in encoders.inc.
 #pragma once
 #include "model/part.h"
 #include "model/weights/model_family.h"
+#include "recipe/image_grid.h"
 
 #include <memory>
+#include <vector>
 
 namespace fvlm::model {
 
 class LayerwiseEncoder; // encoder/layerwise.h
+struct PackMaps;        // pack.h
+
+// The images of a pack whose frames are their cells, one after the other.
+struct CellLayout {
+  std::vector<ImageGrid> images;
+  int64_t slots = 0; // of cells, used or not
+  at::Device device = at::kCPU;
+};
 
 class Encoder {
  public:
@@ -19,10 +29,17 @@ class Encoder {
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
   // Whether frames are texts of bytes, of different lengths.
   virtual bool reads_bytes() const { return false; }
+  // Whether frames are cells of images of any size. Samples then say how their cells lie (ImageGrid), a pack has a
+  // segment for each image in place of each frame, and what add_maps() adds.
+  virtual bool reads_cells() const { return false; }
+  // Adds named tensors and segments of the encoder's own to a pack of cells.
+  virtual void add_maps(PackMaps&, const CellLayout&) const {}
   // Hidden states of every token, [tokens, width]: transformers' last_hidden_state, or those that the config names.
   // frames [n, 3, H, W], normalised, or the bytes of all texts, int64 [rows]. `tokens`: one segment for each frame, of
-  // tokens_per_frame rows, or of as many as the text has bytes. Rows behind the last segment are padding.
-  virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
+  // tokens_per_frame rows, or of as many as the text has bytes; for cells one for each image. Rows behind the last
+  // segment are padding. `maps`: the pack's.
+  virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                        const PackMaps& maps) const = 0;
   // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
   virtual double flops(int64_t tokens, bool trains) const = 0;
   // Whether the encoder's parameters are trained.

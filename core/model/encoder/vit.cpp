@@ -56,7 +56,8 @@ Vit::Vit(const VisionConfig& config, const Traits& traits, Parameters& parameter
   if (traits.output_norm && !config.vision_feature_layer) output_ = norm(traits.output_norm);
 }
 
-Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                   const PackMaps&) const {
   const Tape::LightCheckpointing lean(tape, recompute.light);
   const int64_t rows = embedding_.tokens(frames.size(2), frames.size(3));
   // `tokens` has one row less for each frame where the output lacks the class tokens.

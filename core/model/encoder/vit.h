@@ -25,7 +25,8 @@ class Vit : public Encoder {
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
     return fvlm::tokens_per_frame(config_, height, image_width);
   }
-  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                const PackMaps& maps) const override;
   double flops(int64_t tokens, bool trains) const override;
   bool trains() const override { return embedding_.requires_grad(); }
 

@@ -17,23 +17,6 @@
 namespace fvlm::model {
 namespace {
 
-// Cuts frames into patches, one for each row: [n * rows * columns, 3 * patch * patch], zero-padded to `width` columns.
-at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type, int64_t width) {
-  const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
-                columns = frames.size(3) / patch, own = channels * patch * patch;
-  const at::Tensor patches = at::empty({n * rows * columns, width}, frames.options().dtype(type));
-  if (width > own) patches.narrow(1, own, width - own).zero_();
-  patches.narrow(1, 0, own)
-      .unflatten(1, {channels, patch, patch})
-      .unflatten(0, {n, rows, columns})
-      .copy_(frames.narrow(2, 0, rows * patch)
-                 .narrow(3, 0, columns * patch)
-                 .unflatten(2, {rows, patch})
-                 .unflatten(4, {columns, patch})
-                 .permute({0, 2, 4, 1, 3, 5}));
-  return patches;
-}
-
 // For each of `count` patches the trained one of `side` at the same fraction of the line, computed with transformers'
 // operations in float32: rounding decides where a fraction meets a boundary.
 at::Tensor buckets(int64_t count, int64_t side) {
@@ -44,6 +27,23 @@ at::Tensor buckets(int64_t count, int64_t side) {
 }
 
 } // namespace
+
+at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type, int64_t width, int64_t times) {
+  const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
+                columns = frames.size(3) / patch, own = channels * times * patch * patch;
+  const at::Tensor patches = at::empty({n * rows * columns, width}, frames.options().dtype(type));
+  if (width > own) patches.narrow(1, own, width - own).zero_();
+  patches.narrow(1, 0, own)
+      .unflatten(1, {channels, times, patch, patch})
+      .unflatten(0, {n, rows, columns})
+      .copy_(frames.narrow(2, 0, rows * patch)
+                 .narrow(3, 0, columns * patch)
+                 .unflatten(2, {rows, patch})
+                 .unflatten(4, {columns, patch})
+                 .permute({0, 2, 4, 1, 3, 5})
+                 .unsqueeze(4));
+  return patches;
+}
 
 VitEmbedding::VitEmbedding(const VisionConfig& config, const Names& names, Parameters& parameters)
     : config_(config), class_rows_(names.class_token ? 1 : 0),

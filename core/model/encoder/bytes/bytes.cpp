@@ -53,7 +53,8 @@ class ByteEncoder : public Encoder {
   bool reads_bytes() const override { return true; }
   bool trains() const override { return embedding_.requires_grad(); }
 
-  Value forward(Tape& tape, Operations& ops, const at::Tensor& bytes, const Segments& texts) const override {
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& bytes, const Segments& texts,
+                const PackMaps&) const override {
     const Tape::LightCheckpointing lean(tape, recompute.light);
     Value x = embed(tape, bytes, texts.positions);
     for (size_t i = 0; i < layers_.size(); ++i) {

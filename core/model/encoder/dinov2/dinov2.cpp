@@ -113,7 +113,8 @@ VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames
   return cache;
 }
 
-Value Dinov2::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+Value Dinov2::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                      const PackMaps&) const {
   const Tape::LightCheckpointing lean(tape, recompute.light);
   Value x = embedding_(tape, ops, frames);
   run(tape, ops, x, layers_.size(), tokens, tokens, Folded(layers_.size()));

@@ -19,7 +19,8 @@ class Dinov2 : public Encoder, public LayerwiseEncoder {
     return embedding_.tokens(height, image_width);
   }
   // As transformers' last_hidden_state.
-  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                const PackMaps& maps) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                      const Segments& queries, const EncodeOptions& options) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,

@@ -1,0 +1,57 @@
+#include "model/connector/qwen2_vl/settings.h"
+
+#include "base/config_reader.h"
+#include "model/connector/settings.h"
+#include "model/weights/layout.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+
+namespace fvlm::connector {
+
+Settings qwen2_vl_settings() {
+  return recipe::alternative<plan::ConnectorSettings>(
+      recipe::record<Qwen2Vl>(
+          "Qwen2Vl", "qwen2_vl",
+          "The normalized patches of each cell of an image side by side in one row, and two linears "
+          "with a GELU between them, as in Qwen2-VL and Qwen2.5-VL.")
+          .usage("fvlm.qwen2_vl { rms_norm = true }")
+          .field("factor", &Qwen2Vl::factor, recipe::integer(recipe::at_least(1)),
+                 "Patches along each side of a cell, as the encoder has them.")
+          .field("rms_norm", &Qwen2Vl::rms_norm, recipe::boolean(),
+                 "Whether patches are normalized by an RMSNorm, as in Qwen2.5-VL, or by a LayerNorm.")
+          .done());
+}
+
+std::vector<plan::ConnectorMode> Qwen2Vl::modes() const {
+  return {{"patches", "one pass", "one pass over the patches of every image"}};
+}
+
+nlohmann::json Qwen2Vl::config_json() const {
+  nlohmann::json out{{"factor", factor}};
+  if (rms_norm) out["rms_norm"] = true;
+  return out;
+}
+
+void Qwen2Vl::read_config(ConfigReader& reader) {
+  reader.refuse_unknown(std::array{"kind", "factor", "rms_norm"});
+  factor = reader.whole("factor", 2, 1, 64);
+  rms_norm = reader.flag("rms_norm", false);
+}
+
+// Initialized as transformers does it.
+WeightLayout Qwen2Vl::layout(int64_t encoder_width, int64_t decoder_width) const {
+  const Initializer normal{Initializer::Kind::normal, 0.02}, zero, one{Initializer::Kind::constant, 1};
+  const int64_t cell = encoder_width * factor * factor;
+  WeightLayout out;
+  out.tensors.push_back({"ln_q.weight", {encoder_width}, one});
+  if (!rms_norm) out.tensors.push_back({"ln_q.bias", {encoder_width}, zero});
+  out.tensors.push_back({"mlp.0.weight", {cell, cell}, normal});
+  out.tensors.push_back({"mlp.0.bias", {cell}, zero});
+  out.tensors.push_back({"mlp.2.weight", {decoder_width, cell}, normal});
+  out.tensors.push_back({"mlp.2.bias", {decoder_width}, zero});
+  return out;
+}
+
+} // namespace fvlm::connector

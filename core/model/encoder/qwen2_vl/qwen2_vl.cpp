@@ -1,0 +1,191 @@
+// The vision encoders of Qwen2-VL and Qwen2.5-VL, which read images of any size. A frame is a cell of an image, the
+// square of patches that becomes one row of the decoder. Queries and keys are rotated by the patch's line, and by its
+// column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to
+// windows of an image, but for some that attend to the whole image; its rows are in the windows' order meanwhile.
+#include "base/error.h"
+#include "model/encoder/encoder.h"
+#include "model/encoder/vit_layer.h"
+#include "model/pack.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fvlm::model {
+namespace {
+
+constexpr const char *lines_map = "encoder.lines",
+                     *columns_map = "encoder.columns", // of each patch in its image
+                         *cells_map =
+                             "encoder.window_cells", // int64 [slots]: the cell at each place of the windows' order
+                             *patches_map = "encoder.window_places", // int64 [patches]: where each is in that order
+                                 *windows_map = "encoder.windows";
+
+struct Layer {
+  VitNorm before_attention, before_mlp;
+  Operations::Layer qkv, out, up, down; // of Qwen2.5-VL, `up` is the gate and up
+  bool attends_to_windows;
+};
+
+// A rotation by one axis: the other one's frequencies are zero.
+ops::Rotary rotary_of(const VisionConfig& config, bool by_lines, const at::Device& device) {
+  const int64_t half = config.head_dim() / 2, own = half / 2;
+  std::vector<double> frequencies(static_cast<size_t>(half), 0);
+  for (int64_t i = 0; i < own; ++i)
+    frequencies[static_cast<size_t>(by_lines ? i : own + i)] =
+        std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(half));
+  ops::Rotary rotary{.dimensions = config.head_dim()};
+  rotary.frequencies = at::tensor(frequencies, at::kDouble).to(device);
+  return rotary;
+}
+
+// The cells of images in the order of their windows of side x side cells, those at the margins maybe smaller, and how
+// many each window has.
+struct Windows {
+  std::vector<int64_t> cells, lengths;
+
+  void add(const ImageGrid& image, int64_t side) {
+    const int64_t first = std::ssize(cells);
+    for (int64_t top = 0; top < image.rows; top += side)
+      for (int64_t left = 0; left < image.columns; left += side) {
+        const int64_t bottom = std::min(top + side, image.rows), right = std::min(left + side, image.columns);
+        for (int64_t row = top; row < bottom; ++row)
+          for (int64_t column = left; column < right; ++column) cells.push_back(first + row * image.columns + column);
+        lengths.push_back((bottom - top) * (right - left));
+      }
+  }
+};
+
+class Qwen2Vl : public Encoder {
+ public:
+  Qwen2Vl(const VisionConfig& config, Parameters& parameters)
+      : config_(config), patch_weight_(parameters.weight("vision.patch_embed.proj.weight").as_matrix()),
+        by_lines_(rotary_of(config, true, patch_weight_.value().device())),
+        by_columns_(rotary_of(config, false, patch_weight_.value().device())) {
+    const auto linear = [&](const std::string& stem) -> Operations::Layer {
+      return {parameters.weight(stem + ".weight"), parameters.weight(stem + ".bias")};
+    };
+    const auto norm = [&](const std::string& stem) -> VitNorm {
+      return {parameters.weight(stem + ".weight"), config.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"),
+              config.layer_norm_eps};
+    };
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+      const std::string stem = fmt::format("vision.blocks.{}.", i), gate = stem + "mlp.gate_proj",
+                        up = stem + "mlp.up_proj";
+      const bool is_gated = config.rms_norm, is_whole = std::ranges::count(config.fullatt_block_indexes, i) > 0;
+      layers_.push_back({norm(stem + "norm1"), norm(stem + "norm2"), linear(stem + "attn.qkv"),
+                         linear(stem + "attn.proj"),
+                         is_gated ? Operations::Layer{parameters.fused({gate + ".weight", up + ".weight"}),
+                                                      parameters.fused({gate + ".bias", up + ".bias"})}
+                                  : linear(stem + "mlp.fc1"),
+                         linear(stem + (is_gated ? "mlp.down_proj" : "mlp.fc2")), has_windows() && !is_whole});
+    }
+  }
+
+  int64_t width() const override { return config_.hidden_size; }
+  int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
+    return fvlm::tokens_per_frame(config_, height, image_width);
+  }
+  bool reads_cells() const override { return true; }
+  bool trains() const override { return patch_weight_.requires_grad(); }
+
+  void add_maps(PackMaps& maps, const CellLayout& layout) const override {
+    const int64_t side = config_.spatial_merge_size, patches = side * side, rows = layout.slots * patches;
+    Windows windows;
+    for (const ImageGrid& image : layout.images) windows.add(image, window_side());
+    std::vector<int32_t> lines, columns;
+    for (const ImageGrid& image : layout.images)
+      for (int64_t patch = 0; patch < image.cells() * patches; ++patch) {
+        const int64_t cell = patch / patches, inner = patch % patches;
+        lines.push_back(static_cast<int32_t>(cell / image.columns * side + inner / side));
+        columns.push_back(static_cast<int32_t>(cell % image.columns * side + inner % side));
+      }
+    lines.resize(static_cast<size_t>(rows), 0);
+    columns.resize(static_cast<size_t>(rows), 0);
+    at::Tensor line = at::tensor(lines, at::kInt), column = at::tensor(columns, at::kInt);
+    if (has_windows()) {
+      const int64_t used = std::ssize(windows.cells);
+      windows.cells.resize(static_cast<size_t>(layout.slots));
+      std::iota(windows.cells.begin() + used, windows.cells.end(), used);
+      const at::Tensor cells = at::tensor(windows.cells, at::kLong);
+      const at::Tensor order = (cells.unsqueeze(1) * patches + at::arange(patches)).flatten();
+      line = line.index_select(0, order);
+      column = column.index_select(0, order);
+      maps.tensors[cells_map] = cells.to(layout.device);
+      maps.tensors[patches_map] = order.argsort().to(layout.device);
+      const int64_t longest = window_side() * window_side() * patches;
+      for (int64_t& length : windows.lengths) length *= patches;
+      maps.segments[windows_map] = segments_of(windows.lengths, layout.slots, rows, longest, layout.device);
+      maps.segments[windows_map].positions = at::Tensor();
+    }
+    maps.tensors[lines_map] = line.to(layout.device);
+    maps.tensors[columns_map] = column.to(layout.device);
+  }
+
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
+                const PackMaps& maps) const override {
+    const int64_t side = config_.image_size;
+    if (frames.size(2) != side || frames.size(3) != side)
+      throw Error(ErrorKind::data,
+                  "frames of {} x {} pixels do not fit the encoder, whose images consist of cells of {} x {}",
+                  frames.size(2), frames.size(3), side, side)
+          .advise("set the model's image_size to {}: images themselves may have any size", side);
+    const Tape::LightCheckpointing lean(tape, recompute.light);
+    const at::Tensor cells = has_windows() ? frames.index_select(0, maps.tensors.at(cells_map)) : frames;
+    const Value pixels(patches_of(cells, config_.patch_size, ops.options().dtype,
+                                  ops.padded(patch_weight_.value().size(1)), config_.temporal_patch_size));
+    Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_));
+    const Segments windows = has_windows() ? maps.segments.at(windows_map) : Segments();
+    const at::Tensor lines = maps.tensors.at(lines_map), columns = maps.tensors.at(columns_map);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& layer = layers_[i];
+      const Segments& segments = layer.attends_to_windows ? windows : images;
+      const auto block = [this, &ops, &layer, segments, lines, columns](Tape& inner, const std::vector<Value>& in) {
+        return std::vector<Value>{pass(inner, ops, layer, in[0], segments, lines, columns)};
+      };
+      x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
+    }
+    return has_windows() ? ops::gather_rows(tape, x, maps.tensors.at(patches_map)) : x;
+  }
+
+  double flops(int64_t tokens, bool trains) const override {
+    return vit_frame_flops(config_, tokens, tokens, config_.num_hidden_layers, config_.num_hidden_layers, trains);
+  }
+
+ private:
+  bool has_windows() const { return config_.window_size > 0; }
+  int64_t window_side() const { return std::max<int64_t>(1, config_.window_size / config_.image_size); } // in cells
+
+  Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
+             const at::Tensor& lines, const at::Tensor& columns) const {
+    const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
+    const Value qkv = ops.linear(tape, layer.before_attention(tape, ops, x), layer.qkv.weight, layer.qkv.bias);
+    ops::Heads q{qkv, 0, heads}, k{qkv, width, heads}, v{qkv, 2 * width, heads};
+    ops.rotate(tape, q, k, v, lines, lines, dim, by_lines_);
+    ops.rotate(tape, q, k, v, columns, columns, dim, by_columns_);
+    const Value read = ops.attention(tape, q, k, v, segments, segments, {dim});
+    const Value attended = ops.linear(tape, read, layer.out, x);
+    const Value normed = layer.before_mlp(tape, ops, attended);
+    if (!config_.rms_norm) return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr, ops::Gelu::quick);
+    const Value gated = ops.swiglu(tape, ops.linear(tape, normed, layer.up.weight, layer.up.bias));
+    return ops.linear(tape, gated, layer.down, attended);
+  }
+
+  VisionConfig config_;
+  ops::Weight patch_weight_;
+  ops::Rotary by_lines_, by_columns_;
+  std::vector<Layer> layers_;
+};
+
+} // namespace
+
+std::unique_ptr<Encoder> qwen2_vl_encoder(const VisionConfig& config, Parameters& parameters) {
+  return std::make_unique<Qwen2Vl>(config, parameters);
+}
+
+} // namespace fvlm::model
