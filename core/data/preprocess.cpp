@@ -46,6 +46,9 @@ std::string json_of(const Sample& sample) {
                             : fmt::format(R"({{"token_ids":{},"loss_mask":{})", ids, mask);
   if (sample.correct_choice) out += fmt::format(R"(,"answer":{})", *sample.correct_choice);
   if (!sample.answers.empty()) out += fmt::format(R"(,"answers":{})", nlohmann::json(sample.answers).dump());
+  std::vector<std::string> grids;
+  for (const ImageGrid& image : sample.grids()) grids.push_back(fmt::format("[{},{}]", image.rows, image.columns));
+  if (!grids.empty()) out += fmt::format(R"(,"image_grids":[{}])", fmt::join(grids, ","));
   return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
 }
 

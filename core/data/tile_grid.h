@@ -1,20 +1,33 @@
 // How an image is cut into square tiles.
 #pragma once
+#include "recipe/image_grid.h"
+
 #include <cstdint>
+#include <vector>
 
 namespace fvlm {
 
 // Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
 // of tiles (visual_marks.h).
-enum class TileForm { idefics3, internvl, llava_next, llava_onevision };
+enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl };
 
-// The tiles come row by row, and after them the whole image as one more frame; 0: the image was not cut.
+// The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all
+// that there is; 0: the image was not cut.
 struct TileGrid {
   int64_t rows = 0, columns = 0;
   // Of the image, where it is padded to the grid's aspect ratio and the rows of its margins are left out; else 0.
   int64_t height = 0, width = 0;
-  int64_t frames() const { return rows * columns + 1; }
+  bool is_of_cells = false;
+  int64_t frames() const { return rows * columns + (is_of_cells ? 0 : 1); }
   bool operator==(const TileGrid&) const = default;
 };
+
+// Of the images that were cut into cells.
+inline std::vector<ImageGrid> grids_of(const std::vector<TileGrid>& tiles) {
+  std::vector<ImageGrid> grids;
+  for (const TileGrid& image : tiles)
+    if (image.is_of_cells) grids.push_back({image.rows, image.columns});
+  return grids;
+}
 
 } // namespace fvlm

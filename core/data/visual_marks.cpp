@@ -204,6 +204,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
     return idefics3_text(tokenizer, grid, rows_per_frame);
   case TileForm::internvl:
     return internvl_text(tokenizer, grid, rows_per_frame);
+  case TileForm::qwen2_vl:
+    return std::vector<TokenId>(static_cast<size_t>(grid.frames() * rows_per_frame), visual_placeholder);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);
@@ -213,7 +215,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
 
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids) {
-  const std::vector<TileGrid> uncut(grids.empty() ? static_cast<size_t>(frames.frames) : 0);
+  const bool are_cells = form == TileForm::qwen2_vl;
+  const std::vector<TileGrid> uncut(grids.empty() && !are_cells ? static_cast<size_t>(frames.frames) : 0);
   int64_t first_row = 0;
   for (const TileGrid& grid : grids.empty() ? uncut : grids) {
     const int64_t next_row = first_row + grid.frames() * frames.rows_per_frame;

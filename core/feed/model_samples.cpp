@@ -58,9 +58,9 @@ std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_siz
     if (options.repeats == Repeats::apart && copies > 1) {
       frames = frames.unsqueeze(1).expand({-1, std::exchange(copies, 1), -1, -1, -1}).flatten(0, 1);
     }
-    if (texts == Texts::share_frames) samples.push_back({frames, {}, copies});
+    if (texts == Texts::share_frames) samples.push_back({frames, {}, copies, sample.grids()});
     for (const SampleText& text : packed.sample->texts) {
-      if (texts == Texts::apart) samples.push_back({frames, {}, copies});
+      if (texts == Texts::apart) samples.push_back({frames, {}, copies, sample.grids()});
       samples.back().texts.push_back({{text.ids.begin(), text.ids.end()}, labels(text)});
     }
   }

@@ -28,6 +28,10 @@ ImageProcessor scaled_to(ImageProcessor processor, int64_t side) {
   scale(processor.size.width);
   scale(processor.edge);
   if (processor.center_crop) processor.center_crop = {side, side};
+  if (processor.has_cells() && side != from)
+    throw Error(ErrorKind::data,
+                "the image processor cuts images into cells of {0} x {0} pixels, and image_size is {1}", from, side)
+        .advise("set the model's image_size to {}: images themselves may have any size", from);
   if (processor.tile) processor.tile = side;
   return processor;
 }
@@ -57,6 +61,7 @@ void FramePreparation::prepare_image(std::span<const std::byte> file, int64_t im
 
 void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAccess& file,
                                      std::span<const double> times, const TakeFrame& take) const {
+  require_videos();
   const auto frame = static_cast<size_t>(image_size_ * image_size_ * 3);
   if (!processor_) {
     std::vector<uint8_t> pixels(times.size() * frame);
@@ -81,6 +86,12 @@ void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAc
       take(pixels);
     }
   }
+}
+
+void FramePreparation::require_videos() const {
+  if (has_cells())
+    throw Error(ErrorKind::data, "videos are not supported for an encoder that reads images of any size")
+        .advise("write frames of the video as images, 000.jpg, 001.jpg and so on");
 }
 
 ImageLayout FramePreparation::layout(std::span<const std::byte> file, int64_t images) const {

@@ -24,6 +24,9 @@ class FramePreparation {
   int64_t image_size() const { return image_size_; }
   const std::optional<ImageProcessor>& processor() const { return processor_; }
   bool makes_tiles() const { return processor_ && processor_->splits_into_tiles; } // several frames of an image
+  bool has_cells() const { return processor_ && processor_->has_cells(); } // the tiles are cells, see ImageProcessor
+  // Throws Error(data) where frames are cells: videos have none.
+  void require_videos() const;
   // Whether tile_text() stands for an image.
   bool has_tile_text() const { return processor_ && processor_->tile; }
   TileForm tile_form() const { return processor_ ? processor_->tile_form : TileForm::idefics3; }

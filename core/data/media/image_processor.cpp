@@ -91,6 +91,32 @@ ImageSize by_kept_pixels(ImageSize image, int64_t tile, const std::vector<ImageS
   return best;
 }
 
+// Both sides are rounded, to the even one of two multiples that are equally close.
+ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t max_pixels) {
+  constexpr int64_t max_ratio = 200;
+  if (std::max(image.height, image.width) > max_ratio * std::min(image.height, image.width))
+    throw Error(ErrorKind::data, "an image of {} x {} pixels is more than {} times as long as it is narrow",
+                image.width, image.height, max_ratio)
+        .advise("crop or pad images that are so long and narrow");
+  const auto side = static_cast<double>(cell), height = static_cast<double>(image.height),
+             width = static_cast<double>(image.width);
+  const ImageSize size{static_cast<int64_t>(std::nearbyint(height / side)) * cell,
+                       static_cast<int64_t>(std::nearbyint(width / side)) * cell};
+  if (size.height * size.width > max_pixels) {
+    const double shrink = std::sqrt(height * width / static_cast<double>(max_pixels));
+    const auto rounded = [&](double length) {
+      return std::max(cell, static_cast<int64_t>(std::floor(length / shrink / side)) * cell);
+    };
+    return {rounded(height), rounded(width)};
+  }
+  if (size.height * size.width < min_pixels) {
+    const double grow = std::sqrt(static_cast<double>(min_pixels) / (height * width));
+    const auto rounded = [&](double length) { return static_cast<int64_t>(std::ceil(length * grow / side)) * cell; };
+    return {rounded(height), rounded(width)};
+  }
+  return size;
+}
+
 // The largest size that has the image's aspect ratio and fits into another.
 ImageSize fitted(ImageSize image, ImageSize into) {
   const double by_width = static_cast<double>(into.width) / static_cast<double>(image.width),
@@ -137,6 +163,9 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
     case TileForm::llava_onevision:
       sizes.tiled = by_kept_pixels(image, *processor.tile, processor.grids);
       sizes.resized = fitted(image, sizes.tiled);
+      break;
+    case TileForm::qwen2_vl:
+      sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
       break;
     }
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
@@ -188,8 +217,9 @@ ImageLayout layout_of(const ImageProcessor& processor, const Sizes& sizes) {
   if (!processor.tile) return layout;
   const int64_t tile = *processor.tile;
   layout.frame = {tile, tile};
+  layout.has_cells = processor.has_cells();
   if (has_margins(processor)) layout.image = sizes.padded;
-  if (sizes.tiled != layout.frame || has_margins(processor))
+  if (sizes.tiled != layout.frame || has_margins(processor) || layout.has_cells)
     layout.rows = sizes.tiled.height / tile, layout.columns = sizes.tiled.width / tile;
   return layout;
 }
@@ -234,6 +264,7 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
   for (int64_t row = 0; row < layout.rows; ++row)
     for (int64_t column = 0; column < layout.columns; ++column, end += frame)
       copy_window(whole, row * layout.frame.height - top, column * layout.frame.width - left, layout.frame, end);
+  if (layout.has_cells) return;
   if (layout.rows > 0) whole = resized(global_of_tiles ? whole : image, layout.frame, processor.filter);
   copy_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),
               layout.frame, end);

@@ -2,7 +2,8 @@
 // the normalized values are those of transformers' PIL-based processors, bit for bit.
 //
 // An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
-// into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail).
+// into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail). With
+// Qwen2-VL it is cut into cells of a few patches, and nothing else follows.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -49,6 +50,9 @@ struct ImageProcessor {
   TileForm tile_form = TileForm::idefics3;
   int64_t min_tiles = 1, max_tiles = 1;
   std::vector<ImageSize> grids; // in tiles
+  // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
+  // before, but min_pixels to max_pixels.
+  int64_t min_pixels = 0, max_pixels = 0;
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.
   std::optional<std::array<uint8_t, 3>> padding_of_several;
 
@@ -56,6 +60,7 @@ struct ImageProcessor {
   double rescale_factor = 1;
   std::array<float, 3> mean{0, 0, 0}, deviation{1, 1, 1};
 
+  bool has_cells() const { return splits_into_tiles && tile_form == TileForm::qwen2_vl; }
   bool operator==(const ImageProcessor&) const = default;
 };
 
@@ -64,7 +69,8 @@ struct ImageLayout {
   int64_t rows = 0, columns = 0; // of tiles, which come row by row; 0: the image was not cut
   ImageSize frame;               // the size of each frame
   ImageSize image;               // see TileGrid
-  TileGrid grid() const { return {rows, columns, image.height, image.width}; }
+  bool has_cells = false;
+  TileGrid grid() const { return {rows, columns, image.height, image.width, has_cells}; }
   int64_t frames() const { return grid().frames(); }
   bool operator==(const ImageLayout&) const = default;
 };
@@ -72,7 +78,8 @@ struct ImageLayout {
 // For the images of a sample with so many of them.
 ImageProcessor for_images(const ImageProcessor& processor, int64_t images);
 
-// Throws Error(data) for an image so long and narrow that it would be resized to more than 64 Mi pixels.
+// Throws Error(data) for an image so long and narrow that it would be resized to more than 64 Mi pixels, or that
+// cannot be cut into cells.
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
 // out: [frames, 3, height, width] as layout_of() says. [any thread]
@@ -86,8 +93,8 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM and InternVL (GotOcr2ImageProcessor) are supported. Throws Error(data) with every
-// option that is not.
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor) and Qwen2-VL are supported. Throws Error(data)
+// with every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

@@ -32,7 +32,8 @@ struct ProcessorClass {
   const std::array<double, 3>&mean = clip_mean, &deviation = clip_deviation;
 
   constexpr bool has_patches() const { return tile_form == TileForm::internvl; }
-  constexpr bool has_grids() const { return tile_form && !has_patches(); }
+  constexpr bool has_cells() const { return tile_form == TileForm::qwen2_vl; }
+  constexpr bool has_grids() const { return tile_form && !has_patches() && !has_cells(); }
 };
 
 constexpr ProcessorClass of_idefics3(const char* type) {
@@ -57,6 +58,7 @@ constexpr ProcessorClass families[]{
      .tile_form = TileForm::llava_onevision},
     of_idefics3("Idefics3ImageProcessor"),
     of_idefics3("SmolVLMImageProcessor"),
+    {.type = "Qwen2VLImageProcessor", .tile_form = TileForm::qwen2_vl},
     {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
 };
 
@@ -71,7 +73,9 @@ constexpr std::array known_keys{"image_processor_type", "feature_extractor_type"
                                 // of InternVL
                                 "crop_to_patches", "min_patches", "max_patches",
                                 // of LLaVA-NeXT and LLaVA-OneVision
-                                "image_grid_pinpoints", "aspect_ratio_setting"};
+                                "image_grid_pinpoints", "aspect_ratio_setting",
+                                // of Qwen2-VL
+                                "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"};
 
 // transformers reads null as if the option were left out.
 Json without_nulls(const Json& object) {
@@ -88,8 +92,13 @@ class Reader {
   ImageProcessor read() {
     family_ = &find_family();
     reader_.refuse_unknown(known_keys);
-    read_resize();
-    read_crop_and_tiles();
+    read_filter();
+    if (family_->has_cells()) {
+      read_cells();
+    } else {
+      read_resize();
+      read_crop_and_tiles();
+    }
     read_values();
     reader_.refuse_unless(reader_.flag("do_convert_rgb", true), "do_convert_rgb", "encoders read RGB images");
     reader_.refuse_unless(reader_.text("data_format", "channels_first") == "channels_first", "data_format",
@@ -144,12 +153,15 @@ class Reader {
     return value.is_object() && sizes(value, {{"height", &out.height}, {"width", &out.width}});
   }
 
-  void read_resize() {
+  void read_filter() {
     constexpr ResizeFilter filters[]{ResizeFilter::lanczos, ResizeFilter::bilinear, ResizeFilter::bicubic};
     const int64_t resample = reader_.has("resample") ? reader_.whole("resample", std::nullopt, 0, 5) : -1;
     reader_.refuse_unless(resample == -1 || (resample >= 1 && resample <= 3), "resample",
                           "1 (Lanczos), 2 (bilinear) and 3 (bicubic) are supported");
     out_.filter = resample >= 1 && resample <= 3 ? filters[resample - 1] : family_->filter;
+  }
+
+  void read_resize() {
     const bool to_square = reader_.flag("default_to_square", false);
     if (!reader_.flag("do_resize", true)) return;
     out_.resize = family_->resize;
@@ -189,6 +201,8 @@ class Reader {
                             "this processor does not cut images into patches");
     reader_.refuse_unless(family_->has_grids() || !reader_.has("image_grid_pinpoints"), "image_grid_pinpoints",
                           "this processor does not cut images into grids");
+    for (const char* key : {"min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"})
+      reader_.refuse_unless(!reader_.has(key), key, "this processor does not cut images into cells");
     if (family_->tile) {
       int64_t tile = family_->tile;
       if (reader_.has("max_image_size") &&
@@ -291,6 +305,33 @@ class Reader {
       refuse("image_grid_pinpoints", fmt::format("expected 1 to {} lists of a height and a width, multiples of the "
                                                  "{} pixels of a tile",
                                                  most_grids, tile));
+  }
+
+  void read_cells() {
+    constexpr int64_t most_pixels = 64 << 20, most_patches = 64;
+    const int64_t patch = reader_.square("patch_size", 14, 1, max_edge),
+                  merge = reader_.whole("merge_size", 2, 1, most_patches);
+    reader_.whole("temporal_patch_size", 2, 1, most_patches); // how often the encoder reads a still image
+    out_.tile_form = TileForm::qwen2_vl;
+    out_.splits_into_tiles = true;
+    out_.tile = patch * merge;
+    reader_.refuse_unless(reader_.flag("do_resize", true), "do_resize", "both sides are multiples of a cell");
+    for (const char* key : {"do_center_crop", "do_pad"})
+      reader_.refuse_unless(!reader_.flag(key, false), key, "this processor does neither crop nor pad");
+    // Of the whole image. The limits beside 'size' go first, as in transformers.
+    const auto limit = [&](const char* own, const char* in_size, int64_t otherwise) {
+      if (reader_.has(own)) return reader_.whole(own, std::nullopt, 1, most_pixels);
+      if (!reader_.has("size")) return otherwise;
+      const Json* found =
+          config_["size"].is_object() && config_["size"].contains(in_size) ? &config_["size"][in_size] : nullptr;
+      const bool is_good = found && found->is_number_integer() && *found >= 1 && *found <= most_pixels;
+      if (!is_good) refuse("size", fmt::format("expected a '{}' of 1 to {} pixels", in_size, most_pixels));
+      return is_good ? found->get<int64_t>() : otherwise;
+    };
+    out_.min_pixels = limit("min_pixels", "shortest_edge", 56 * 56);
+    out_.max_pixels = limit("max_pixels", "longest_edge", 28 * 28 * 1280);
+    if (out_.min_pixels > out_.max_pixels)
+      reader_.problems().add("at least {} pixels are more than at most {}", out_.min_pixels, out_.max_pixels);
   }
 
   // A number for all channels, or one for each.

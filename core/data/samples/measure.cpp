@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -47,6 +48,26 @@ std::string rule_of_keys(const ShardSample& sample) {
       "a sample's key ends at the first dot of the file name, so the key of '{0}.{1}' is '{0}': take the "
       "other dots out of the names, as in {2}.jpg with {2}.json",
       key, dotted->name, underscored(key + "." + dotted->name.substr(0, dotted->name.rfind('.'))));
+}
+
+// Of the images whose cells `preprocess` wrote to an array.
+std::vector<TileGrid> cells_in(const Parts& parts) {
+  constexpr int64_t most_cells = 1 << 20; // along a side of an image
+  const nlohmann::json* found = parts.find("image_grids");
+  if (!found) return {};
+  const auto side = [](const nlohmann::json& value) {
+    return value.is_number_integer() && value >= 1 && value <= most_cells;
+  };
+  std::vector<TileGrid> tiles;
+  bool is_good = found->is_array();
+  for (const auto& image : is_good ? *found : nlohmann::json::array()) {
+    is_good = is_good && image.is_array() && image.size() == 2 && side(image[0]) && side(image[1]);
+    if (is_good) tiles.push_back({image[0], image[1], 0, 0, true});
+  }
+  if (!is_good)
+    broken(fmt::format("{} is no list of pairs of whole numbers, the rows and columns of each image's cells",
+                       parts.name("image_grids")));
+  return tiles;
 }
 
 // Behind the first `count` tokens: where the next token stands.
@@ -105,6 +126,7 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
+  sample.media.tiles = cells_in(parts);
   std::optional<FoundFrames> found;
   if (visual_rows_.in_place) {
     found = find_frames(members);
@@ -231,7 +253,7 @@ void SampleReader::limit(SampleText& text, Sample& sample) const {
 
 void SampleReader::count_frames(const Shard& shard, const ShardSample& members, FoundFrames found,
                                 std::optional<int64_t> told, bool text_only, Sample& sample) const {
-  sample.media = std::move(found.media);
+  auto tiles = std::exchange(sample.media, std::move(found.media)).tiles; // of an array
   if (text_only && sample.media.kind != Media::Kind::none)
     throw Error(ErrorKind::data, "it has frames ('{}'), in a text-only source", sample.media.members[0].name)
         .advise("name these shards under `shards` and not under `text`");
@@ -256,6 +278,7 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
     time_video(shard, sample);
     break;
   case Media::Kind::pixels:
+    sample.media.tiles = std::move(tiles);
     count_pixels(shard, told, sample);
     break;
   }
@@ -293,9 +316,27 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
     with_member_context(member, [&] { sample.media.tiles.push_back(frames_.layout(bytes, images).grid()); });
     sample.frames += sample.media.tiles.back().frames();
   }
+  limit_tiles(images, sample);
+}
+
+void SampleReader::limit_tiles(int64_t images, Sample& sample) const {
   if (sample.frames > mix_.max_frames)
     sample.dropped = fmt::format("{} that the image processor cuts into {} frames, more than max_frames = {}",
-                                 counted(std::ssize(sample.media.members), "image"), sample.frames, mix_.max_frames);
+                                 counted(images, "image"), sample.frames, mix_.max_frames);
+}
+
+// Of an array that `preprocess` wrote.
+void SampleReader::count_cells(int64_t frames, Sample& sample) const {
+  sample.frames = 0;
+  sample.copies = 1;
+  for (const TileGrid& image : sample.media.tiles) sample.frames += image.frames();
+  if (sample.frames != frames)
+    throw Error(ErrorKind::data, "its 'image_grids' have {} of images, and KEY.npy has {}",
+                counted(sample.frames, "cell"), counted(frames, "frame"))
+        .advise("run preprocess again with this recipe");
+  sample.media.picks.resize(static_cast<size_t>(frames));
+  std::iota(sample.media.picks.begin(), sample.media.picks.end(), int64_t{0});
+  limit_tiles(std::ssize(sample.media.tiles), sample);
 }
 
 void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const {
@@ -309,6 +350,7 @@ void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told,
     throw Error(ErrorKind::data, "KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width, array.height,
                 frames_.image_size(), frames_.image_size())
         .advise("run preprocess again with this recipe");
+  if (frames_.has_cells()) return count_cells(array.frames, sample);
   if (array.frames == 1) { // a still image; what becomes of it may have been settled beforehand
     sample.media.picks = {0};
     sample.frames = told.value_or(mix_.replicate_image_frames);

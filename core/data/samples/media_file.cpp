@@ -78,7 +78,10 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
     return;
   }
   video_ = std::make_shared<MappedBytes>(file);
-  with_path_context(path_, [&] { find_times(span); });
+  with_path_context(path_, [&] {
+    options_.preparation().require_videos();
+    find_times(span);
+  });
 }
 
 // The frames are in the order of their names, whose numbers count as such.

@@ -3,7 +3,6 @@
 #include "data/shards/grouping.h"
 #include "data/tile_grid.h"
 #include "data/tokenizer.h"
-#include "recipe/image_grid.h"
 #include "recipe/visual_rows.h"
 
 #include <algorithm>
@@ -45,7 +44,6 @@ struct Sample {
   bool teacher_is_cached = false; // teacher_texts were read before training and take no rows of a pack
   int64_t frames = 0;             // shared by all texts
   int64_t copies = 1;             // of each picture, one after the other among the frames: of a still image, all
-  std::vector<ImageGrid> grids;   // of the images whose cells the frames are, in order; other frames have none
   std::vector<uint8_t> bytes;     // of the text that is the only frame of an encoder of bytes; others have none
   int64_t rows_per_frame = 1;     // of the decoder, in each text
   Media media;
@@ -60,6 +58,8 @@ struct Sample {
   // Those that are decoded, and that a pack's memory holds.
   int64_t distinct_frames() const { return frames / copies; }
   size_t decoders() const { return 1 + further.size(); }
+  // Of the images whose cells the frames are, in order; other frames have none.
+  std::vector<ImageGrid> grids() const { return grids_of(media.tiles); }
 
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included if it reads
   // them in a step. Where several decoders read the sample, those of the one that takes the most.

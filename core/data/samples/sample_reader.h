@@ -61,7 +61,9 @@ class SampleReader {
                     bool text_only, Sample& sample) const;
   void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
   void count_tiles(const Shard& shard, bool still, Sample& sample) const;
+  void limit_tiles(int64_t images, Sample& sample) const;
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
+  void count_cells(int64_t frames, Sample& sample) const;
   void time_video(const Shard& shard, Sample& sample) const;
 
   using PutFrame = std::function<void(std::span<const uint8_t> pixels, size_t begin)>;

@@ -8,6 +8,7 @@
 namespace fvlm {
 void SampleReader::time_video(const Shard& shard, Sample& sample) const {
   const Member& member = sample.media.members[0];
+  with_member_context(member, [&] { frames_.require_videos(); });
   const VideoInfo info = with_member_context(member, [&] { return probe_video(video_, *shard.open(member)); });
   with_media_errors([&] {
     if (!(info.seconds > 0) && !info.is_still) broken(place_of(member) + " does not say how long it is");

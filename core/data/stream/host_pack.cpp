@@ -19,6 +19,10 @@ uint64_t HostPack::hash() const {
     number(packed.first_frame);
     number(sample.frames);
     number(sample.correct_choice.value_or(-1));
+    for (const ImageGrid& image : sample.grids()) {
+      number(image.rows);
+      number(image.columns);
+    }
     hash.update(std::as_bytes(std::span(sample.key)));
     hash.update(std::as_bytes(std::span(sample.source)));
     hash.update(std::as_bytes(std::span(sample.bytes)));

@@ -40,8 +40,8 @@ std::string grids_with(const std::string& option) {
 }
 
 TEST(ImageProcessor, NamesUnknownTypesAndOptions) {
-  EXPECT_THAT(config_refusal(R"({"image_processor_type": "Qwen2VLImageProcessor"})"),
-              AllOf(HasSubstr("'Qwen2VLImageProcessor'"), HasSubstr("SiglipImageProcessor")));
+  EXPECT_THAT(config_refusal(R"({"image_processor_type": "PixtralImageProcessor"})"),
+              AllOf(HasSubstr("'PixtralImageProcessor'"), HasSubstr("SiglipImageProcessor")));
   EXPECT_THAT(config_refusal("{}"), HasSubstr("'image_processor_type' is missing"));
   EXPECT_THAT(config_refusal(clip_with(R"("crop_sise": 5)")), AllOf(HasSubstr("crop_sise"), HasSubstr("'crop_size'")));
   EXPECT_EQ(config_refusal(clip_with(R"("do_pad": null, "size": null)")), "");
@@ -69,6 +69,34 @@ TEST(ImageProcessor, RefusesOptionsOfPatchesThatItDoesNotApply) {
   EXPECT_THAT(config_refusal(with(R"("size": {"height": 448, "width": 224})")), HasSubstr("frames are squares"));
   EXPECT_THAT(config_refusal(with(R"("size": {"shortest_edge": 448})")), HasSubstr("frames are squares"));
   EXPECT_THAT(config_refusal(with(R"("max_patches": 0)")), HasSubstr("'max_patches'"));
+}
+
+TEST(ImageProcessor, RefusesOptionsOfCellsThatItDoesNotApply) {
+  const auto with = [](const std::string& option) {
+    return R"({"image_processor_type": "Qwen2VLImageProcessor", )" + option + "}";
+  };
+  EXPECT_THAT(config_refusal(clip_with(R"("patch_size": 14)")), HasSubstr("'patch_size' = 14"));
+  EXPECT_THAT(config_refusal(clip_with(R"("max_pixels": 10000)")), HasSubstr("'max_pixels' = 10000"));
+  EXPECT_THAT(config_refusal(with(R"("do_resize": false)")), HasSubstr("'do_resize' = false"));
+  EXPECT_THAT(config_refusal(with(R"("do_pad": true)")), HasSubstr("'do_pad' = true"));
+  EXPECT_THAT(config_refusal(with(R"("max_pixels": 0)")), HasSubstr("'max_pixels'"));
+  EXPECT_THAT(config_refusal(with(R"("size": {"height": 5, "width": 5})")), HasSubstr("'shortest_edge'"));
+  EXPECT_THAT(config_refusal(with(R"("min_pixels": 5000, "max_pixels": 4000)")), HasSubstr("at least 5000 pixels"));
+}
+
+TEST(ImageProcessor, RefusesImagesThatAreTooNarrowForCells) {
+  const fvlm::ImageProcessor cells{.tile = 28,
+                                   .splits_into_tiles = true,
+                                   .tile_form = fvlm::TileForm::qwen2_vl,
+                                   .min_pixels = 56 * 56,
+                                   .max_pixels = 28 * 28 * 1280};
+  EXPECT_EQ(layout_of(cells, fvlm::ImageSize{2000, 10}).frames(), layout_of(cells, fvlm::ImageSize{10, 2000}).frames());
+  try {
+    (void)layout_of(cells, fvlm::ImageSize{10, 2001});
+    FAIL() << "it was cut";
+  } catch (const fvlm::Error& refused) {
+    EXPECT_THAT(refused.text(), HasSubstr("an image of 2001 x 10 pixels is more than 200 times as long"));
+  }
 }
 
 TEST(ImageProcessor, RefusesSizesWithTheirValue) {

@@ -17,6 +17,7 @@ try:
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil, select_best_resolution
     from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
@@ -113,6 +114,9 @@ LLAVA_ONEVISION = {"do_convert_rgb": True, "do_normalize": True, "do_pad": True,
                    "image_processor_type": "LlavaOnevisionImageProcessor", "image_std": [0.5, 0.5, 0.5],
                    "processor_class": "LlavaOnevisionProcessor", "resample": 3, "rescale_factor": 0.00392156862745098,
                    "size": {"height": 384, "width": 384}}
+QWEN2_VL = {"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+            "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+            "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"}
 ODD = [(337, 251), (251, 337), (640, 480), (31, 97), (224, 224), (225, 224), (1, 1), (7, 300), (500, 31)]
 
 
@@ -132,6 +136,32 @@ class ImageProcessors(unittest.TestCase):
                 self.assertEqual(float(numpy.abs(ours - theirs).max()), 0, "largest difference")
                 if "rows" in said:
                     self.assertEqual((rows, columns), (said["rows"][0][0], said["cols"][0][0]))
+
+    def expect_cells(self, oracle, paths, config=None):
+        """Each frame is a cell of merge_size x merge_size patches, which transformers writes line by line, each pixel twice."""
+        merge, patch = oracle.merge_size, oracle.patch_size
+        for path, (rows, columns, ours) in zip(paths, process(folder_of(config or oracle), paths)):
+            with Image.open(path) as image:
+                said = oracle(image, return_tensors="np")
+                name = f"{config or oracle.size} {image.mode} {image.size}"
+            with self.subTest(name):
+                self.assertEqual([1, rows * merge, columns * merge], said["image_grid_thw"][0].tolist())
+                patches = ours.reshape(-1, 3, merge, patch, merge, patch).transpose(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, patch, patch)
+                theirs = said["pixel_values"].reshape(-1, 3, oracle.temporal_patch_size, patch, patch)
+                self.assertEqual(float(numpy.abs(patches - theirs).max()), 0, "largest difference")
+
+    def test_cells_of_qwen2_vl(self):
+        sizes = [(640, 480), (337, 251), (28, 28), (42, 70), (70, 42), (1, 1), (7, 300), (500, 31), (13, 1000), (14, 42), (1200, 900)]
+        paths = rgb_of(*sizes)
+        self.expect_cells(Qwen2VLImageProcessorPil.from_dict(QWEN2_VL), paths, QWEN2_VL)
+        self.expect_cells(Qwen2VLImageProcessorPil(), paths)
+        for options in ({"size": {"shortest_edge": 784, "longest_edge": 28 * 28 * 6}}, {"size": {"shortest_edge": 40000, "longest_edge": 50000}},
+                        {"patch_size": 8, "merge_size": 3}, {"merge_size": 1, "resample": 1}, {"do_normalize": False},
+                        {"size": {"shortest_edge": 1, "longest_edge": 10**6}, "temporal_patch_size": 1}):
+            self.expect_cells(Qwen2VLImageProcessorPil(**options), paths)
+        both = {**QWEN2_VL, "size": {"shortest_edge": 9, "longest_edge": 10}, "max_pixels": 28 * 28 * 9}
+        self.expect_cells(Qwen2VLImageProcessorPil.from_dict({**QWEN2_VL, "max_pixels": 28 * 28 * 9}), paths, both)
+        self.expect_cells(Qwen2VLImageProcessorPil(), all_modes())
 
     def test_published_configs(self):
         paths = rgb_of(*ODD)

@@ -1,5 +1,6 @@
 // <image> and <video> in a text: what becomes of them where visual rows stand in place, and which samples are refused.
 #include "data/samples/error_context.h"
+#include "data/samples/npy.h"
 #include "data/visual_marks.h"
 #include "recipe/placeholders.h"
 #include "sample_maker.h"
@@ -197,6 +198,57 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
   EXPECT_THROW(read(half, tokenizer), MediaError) << "counted as an image, not as a text";
   wanted.mix.replicate_image_frames = 2;
   EXPECT_THAT(error(files, tokenizer), HasSubstr("leave replicate_image_frames out"));
+}
+
+TEST(VisualRows, OfCellsAreAsManyAsTheImagesHave) {
+  const ImageProcessor processor{
+      .tile = 4, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl, .min_pixels = 16, .max_pixels = 400};
+  Wanted wanted = in_place(1);
+  const auto read = [&](const Files& files) {
+    const OneSample one(files);
+    return SampleReader(wanted.mix, byte_tokenizer(), FramePreparation(4, processor), nullptr, wanted.visual_rows)
+        .measure(*one.shard, one.shard->sample(0), {});
+  };
+  const auto refusal = [&](const Files& files) -> std::string {
+    try {
+      (void)read(files);
+      return "it was read";
+    } catch (const Error& refused) {
+      return refused.text();
+    }
+  };
+  const Files images{{"000.png", write_png(plain_image(17, 8, 1, 2, 3))},
+                     {"001.png", write_png(plain_image(3, 4, 1, 2, 3))},
+                     {"json", R"({"user":"<image>or <image>?","assistant":"x"})"}};
+  const std::vector<ImageGrid> grids{{2, 4}, {1, 1}};
+  const Sample sample = read(images);
+  EXPECT_EQ(sample.frames, 9);
+  EXPECT_EQ(sample.grids(), grids);
+  EXPECT_EQ(sample.texts[0].placeholders, 9);
+  EXPECT_THAT(decode_with_placeholders(byte_tokenizer(), sample.texts[0].ids),
+              HasSubstr("[8 visual rows]or [1 visual row]?"));
+
+  // As `preprocess` writes it.
+  const std::string array = npy_head(9, 4, 4) + std::string(9 * 4 * 4 * 3, 'p');
+  const auto written = [&](const std::string& image_grids) {
+    return Files{{"json", R"({"token_ids":[-1,-1,-1,-1,-1,-1,-1,-1,-1,5],"loss_mask":[0,0,0,0,0,0,0,0,0,1])" +
+                              image_grids + "}"},
+                 {"npy", array}};
+  };
+  const Sample again = read(written(R"(,"image_grids":[[2,4],[1,1]])"));
+  EXPECT_EQ(again.frames, 9);
+  EXPECT_EQ(again.grids(), grids);
+  EXPECT_EQ(again.texts[0].placeholders, 9);
+  EXPECT_THAT(refusal(written("")), HasSubstr("'image_grids' have 0 cells of images, and clips/7.npy has 9 frames"));
+  EXPECT_THAT(refusal(written(R"(,"image_grids":[[2,4]])")), HasSubstr("8 cells of images"));
+  EXPECT_THAT(refusal(written(R"(,"image_grids":[[2,0]])")), HasSubstr("'image_grids' is no list of pairs"));
+
+  wanted.mix.max_frames = 8;
+  EXPECT_THAT(read(images).dropped, HasSubstr("2 images that the image processor cuts into 9 frames"));
+  EXPECT_THAT(read(written(R"(,"image_grids":[[2,4],[1,1]])")).dropped, HasSubstr("more than max_frames = 8"));
+  EXPECT_THAT(refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
+              HasSubstr("videos are not supported for an encoder that reads images of any size"));
+  EXPECT_THROW(FramePreparation(8, processor), Error) << "cells have four pixels a side";
 }
 
 TEST(VisualRows, OfLlavaNextShowOnePictureWithoutItsMargins) {
