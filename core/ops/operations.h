@@ -38,7 +38,8 @@ struct Heads {
 // which are known before the content is.
 struct Segments {
   at::Tensor cu_seqlens;        // int32 [segments + 1]
-  at::Tensor positions;         // int32 [rows]; undefined without rotary embedding
+  at::Tensor positions;         // int32 [rows], or [axes, rows] where a row has one on each axis of Rotary::axes;
+                                // undefined without rotary embedding
   int64_t max_length = 0;       // upper bound of a segment's rows
   bool uniform_lengths = false; // the leading segments have `max_length` rows each and fill the buffer, the
                                 // remaining ones are empty
@@ -50,9 +51,14 @@ struct Rotary {
   double theta = 10000;
   at::Tensor frequencies = {}; // float64 [dimensions / 2], radians per position in place of theta's; may be undefined
   bool reversed = false;       // rotates by the negative angle
+  // float64 [axes, dimensions / 2], the frequencies for rows that have a position on each of several axes, as M-RoPE
+  // has them: each pair of dimensions is rotated by the position on one axis, and has the frequency 0 on all others.
+  at::Tensor axes = {};
 
-  // Whether theta says it all, as plugins of the kind attention expect it.
-  bool is_plain() const { return !frequencies.defined() && !reversed; }
+  // Whether theta says it all of rows with these positions, as plugins of the kind attention expect it.
+  bool is_plain(const at::Tensor& positions) const {
+    return !frequencies.defined() && !reversed && !(positions.defined() && positions.dim() > 1);
+  }
 };
 
 struct AttentionShape {

@@ -193,7 +193,7 @@ fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k,
   query.head_dim = static_cast<int32_t>(shape.head_dim);
   query.max_seqlen_q = static_cast<int32_t>(of_q.max_length);
   query.max_seqlen_kv = static_cast<int32_t>(of_kv.max_length);
-  query.rotary_dim = shape.rotary.is_plain() ? static_cast<int32_t>(shape.rotary.dimensions) : 0;
+  query.rotary_dim = shape.rotary.is_plain(of_q.positions) ? static_cast<int32_t>(shape.rotary.dimensions) : 0;
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.tokens_q = q.value.data.size(0);
   query.tokens_kv = k.value.data.size(0);
@@ -218,7 +218,10 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   if (op.query().queries_alone) kv_gradient->close_to_deferred_queries();
   if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0)
     rotate(tape, q, k, v, of_q.positions, of_kv.positions, shape.head_dim, shape.rotary);
-  const Packing packing{of_q.cu_seqlens, of_kv.cu_seqlens, of_q.positions, of_kv.positions};
+  // Positions on several axes are for the rotation before.
+  const bool has_axes = of_q.positions.defined() && of_q.positions.dim() > 1;
+  const Packing packing{of_q.cu_seqlens, of_kv.cu_seqlens, has_axes ? at::Tensor() : of_q.positions,
+                        has_axes ? at::Tensor() : of_kv.positions};
 
   const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, shape.head_dim); };
   Attention::Output output = op.forward(rows(q), rows(k), rows(v), packing,

@@ -1,4 +1,5 @@
 // Norms, rotary embedding and the elementwise operations between linears and attentions.
+#include "base/error.h"
 #include "ops/dry_run.h"
 #include "ops/operations.h"
 
@@ -210,18 +211,27 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
 
 Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
                          const at::Tensor& positions) {
+  const bool has_axes = positions.dim() > 1;
+  if (has_axes && (!rotary.axes.defined() || rotary.axes.size(0) != positions.size(0)))
+    throw Error(ErrorKind::internal, "rows have positions on {} axes, and the rotary embedding has not as many",
+                positions.size(0));
   auto query = kernels_query(FVLM_OP_ROPE,
                              option_if(FVLM_WITH_BACKWARD, tape.records(x) || rotary.reversed) |
-                                 option_if(FVLM_WITH_FREQUENCIES, rotary.frequencies.defined()),
+                                 option_if(FVLM_WITH_FREQUENCIES, has_axes || rotary.frequencies.defined()),
                              x.data.size(0), heads * head_dim);
   query.heads = static_cast<int32_t>(heads);
   query.head_dim = static_cast<int32_t>(head_dim);
   query.rotary_dim = static_cast<int32_t>(rotary.dimensions);
   query.rope_theta = static_cast<float>(rotary.theta);
   const Rope& op = kernel<Rope>(query);
-  const auto rotate = [&op, heads, head_dim, rotary, positions](const at::Tensor& rows, bool inverse) {
+  const auto rotate = [&op, heads, head_dim, rotary, positions, has_axes](const at::Tensor& rows, bool inverse) {
     const at::Tensor view = rows.narrow(1, 0, heads * head_dim).unflatten(1, {heads, head_dim});
-    op.apply(view, positions, inverse != rotary.reversed, view, rotary.frequencies);
+    const auto apply = [&](const at::Tensor& along, const at::Tensor& frequencies) {
+      op.apply(view, along, inverse != rotary.reversed, view, frequencies);
+    };
+    if (!has_axes) return apply(positions, rotary.frequencies);
+    // A rotation by 0 leaves a pair as it is to the last bit, so that these are one rotation.
+    for (int64_t axis = 0; axis < positions.size(0); ++axis) apply(positions[axis], rotary.axes[axis]);
   };
   rotate(x.data, false);
   if (!tape.records(x)) return x;

@@ -71,6 +71,37 @@ TEST(DecoderOperations, RotationByFrequenciesAndTheOtherWay) {
   expect_close(rotated({4, 100.0, {}, true}), rotated({4, 1, -of_theta}), 1e-12, "the other way");
 }
 
+// Each pair is rotated by the position on its own axis, alone and before attention.
+TEST(DecoderOperations, RotationByPositionsOnSeveralAxes) {
+  Bench b;
+  const Value x = b.input({3, 8});
+  const Weight w(b.parameter("weight", {8, 8}));
+  const Tensor positions = at::tensor({0, 5, 9, 2, 2, 7}, at::kInt).view({2, 3}),
+               axes = at::tensor({0.7, 0.0, 0.0, 0.01}, at::kDouble).view({2, 2});
+  const Rotary rotary{.dimensions = 4, .axes = axes};
+  b.expect_true_gradients(
+      [&](Tape& tape) { return std::vector{b.ops->rotate(tape, b.ops->linear(tape, x, w), 1, 4, rotary, positions)}; });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor rotated = b.ops->rotate(none, Value(x.data.clone()), 2, 4, rotary, positions).data.view({3, 2, 4}),
+               plain = x.data.view({3, 2, 4});
+  for (int64_t pair = 0; pair < 2; ++pair) {
+    const Tensor angle = (positions[pair] * axes[pair][pair]).unsqueeze(1), cosine = angle.cos(), sine = angle.sin();
+    const Tensor a = plain.select(2, pair), c = plain.select(2, pair + 2);
+    expect_close(rotated.select(2, pair), a * cosine - c * sine, 1e-12, "first of a pair");
+    expect_close(rotated.select(2, pair + 2), c * cosine + a * sine, 1e-12, "second of a pair");
+  }
+  const Tensor qkv = b.input({3, 12}).data;
+  Tensor before = qkv.clone();
+  (void)b.ops->rotate(none, Value(before), 2, 4, rotary, positions);
+  const Segments segments{at::tensor({0, 3}, at::kInt), positions, 3};
+  const auto attended = [&](const Tensor& value, const Rotary& with) {
+    const Value all(value.clone());
+    return b.ops->attention(none, {all, 0, 1}, {all, 4, 1}, {all, 8, 1}, segments, segments, {4, true, with}).data;
+  };
+  expect_close(attended(qkv, rotary), attended(before, {}), 1e-12, "attention");
+  EXPECT_THROW((void)attended(qkv, {4, 100.0}), Error) << "it has frequencies for one axis alone";
+}
+
 // A plugin that rotates by itself cannot do this: the rotation comes before it.
 TEST(DecoderOperations, AttentionRotatesByFrequencies) {
   Bench b;
