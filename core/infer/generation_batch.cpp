@@ -1,5 +1,6 @@
 #include "infer/generation_batch.h"
 
+#include "base/hash.h"
 #include "infer/captured.h"
 #include "infer/ngram.h"
 #include "ops/rows.h"
@@ -74,6 +75,20 @@ void order_visual_rows(Prompt& prompt) {
   prompt.visual = prompt.visual.index_select(0, upload(order, device));
 }
 
+// A row of an image depends on all of its cells and on how they lie: keys of frames become keys of such rows.
+void key_cells_by_image(Prompt& prompt) {
+  if (prompt.grids.empty() || prompt.visual_keys.empty()) return;
+  std::vector<std::string> keys;
+  auto cell = prompt.visual_keys.begin();
+  for (const ImageGrid& grid : prompt.grids) {
+    std::string content = fmt::format("{}x{}", grid.rows, grid.columns);
+    for (int64_t i = 0; i < grid.cells(); ++i) content += " " + *cell++;
+    const std::string image = sha256_hex(content);
+    for (int64_t i = 0; i < grid.cells(); ++i) keys.push_back(fmt::format("{}.{}", image, i));
+  }
+  prompt.visual_keys = std::move(keys);
+}
+
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
   if (options.prefill_rows > 0) return {options.page_rows, options.prefill_rows};
   if (device.is_cuda()) return {options.page_rows, 2048, 8192};
@@ -94,6 +109,7 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
 
 int64_t GenerationBatch::add(Prompt prompt) {
   order_visual_rows(prompt);
+  key_cells_by_image(prompt);
   Sampler sampler(prompt.sampling);
   Scheduler::Prompt scheduled;
   scheduled.number = prompts_;
@@ -102,6 +118,8 @@ int64_t GenerationBatch::add(Prompt prompt) {
   scheduled.rows.insert(scheduled.rows.end(), prompt.tokens.begin(), prompt.tokens.end());
   scheduled.max_rows = std::ssize(scheduled.rows) + prompt.max_tokens;
   scheduled.visual_keys = std::move(prompt.visual_keys);
+  if (model_.config().decoder.has_row_axes() && !prompt.grids.empty())
+    scheduled.positions = {scheduled.rows, prompt.grids};
   scheduler_.add(std::move(scheduled));
   answers_.emplace(prompts_, Answer{std::move(prompt), sampler, {.number = prompts_}});
   return prompts_++;

@@ -42,6 +42,7 @@ struct Prompt {
   // Digests of the frames that `visual` was made of, each of equally many rows. Prompts that begin with the same frames
   // and tokens share what was computed for them; without digests, only what is before the first visual row.
   std::vector<std::string> visual_keys = {};
+  std::vector<ImageGrid> grids = {};        // of the images whose cells the frames are: see model::Sample
   std::optional<int64_t> top_logprobs = {}; // of so many likeliest tokens besides the chosen one; nothing: none at all
   const Calculator* calculator = nullptr;   // outlives the batch; null: none
 };

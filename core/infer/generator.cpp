@@ -38,7 +38,8 @@ bool has_frames(const Sample& sample) {
 bool have_single_frames(std::span<const Sample> samples) {
   const Sample& shown = *std::ranges::find_if(samples, has_frames);
   return std::ranges::all_of(samples, [&](const Sample& sample) {
-    return !has_frames(sample) || (frames_of(sample) == 1 && sample.frames.sizes() == shown.frames.sizes());
+    return !has_frames(sample) ||
+           (frames_of(sample) == 1 && sample.grids.empty() && sample.frames.sizes() == shown.frames.sizes());
   });
 }
 
@@ -123,7 +124,8 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
   if (is_on_gpu() && !reader.reads_bytes) {
     int64_t frames = 0;
     for (const Sample& sample : packed) frames += frames_of(sample.frames);
-    const Sample padding{at::zeros_like(shown->frames.narrow(0, 0, 1)), {{{0}, {false}}}};
+    Sample padding{at::zeros_like(shown->frames.narrow(0, 0, 1)), {{{0}, {false}}}};
+    if (!shown->grids.empty()) padding.grids = {{1, 1}};
     packed.resize(packed.size() + static_cast<size_t>(padded_frames(frames) - frames), padding);
   }
   Tape no_grad(Tape::Mode::forward_only);
@@ -166,6 +168,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
       Sampling sampling = options.sampling;
       sampling.answer += begin;
       Prompt prompt{samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token};
+      prompt.grids = samples[begin].grids;
       prompt.top_logprobs = options.top_logprobs;
       prompt.calculator = calculator_.get();
       batch.add(std::move(prompt));
@@ -195,7 +198,8 @@ std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, a
   std::vector<Prompt> prompts;
   for (const Sample& sample : samples) {
     const int64_t room = config().decoder.max_position_embeddings - require_room(sample);
-    prompts.push_back({.tokens = sample.texts[0].tokens, .max_tokens = room, .calculator = calculator_.get()});
+    prompts.push_back(
+        {.tokens = sample.texts[0].tokens, .max_tokens = room, .grids = sample.grids, .calculator = calculator_.get()});
   }
   const int64_t max_frames = attention ? std::numeric_limits<int64_t>::max() : frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {

@@ -96,15 +96,18 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
   make_room_for_drafts(sequence);
   pass.rows.begin_sequence(sequence.pages);
-  for (int64_t i = 0; i < count; ++i, ++sequence.computed)
-    pass.rows.append(std::max<int64_t>(0, rows[static_cast<size_t>(sequence.computed)]), sequence.computed);
+  const auto append = [&](int64_t token) {
+    const int64_t row = sequence.computed++;
+    pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row));
+  };
+  for (int64_t i = 0; i < count; ++i) append(rows[static_cast<size_t>(sequence.computed)]);
   if (pass.parts.back().is_continued) pass.rows.mark_output();
   pass.parts.back().drafts = std::exchange(sequence.drafts, {});
   // The rest may be wrong, and is not published; nor is a token that is not known yet.
   const int64_t read = sequence.computed - (rows[static_cast<size_t>(sequence.computed - 1)] == unknown_token),
                 known = std::min(read, std::ssize(rows) - sequence.tentative);
   for (const int64_t draft : pass.parts.back().drafts) {
-    pass.rows.append(draft, sequence.computed++);
+    append(draft);
     pass.rows.mark_output();
   }
   publish(sequence, known);

@@ -52,6 +52,7 @@ class Scheduler {
     // Digests of the frames whose visual rows these are, as many rows of each. Empty: pages with visual rows and those
     // behind them are not shared.
     std::vector<std::string> visual_keys;
+    model::SequencePositions positions = {};
   };
   void add(Prompt prompt);
 

@@ -12,12 +12,14 @@ namespace fvlm::model {
 namespace {
 
 std::string how_it_is(bool reads_bytes) {
-  return fmt::format("a batch for this model holds {}, input_ids [all tokens], text_lengths [samples] and loss_mask "
-                     "[all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the last "
-                     "three; nothing is padded; an id of -1 stands for one visual row of the sample's {}",
-                     reads_bytes ? "source_bytes [all bytes] of uint8, source_lengths [samples]"
-                                 : "frames [all frames, 3, height, width], frame_counts [samples]",
-                     reads_bytes ? "source" : "frames");
+  return fmt::format(
+      "a batch for this model holds {}, input_ids [all tokens], text_lengths [samples] and loss_mask "
+      "[all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the last "
+      "three; nothing is padded; an id of -1 stands for one visual row of the sample's {}",
+      reads_bytes ? "source_bytes [all bytes] of uint8, source_lengths [samples]"
+                  : "frames [all frames, 3, height, width], frame_counts [samples], for encoders of images of any "
+                    "size also image_grids [all images, 2] and image_counts [samples]",
+      reads_bytes ? "source" : "frames");
 }
 
 std::string sum_text(int64_t count, const char* what) {
@@ -61,12 +63,13 @@ std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
     if (counts[i] < 0 || counts[i] > frames_.size(0) - begin) fail(name, sum_text(frames_.size(0), what));
     if (counts[i] > 0) {
       const at::Tensor own = frames_.narrow(0, begin, counts[i]);
-      samples[i].copies = reads_bytes_ ? 1 : copies_in(own);
+      samples[i].copies = reads_bytes_ || file_.find("image_grids") ? 1 : copies_in(own);
       samples[i].frames = own.narrow(0, 0, counts[i] / samples[i].copies);
     }
     begin += counts[i];
   }
   if (begin != frames_.size(0)) fail(name, sum_text(frames_.size(0), what));
+  if (file_.find("image_grids")) read_grids(samples);
   if (texts == Texts::pairs) {
     read_texts("chosen_", true, samples);
     read_texts("rejected_", true, samples);
@@ -84,6 +87,34 @@ std::vector<int64_t> BatchFile::integers(const std::string& name) const {
                            shape_text(tensor.sizes())));
   const at::Tensor wide = tensor.to(at::kLong).contiguous();
   return {wide.data_ptr<int64_t>(), wide.data_ptr<int64_t>() + wide.numel()};
+}
+
+void BatchFile::read_grids(std::vector<Sample>& samples) const {
+  const at::Tensor grids = tensor_named("image_grids");
+  if (grids.dim() != 2 || grids.size(1) != 2 || at::isFloatingType(grids.scalar_type()))
+    fail("image_grids", fmt::format("expected integers [images, 2], got {} {}", at::toString(grids.scalar_type()),
+                                    shape_text(grids.sizes())));
+  const at::Tensor sides = grids.to(at::kLong).contiguous();
+  const auto counts = integers("image_counts");
+  if (counts.size() != samples.size())
+    fail("image_counts", fmt::format("has {} numbers for {} samples", counts.size(), samples.size()));
+  const int64_t* side = sides.const_data_ptr<int64_t>();
+  int64_t begin = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (counts[i] < 0 || counts[i] > sides.size(0) - begin) fail("image_counts", sum_text(sides.size(0), "images"));
+    const int64_t frames = frames_of(samples[i]);
+    int64_t cells = 0;
+    for (const int64_t end = begin + counts[i]; begin < end; ++begin) {
+      const ImageGrid grid{*side++, *side++};
+      if (grid.rows < 1 || grid.columns < 1 || grid.rows > frames || grid.columns > frames)
+        fail("image_grids", fmt::format("an image of {} x {} cells is none of a sample of {} frames", grid.rows,
+                                        grid.columns, frames));
+      samples[i].grids.push_back(grid);
+      cells += grid.cells();
+    }
+    if (cells != frames) fail("image_grids", fmt::format("sample {} has {} frames and {} cells", i, frames, cells));
+  }
+  if (begin != sides.size(0)) fail("image_counts", sum_text(sides.size(0), "images"));
 }
 
 void BatchFile::read_texts(const std::string& side, bool labelled, std::vector<Sample>& samples) const {

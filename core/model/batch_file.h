@@ -1,6 +1,7 @@
 // A batch as a file of safetensors: what `trace` and `generate` read. frames [N, 3, H, W], normalised, all samples one
-// after the other, and frame_counts [B]; for an encoder of bytes source_bytes and source_lengths [B] in their place;
-// and of the texts input_ids, text_lengths [B] and loss_mask.
+// after the other, and frame_counts [B]; where they are the cells of images of any size, image_grids [images, 2], the
+// lines and columns of each, and image_counts [B]; for an encoder of bytes source_bytes and source_lengths [B] in their
+// place; and of the texts input_ids, text_lengths [B] and loss_mask.
 #pragma once
 #include "model/pack.h"
 #include "model/weights/safetensors.h"
@@ -29,6 +30,7 @@ class BatchFile {
  private:
   at::Tensor tensor_named(const std::string& name) const;
   std::vector<int64_t> integers(const std::string& name) const;
+  void read_grids(std::vector<Sample>& samples) const;
   void read_texts(const std::string& side, bool labelled, std::vector<Sample>& samples) const;
   void check_tokens(const std::vector<Sample>& samples, int64_t vocabulary) const;
   [[noreturn]] void fail(const std::string& name, const std::string& what) const;

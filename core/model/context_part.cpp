@@ -56,7 +56,8 @@ ContextPart keep_part(Pack& pack, const ops::ContextGroup& context,
   if (pack.sequence.visual_rows.defined())
     pack.sequence.visual_rows = places.index_select(0, pack.sequence.visual_rows);
   pack.texts.ring = ops::RingBounds::of(pack.texts.cu_seqlens, rows, context.ranks);
-  pack.texts.positions = part_of(pack.texts.positions);
+  const at::Tensor& positions = pack.texts.positions; // on one axis or several, see ops::Segments
+  pack.texts.positions = positions.dim() == 1 ? part_of(positions) : part_of(positions.t()).t().contiguous();
   pack.texts.cu_seqlens = pack.texts.ring[context.rank][ops::RingBounds::both_chunks];
   pack.texts.uniform_lengths = false;
   part.used_rows = pack.texts.cu_seqlens[-1].item<int64_t>();

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include "base/error.h"
+
 #include <ATen/ops/zeros.h>
 
 namespace fvlm::model {
@@ -30,6 +32,10 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
       encoder_(make_encoder(config.vision, *parameters_)),
       decoder_(make_decoder(config.decoder, *parameters_, plan::decoder_name(0))) {
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
+  for (const DecoderConfig& other : config.further)
+    if (other.has_row_axes() != config.decoder.has_row_axes())
+      throw Error(ErrorKind::data, "decoders with and without M-RoPE cannot read the same frames")
+          .advise("take decoders that all have 'mrope_section' in their config.json, or none that has");
   Parts parts{*encoder_, *decoder_, speed};
   std::vector<std::shared_ptr<Decoder>> others;
   for (size_t i = 0; i < config.further.size(); ++i) {
@@ -54,8 +60,12 @@ void Model::set_recompute(const Recompute& encoder, const Recompute& decoders) {
 
 FrameReader Model::frame_reader(int64_t height, int64_t width) const {
   const int64_t tokens = encoder_->tokens_per_frame(height, width);
-  return {*connector_, tokens, config_.connector->rows_per_frame([&] { return tokens; }), encoder_->reads_bytes(),
-          encoder_->reads_cells() ? encoder_.get() : nullptr};
+  return {*connector_,
+          tokens,
+          config_.connector->rows_per_frame([&] { return tokens; }),
+          encoder_->reads_bytes(),
+          encoder_->reads_cells() ? encoder_.get() : nullptr,
+          config_.decoder.has_row_axes()};
 }
 
 FrameReader Model::frame_reader(const at::Tensor& frames) const {

@@ -4,14 +4,17 @@
 #include "base/text.h"
 #include "model/connector/connector.h"
 #include "model/encoder/encoder.h"
+#include "model/row_positions.h"
 #include "recipe/placeholders.h"
 
 #include <ATen/ops/concat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 namespace fvlm::model {
@@ -54,6 +57,7 @@ struct Maps {
   std::vector<int64_t> mean_rows;
   std::vector<float> mean_shares;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
+  std::array<std::vector<int32_t>, 3> positions; // of the decoder's rows, on each axis
 
   int64_t all_frames = 0;
   bool has_numbered = false; // placeholders
@@ -77,20 +81,22 @@ struct Maps {
     for (const Text& text : sample.texts) {
       const size_t begin = tokens.size(), first_label = targets.size();
       int64_t source = first_token;
+      RowCounter counter(sample.grids);
       if (placeholders_of(text.tokens) == 0)
-        while (source < first_token + frames * rows_per_frame) add_visual_row(source++);
+        while (source < first_token + frames * rows_per_frame) add_visual_row(source++, counter);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
         if (const int64_t id = text.tokens[i]; is_placeholder(id)) {
           has_numbered = has_numbered || is_numbered_placeholder(id);
           if (is_shrunk_placeholder(id))
-            add_mean(ShrunkPatch::of(id).mean(rows_per_frame), first_token);
+            add_mean(ShrunkPatch::of(id).mean(rows_per_frame), first_token, counter);
           else
-            add_visual_row(is_numbered_placeholder(id) ? first_token + visual_row_of(id) : source++);
+            add_visual_row(is_numbered_placeholder(id) ? first_token + visual_row_of(id) : source++, counter);
           continue;
         }
         const auto row = static_cast<int64_t>(tokens.size());
         text_rows.push_back(row);
         tokens.push_back(text.tokens[i]);
+        add_position(counter.text());
         if (!is_label(text, i)) continue;
         label_rows.push_back(row - 1);
         targets.push_back(text.tokens[i]);
@@ -110,16 +116,21 @@ struct Maps {
   }
 
  private:
-  void add_mean(const ShrunkPatch::Mean& mean, int64_t first_token) {
-    add_visual_row(-1 - std::ssize(mean_shares) / std::ssize(mean.shares)); // behind all others, see sources()
+  void add_mean(const ShrunkPatch::Mean& mean, int64_t first_token, RowCounter& counter) {
+    add_visual_row(-1 - std::ssize(mean_shares) / std::ssize(mean.shares), counter); // behind all others, see sources()
     for (const int64_t row : mean.rows) mean_rows.push_back(first_token + row);
     mean_shares.insert(mean_shares.end(), mean.shares.begin(), mean.shares.end());
   }
 
-  void add_visual_row(int64_t source) {
+  void add_visual_row(int64_t source, RowCounter& counter) {
     visual_source.push_back(source);
     visual_rows.push_back(static_cast<int64_t>(tokens.size()));
     tokens.push_back(0);
+    add_position(counter.visual());
+  }
+
+  void add_position(const RowPosition& position) {
+    for (size_t axis = 0; axis < positions.size(); ++axis) positions[axis].push_back(position[axis]);
   }
 };
 
@@ -399,6 +410,14 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   pack.sequence.is_text =
       at::zeros({capacity.rows, 1}, options.dtype(at::kFloat)).index_fill(0, tensor_of(maps.text_rows, device), 1);
   pack.texts = segments_of(maps.text_lengths, capacity.sequences, capacity.rows, capacity.longest_sequence, device);
+  if (reader.has_row_axes && capacity.frames > 0) {
+    std::vector<at::Tensor> axes;
+    for (std::vector<int32_t>& axis : maps.positions) {
+      axis.resize(static_cast<size_t>(capacity.rows), 0);
+      axes.push_back(tensor_of(axis, device));
+    }
+    pack.texts.positions = at::stack(axes);
+  }
 
   const auto count = static_cast<int64_t>(maps.targets.size());
   std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);

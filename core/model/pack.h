@@ -70,7 +70,7 @@ struct Pack {
   // there are none.
   at::Tensor mean_rows, mean_shares;
   ops::Sequence sequence; // the decoder's rows
-  ops::Segments texts;    // a segment a text, with its visual rows
+  ops::Segments texts;    // a segment a text, with its visual rows; positions on three axes where the decoder has them
   Labels labels;
   int64_t frame_slots = 0, frames_used = 0, encoder_slots = 0;
   std::vector<int64_t> text_rows;       // rows that hold text, in order
@@ -102,6 +102,7 @@ struct FrameReader {
   int64_t rows_per_frame;
   bool reads_bytes = false;
   const Encoder* of_cells = nullptr; // where frames are cells of images
+  bool has_row_axes = false;         // the decoder's rows have positions on three axes: see row_positions.h
 };
 
 // Of what a sample has as frames, see Sample::frames; each once.

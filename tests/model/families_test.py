@@ -14,8 +14,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, MistralConfig,
-                          NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+                          NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          Qwen2VLTextModel, Qwen3Config, SmolLM3Config)
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLPreTrainedModel
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLPreTrainedModel
 
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
 VOCABULARY = 61
@@ -23,6 +28,7 @@ VOCABULARY = 61
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 MODELS = {
     "llama-default": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}),
     "llama-linear": (LlamaConfig, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}}),
@@ -47,6 +53,9 @@ MODELS = {
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
     "qwen3": (Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3-biases": (Qwen3Config, {"head_dim": 16, "attention_bias": True, "rope_parameters": YARN}),
+    "qwen2_vl": (Qwen2VLTextConfig, {"rope_parameters": MROPE}),
+    "qwen2_vl-yarn": (Qwen2VLTextConfig, {"rope_parameters": MROPE | YARN}),
+    "qwen2_5_vl": (Qwen2_5_VLTextConfig, {"rope_parameters": MROPE}),
     "nanochat": (NanoChatConfig, {}),
     "nanochat-biases": (NanoChatConfig, {"attention_bias": True, "final_logit_softcapping": 2.0, "num_key_value_heads": 4}),
     "nanochat-unbounded": (NanoChatConfig, {"final_logit_softcapping": None}),
@@ -56,6 +65,28 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "
          "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
 TOKENIZER = """{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}}"""
+
+
+class Qwen2VLWithHead(Qwen2VLPreTrainedModel, GenerationMixin):
+    """The decoder of Qwen2-VL by itself, with the head that transformers has in the whole model alone."""
+    config_class, text_model = Qwen2VLTextConfig, Qwen2VLTextModel
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = self.text_model(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, input_ids, past_key_values=None, attention_mask=None, **ignored):
+        out = self.model(input_ids=input_ids, past_key_values=past_key_values, attention_mask=attention_mask)
+        return CausalLMOutputWithPast(logits=self.lm_head(out.last_hidden_state), past_key_values=out.past_key_values)
+
+
+class Qwen25VLWithHead(Qwen2VLWithHead, Qwen2_5_VLPreTrainedModel):
+    config_class, text_model = Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
+
+
+WITH_HEAD = {Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead}
 
 
 def draw(model):
@@ -73,7 +104,8 @@ def draw(model):
 def make_decoder(name):
     """A model of transformers with drawn weights, saved under decoder-NAME."""
     kind, special = MODELS[name]
-    model = AutoModelForCausalLM.from_config(kind(**(SIZES | special))).eval()
+    config = kind(**(SIZES | special))
+    model = (WITH_HEAD[kind](config) if kind in WITH_HEAD else AutoModelForCausalLM.from_config(config)).eval()
     if name == "ghostvis":
         model.config.mlp_bias = False
         for layer in model.model.layers:
@@ -217,7 +249,7 @@ class Families(unittest.TestCase):
                     self.assertTrue(torch.equal(tensor, after[key]), key)
                 if name == "ghostvis":
                     continue
-                again = AutoModelForCausalLM.from_pretrained(folder / name / "decoder").eval()
+                again = WITH_HEAD.get(MODELS[name][0], AutoModelForCausalLM).from_pretrained(folder / name / "decoder").eval()
                 ids = texts()[0][0][None]
                 self.assertTrue(torch.equal(again(ids).logits, model(ids).logits))
 

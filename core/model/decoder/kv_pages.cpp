@@ -12,19 +12,21 @@
 
 namespace fvlm::model {
 
-void PassRows::append(int64_t token, int64_t position) {
+void PassRows::append(int64_t token, int64_t position, const RowPosition& along) {
   const auto page = static_cast<size_t>(position / page_rows);
   if (page >= pages.back().size())
     throw Error(ErrorKind::internal, "row {} of a sequence that has {} pages of {} rows", position, pages.back().size(),
                 page_rows);
   tokens.push_back(static_cast<int32_t>(token));
   positions.push_back(static_cast<int32_t>(position));
+  for (size_t axis = 0; axis < rotary.size(); ++axis) rotary[axis].push_back(along[axis]);
+  has_axes = has_axes || !are_equal(along);
   places.push_back(static_cast<int32_t>(pages.back()[page] * page_rows + position % page_rows));
   sequences.push_back(static_cast<int32_t>(pages.size() - 1));
 }
 
 bool PassRows::are_independent() const {
-  if (pages.size() != tokens.size()) return false;
+  if (pages.size() != tokens.size() || has_axes || rotary[0] != positions) return false;
   // By page: the sequence whose row is written there.
   std::unordered_map<int32_t, size_t> writers;
   for (size_t row = 0; row < tokens.size(); ++row) {
@@ -58,8 +60,10 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
   std::vector<int32_t> keys;
   keys.reserve(rows.positions.size());
   for (const int32_t position : rows.positions) keys.push_back(position + 1);
-  for (const std::vector<int32_t>* values :
-       {&rows.tokens, &rows.positions, &rows.sequences, &std::as_const(keys), &rows.places})
+  append(rows.tokens, sizes.rows), align();
+  for (size_t axis = 0; axis < (sizes.has_axes ? rows.rotary.size() : 1); ++axis)
+    append(rows.rotary[axis], sizes.rows), align();
+  for (const std::vector<int32_t>* values : {&rows.sequences, &std::as_const(keys), &rows.places})
     append(*values, sizes.rows), align();
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
@@ -75,8 +79,12 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
 StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
   size_t longest = 1;
   for (const auto& pages : rows.pages) longest = std::max(longest, pages.size());
-  return {padded > 0 ? padded : row_class(rows.size()), row_class(std::ssize(rows.outputs)),
-          row_class(std::ssize(rows.pages)), static_cast<int64_t>(std::bit_ceil(longest)), rows.are_independent()};
+  return {padded > 0 ? padded : row_class(rows.size()),
+          row_class(std::ssize(rows.outputs)),
+          row_class(std::ssize(rows.pages)),
+          static_cast<int64_t>(std::bit_ceil(longest)),
+          rows.are_independent(),
+          rows.has_axes};
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
@@ -86,8 +94,12 @@ StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
   };
   const Sizes sizes = of(rows);
   const int64_t sequences = padded(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4);
-  return {rows.size() > 2048 ? sizes.rows : padded(rows.size(), 64, 2), sequences, sequences,
-          padded(sizes.pages, 16, 2), /*independent=*/false};
+  return {rows.size() > 2048 ? sizes.rows : padded(rows.size(), 64, 2),
+          sequences,
+          sequences,
+          padded(sizes.pages, 16, 2),
+          /*independent=*/false,
+          sizes.has_axes};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)
@@ -99,7 +111,13 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
     return tensor;
   };
   tokens = next(sizes_.rows);
-  positions = next(sizes_.rows);
+  const at::Tensor first = next(sizes_.rows);
+  positions = first;
+  if (sizes_.has_axes) {
+    const at::Tensor second = next(sizes_.rows);
+    positions = first.as_strided({3, sizes_.rows}, {second.storage_offset() - first.storage_offset(), 1});
+    (void)next(sizes_.rows);
+  }
   sequences = next(sizes_.rows);
   lengths = next(sizes_.rows);
   int_places_ = next(sizes_.rows);

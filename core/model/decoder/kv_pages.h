@@ -3,6 +3,7 @@
 // pages each sequence reads, so that several sequences can read the same page.
 #pragma once
 #include "model/part.h"
+#include "model/row_positions.h"
 
 #include <compare>
 #include <cstdint>
@@ -25,16 +26,21 @@ struct PassRows {
 
   // The rows appended from here on belong to a sequence with these pages, which hold its rows in order.
   void begin_sequence(std::span<const int32_t> its_pages) { pages.emplace_back(its_pages.begin(), its_pages.end()); }
-  // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence.
-  void append(int64_t token, int64_t position);
+  // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence. `along`: by which
+  // its query and key are rotated.
+  void append(int64_t token, int64_t position, const RowPosition& along);
+  void append(int64_t token, int64_t position) { append(token, position, equal_positions(position)); }
   // The logits of the last row appended are wanted.
   void mark_output() { outputs.push_back(static_cast<int32_t>(size() - 1)); }
   int64_t size() const { return std::ssize(tokens); }
-  // Whether each row is the only one of its sequence and no sequence reads what another one writes in this pass.
+  // Whether each row is the only one of its sequence, is rotated by its place in it, and no sequence reads what another
+  // one writes in this pass: what an attention that appends expects.
   bool are_independent() const;
 
   int64_t page_rows;
   std::vector<int32_t> tokens, positions, sequences; // of each row
+  std::array<std::vector<int32_t>, 3> rotary;        // of each row, on each axis
+  bool has_axes = false;                             // whether some row has not the same one on all axes
   std::vector<int32_t> places;                       // of each row, among all rows of all pages
   std::vector<int32_t> outputs;                      // rows whose logits are wanted
   std::vector<std::vector<int32_t>> pages;           // of each sequence
@@ -45,6 +51,7 @@ struct StagedRows {
   struct Sizes {
     int64_t rows, outputs, sequences, pages; // pages: of the longest sequence
     bool independent;                        // PassRows::are_independent()
+    bool has_axes = false;                   // PassRows::has_axes
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
@@ -60,10 +67,11 @@ struct StagedRows {
   // Replaces the rows by others of the same sizes, in the same memory.
   void restage(const PassRows& rows);
 
-  at::Tensor tokens, positions, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
-  at::Tensor places;                                // int64 [rows]: among all rows of all pages
-  at::Tensor outputs;                               // int32: rows whose logits are wanted, then padding
-  at::Tensor page_table;                            // int32 [sequences, pages of the longest]
+  at::Tensor tokens, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
+  at::Tensor positions;                  // as ops::Segments has them
+  at::Tensor places;                     // int64 [rows]: among all rows of all pages
+  at::Tensor outputs;                    // int32: rows whose logits are wanted, then padding
+  at::Tensor page_table;                 // int32 [sequences, pages of the longest]
   bool are_independent() const { return sizes_.independent; }
 
  private:

@@ -22,6 +22,7 @@ constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::n
                                                              {"llama3", Type::llama3},
                                                              {"yarn", Type::yarn},
                                                              {"dynamic", Type::none}}};
+constexpr const char* section_key = "mrope_section";
 constexpr double max_theta = 1e12, max_factor = 1e6;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
@@ -74,9 +75,11 @@ void read_yarn(ConfigReader& config, int64_t max_position_embeddings, RopeScalin
     config.problems().add("'beta_fast' = {} is less than 'beta_slow' = {}", scaling.beta_fast, scaling.beta_slow);
 }
 
-RopeScaling read_scaling(ConfigReader& config, const char* key, ConfigReader& inner, int64_t max_position_embeddings) {
+RopeScaling read_scaling(ConfigReader& config, const char* key, ConfigReader& inner, int64_t max_position_embeddings,
+                         bool has_mrope) {
   RopeScaling scaling;
   const std::string name = inner.text("rope_type", inner.text("type", "default"));
+  if (has_mrope && name == "mrope") return scaling; // the default frequencies, whatever the axis
   const auto* type = std::find_if(types.begin(), types.end(), [&](const auto& one) { return one.first == name; });
   if (type == types.end()) {
     config.problems().add("'{}' of the type {} is not supported: default, linear, dynamic, llama3 and yarn are", key,
@@ -126,8 +129,9 @@ std::pair<double, double> yarn_range(const Rope& rope, int64_t head_dim) {
 
 } // namespace
 
-Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta) {
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta, bool has_mrope) {
   Rope rope{default_theta, {}};
+  if (has_mrope) rope.mrope_section = {16, 24, 24};
   if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
   require_full_rotation(config);
   // `rope_scaling` wins, as in transformers.
@@ -138,13 +142,14 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double def
   if (!used) return rope;
   ConfigReader inner(*used, config.where());
   for (const char* unsupported : {"full_attention", "sliding_attention", "mrope_section"})
-    if (inner.has(unsupported))
+    if (inner.has(unsupported) && !(has_mrope && unsupported == std::string_view(section_key)))
       config.problems().add("'{}' has '{}', which is not supported: rotary positions are the same in all layers and "
                             "have one dimension",
                             key, unsupported);
+  if (has_mrope) rope.mrope_section = inner.wholes(section_key, rope.mrope_section);
   if (inner.has("rope_theta")) rope.theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
   require_full_rotation(inner);
-  rope.scaling = read_scaling(config, key, inner, max_position_embeddings);
+  rope.scaling = read_scaling(config, key, inner, max_position_embeddings, has_mrope);
   for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
   return rope;
 }
@@ -152,10 +157,12 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double def
 void write_rope(nlohmann::json& config, const Rope& rope) {
   config["rope_theta"] = rope.theta;
   const RopeScaling& scaling = rope.scaling;
-  if (scaling.type == Type::none) return;
+  if (scaling.type == Type::none && rope.mrope_section.empty()) return;
   nlohmann::json& out = config["rope_scaling"];
-  for (const auto& [name, type] : types)
-    if (type == scaling.type) out["rope_type"] = name;
+  const auto* type = std::ranges::find(types, scaling.type, &std::pair<const char*, Type>::second);
+  out["rope_type"] = type->first;
+  if (!rope.mrope_section.empty()) out[section_key] = rope.mrope_section;
+  if (scaling.type == Type::none) return;
   out["factor"] = scaling.factor;
   if (scaling.type == Type::linear) return;
   out["original_max_position_embeddings"] = scaling.original_max_position_embeddings;

@@ -28,11 +28,12 @@ struct Rope {
   static constexpr double default_theta = 10000;
   double theta = default_theta;
   RopeScaling scaling;
+  std::vector<int64_t> mrope_section = {}; // see DecoderConfig
 };
 
 // From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is
-// wrong or not supported is noted in the reader.
-Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta);
+// wrong or not supported is noted in the reader. `has_mrope`: whether rows of the family have positions on three axes.
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta, bool has_mrope);
 // Writes the older keys, which all versions read.
 void write_rope(nlohmann::json& config, const Rope& rope);
 

@@ -82,6 +82,9 @@ struct DecoderConfig {
   bool rope_reversed = false; // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
   // Of each layer 1, or 0: it has no rotary positions. Empty: all have them.
   std::vector<int64_t> no_rope_layers;
+  // M-RoPE: how many pairs of a head's features are rotated by the positions in time, height and width. Empty: rows
+  // have one position.
+  std::vector<int64_t> mrope_section;
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
@@ -103,6 +106,7 @@ struct DecoderConfig {
   bool has_rope(int64_t layer) const {
     return no_rope_layers.empty() || no_rope_layers[static_cast<size_t>(layer)] != 0;
   }
+  bool has_row_axes() const { return !mrope_section.empty(); }
   bool operator==(const DecoderConfig&) const = default;
 };
 

@@ -1,6 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Qwen2, Qwen3, nanochat and GhostVis are variations of it: the traits in
-// DecoderConfig say which.
+// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Qwen2, Qwen3, the decoders of Qwen2-VL and Qwen2.5-VL, nanochat and
+// GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "base/text.h"
 #include "model/weights/model_family.h"
 
@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 namespace fvlm {
 namespace {
 
 constexpr int64_t most_positions = int64_t{1} << 30;
+constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text";
 constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
 
 void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derives_head_dim) {
@@ -130,18 +132,21 @@ DecoderConfig olmo2_defaults(ConfigReader& config) {
   return out;
 }
 
-DecoderConfig qwen_defaults(ConfigReader& config) {
+// `layers`: how many there are where config.json does not say it; `unwindowed`: how many of them have no window, where
+// there is one.
+DecoderConfig qwen_defaults(ConfigReader& config, int64_t layers = 32, int64_t unwindowed = 28) {
   DecoderConfig out;
   out.vocab_size = 151936;
   out.hidden_size = 4096;
   out.intermediate_size = 22016;
-  out.num_hidden_layers = out.num_attention_heads = out.num_key_value_heads = 32;
+  out.num_hidden_layers = layers;
+  out.num_attention_heads = out.num_key_value_heads = 32;
   out.max_position_embeddings = 32768;
   out.rms_norm_eps = 1e-6;
   // Without layer_types, layers from max_window_layers on have the window.
-  const bool has_window = config.flag("use_sliding_window", false) && !config.has_null("sliding_window") &&
-                          !config.has("layer_types") &&
-                          config.whole("max_window_layers", 28, 0) < config.whole("num_hidden_layers", 32, 1);
+  const bool has_window =
+      config.flag("use_sliding_window", false) && !config.has_null("sliding_window") && !config.has("layer_types") &&
+      config.whole("max_window_layers", unwindowed, 0) < config.whole("num_hidden_layers", layers, 1);
   config.refuse_unless(!has_window, "use_sliding_window",
                        "every layer has full attention; set it to false if no text is longer than the window");
   return out;
@@ -150,6 +155,21 @@ DecoderConfig qwen_defaults(ConfigReader& config) {
 DecoderConfig qwen2_defaults(ConfigReader& config) {
   DecoderConfig out = qwen_defaults(config);
   out.qkv_bias = true;
+  return out;
+}
+
+// The decoder of Qwen2-VL and Qwen2.5-VL.
+DecoderConfig qwen2_vl_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen_defaults(config, 80, 80);
+  out.qkv_bias = true;
+  out.vocab_size = 152064;
+  out.hidden_size = 8192;
+  out.intermediate_size = 29568;
+  out.num_attention_heads = 64;
+  out.num_key_value_heads = 8;
+  out.rms_norm_eps = 1e-5;
+  out.rope_theta = 1e6;
+  out.eos_token_id = {151645};
   return out;
 }
 
@@ -195,8 +215,19 @@ const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
       {"llama", llama_defaults},     {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
       {"granite", granite_defaults}, {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
-      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults}};
+      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
+      {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults}};
   return all;
+}
+
+void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
+  const std::vector<int64_t>& section = decoder.mrope_section;
+  const int64_t pairs = decoder.head_dim / 2;
+  const bool fits = section.size() == 3 && std::ranges::all_of(section, [&](int64_t one) { return one <= pairs; });
+  if (!fits || std::reduce(section.begin(), section.end()) != pairs)
+    config.problems().add("'mrope_section' = [{}] does not divide the {} pairs of a head's features among time, height "
+                          "and width",
+                          fmt::join(section, ", "), pairs);
 }
 
 DecoderConfig read(ConfigReader& config, const std::string& model_type) {
@@ -217,9 +248,12 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
   if (model_type == "mistral") check_mistral_window(config, out.max_position_embeddings);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
-  const Rope rope = read_rope(config, out.max_position_embeddings, out.rope_theta);
+  const bool has_mrope = model_type == qwen2_vl || model_type == qwen2_5_vl;
+  const Rope rope = read_rope(config, out.max_position_embeddings, out.rope_theta, has_mrope);
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
+  out.mrope_section = rope.mrope_section;
+  if (has_mrope) check_mrope_section(config, out);
   out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps, 0, 1);
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
   if (config.has(embedding_range_key))
@@ -269,7 +303,7 @@ nlohmann::json write(const DecoderConfig& config) {
   if (config.embedding_norm) // of a family that has one where the key is missing
     out["final_logit_softcapping"] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
-  write_rope(out, {config.rope_theta, config.rope_scaling});
+  write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section});
   return out;
 }
 
@@ -357,6 +391,8 @@ DecoderFamily llama_family() {
                     {"olmo2", "Olmo2ForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},
+                    {qwen2_vl, "Qwen2VLTextModel"},
+                    {qwen2_5_vl, "Qwen2_5_VLTextModel"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,

@@ -15,6 +15,18 @@
 namespace fvlm::model {
 namespace {
 
+// Of each axis, those of its own pairs, and 0 for all others.
+at::Tensor frequencies_by_axis(const at::Tensor& frequencies, const std::vector<int64_t>& section) {
+  const at::Tensor axes = at::zeros({std::ssize(section), frequencies.size(0)}, frequencies.options());
+  int64_t begin = 0;
+  for (int64_t axis = 0; axis < std::ssize(section); ++axis) {
+    const int64_t count = section[static_cast<size_t>(axis)];
+    axes[axis].narrow(0, begin, count).copy_(frequencies.narrow(0, begin, count));
+    begin += count;
+  }
+  return axes;
+}
+
 // Of layers with and without rotary positions.
 ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device device, bool is_rotary) {
   ops::AttentionShape shape{config.head_dim, true};
@@ -22,9 +34,13 @@ ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device devi
     shape.score_factor = config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim));
   if (!is_rotary) return shape;
   shape.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
-  if (config.rope_scaling.type == RopeScaling::Type::none) return shape;
-  const auto frequencies = rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim);
-  shape.rotary.frequencies = at::tensor(frequencies, at::kDouble).to(device);
+  const bool is_scaled = config.rope_scaling.type != RopeScaling::Type::none;
+  if (!is_scaled && !config.has_row_axes()) return shape;
+  const at::Tensor frequencies =
+      at::tensor(rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim), at::kDouble);
+  if (config.has_row_axes()) shape.rotary.axes = frequencies_by_axis(frequencies, config.mrope_section).to(device);
+  if (!is_scaled) return shape;
+  shape.rotary.frequencies = frequencies.to(device);
   shape.score_factor *= config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
   return shape;
 }

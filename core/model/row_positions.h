@@ -1,0 +1,56 @@
+// Positions of decoder rows as M-RoPE has them: on three axes, which are time, height and width. A row of text has one
+// number on all of them, as anywhere else. The cells of an image have the number of the image's first row for time, and
+// from there on their line and their column; what follows goes on behind the largest number of the image.
+#pragma once
+#include "recipe/image_grid.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace fvlm::model {
+
+using RowPosition = std::array<int32_t, 3>;
+
+constexpr RowPosition equal_positions(int64_t position) {
+  const auto each = static_cast<int32_t>(position);
+  return {each, each, each};
+}
+
+constexpr bool are_equal(const RowPosition& position) {
+  return position[0] == position[1] && position[1] == position[2];
+}
+
+// Counts the rows of one text. Rows of frames that are no cells of images count as text.
+class RowCounter {
+ public:
+  explicit RowCounter(std::span<const ImageGrid> grids) : grids_(grids) {}
+
+  // Of the next row. Throws Error(data) for text between the cells of an image.
+  RowPosition text();
+  RowPosition visual();
+  // Of the row of text that would be next.
+  int64_t next() const { return next_; }
+
+ private:
+  std::span<const ImageGrid> grids_; // of the images that are not over
+  int64_t cell_ = 0;                 // of the first of them, that is next
+  int64_t next_ = 0;                 // behind the rows of text and the images that are over
+};
+
+// The positions of a sequence that is generated: of the prompt's rows, and of all that follow.
+class SequencePositions {
+ public:
+  SequencePositions() = default; // each row's number
+  // `rows`: tokens; visual_placeholder where a visual row stands.
+  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids);
+
+  RowPosition of(int64_t row) const;
+
+ private:
+  std::vector<RowPosition> prompt_;
+  int64_t next_ = 0; // of the first row behind the prompt
+};
+
+} // namespace fvlm::model
