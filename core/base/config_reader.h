@@ -40,6 +40,7 @@ class ConfigReader {
 
   Problems& problems() { return problems_; }
   const std::string& where() const { return where_; }
+  const nlohmann::json& content() const { return object_; }
   // Throws all that was noted.
   void finish(const std::string& advice) const { problems_.raise(where_, advice); }
 

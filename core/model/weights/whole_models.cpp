@@ -126,6 +126,26 @@ WholeModelFamily::Configs read_internvl(ConfigReader& reader) {
   return out;
 }
 
+// Qwen2-VL and, with `version` "2_5", Qwen2.5-VL. Published files have the keys of the text model beside the others,
+// and other words, or none, for the model_type of the vision tower.
+WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& version) {
+  WholeModelFamily::Configs out;
+  const std::string family = "qwen" + version + "_vl";
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = family + "_vision";
+  const Json* text = reader.object("text_config");
+  out.decoder = text ? *text : reader.content();
+  if (!text) out.decoder.erase("vision_config");
+  out.decoder["model_type"] = family + "_text";
+  // transformers ties them where either of the two configs says so.
+  out.decoder["tie_word_embeddings"] =
+      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  out.connector = {{"kind", "qwen2_vl"}};
+  if (version != "2") out.connector["rms_norm"] = true;
+  out.image_token_id = reader.whole("image_token_id", 151655, 0);
+  return out;
+}
+
 // As transformers writes them, and as it calls them since 4.52.
 const std::vector<WholeModelFamily::Prefix> llava_names = {
     {"vision_tower.vision_model.", "vision."},       {"vision_tower.", "vision."},
@@ -147,6 +167,13 @@ const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_mod
                                                               {"model.text_model.", "decoder.model."},
                                                               {"lm_head.", "decoder.lm_head."}};
 
+// As all folders have them, and as transformers calls them since 4.52.
+const std::vector<WholeModelFamily::Prefix> qwen_vl_names = {
+    {"visual.merger.", "connector."}, {"visual.", "vision."},           {"model.visual.merger.", "connector."},
+    {"model.visual.", "vision."},     {"lm_head.", "decoder.lm_head."}, {"model.language_model.", "decoder.model."},
+    {"model.", "decoder.model."},
+};
+
 } // namespace
 
 const std::vector<WholeModelFamily>& whole_model_families() {
@@ -157,6 +184,8 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
       {"internvl", read_internvl, llava_names},
+      {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2"); }, qwen_vl_names},
+      {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2_5"); }, qwen_vl_names},
   };
   return all;
 }

@@ -1,0 +1,158 @@
+"""Folders of Qwen2-VL and Qwen2.5-VL against transformers: logits, loss and every gradient on texts with images of any size inside,
+generated tokens, and folders that go through the engine and back.
+
+usage: qwen2_vl_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
+import json
+import unittest
+
+from byte_tokenizer import tokenizer
+from with_transformers import engine, folder as root, run
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+IMAGE = 256
+TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}}
+TOKENS = {"image_token_id": IMAGE, "video_token_id": 257, "vision_start_token_id": 258, "vision_end_token_id": 259}
+MODELS = {
+    "qwen2_vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
+        text_config=dict(TEXT), **TOKENS, vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2})),
+    "qwen2_5_vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig(
+        text_config=dict(TEXT), **TOKENS, tie_word_embeddings=True,
+        vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
+                       "fullatt_block_indexes": [1], "window_size": 56})),
+}
+IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+          "min_pixels": 3136, "max_pixels": 12845056}
+GRIDS = [[(2, 3), (5, 2)], [(3, 4)], []]  # lines and columns of cells, of each text's images
+CELLS = [sum(rows * columns for rows, columns in grids) for grids in GRIDS]
+
+
+def texts():
+    """Two images and text around them, one image at the beginning, and none."""
+    a, b, c = ([258] + [IMAGE] * rows * columns + [259] for rows, columns in (*GRIDS[0], *GRIDS[1]))
+    return [[5, 9] + a + [11, 3] + b + [7, 8, 1, 30], c + [17, 22, 4], [40, 41, 42, 43]]
+
+
+def masks():
+    return [torch.tensor([token < IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts()]
+
+
+def cells():
+    return torch.randn(sum(CELLS), 3, 28, 28, generator=torch.Generator().manual_seed(6))
+
+
+def inputs():
+    """What transformers' model gets of each text: patches of both moments of a cell, which are equal, line by line."""
+    for text, grids, own in zip(texts(), GRIDS, cells().split(CELLS)):
+        given = {"input_ids": torch.tensor([text]), "mm_token_type_ids": torch.tensor([[int(token == IMAGE) for token in text]])}
+        if grids:
+            patches = own.reshape(-1, 3, 2, 14, 2, 14).permute(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, 14, 14)
+            given["pixel_values"] = patches.expand(-1, -1, 2, -1, -1).reshape(len(patches), -1)
+            given["image_grid_thw"] = torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in grids])
+        yield given
+
+
+def part_name(name):
+    for theirs, ours in (("model.visual.merger.", ""), ("model.visual.", "vision."), ("model.language_model.", "decoder.model."),
+                         ("lm_head.", "decoder.lm_head.")):
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    raise AssertionError(name)
+
+
+def make(name):
+    kind, config = MODELS[name]
+    torch.manual_seed(1)
+    model = kind(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        else:
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(root / name)
+    (root / name / "tokenizer.json").write_text(tokenizer())
+    (root / name / "preprocessor_config.json").write_text(json.dumps(IMAGES))
+    run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
+    return model
+
+
+def setUpModule():
+    global models
+    models = {name: make(name) for name in MODELS}
+    ids = torch.tensor([-1 if token == IMAGE else token for text in texts() for token in text])
+    save_file({"frames": cells(), "frame_counts": torch.tensor(CELLS), "image_grids": torch.tensor([grid for grids in GRIDS for grid in grids]),
+               "image_counts": torch.tensor([len(grids) for grids in GRIDS]), "input_ids": ids, "loss_mask": torch.cat(masks()).to(torch.uint8),
+               "text_lengths": torch.tensor([len(text) for text in texts()])}, root / "batch.safetensors")
+
+
+class QwenVl(unittest.TestCase):
+    def test_logits_loss_and_every_gradient(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                run(engine, "trace", root / f"{name}.model", "--batch", root / "batch.safetensors", "--grads", "--out",
+                    root / "trace.safetensors")
+                ours = load_file(root / "trace.safetensors")
+                model.zero_grad()
+                logits = [model(**given).logits[0] for given in inputs()]
+                loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
+                                  for row, text, mask in zip(logits, texts(), masks())]).mean()
+                loss.backward()
+                expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
+                floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
+                expected |= {"loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE]
+                                                                         for row, text in zip(logits, texts())]).detach()}
+                self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
+                for key, right in expected.items():
+                    scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
+                    off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
+                    self.assertLessEqual(off, 1e-5, f"{name}: {key}")
+
+    def test_generates_the_same_tokens(self):
+        for name, model in models.items():
+            with self.subTest(name):
+                answers = json.loads(run(engine, "generate", root / f"{name}.model", "--batch", root / "batch.safetensors", "--limit", "12",
+                                         "--ignore-eos", "--json"))
+                for given, sample in zip(inputs(), answers["samples"], strict=True):
+                    ids = given["input_ids"]
+                    rows = model.generate(**given, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=12,
+                                          do_sample=False, eos_token_id=1000, pad_token_id=0)
+                    self.assertEqual(sample["ids"], rows[0, ids.shape[1]:].tolist())
+
+    def test_folders_come_back_with_equal_bytes(self):
+        for name in models:
+            with self.subTest(name):
+                run(engine, "export", root / f"{name}.model", "--huggingface", "--out", root / f"{name}.back")
+                before, after = (load_file(root / one / "model.safetensors") for one in (name, f"{name}.back"))
+                self.assertEqual(set(before), set(after))
+                self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in before.items()))
+                for file in ("preprocessor_config.json", "tokenizer.json"):
+                    self.assertEqual((root / name / file).read_bytes(), (root / f"{name}.back" / file).read_bytes())
+                self.assertEqual(*(json.loads((root / one / "config.json").read_text()) for one in (name, f"{name}.back")))
+
+    def test_the_flat_config_of_published_folders(self):
+        for name in models:
+            with self.subTest(name):
+                source, flat = root / name, root / f"{name}.flat"
+                flat.mkdir()
+                for file in source.iterdir():
+                    (flat / file.name).write_bytes(file.read_bytes())
+                config = json.loads((source / "config.json").read_text())
+                text = config.pop("text_config")
+                parameters = text.pop("rope_parameters")
+                config |= {key: value for key, value in text.items() if key not in ("model_type", "tie_word_embeddings")}
+                config |= {"rope_theta": parameters["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": [1, 3, 2]}}
+                del config["vision_config"]["model_type"]
+                (flat / "config.json").write_text(json.dumps(config))
+                run(engine, "import", "--model", flat, "--out", root / f"{name}.flat.model")
+                said = {run(engine, "trace", root / f"{one}.model", "--batch", root / "batch.safetensors", "--out", root / "trace.safetensors")
+                        for one in (name, f"{name}.flat")}
+                self.assertEqual(len(said), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
