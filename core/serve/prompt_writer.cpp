@@ -58,7 +58,7 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
     }
   if (pixels.empty()) return out;
   const auto read = static_cast<int64_t>(pixels.size() / frame);
-  out.is_one_image = images.size() == 1 && read == 1;
+  out.is_one_image = images.size() == 1 && read == 1 && grids_of(out.tiles).empty();
   if (out.is_one_image) {
     out.copies = settings_.image_frames;
     keys.resize(static_cast<size_t>(out.copies), keys[0]);
@@ -72,7 +72,7 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
   const PromptFrames shown = request.frames ? *request.frames : decode(request.images, written.frame_keys);
   if (request.frames) written.frame_keys = keys_of(shown);
-  written.sample = {shown.frames, {}, shown.copies};
+  written.sample = {shown.frames, {}, shown.copies, grids_of(shown.tiles)};
   const int64_t frames = model::frames_of(written.sample);
   MarkedFrames marked{frames, visual_rows_.per_frame, shown.is_one_image, {}, {}};
   if (settings_.preparation.has_tile_text())
