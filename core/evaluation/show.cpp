@@ -53,6 +53,22 @@ void write_frame(const at::Tensor& frame, const FramePreparation& preparation, c
   write_file_atomic(path, write_png(image));
 }
 
+// What is shown of a sample: its frames, or the images whose cells they are.
+std::vector<at::Tensor> pictures_of(const model::Sample& sample) {
+  std::vector<at::Tensor> pictures;
+  int64_t first = 0;
+  for (const ImageGrid& image : sample.grids) {
+    const at::Tensor cells = sample.frames.narrow(0, first, image.cells());
+    first += image.cells();
+    const int64_t height = image.rows * cells.size(2), width = image.columns * cells.size(3);
+    pictures.push_back(
+        cells.unflatten(0, {image.rows, image.columns}).permute({2, 0, 3, 1, 4}).reshape({3, height, width}));
+  }
+  if (sample.grids.empty())
+    for (int64_t i = 0; i < model::frames_of(sample); ++i) pictures.push_back(sample.frames[i / sample.copies]);
+  return pictures;
+}
+
 class SampleWriter {
  public:
   SampleWriter(const SampleSet& set, size_t decoder, const model::Model& model, const ShowRequest& request)
@@ -83,13 +99,15 @@ class SampleWriter {
                                      {"loss", score.texts[i].mean()},
                                      {"right", i == score.correct}});
     sample["frames"] = Json::array();
-    const int64_t frames = source.empty() ? packed.sample->frames : 0; // images
+    const auto pictures = source.empty() ? pictures_of(model_sample) : std::vector<at::Tensor>();
+    const int64_t frames = std::ssize(pictures);
     for (int64_t i = 0; i < frames; ++i) {
       const std::string name = fmt::format("{}-{}.png", number, i);
-      write_frame(model_sample.frames[i / model_sample.copies], set_.preparation(), folder_ / name);
+      write_frame(pictures[static_cast<size_t>(i)], set_.preparation(), folder_ / name);
       sample["frames"].push_back(name);
     }
-    for (const TileGrid& grid : packed.sample->media.tiles) sample["tiles"].push_back({grid.rows, grid.columns});
+    for (const TileGrid& grid : packed.sample->media.tiles)
+      if (!grid.is_of_cells) sample["tiles"].push_back({grid.rows, grid.columns});
     if (maps) add_maps(*maps, frames, sample);
     write_file_atomic(folder_ / (number + ".json"), sample.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }

@@ -31,6 +31,12 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
           with_frozen_base(options, config.adapters))),
       encoder_(make_encoder(config.vision, *parameters_)),
       decoder_(make_decoder(config.decoder, *parameters_, plan::decoder_name(0))) {
+  if (encoder_->reads_cells() && config.connector->known_rows_per_frame())
+    throw Error(
+        ErrorKind::data,
+        "the connector '{}' reads frames that are whole images, and those of the encoder '{}' are cells of images",
+        config.connector->name(), config.vision.model_type)
+        .advise("use the connector fvlm.qwen2_vl");
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
   for (const DecoderConfig& other : config.further)
     if (other.has_row_axes() != config.decoder.has_row_axes())

@@ -17,6 +17,8 @@ struct VisualRows {
   bool in_place = false;
   // Above 0: a frame is not an image but a text, of which the encoder reads this many bytes at most.
   int64_t max_bytes = 0;
+  // Whether frames are cells of images of any size (ImageGrid).
+  bool of_cells = false;
 };
 
 } // namespace plan

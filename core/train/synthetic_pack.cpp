@@ -77,6 +77,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     sample->frames = std::max<int64_t>(0, of_sample);
     sample->rows_per_frame = visual_rows.per_frame;
     if (sample->frames > 0) sample->bytes.resize(static_cast<size_t>(visual_rows.max_bytes));
+    if (sample->frames > 0 && visual_rows.of_cells) sample->media.tiles = {{1, sample->frames, 0, 0, true}};
     draws.fill(sample->bytes);
     for (size_t decoder = 0; decoder < vocabularies.size(); ++decoder) {
       auto own = decoder == 0 ? sample : std::make_shared<Sample>(*sample);

@@ -93,10 +93,10 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   for (int64_t i = 0; i < packs; ++i) {
     const auto number = static_cast<uint64_t>(i);
     train::SyntheticPack& pack = job.packs.emplace_back(
-        shape.question
-            ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary(), number)
-            : train::make_synthetic_pack(stage, {visual.per_frame}, job.capacity, configuration.samples, shape.frame,
-                                         {shape.vocabulary()}, feed::staging_for(device), number));
+        shape.question ? make_question_pack(*shape.question, visual, configuration.samples, shape.vocabulary(), number)
+                       : train::make_synthetic_pack(stage, {.per_frame = visual.per_frame, .of_cells = visual.of_cells},
+                                                    job.capacity, configuration.samples, shape.frame,
+                                                    {shape.vocabulary()}, feed::staging_for(device), number));
     if (std::ssize(pack.samples) != configuration.samples)
       throw Error(ErrorKind::internal, "{} samples were made", pack.samples.size()).at(job.name);
     if (configuration.stills) repeat_images(pack, 3 * shape.frame * shape.frame);

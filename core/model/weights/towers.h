@@ -57,6 +57,7 @@ struct VisionConfig {
   std::string vision_feature_select_strategy = "full";
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  bool reads_cells() const { return spatial_merge_size > 0; }
   // Number of layers that the output depends on.
   int64_t layers_used() const {
     const int64_t layer = vision_feature_layer.value_or(-1);

@@ -50,12 +50,21 @@ nlohmann::json fresh_vision_config(const plan::Model& model) {
 }
 
 plan::VisualRows visual_rows(const plan::Model& model) {
-  return model.connector->visual_rows(
-      [&] { return tokens_per_frame(vision_config(model), model.image_size, model.image_size); });
+  // Connectors that do not ask for the tokens do not go with cells.
+  bool of_cells = false;
+  plan::VisualRows rows = model.connector->visual_rows([&] {
+    const VisionConfig vision = vision_config(model);
+    of_cells = vision.reads_cells();
+    return tokens_per_frame(vision, model.image_size, model.image_size);
+  });
+  rows.of_cells = of_cells;
+  return rows;
 }
 
 plan::VisualRows visual_rows(const plan::ConnectorSettings& connector, const VisionConfig& vision, int64_t image_size) {
-  return connector.visual_rows([&] { return tokens_per_frame(vision, image_size, image_size); });
+  plan::VisualRows rows = connector.visual_rows([&] { return tokens_per_frame(vision, image_size, image_size); });
+  rows.of_cells = vision.reads_cells();
+  return rows;
 }
 
 } // namespace fvlm

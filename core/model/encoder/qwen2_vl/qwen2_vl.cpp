@@ -91,7 +91,7 @@ class Qwen2Vl : public Encoder {
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
     return fvlm::tokens_per_frame(config_, height, image_width);
   }
-  bool reads_cells() const override { return true; }
+  bool reads_cells() const override { return config_.reads_cells(); }
   bool trains() const override { return patch_weight_.requires_grad(); }
 
   void add_maps(PackMaps& maps, const CellLayout& layout) const override {
