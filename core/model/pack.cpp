@@ -388,11 +388,12 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
       add_bytes(pack, samples, capacity, patches, device);
     } else {
       if (frames == Frames::copied) pack.frames = frames_in_slots(samples, pack.encoder_slots).to(device);
-      const std::vector<int64_t> many(static_cast<size_t>(used.encoder_frames), patches);
-      if (reader.of_cells)
+      if (reader.of_cells) {
         add_images(pack, samples, reader, capacity.longest_video, device);
-      else
+      } else {
+        const std::vector<int64_t> many(static_cast<size_t>(used.encoder_frames), patches);
         pack.patches = segments_of(many, pack.encoder_slots, pack.encoder_slots * patches, patches, device);
+      }
     }
     if (repeats) pack.frame_source = filled(maps.frame_source, capacity.frames, pack.encoder_slots - 1);
     reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,

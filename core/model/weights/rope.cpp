@@ -141,8 +141,10 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double def
   const nlohmann::json* used = scaling && !scaling->empty() ? scaling : parameters;
   if (!used) return rope;
   ConfigReader inner(*used, config.where());
-  for (const char* unsupported : {"full_attention", "sliding_attention", "mrope_section"})
-    if (inner.has(unsupported) && !(has_mrope && unsupported == std::string_view(section_key)))
+  std::vector<const char*> unsupported_keys{"full_attention", "sliding_attention"};
+  if (!has_mrope) unsupported_keys.push_back(section_key);
+  for (const char* unsupported : unsupported_keys)
+    if (inner.has(unsupported))
       config.problems().add("'{}' has '{}', which is not supported: rotary positions are the same in all layers and "
                             "have one dimension",
                             key, unsupported);

@@ -9,7 +9,9 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,12 +21,11 @@
 namespace fvlm::model {
 namespace {
 
-constexpr const char *lines_map = "encoder.lines",
-                     *columns_map = "encoder.columns", // of each patch in its image
-                         *cells_map =
-                             "encoder.window_cells", // int64 [slots]: the cell at each place of the windows' order
-                             *patches_map = "encoder.window_places", // int64 [patches]: where each is in that order
-                                 *windows_map = "encoder.windows";
+// int32 [2, patches]: the line and the column of each patch in its image.
+constexpr const char* positions_map = "encoder.positions";
+// int64 [slots]: the cell at each place of the windows' order; and int64 [patches]: where each patch is in that order.
+constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encoder.window_places";
+constexpr const char* windows_map = "encoder.windows"; // segments
 
 struct Layer {
   VitNorm before_attention, before_mlp;
@@ -32,15 +33,16 @@ struct Layer {
   bool attends_to_windows;
 };
 
-// A rotation by one axis: the other one's frequencies are zero.
-ops::Rotary rotary_of(const VisionConfig& config, bool by_lines, const at::Device& device) {
+// By the line and by the column of a patch, which share a head's frequencies evenly.
+ops::Rotary rotary_of(const VisionConfig& config, const at::Device& device) {
   const int64_t half = config.head_dim() / 2, own = half / 2;
-  std::vector<double> frequencies(static_cast<size_t>(half), 0);
+  const at::Tensor axes = at::zeros({2, half}, at::kDouble);
+  auto frequencies = axes.accessor<double, 2>();
   for (int64_t i = 0; i < own; ++i)
-    frequencies[static_cast<size_t>(by_lines ? i : own + i)] =
+    frequencies[0][i] = frequencies[1][own + i] =
         std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(half));
   ops::Rotary rotary{.dimensions = config.head_dim()};
-  rotary.frequencies = at::tensor(frequencies, at::kDouble).to(device);
+  rotary.axes = axes.to(device);
   return rotary;
 }
 
@@ -65,8 +67,7 @@ class Qwen2Vl : public Encoder {
  public:
   Qwen2Vl(const VisionConfig& config, Parameters& parameters)
       : config_(config), patch_weight_(parameters.weight("vision.patch_embed.proj.weight").as_matrix()),
-        by_lines_(rotary_of(config, true, patch_weight_.value().device())),
-        by_columns_(rotary_of(config, false, patch_weight_.value().device())) {
+        rotary_(rotary_of(config, patch_weight_.value().device())) {
     const auto linear = [&](const std::string& stem) -> Operations::Layer {
       return {parameters.weight(stem + ".weight"), parameters.weight(stem + ".bias")};
     };
@@ -96,8 +97,6 @@ class Qwen2Vl : public Encoder {
 
   void add_maps(PackMaps& maps, const CellLayout& layout) const override {
     const int64_t side = config_.spatial_merge_size, patches = side * side, rows = layout.slots * patches;
-    Windows windows;
-    for (const ImageGrid& image : layout.images) windows.add(image, window_side());
     std::vector<int32_t> lines, columns;
     for (const ImageGrid& image : layout.images)
       for (int64_t patch = 0; patch < image.cells() * patches; ++patch) {
@@ -107,15 +106,16 @@ class Qwen2Vl : public Encoder {
       }
     lines.resize(static_cast<size_t>(rows), 0);
     columns.resize(static_cast<size_t>(rows), 0);
-    at::Tensor line = at::tensor(lines, at::kInt), column = at::tensor(columns, at::kInt);
+    at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)});
     if (has_windows()) {
+      Windows windows;
+      for (const ImageGrid& image : layout.images) windows.add(image, window_side());
       const int64_t used = std::ssize(windows.cells);
       windows.cells.resize(static_cast<size_t>(layout.slots));
       std::iota(windows.cells.begin() + used, windows.cells.end(), used);
       const at::Tensor cells = at::tensor(windows.cells, at::kLong);
       const at::Tensor order = (cells.unsqueeze(1) * patches + at::arange(patches)).flatten();
-      line = line.index_select(0, order);
-      column = column.index_select(0, order);
+      positions = positions.index_select(1, order);
       maps.tensors[cells_map] = cells.to(layout.device);
       maps.tensors[patches_map] = order.argsort().to(layout.device);
       const int64_t longest = window_side() * window_side() * patches;
@@ -123,8 +123,7 @@ class Qwen2Vl : public Encoder {
       maps.segments[windows_map] = segments_of(windows.lengths, layout.slots, rows, longest, layout.device);
       maps.segments[windows_map].positions = at::Tensor();
     }
-    maps.tensors[lines_map] = line.to(layout.device);
-    maps.tensors[columns_map] = column.to(layout.device);
+    maps.tensors[positions_map] = positions.to(layout.device);
   }
 
   Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
@@ -141,12 +140,12 @@ class Qwen2Vl : public Encoder {
                                   ops.padded(patch_weight_.value().size(1)), config_.temporal_patch_size));
     Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_));
     const Segments windows = has_windows() ? maps.segments.at(windows_map) : Segments();
-    const at::Tensor lines = maps.tensors.at(lines_map), columns = maps.tensors.at(columns_map);
+    const at::Tensor positions = maps.tensors.at(positions_map);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       const Segments& segments = layer.attends_to_windows ? windows : images;
-      const auto block = [this, &ops, &layer, segments, lines, columns](Tape& inner, const std::vector<Value>& in) {
-        return std::vector<Value>{pass(inner, ops, layer, in[0], segments, lines, columns)};
+      const auto block = [this, &ops, &layer, segments, positions](Tape& inner, const std::vector<Value>& in) {
+        return std::vector<Value>{pass(inner, ops, layer, in[0], segments, positions)};
       };
       x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
     }
@@ -162,12 +161,11 @@ class Qwen2Vl : public Encoder {
   int64_t window_side() const { return std::max<int64_t>(1, config_.window_size / config_.image_size); } // in cells
 
   Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
-             const at::Tensor& lines, const at::Tensor& columns) const {
+             const at::Tensor& positions) const {
     const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
     const Value qkv = ops.linear(tape, layer.before_attention(tape, ops, x), layer.qkv.weight, layer.qkv.bias);
     ops::Heads q{qkv, 0, heads}, k{qkv, width, heads}, v{qkv, 2 * width, heads};
-    ops.rotate(tape, q, k, v, lines, lines, dim, by_lines_);
-    ops.rotate(tape, q, k, v, columns, columns, dim, by_columns_);
+    ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
     const Value read = ops.attention(tape, q, k, v, segments, segments, {dim});
     const Value attended = ops.linear(tape, read, layer.out, x);
     const Value normed = layer.before_mlp(tape, ops, attended);
@@ -178,7 +176,7 @@ class Qwen2Vl : public Encoder {
 
   VisionConfig config_;
   ops::Weight patch_weight_;
-  ops::Rotary by_lines_, by_columns_;
+  ops::Rotary rotary_;
   std::vector<Layer> layers_;
 };
 
