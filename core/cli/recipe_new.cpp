@@ -260,8 +260,7 @@ Options options_of_recipe_new() {
       .value("text", "FORM", "the same of text-only samples in tars (repeatable)")
       .value("held-out", "FORM",
              "samples that are measured ten times in the course of training: options and pairs by likelihood, "
-             "questions with "
-             "short answers by generated ones, others by their loss (repeatable)")
+             "questions with short answers by generated ones, others by their loss (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
       .value("field", "PART=KEY",
              "the key of a part of a sample, as in a recipe's `fields` (repeatable); default: by a look at the first")
