@@ -49,6 +49,8 @@ class AttentionFlash : public Attention {
                     static_cast<long long>(query.segments));
     if (fits_persistent_kernels(query))
       return accept(250, "one launch, persistent kernels with a segment's keys in shared memory");
+    if (fits_streamed_forward(query) && !query.needs_backward)
+      return accept(250, "one launch, long segments streamed through shared memory");
     const bool fast = has_short_segments(query);
     return accept(fast ? 250 : 150, fast ? "one launch, for short segments" : "one launch");
   }
@@ -65,6 +67,8 @@ class AttentionFlash : public Attention {
     const Problem problem = problem_of(query, a);
     if (fits_persistent_kernels(query) && persistent_forward_supported(problem))
       return persistent_forward(call, multiprocessors_, query.dtype, problem);
+    if (fits_streamed_forward(query) && streamed_forward_supported(problem, query.max_seqlen_q))
+      return streamed_forward(call, multiprocessors_, query.dtype, problem, query.max_seqlen_q);
     if (single_tile_supported(problem, query.max_seqlen_q, query.max_seqlen_kv))
       return single_tile_forward(call, query.dtype, problem);
     if (is_hopper(query.device) &&
@@ -151,6 +155,12 @@ class AttentionFlash : public Attention {
     const auto is_long_enough = [limit](int rows) { return rows > max_persistent_rows / 2 && rows <= limit; };
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
            is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
+  }
+  // Like a vision tower's frames of many patches. Its backward is the general one, so that other plugins are preferred
+  // where there is a backward.
+  static bool fits_streamed_forward(const Query& query) {
+    return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && !is_partial(query) &&
+           query.max_seqlen_q > max_persistent_rows && query.max_seqlen_kv > max_persistent_rows;
   }
   // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small. The output
   // of a partial call is not the one that its backward gets.

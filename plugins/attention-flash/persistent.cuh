@@ -23,10 +23,11 @@ inline bool heads_tma_compatible(const HeadRows& rows, int heads) {
   return tma_compatible(rows.data, rows.row_stride / 2) && rows.head_stride % 16 == 0 &&
          int64_t{rows.head_stride} / 2 * heads <= INT32_MAX; // box coordinates are 32-bit
 }
-inline HeadTensorMaps head_tensor_maps(fvlm_dtype dtype, const HeadRows& rows, int tokens, int heads) {
+inline HeadTensorMaps head_tensor_maps(fvlm_dtype dtype, const HeadRows& rows, int tokens, int heads,
+                                       CUtensorMapL2promotion promotion = usual_promotion) {
   const int64_t row = rows.row_stride / 2, head = rows.head_stride / 2, columns = (heads - 1) * head + head_dim;
-  return {make_tensor_map(dtype, rows.data, row, tokens, columns, large_box),
-          make_tensor_map(dtype, rows.data, row, tokens, columns, small_box), static_cast<int>(head)};
+  return {make_tensor_map(dtype, rows.data, row, tokens, columns, large_box, promotion),
+          make_tensor_map(dtype, rows.data, row, tokens, columns, small_box, promotion), static_cast<int>(head)};
 }
 
 // The work unit of a block: one head of one segment.
@@ -121,13 +122,13 @@ __device__ inline std::uint32_t matrix_address(const char* memory) {
                                                              ((lane / 16 ^ row_in_matrix) << 4));
 }
 
-// Zeros the rows after the last of a segment, which wgmma reads, and makes that visible to the tensor cores. Called by
-// a whole warp.
+// Zeros rows after the last of a segment, which wgmma reads, and makes that visible to the tensor cores. Called by a
+// whole warp.
 template <class T>
-__device__ void zero_rows_from(char* memory, int rows) {
+__device__ void zero_rows_between(char* memory, int begin, int end) {
   const Tile tile{memory};
   const Pack<T, pack> zero{};
-  for (int i = rows * packs + lane_index(); i < max_persistent_rows * packs; i += warp_size)
+  for (int i = begin * packs + lane_index(); i < end * packs; i += warp_size)
     zero.store(tile.at<T>(i / packs, i % packs));
   hopper::fence_proxy_async();
   __syncwarp();
@@ -158,6 +159,16 @@ __device__ void store_accumulators(const HeadRows& to, int row, int count, int h
     if (first + n < count) values.store(reinterpret_cast<T*>(own + n * static_cast<int64_t>(to.row_stride)));
   }
   __syncwarp();
+}
+
+// Zeros the outputs after the last segment, shared by one warp of every block.
+template <class T>
+__device__ void zero_padding(const Problem& p) {
+  const int begin = p.cu_q[p.segments] * p.heads_q, end = p.tokens_q * p.heads_q, step = warp_size / packs;
+  const Pack<T, pack> zero{};
+  for (int i = begin + static_cast<int>(blockIdx.x) * step + lane_index() / packs; i < end;
+       i += static_cast<int>(gridDim.x) * step)
+    zero.store(at<T>(p.out, i / p.heads_q, i % p.heads_q) + lane_index() % packs * pack);
 }
 
 } // namespace fvlm::plugins

@@ -112,19 +112,9 @@ __device__ void zero_value_tails(Shared& s) {
     s.v_full[n].wait(state.parity());
     const WorkUnit unit = unit_of(s, state);
     if (!unit.exists()) return;
-    zero_rows_from<T>(s.stage[n].v, unit.rows_kv);
+    zero_rows_between<T>(s.stage[n].v, unit.rows_kv, max_persistent_rows);
     arrive_per_warp(s.v_padded[n]);
   }
-}
-
-// Zeros the outputs after the last segment, shared by one warp of every block.
-template <class T>
-__device__ void zero_padding(const Problem& p) {
-  const int begin = p.cu_q[p.segments] * p.heads_q, end = p.tokens_q * p.heads_q, step = warp_size / packs;
-  const Pack<T, pack> zero{};
-  for (int i = begin + static_cast<int>(blockIdx.x) * step + lane_index() / packs; i < end;
-       i += static_cast<int>(gridDim.x) * step)
-    zero.store(at<T>(p.out, i / p.heads_q, i % p.heads_q) + lane_index() % packs * pack);
 }
 
 constexpr int depth = 16, steps = max_persistent_rows / depth; // keys per product of probabilities and values

@@ -72,6 +72,11 @@ void persistent_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype d
 bool persistent_backward_supported(const Problem& problem);
 void persistent_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
+// streamed_forward.cu: Hopper, not causal, no rotation, segments longer than max_persistent_rows.
+bool streamed_forward_supported(const Problem& problem, int longest_q);
+void streamed_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
+                      int longest_q);
+
 // resident_kv_*.cu: Hopper, all keys of a segment stay in shared memory. Chosen where measured to be faster.
 constexpr int max_resident_rows = 144, max_resident_head_group = 8;
 bool resident_forward_supported(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);

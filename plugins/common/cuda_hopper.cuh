@@ -222,6 +222,7 @@ using Accumulator128 = Accumulator<128>;
 #define FVLM_OUTPUTS_16 FVLM_FOUR(0), FVLM_FOUR(4)
 #define FVLM_OUTPUTS_32 FVLM_SIXTEEN(0)
 #define FVLM_OUTPUTS_64 FVLM_SIXTEEN(0), FVLM_SIXTEEN(16)
+#define FVLM_OUTPUTS_80 FVLM_OUTPUTS_64, FVLM_FOUR(32), FVLM_FOUR(36)
 #define FVLM_OUTPUTS_128 FVLM_OUTPUTS_64, FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)
 #define FVLM_OUTPUTS_192 FVLM_OUTPUTS_128, FVLM_SIXTEEN(64), FVLM_SIXTEEN(80)
 #define FVLM_OUTPUTS_136 FVLM_OUTPUTS_128, FVLM_FOUR(64)
@@ -230,6 +231,7 @@ using Accumulator128 = Accumulator<128>;
 #define FVLM_REGISTERS_64                                                                                              \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "     \
   "%24, %25, %26, %27, %28, %29, %30, %31"
+#define FVLM_REGISTERS_80 FVLM_REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define FVLM_REGISTERS_128                                                                                             \
   FVLM_REGISTERS_64                                                                                                    \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "   \
@@ -282,7 +284,7 @@ __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
     return;
   }
-  static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68 || size == 96);
+  static_assert(size == 8 || size == 16 || size == 32 || size == 40 || size == 64 || size == 68 || size == 96);
   static_assert(!a_mn_major || size == 8 || size == 32);
   if constexpr (a_mn_major && size == 8) {
     FVLM_WGMMA_ANY(16, "%8, %9", "%10", "1, ", "l"(a));
@@ -294,6 +296,8 @@ __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool
     FVLM_WGMMA_ANY(32, "%16, %17", "%18", "0, ", "l"(a));
   } else if constexpr (size == 32) {
     FVLM_WGMMA_ANY(64, "%32, %33", "%34", "0, ", "l"(a));
+  } else if constexpr (size == 40) {
+    FVLM_WGMMA_ANY(80, "%40, %41", "%42", "0, ", "l"(a));
   } else if constexpr (size == 64) {
     FVLM_WGMMA_ANY(128, "%64, %65", "%66", "0, ", "l"(a));
   } else if constexpr (size == 68) {
@@ -322,12 +326,14 @@ __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint
 #undef FVLM_REGISTERS_192
 #undef FVLM_REGISTERS_136
 #undef FVLM_REGISTERS_128
+#undef FVLM_REGISTERS_80
 #undef FVLM_REGISTERS_64
 #undef FVLM_REGISTERS_32
 #undef FVLM_REGISTERS_16
 #undef FVLM_OUTPUTS_192
 #undef FVLM_OUTPUTS_136
 #undef FVLM_OUTPUTS_128
+#undef FVLM_OUTPUTS_80
 #undef FVLM_OUTPUTS_64
 #undef FVLM_OUTPUTS_32
 #undef FVLM_OUTPUTS_16

@@ -205,6 +205,25 @@ Outcome frames(Context& context) {
   return expect_correct(context, attention_cases(all));
 }
 
+// Frames of more rows than some kernels keep on chip: last tiles of queries and keys of one row, of few and of many.
+Outcome long_frames(Context& context) {
+  std::vector<AttentionCase> all;
+  for (const bool backward : {false, true}) {
+    all.push_back({.dtype = at::kBFloat16, .lengths_q = {577, 577}, .backward = backward, .uniform_lengths = true});
+    all.push_back({.dtype = at::kHalf,
+                   .heads_q = 6,
+                   .heads_kv = 3,
+                   .lengths_q = {385, 1, 0, 200, 520, 64, 129, 17},
+                   .lengths_kv = {273, 272, 60, 1, 0, 640, 257, 211},
+                   .padding_q = 5,
+                   .padding_kv = 80,
+                   .spare_segments = 2,
+                   .padding_holds = std::numeric_limits<double>::quiet_NaN(),
+                   .backward = backward});
+  }
+  return expect_correct(context, attention_cases(all));
+}
+
 Outcome padding_zeroed(Context& context) {
   return cases(context, {{.padding_q = 6, .padding_kv = 6},
                          {.causal = true, .padding_q = 70, .padding_kv = 3},
@@ -425,6 +444,7 @@ Table attention_table() {
            plain},
           {"queries_alone", "the gradient of the queries without those of keys and values", queries_alone, plain},
           {"frames", "segments of up to 272 rows, NaN in keys that nobody reads", frames, plain + ",shared_rows"},
+          {"long_frames", "segments of up to 640 rows", long_frames, plain + ",frames"},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
           {"one_query", "one query a segment, or none, on up to 257 keys", one_query,
