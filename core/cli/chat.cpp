@@ -68,7 +68,7 @@ int chat_with_model(Arguments arguments) {
   AnsweringModel model(*parsed, "chat");
   ChatSession session(model, settings, interrupted, is_terminal);
   for (const std::string& file : parsed->values("image")) session.show_image(file);
-  if (const auto file = parsed->value("video")) session.show_video(*file);
+  for (const std::string& file : parsed->values("video")) session.show_video(file);
   if (is_terminal) {
     stop_answers_at_ctrl_c();
     log_info("{} is loaded; /help lists the commands", model.folder.string());

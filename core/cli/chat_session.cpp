@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "data/media/video.h"
 #include "data/visual_marks.h"
 
 #include <ATen/ops/empty.h>
@@ -207,13 +206,10 @@ void ChatSession::show_video(const std::string& file) {
   if (video_ || !images_.empty())
     throw Error(ErrorKind::usage, "a conversation has one video or pictures, not both")
         .advise("/reset begins a new one");
-  MediaOptions options = model_.input.media;
-  const auto decoder = choose_video_decoder(*model_.registry, {});
-  options.video = decoder ? &*decoder : nullptr;
-  const MediaFile media(file, options);
-  video_ = serve::prompt_frames(media, options.image_size, false);
+  video_ = read_video(file, model_.input.media, *model_.registry);
   marks_ = video_mark;
-  say(fmt::format("the next message shows {} of {}", counted(media.frames(), "frame"), file));
+  const int64_t frames = video_->frames.size(0) * video_->copies;
+  say(fmt::format("the next message shows {} of {}", counted(frames, "frame"), file));
 }
 
 void ChatSession::ask(const std::string& text) {

@@ -10,7 +10,6 @@
 #include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
-#include "data/media/video.h"
 #include "data/samples/question.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
@@ -86,12 +85,6 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
   return 0;
 }
 
-serve::PromptFrames frames_of(const std::string& video, MediaOptions options, Registry& registry) {
-  const auto decoder = choose_video_decoder(registry, {});
-  options.video = decoder ? &*decoder : nullptr;
-  return serve::prompt_frames(MediaFile(video, options), options.image_size, false);
-}
-
 // What a question becomes for the model.
 struct Prompt {
   model::Sample sample;            // with the text of the prompt alone
@@ -129,11 +122,21 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
         .advise("put the text into --prompt");
   serve::ChatRequest request;
   request.turns = {{"user", *parsed.value("prompt")}};
-  const auto image = parsed.value("image"), video = parsed.value("video");
-  if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
-  if (image) request.images = {read_image(*image, "use --video for videos and folders of images")};
-  if (video) request.frames = frames_of(*video, input.media, registry);
-  if (visual.in_place && (image || video)) mention_frames(request.turns, image ? image_mark : video_mark);
+  const auto images = parsed.values("image"), videos = parsed.values("video");
+  if (!images.empty() && !videos.empty()) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
+  if (videos.size() > 1)
+    throw Error(ErrorKind::usage, "--video: a prompt has one video, got {}", videos.size())
+        .advise("ask about each in a command of its own");
+  std::string marks;
+  for (const std::string& image : images) {
+    request.images.push_back(read_image(image, "use --video for videos and folders of images"));
+    marks += image_mark;
+  }
+  for (const std::string& video : videos) {
+    request.frames = read_video(video, input.media, registry);
+    marks = video_mark;
+  }
+  if (visual.in_place && !marks.empty()) mention_frames(request.turns, marks);
   const serve::PromptWriter writer(
       tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
   return {writer.write(request).sample, {}};
@@ -185,8 +188,8 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
 
 int generate_answers(Arguments arguments) {
   Options options(
-      "generate MODEL --prompt TEXT [--image F | --video F | --context TEXT] [--max-tokens N] [--temperature T]\n"
-      "    [--top-p P] [--seed N]\n"
+      "generate MODEL --prompt TEXT [--image F]... [--max-tokens N] [--temperature T] [--top-p P] [--seed N]\n"
+      "  fvlm-engine generate MODEL --prompt TEXT [--video F | --context TEXT]\n"
       "  fvlm-engine generate MODEL --batch B.safetensors [--max-tokens N] [--ignore-eos] [--json]",
       "Answer a question about an image or a video, or about a text where the model's encoder reads bytes, and print\n"
       "the tokens as they are generated. A video is sampled at one frame per second. Decoding is greedy unless a\n"
@@ -204,7 +207,9 @@ int generate_answers(Arguments arguments) {
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
                          "in a text")
-                  .value("image", "FILE", "a JPEG, PNG, WebP or GIF, whose first frame is shown")
+                  .value("image", "FILE",
+                         "a JPEG, PNG, WebP or GIF, whose first frame is shown (repeatable: several images of one "
+                         "prompt, before its text unless each has its <image> there)")
                   .value("video", "FILE",
                          "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
                   .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))

@@ -6,6 +6,7 @@
 #include "cli/recipe_options.h"
 #include "data/chat.h"
 #include "data/media/decode_image.h"
+#include "data/media/video.h"
 #include "model/weights/model_file.h"
 
 #include <algorithm>
@@ -78,6 +79,12 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
   if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
     throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   return out;
+}
+
+serve::PromptFrames read_video(const std::string& file, MediaOptions options, Registry& registry) {
+  const auto decoder = choose_video_decoder(registry, {});
+  options.video = decoder ? &*decoder : nullptr;
+  return serve::prompt_frames(MediaFile(file, options), options.image_size, false);
 }
 
 std::string read_image(const std::string& file, const std::string& advice) {

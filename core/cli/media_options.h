@@ -5,6 +5,7 @@
 #include "data/samples/media_file.h"
 #include "data/tokenizer.h"
 #include "model/model.h"
+#include "serve/prompt_writer.h"
 
 #include <filesystem>
 #include <optional>
@@ -30,6 +31,9 @@ struct InputSettings {
 // the defaults.
 InputSettings input_settings(const ParsedOptions& parsed, const std::filesystem::path& model,
                              const model::ModelConfig& config, const Tokenizer& tokenizer);
+
+// The frames of a video file or a folder of images. Throws Error(data).
+serve::PromptFrames read_video(const std::string& file, MediaOptions options, Registry& registry);
 
 // The bytes of an image file that can be decoded. Throws Error(data) at the file; `advice`: for one that is no image.
 std::string read_image(const std::string& file, const std::string& advice);

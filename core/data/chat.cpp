@@ -43,10 +43,10 @@ bool writes_images(const Tokenizer& tokenizer, const char* name) {
 
 } // namespace
 
-void mention_frames(std::vector<Turn>& turns, std::string_view mark) {
+void mention_frames(std::vector<Turn>& turns, std::string_view marks) {
   if (!marks_in(turns).empty()) return;
   const auto first = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.role == "user"; });
-  if (first != turns.end()) first->text = std::string(mark) + "\n" + first->text;
+  if (first != turns.end()) first->text = std::string(marks) + "\n" + first->text;
 }
 
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows,

@@ -21,8 +21,9 @@ struct ChatTokens {
 
 inline constexpr std::string_view default_system_prompt = "You are a helpful AI assistant.";
 
-// Lets frames that no turn mentions open the first turn of the user: "<image>\n". `mark`: <image> or <video>.
-void mention_frames(std::vector<Turn>& turns, std::string_view mark);
+// Lets frames that no turn mentions open the first turn of the user: "<image>\n". `marks`: <image> for each image, or
+// <video>.
+void mention_frames(std::vector<Turn>& turns, std::string_view marks);
 
 // Writes the system prompt (none where it is empty), then the turns. Text of a turn never becomes a special token, so
 // users cannot inject markup.

@@ -168,7 +168,8 @@ class Generate(unittest.TestCase):
             ids = prompt(system)
             for shown, media in ((frames, ["--video", clip]), (frames[:1], ["--image", clip / "0.png"]),
                                  (frames[:1].repeat(4, 1, 1, 1), ["--image", clip / "0.png", "--image-frames", 4]),
-                                 (frames[[0, 2]], ["--video", clip, "--frames", 2]), (frames[:0], [])):
+                                 (frames[[0, 2]], ["--video", clip, "--frames", 2]), (frames[:0], []),
+                                 (frames[[2, 0]], ["--image", clip / "2.png", "--image", clip / "0.png"])):
                 batch = {"frames": shown if len(shown) else frames, "frame_counts": torch.tensor([len(shown)]),
                          "input_ids": torch.tensor(ids), "text_lengths": torch.tensor([len(ids)])}
                 if not len(shown):
@@ -268,6 +269,7 @@ class Generate(unittest.TestCase):
         for code, words, options in ((2, "--prompt or --batch is missing", []), (2, "mutually exclusive", ["--batch", "b", "--prompt", "x"]),
                                      (2, "--stop needs --prompt", ["--batch", "b", "--stop", "x"]),
                                      (2, "mutually exclusive", ["--prompt", "x", "--image", "a", "--video", "b"]),
+                                     (2, "--video: a prompt has one video, got 2", ["--prompt", "x", "--video", "a", "--video", "b"]),
                                      (2, "stop text is empty", ["--prompt", "x", "--stop", ""]),
                                      (2, "temperature", ["--prompt", "x", "--temperature", "-1"]),
                                      (2, "top-p", ["--prompt", "x", "--top-p", "0"]),

@@ -108,7 +108,7 @@ def inputs_of(processor, prompt, pictures):
     for place, text in enumerate((prompt if "<image>" in prompt else "<image>" * len(pictures) + prompt).split("<image>")):
         content += [{"type": "image"}] * (place > 0) + [{"type": "text", "text": text}] * bool(text)
     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return processor(text=text, images=[Image.open(folder / picture) for picture in pictures], return_tensors="pt")
+    return processor(text=text, images=[[Image.open(folder / picture) for picture in pictures]], return_tensors="pt")
 
 
 def generated(model, inputs, **options):
@@ -149,6 +149,9 @@ class Pictures:
 
     def expect_same(self, ours, model, inputs):
         self.assertEqual(ours["frames"], self.frames_in(inputs))
+        self.expect_same_tokens(ours, model, inputs)
+
+    def expect_same_tokens(self, ours, model, inputs):
         rows = (inputs["input_ids"] == self.processor.image_token_id).sum().item()
         self.assertEqual(ours["prompt"] + rows, inputs["input_ids"].shape[1])
         self.assertEqual(ours["ids"], generated(model, inputs, min_new_tokens=TOKENS, eos_token_id=[]))
@@ -162,6 +165,13 @@ class Pictures:
                     self.expect_same(ours, model, inputs_of(self.processor, prompt, [f"{number}.png"]))
                     answers.add(tuple(ours["ids"]))
         self.assertGreater(len(answers), len(self.sizes), "the answers depend on picture and prompt")
+        shown = ["1.png", "0.png"]
+        for prompt in ("Which is larger?", "Is <image> like <image>?"):
+            with self.subTest(prompt, shown=shown):
+                ours = answer(name, *(word for picture in shown for word in ("--image", picture)), "--prompt", prompt)
+                self.expect_same_tokens(ours, model, inputs_of(self.processor, prompt, shown))
+        said = run(engine, "generate", name, "--image", "1.png", "--image", "0.png", "--prompt", "<image>?", code=4)
+        self.assertIn("the text has 1 <image>, and the sample has 2 images", said)
 
     def expect_trained(self, ours, theirs, *numbers):
         model = loaded(theirs)

@@ -82,6 +82,7 @@ class Script(unittest.TestCase):
                                    (2, "temperature", ["/settings temperature -1"])):
             with self.subTest(words=words):
                 self.assertIn(words, chat(lines, code=code))
+        self.assertIn("one video or pictures", chat([], "--video", folder / "clip", "--video", folder / "clip", code=2))
         self.assertIn("is no terminal", chat([], "--history", folder / "history", code=2))
 
 
