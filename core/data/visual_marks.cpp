@@ -35,7 +35,7 @@ void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
                              counted(static_cast<int64_t>(expected), "image")));
 }
 
-void append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
+void append(std::vector<TokenId>& ids, std::span<const TokenId> more) {
   ids.insert(ids.end(), more.begin(), more.end());
 }
 
@@ -52,7 +52,7 @@ std::string shown_numbers(const Placeholders& placeholders) {
 
 TokenId special_token(const Tokenizer& tokenizer, const std::string& token) {
   if (const auto id = tokenizer.special_id(token)) return *id;
-  throw Error(ErrorKind::data, "the tokenizer has no special token '{}', which stands around the tiles of images",
+  throw Error(ErrorKind::data, "the tokenizer has no special token '{}', which stands around the rows of an image",
               token)
       .at(tokenizer.folder().string())
       .advise("take the tokenizer of the model that the image processor belongs to");
@@ -77,11 +77,25 @@ std::vector<TokenId> idefics3_text(const Tokenizer& tokenizer, TileGrid grid, in
   return ids;
 }
 
-std::vector<TokenId> internvl_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
-  std::vector<TokenId> ids{special_token(tokenizer, "<img>")};
-  append_rows(ids, grid.frames() * rows_per_frame);
-  ids.push_back(special_token(tokenizer, "</img>"));
+std::vector<TokenId> rows_between(const Tokenizer& tokenizer, const char* start, const char* end, int64_t rows) {
+  std::vector<TokenId> ids{special_token(tokenizer, start)};
+  append_rows(ids, rows);
+  ids.push_back(special_token(tokenizer, end));
   return ids;
+}
+
+constexpr const char *vision_start = "<|vision_start|>", *vision_end = "<|vision_end|>";
+
+// What an image of cells needs at a mark: the chat templates of Qwen2-VL write the tokens around it themselves.
+std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image) {
+  const bool is_begun = mark > 0 && ids[mark - 1] == image.front();
+  const bool is_ended = mark + 1 < ids.size() && ids[mark + 1] == image.back();
+  if (is_begun != is_ended)
+    throw Error(ErrorKind::data, "the chat template writes {} an image without {} {} it",
+                is_begun ? fmt::format("{} before", vision_start) : fmt::format("{} behind", vision_end),
+                is_begun ? vision_end : vision_start, is_begun ? "behind" : "before")
+        .advise("let it write both around each image, or neither, and they are added");
+  return is_begun ? image.subspan(1, image.size() - 2) : image;
 }
 
 // Which lines and columns of a picture of patches show the image, and not the margins that it was padded with.
@@ -203,9 +217,9 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   case TileForm::idefics3:
     return idefics3_text(tokenizer, grid, rows_per_frame);
   case TileForm::internvl:
-    return internvl_text(tokenizer, grid, rows_per_frame);
+    return rows_between(tokenizer, "<img>", "</img>", grid.frames() * rows_per_frame);
   case TileForm::qwen2_vl:
-    return std::vector<TokenId>(static_cast<size_t>(grid.frames() * rows_per_frame), visual_placeholder);
+    return rows_between(tokenizer, vision_start, vision_end, grid.frames() * rows_per_frame);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);
@@ -215,8 +229,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
 
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids) {
-  const bool are_cells = form == TileForm::qwen2_vl;
-  const std::vector<TileGrid> uncut(grids.empty() && !are_cells ? static_cast<size_t>(frames.frames) : 0);
+  frames.are_cells = form == TileForm::qwen2_vl;
+  const std::vector<TileGrid> uncut(grids.empty() && !frames.are_cells ? static_cast<size_t>(frames.frames) : 0);
   int64_t first_row = 0;
   for (const TileGrid& grid : grids.empty() ? uncut : grids) {
     const int64_t next_row = first_row + grid.frames() * frames.rows_per_frame;
@@ -248,7 +262,7 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
         auto label = frames.video_labels.begin();
         for (; image != end; ++image) {
           if (is_video && label != frames.video_labels.end()) append(expanded, *label++);
-          append(expanded, *image);
+          append(expanded, frames.are_cells ? cells_at(ids, i, *image) : *image);
         }
         if (!mask.empty()) expanded_mask.resize(expanded.size());
         continue;

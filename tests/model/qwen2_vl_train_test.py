@@ -65,9 +65,9 @@ def setUpModule():
                                        fullatt_block_indexes=[1], **common)))):
         model.save_pretrained(folder / name)
         processor.save_pretrained(folder / name)
-    LlamaForCausalLM(LlamaConfig(vocab_size=259, hidden_size=DECODER, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    LlamaForCausalLM(LlamaConfig(vocab_size=261, hidden_size=DECODER, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
                                  pad_token_id=None, max_position_embeddings=512)).save_pretrained(folder / "decoder")
-    (folder / "decoder" / "tokenizer.json").write_text(tokenizer())
+    (folder / "decoder" / "tokenizer.json").write_text(tokenizer(further=["<|vision_start|>", "<|vision_end|>"]))
     with tarfile.open(folder / "questions.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
         for number in range(12):
             image = Image.linear_gradient("L").resize(SIZES[number % 4])

@@ -31,6 +31,40 @@ std::string words(const Sample& sample, size_t text = 0) {
   return decode_with_placeholders(byte_tokenizer(), sample.texts.at(text).ids);
 }
 
+// A tokenizer with these special tokens besides ChatML's.
+Tokenizer tokenizer_with(const std::vector<const char*>& special) {
+  nlohmann::json words = small_tokenizer();
+  for (const char* content : special)
+    words["added_tokens"].push_back(
+        {{"id", 259 + words["added_tokens"].size()}, {"content", content}, {"special", true}});
+  return Tokenizer::from_json(words.dump(), "tokenizer.json");
+}
+
+// Reads samples for an encoder of cells of 4 x 4 pixels.
+struct CellReader {
+  ImageProcessor processor{
+      .tile = 4, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl, .min_pixels = 16, .max_pixels = 400};
+  Wanted wanted = in_place(1);
+  Tokenizer tokenizer = tokenizer_with({"<|vision_start|>", "<|vision_end|>"});
+
+  Sample read(const Files& files) const {
+    const OneSample one(files);
+    return SampleReader(wanted.mix, tokenizer, FramePreparation(4, processor), nullptr, wanted.visual_rows)
+        .measure(*one.shard, one.shard->sample(0), {});
+  }
+  std::string text(const Files& files) const {
+    return decode_with_placeholders(tokenizer, read(files).texts.at(0).ids);
+  }
+  std::string refusal(const Files& files) const {
+    try {
+      (void)read(files);
+      return "it was read";
+    } catch (const Error& refused) {
+      return refused.text();
+    }
+  }
+};
+
 } // namespace
 
 TEST(VisualRows, StandWhereTheMarksAre) {
@@ -201,32 +235,17 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
 }
 
 TEST(VisualRows, OfCellsAreAsManyAsTheImagesHave) {
-  const ImageProcessor processor{
-      .tile = 4, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl, .min_pixels = 16, .max_pixels = 400};
-  Wanted wanted = in_place(1);
-  const auto read = [&](const Files& files) {
-    const OneSample one(files);
-    return SampleReader(wanted.mix, byte_tokenizer(), FramePreparation(4, processor), nullptr, wanted.visual_rows)
-        .measure(*one.shard, one.shard->sample(0), {});
-  };
-  const auto refusal = [&](const Files& files) -> std::string {
-    try {
-      (void)read(files);
-      return "it was read";
-    } catch (const Error& refused) {
-      return refused.text();
-    }
-  };
+  CellReader reader;
   const Files images{{"000.png", write_png(plain_image(17, 8, 1, 2, 3))},
                      {"001.png", write_png(plain_image(3, 4, 1, 2, 3))},
                      {"json", R"({"user":"<image>or <image>?","assistant":"x"})"}};
   const std::vector<ImageGrid> grids{{2, 4}, {1, 1}};
-  const Sample sample = read(images);
+  const Sample sample = reader.read(images);
   EXPECT_EQ(sample.frames, 9);
   EXPECT_EQ(sample.grids(), grids);
   EXPECT_EQ(sample.texts[0].placeholders, 9);
-  EXPECT_THAT(decode_with_placeholders(byte_tokenizer(), sample.texts[0].ids),
-              HasSubstr("[8 visual rows]or [1 visual row]?"));
+  EXPECT_THAT(reader.text(images), HasSubstr("<|vision_start|>[8 visual rows]<|vision_end|>or "
+                                             "<|vision_start|>[1 visual row]<|vision_end|>?"));
 
   // As `preprocess` writes it.
   const std::string array = npy_head(9, 4, 4) + std::string(9 * 4 * 4 * 3, 'p');
@@ -235,20 +254,50 @@ TEST(VisualRows, OfCellsAreAsManyAsTheImagesHave) {
                               image_grids + "}"},
                  {"npy", array}};
   };
-  const Sample again = read(written(R"(,"image_grids":[[2,4],[1,1]])"));
+  const Sample again = reader.read(written(R"(,"image_grids":[[2,4],[1,1]])"));
   EXPECT_EQ(again.frames, 9);
   EXPECT_EQ(again.grids(), grids);
   EXPECT_EQ(again.texts[0].placeholders, 9);
-  EXPECT_THAT(refusal(written("")), HasSubstr("'image_grids' have 0 cells of images, and clips/7.npy has 9 frames"));
-  EXPECT_THAT(refusal(written(R"(,"image_grids":[[2,4]])")), HasSubstr("8 cells of images"));
-  EXPECT_THAT(refusal(written(R"(,"image_grids":[[2,0]])")), HasSubstr("'image_grids' is no list of pairs"));
+  EXPECT_THAT(reader.refusal(written("")),
+              HasSubstr("'image_grids' have 0 cells of images, and clips/7.npy has 9 frames"));
+  EXPECT_THAT(reader.refusal(written(R"(,"image_grids":[[2,4]])")), HasSubstr("8 cells of images"));
+  EXPECT_THAT(reader.refusal(written(R"(,"image_grids":[[2,0]])")), HasSubstr("'image_grids' is no list of pairs"));
 
-  wanted.mix.max_frames = 8;
-  EXPECT_THAT(read(images).dropped, HasSubstr("2 images that the image processor cuts into 9 frames"));
-  EXPECT_THAT(read(written(R"(,"image_grids":[[2,4],[1,1]])")).dropped, HasSubstr("more than max_frames = 8"));
-  EXPECT_THAT(refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
+  reader.wanted.mix.max_frames = 8;
+  EXPECT_THAT(reader.read(images).dropped, HasSubstr("2 images that the image processor cuts into 9 frames"));
+  EXPECT_THAT(reader.read(written(R"(,"image_grids":[[2,4],[1,1]])")).dropped, HasSubstr("more than max_frames = 8"));
+  EXPECT_THAT(reader.refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
               HasSubstr("videos are not supported for an encoder that reads images of any size"));
-  EXPECT_THROW(FramePreparation(8, processor), Error) << "cells have four pixels a side";
+  EXPECT_THROW(FramePreparation(8, reader.processor), Error) << "cells have four pixels a side";
+}
+
+TEST(VisualRows, OfCellsStandBetweenTheirTokensOnce) {
+  const Tokenizer tokenizer = tokenizer_with({"<|vision_start|>", "<|vision_end|>"});
+  const auto start = *tokenizer.special_id("<|vision_start|>"), end = *tokenizer.special_id("<|vision_end|>");
+  const auto expanded = [&](std::vector<TokenId> ids) {
+    MarkedFrames frames{3, 1, false, {}, {}};
+    add_tile_texts(frames, tokenizer, TileForm::qwen2_vl, {{1, 2, 0, 0, true}, {1, 1, 0, 0, true}});
+    std::vector<uint8_t> mask(ids.size(), 1);
+    EXPECT_EQ(expand_marks(ids, mask, frames), 3);
+    EXPECT_EQ(mask.size(), ids.size());
+    return ids;
+  };
+  const TokenId row = visual_placeholder;
+  const std::vector<TokenId> both{start, row, row, end, start, row, end, 7};
+  EXPECT_EQ(expanded({image_mark_id, image_mark_id, 7}), both);
+  EXPECT_EQ(expanded({start, image_mark_id, end, start, image_mark_id, end, 7}), both);
+  EXPECT_EQ(expanded({start, image_mark_id, end, image_mark_id, 7}), both);
+  for (const auto& [ids, words] : std::vector<std::pair<std::vector<TokenId>, const char*>>{
+           {{start, image_mark_id, image_mark_id, end},
+            "<|vision_start|> before an image without <|vision_end|> behind"},
+           {{image_mark_id, end, 7, image_mark_id}, "<|vision_end|> behind an image without <|vision_start|> before"}})
+    try {
+      (void)expanded(ids);
+      FAIL() << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_THAT(error.text(), HasSubstr(words));
+    }
 }
 
 TEST(VisualRows, OfLlavaNextShowOnePictureWithoutItsMargins) {
