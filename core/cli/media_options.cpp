@@ -82,6 +82,11 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
 }
 
 serve::PromptFrames read_video(const std::string& file, MediaOptions options, Registry& registry) {
+  try {
+    options.preparation().require_videos();
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.what()).at(file).advise(error.advice());
+  }
   const auto decoder = choose_video_decoder(registry, {});
   options.video = decoder ? &*decoder : nullptr;
   return serve::prompt_frames(MediaFile(file, options), options.image_size, false);

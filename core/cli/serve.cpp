@@ -110,10 +110,10 @@ int serve_model(Arguments arguments) {
   const std::string name = parsed->value_or("name", usual_name);
   serve::RequestLimits requests;
   requests.most_images = std::max(requests.most_images, model.input.media.max_frames);
-  serve::ApiServer api(
-      service,
-      {name, token, requests, limits.max_tokens, model.generator.has_attention(), model.input.media.max_frames},
-      std::move(guard));
+  serve::ApiServer api(service,
+                       {name, token, requests, limits.max_tokens, model.generator.has_attention(),
+                        model.input.media.preparation().has_cells() ? 0 : model.input.media.max_frames},
+                       std::move(guard));
   HttpServer server(host, static_cast<uint16_t>(port), http,
                     [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
   stop_at_signals(server);

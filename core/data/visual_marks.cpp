@@ -25,6 +25,10 @@ size_t count_of(const std::vector<TokenId>& ids, TokenId id) {
 
 void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
   const auto all = static_cast<size_t>(frames.frames);
+  if (videos > 0 && frames.are_cells)
+    throw Error(ErrorKind::data,
+                "the text has a <video>, and videos are not supported for an encoder that reads images of any size")
+        .advise("write one <image> for each image; a text without any has them before it");
   if (videos > 0 && (videos > 1 || images > 0))
     refuse_count(
         fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));

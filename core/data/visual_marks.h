@@ -33,8 +33,8 @@ struct MarkedFrames {
   std::vector<std::vector<TokenId>> images;
   // What stands before each of them in place of <video>; empty: nothing.
   std::vector<std::vector<TokenId>> video_labels;
-  // The frames are cells of images (TileForm::qwen2_vl). The tokens around an image's rows are left out where the text
-  // has them there already.
+  // The frames are cells of images (TileForm::qwen2_vl). There is no <video>, and the tokens around an image's rows are
+  // left out where the text has them there already.
   bool are_cells = false;
 };
 // The placeholders of an image that is cut into tiles, between the tokens that models were trained with. Idefics3 and

@@ -17,7 +17,7 @@ struct ApiSettings {
   RequestLimits requests;
   int64_t usual_tokens = 512; // of an answer whose request sets no max_tokens
   bool has_attention = false; // whether the model can show where it looks
-  int64_t video_frames = 64;  // that clients should take of a video at most
+  int64_t video_frames = 64;  // that clients should take of a video at most; 0: the model reads none
 };
 
 class ApiServer {

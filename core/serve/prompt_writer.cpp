@@ -70,6 +70,7 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
 
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
+  if (request.frames && !request.frames->is_one_image) settings_.preparation.require_videos();
   const PromptFrames shown = request.frames ? *request.frames : decode(request.images, written.frame_keys);
   if (request.frames) written.frame_keys = keys_of(shown);
   written.sample = {shown.frames, {}, shown.copies, grids_of(shown.tiles)};

@@ -242,6 +242,9 @@ class Page(unittest.TestCase):
             self.set("video_frames", 2)
             self.attach_clip()
             self.assertEqual(self.value("attached.length"), 3)
+            self.value("model.fvlm.video_frames = 0")
+            self.attach_clip()
+            self.assertEqual(self.value("attached.length"), 3, "as of a model that reads no videos")
         with Server("--image-size", 28, "--frames", 99, model="trained") as server:
             limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
             self.assertEqual((limits["video_frames"], limits["max_images"]), (99, 99))

@@ -90,8 +90,9 @@ void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAc
 
 void FramePreparation::require_videos() const {
   if (has_cells())
-    throw Error(ErrorKind::data, "videos are not supported for an encoder that reads images of any size")
-        .advise("write frames of the video as images, 000.jpg, 001.jpg and so on");
+    throw Error(ErrorKind::data,
+                "videos, and folders of their frames, are not supported for an encoder that reads images of any size")
+        .advise("show single images in place of a video, each with an <image> in the text");
 }
 
 ImageLayout FramePreparation::layout(std::span<const std::byte> file, int64_t images) const {

@@ -70,6 +70,17 @@ std::vector<TileGrid> cells_in(const Parts& parts) {
   return tiles;
 }
 
+// For a text that mentions no frames. Cells are of single images, and never of a video.
+std::string marks_of(const FoundFrames& found, const Sample& sample, bool are_cells) {
+  if (found.still) return std::string(image_mark);
+  if (!are_cells || found.media.kind == Media::Kind::video) return std::string(video_mark);
+  const size_t images =
+      found.media.kind == Media::Kind::pixels ? sample.media.tiles.size() : found.media.members.size();
+  std::string marks;
+  for (size_t i = 0; i < images; ++i) marks += image_mark;
+  return marks;
+}
+
 // Behind the first `count` tokens: where the next token stands.
 std::vector<TokenId>::const_iterator end_of_tokens(const std::vector<TokenId>& ids, int64_t count) {
   return std::find_if(ids.begin(), ids.end(), [&](TokenId id) { return id >= 0 && count-- == 0; });
@@ -132,7 +143,7 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
     found = find_frames(members);
     if (found->media.kind != Media::Kind::none)
       for (Conversation& conversation : parsed.conversations)
-        mention_frames(conversation.turns, found->still ? image_mark : video_mark);
+        mention_frames(conversation.turns, marks_of(*found, sample, frames_.has_cells()));
   }
   if (parsed.question) {
     encode_question(*parsed.question, source.text_only(), sample);

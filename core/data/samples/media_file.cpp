@@ -65,6 +65,7 @@ auto with_path_context(const fs::path& path, Work&& work) {
 MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<TimeSpan> span)
     : path_(std::move(path)), options_(options) {
   if (fs::is_directory(path_)) {
+    with_path_context(path_, [&] { options_.preparation().require_videos(); });
     find_pictures(span);
     count_tiles();
     return;

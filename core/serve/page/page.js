@@ -124,6 +124,7 @@ async function attach(files) {
     if (left < 1) return say("This conversation has as many pictures as the server takes.");
     say(`Reading ${file.name} …`);
     try {
+      if (file.type.startsWith("video/") && model.fvlm.video_frames === 0) throw new Error("this model reads pictures and no videos");
       attached.push(...await picturesOf(file, Math.min(left, Number($("video_frames").value) || (model.fvlm.video_frames ?? left))));
       say("");
     } catch (error) {

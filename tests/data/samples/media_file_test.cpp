@@ -50,6 +50,17 @@ TEST(MediaFile, PictureIsRepeatedToTheRequestedFramesAndDecodedOnce) {
   EXPECT_EQ(shades(repeated, 4), std::vector<int>{70});
 }
 
+TEST(MediaFile, FolderIsNoVideoForAnEncoderOfCells) {
+  Folder folder;
+  write_bytes(folder / "a.png", grey_png(70));
+  MediaOptions options{.image_size = 4};
+  options.processor = ImageProcessor{
+      .tile = 4, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl, .min_pixels = 16, .max_pixels = 400};
+  EXPECT_EQ(MediaFile(folder / "a.png", options).frames(), 4);
+  EXPECT_THAT(refused(folder / "", options), HasSubstr("videos, and folders of their frames, are not supported"));
+  EXPECT_THAT(refused(folder / "", options), HasSubstr((folder / "").string()));
+}
+
 TEST(MediaFile, FolderIsOrderedByNameAndSampledEvenly) {
   Folder folder;
   for (int i = 4; i >= 0; --i)

@@ -266,9 +266,32 @@ TEST(VisualRows, OfCellsAreAsManyAsTheImagesHave) {
   reader.wanted.mix.max_frames = 8;
   EXPECT_THAT(reader.read(images).dropped, HasSubstr("2 images that the image processor cuts into 9 frames"));
   EXPECT_THAT(reader.read(written(R"(,"image_grids":[[2,4],[1,1]])")).dropped, HasSubstr("more than max_frames = 8"));
-  EXPECT_THAT(reader.refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
-              HasSubstr("videos are not supported for an encoder that reads images of any size"));
+  EXPECT_THAT(
+      reader.refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
+      HasSubstr("videos, and folders of their frames, are not supported for an encoder that reads images of any size"));
   EXPECT_THROW(FramePreparation(8, reader.processor), Error) << "cells have four pixels a side";
+}
+
+TEST(VisualRows, OfCellsAreOfSingleImagesAndNotOfAVideo) {
+  CellReader reader;
+  const auto with = [](const char* user) { return images(2, fmt::format(R"({{"user":"{}","assistant":"x"}})", user)); };
+  EXPECT_THAT(reader.text(with("What?")), HasSubstr("user\n<|vision_start|>[1 visual row]<|vision_end|>"
+                                                    "<|vision_start|>[1 visual row]<|vision_end|>\nWhat?<|im_end|>"));
+  // As `preprocess` writes cells, with a text that mentions no image.
+  Files cells{{"json", R"({"user":"What?","assistant":"x","image_grids":[[2,1],[1,1]]})"},
+              {"npy", npy_head(3, 4, 4) + std::string(3 * 4 * 4 * 3, 'p')}};
+  EXPECT_THAT(reader.text(cells), HasSubstr("user\n<|vision_start|>[2 visual rows]<|vision_end|>"
+                                            "<|vision_start|>[1 visual row]<|vision_end|>\nWhat?"));
+  EXPECT_THAT(
+      reader.refusal(with("<video>What?")),
+      HasSubstr("the text has a <video>, and videos are not supported for an encoder that reads images of any size"));
+  EXPECT_THAT(reader.refusal(with("<image>What?")), HasSubstr("the text has 1 <image>, and the sample has 2 images"));
+  for (const auto& [special, missing] : std::vector<std::pair<std::vector<const char*>, const char*>>{
+           {{}, "'<|vision_start|>'"}, {{"<|vision_start|>"}, "'<|vision_end|>'"}}) {
+    reader.tokenizer = tokenizer_with(special);
+    EXPECT_THAT(reader.refusal(with("What?")),
+                HasSubstr(fmt::format("the tokenizer has no special token {}", missing)));
+  }
 }
 
 TEST(VisualRows, OfCellsStandBetweenTheirTokensOnce) {
