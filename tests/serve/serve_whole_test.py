@@ -1,5 +1,5 @@
-"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision with their tiles and LLaVA, asked about pictures: the
-answers are those of `generate`.
+"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA and Qwen2-VL, asked about
+pictures: the answers are those of `generate`.
 
 usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
@@ -12,7 +12,7 @@ from byte_tokenizer import tokenizer
 from running_server import Server, data_url, picture, user
 
 os.environ |= {"HF_HUB_OFFLINE": "1"}
-from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig
+from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig, Qwen2VLConfig
 
 PICTURES = {"small.png": picture(28), "large.png": picture(100, step=2), "other.png": picture(60, step=5)}
 LLAVA = LlavaConfig(
@@ -20,6 +20,12 @@ LLAVA = LlavaConfig(
     text_config=LlamaConfig(vocab_size=259, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
                             num_key_value_heads=2, max_position_embeddings=512, pad_token_id=None, bos_token_id=None, eos_token_id=2),
     image_token_index=256)
+QWEN = Qwen2VLConfig(
+    vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2},
+    text_config={"vocab_size": 262, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "max_position_embeddings": 512, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2,
+                 "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}},
+    vision_start_token_id=259, vision_end_token_id=260, image_token_id=261, video_token_id=256)
 
 
 def run(*command):
@@ -52,16 +58,23 @@ def setUpModule():
     (folder / "llava" / "tokenizer.json").write_text(tokenizer())
     (folder / "llava" / "preprocessor_config.json").write_text(json.dumps(
         {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}))
-    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision"):
+    AutoModelForImageTextToText.from_config(QWEN).save_pretrained(folder / "qwen2-vl")
+    (folder / "qwen2-vl" / "tokenizer.json").write_text(tokenizer(further=["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]))
+    (folder / "qwen2-vl" / "preprocessor_config.json").write_text(json.dumps(
+        {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+         "min_pixels": 56 * 56, "max_pixels": 28 * 28 * 12}))
+    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl"):
         strengthen(folder / name / "model.safetensors")
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
-def content_of(prompt, file):
+def content_of(prompt, *files):
     """A prompt with <image> in it as parts of a message."""
-    before, after = prompt.split("<image>")
-    parts = [{"type": "text", "text": before}] * bool(before) + [{"type": "image_url", "image_url": {"url": data_url(PICTURES[file])}}]
-    return {"role": "user", "content": parts + [{"type": "text", "text": after}]}
+    first, *texts = prompt.split("<image>")
+    parts = [{"type": "text", "text": first}] * bool(first)
+    for file, text in zip(files, texts, strict=True):
+        parts += [{"type": "image_url", "image_url": {"url": data_url(PICTURES[file])}}, {"type": "text", "text": text}]
+    return {"role": "user", "content": parts}
 
 
 class WholeModels(unittest.TestCase):
@@ -77,6 +90,9 @@ class WholeModels(unittest.TestCase):
                         self.assertEqual(server.ask(content_of(prompt, file), max_tokens=12), expected)
                         answers.add(expected)
             self.assertEqual(server.ask(user("What is this?"), max_tokens=12), generated("What is this?"))
+            two, prompt = ("other.png", "small.png"), "Is <image> like <image>?"
+            self.assertEqual(server.ask(content_of(prompt, *two), max_tokens=12),
+                             generated(prompt, *(word for file in two for word in ("--image", folder / file))))
             # The same picture again: its rows are found in pages, and change nothing.
             before = server.metrics()["cache_shared_tokens_total"]
             expected = generated("<image>What was it?", "--image", folder / "large.png")
@@ -106,6 +122,11 @@ class WholeModels(unittest.TestCase):
 
     def test_llava(self):
         self.check("llava.model")
+
+    def test_qwen2_vl_reads_cells_and_no_videos(self):
+        self.check("qwen2-vl.model")
+        with Server(model="qwen2-vl.model") as server:
+            self.assertEqual(json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]["video_frames"], 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Texts and pixels of samples against the processors of transformers: processor_test.py SAMPLE_PROBE. Equal to the bit."""
+"""Texts and pixels of samples against the processors of transformers: processor_test.py SAMPLE_PROBE TEMPLATES. Equal to the bit."""
 import io
 import json
 import subprocess
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-probe = sys.argv.pop(1)
+probe, templates = sys.argv.pop(1), Path(sys.argv.pop(1))
 try:
     import numpy
     from PIL import Image
@@ -24,6 +24,8 @@ try:
     from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
     from transformers.models.llava_onevision import processing_llava_onevision
     from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+    from transformers.models.qwen2_vl import processing_qwen2_vl
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 except ImportError as error:
     print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
@@ -57,6 +59,13 @@ class InternVLProcessor(processing_internvl.InternVLProcessor):
 
 
 class LlavaOnevisionProcessor(processing_llava_onevision.LlavaOnevisionProcessor):
+    """Without its processor of videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class Qwen2VLProcessor(processing_qwen2_vl.Qwen2VLProcessor):
     """Without its processor of videos, which needs torchvision."""
 
     def check_argument_for_proper_class(self, *_):
@@ -120,14 +129,14 @@ def said(role, *parts):
 
 
 class Processors(unittest.TestCase):
-    def processed(self, processor, frame, rows, samples, image_token="<image>"):
+    def processed(self, processor, frame, rows, samples, image_token="<image>", *options):
         """Of each sample what the engine says of it, the values of all frames, and the id of the image token."""
         folder, out = root / f"folder-{len(list(root.iterdir()))}", root / "out.bin"
         folder.mkdir()
         processor.tokenizer.save_pretrained(folder)
         processor.image_processor.save_pretrained(folder)
         (folder / "processor_config.json").write_text(json.dumps({"processor_class": type(processor).__name__}))
-        done = subprocess.run([probe, folder, str(frame), str(rows), shard_of(samples), out], capture_output=True,
+        done = subprocess.run([probe, folder, str(frame), str(rows), shard_of(samples), out, *options], capture_output=True,
                               text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         lines, pixels = done.stdout.splitlines(), numpy.frombuffer(out.read_bytes(), numpy.float32)
@@ -189,6 +198,35 @@ class Processors(unittest.TestCase):
         self.assertEqual([image if token < 0 else token for token in ours["ids"]], processor.tokenizer(text)["input_ids"])
         theirs = images(frames, return_tensors="np")["pixel_values"]  # which by itself does not cut them
         self.assertTrue(numpy.array_equal(pixels, theirs.ravel()))
+
+    def test_qwen2_vl(self):
+        """In the template of its folder, and in ChatML, which writes the same but for the template's own system turn."""
+        words = tokenizer_with((templates / "qwen2vl.jinja").read_text(), start="<|vision_start|>", end="<|vision_end|>", image="<|image_pad|>",
+                               video="<|video_pad|>")
+        words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
+        images = Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 12})
+        processor = Qwen2VLProcessor(images, words, None, chat_template=words.chat_template)
+        samples = [*(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
+                     for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7))),
+                   ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
+                   ([said("user", "First ", None, " or ", None, "?"), said("assistant", "No."), said("user", "And ", None),
+                     said("assistant", "It is late.")], [picture(40, 90), picture(30, 30), picture(60, 200)])]
+        system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+        for options in ([], ["chatml"]):
+            lines, pixels, image = self.processed(processor, 28, 1, samples, "<|image_pad|>", *options)
+            at = 0
+            for line, (messages, shown) in zip(lines, samples):
+                text = processor.apply_chat_template(messages, tokenize=False)
+                theirs = processor(text=text.removeprefix(system) if options else text, images=[shown], return_tensors="np")
+                ours = json.loads(line)
+                self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
+                # Lines of patches of a cell, which are there twice, as of two moments.
+                patches = theirs["pixel_values"].reshape(-1, 2, 2, 3, 2, 14, 14)
+                cells = patches[:, :, :, :, 0].transpose(0, 3, 1, 4, 2, 5).reshape(-1, 3, 28, 28)
+                self.assertEqual(ours["frames"], len(cells))
+                self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                at += cells.size
+            self.assertEqual(at, pixels.size)
 
     def test_llava(self):
         processor = LlavaProcessor(CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size=28),

@@ -1,0 +1,139 @@
+"""What Qwen2-VL and Qwen2.5-VL answer about picture files beside transformers with its processor and the folder's own chat template.
+
+usage: qwen2_vl_pictures_test.py FVLM_ENGINE CHAT_TEMPLATE; exit 77 where transformers is missing."""
+import json
+import pathlib
+import sys
+import unittest
+
+from byte_tokenizer import tokenizer
+from with_transformers import engine, folder, run
+
+import torch
+from safetensors.torch import save_file
+from PIL import Image, ImageDraw
+from transformers import (PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+                          Qwen2VLForConditionalGeneration)
+from transformers.models.qwen2_vl import processing_qwen2_vl
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+TOKENS = {"vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_id": 261, "video_token_id": 262}
+TEXT = {"vocab_size": 263, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 1024, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 258,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}}
+MODELS = {
+    "qwen2_vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
+        text_config=dict(TEXT), **TOKENS, vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2})),
+    "qwen2_5_vl": (Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig(
+        text_config=dict(TEXT), **TOKENS,
+        vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
+                       "fullatt_block_indexes": [1], "window_size": 56})),
+}
+IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+          "min_pixels": 3136, "max_pixels": 28 * 28 * 24}
+SIZES = [(60, 90), (301, 77), (28, 28), (200, 190)]  # the second and the last are shrunk
+LENGTH = 10
+TEMPLATE = pathlib.Path(sys.argv.pop(1))
+
+
+class Processor(processing_qwen2_vl.Qwen2VLProcessor):
+    """Without its processor of videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+def make(name, template):
+    kind, config = MODELS[name]
+    torch.manual_seed(1)
+    model = kind(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+    model.save_pretrained(folder / name)
+    words = json.loads(tokenizer())
+    words["added_tokens"] = [words["added_tokens"][0] | {"id": 256 + place, "content": token} for place, token in enumerate(SPECIAL)]
+    for part in ("pre_tokenizer", "decoder"):
+        words[part] |= {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (folder / name / "tokenizer.json").write_text(json.dumps(words))
+    (folder / name / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}))
+    (folder / name / "preprocessor_config.json").write_text(json.dumps(IMAGES))
+    run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
+    return model
+
+
+def setUpModule():
+    global models, processor
+    template = TEMPLATE.read_text()
+    models = {name: make(name, template) for name in MODELS}
+    words = PreTrainedTokenizerFast.from_pretrained(folder / "qwen2_vl")
+    words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
+    processor = Processor(Qwen2VLImageProcessorPil.from_pretrained(folder / "qwen2_vl"), words, None, chat_template=template)
+    for number, size in enumerate(SIZES):
+        picture = Image.merge("RGB", [Image.linear_gradient("L").resize(size).rotate(90 * turn).resize(size) for turn in range(3)])
+        ImageDraw.Draw(picture).ellipse((4, 4, size[0] // 2, size[1] // 2), fill=(250 - 50 * number, 40 * number, 90))
+        picture.save(folder / f"{number}.png")
+
+
+class Pictures(unittest.TestCase):
+    def answer(self, name, *options):
+        return json.loads(run(engine, "generate", folder / f"{name}.model", *options, "--max-tokens", LENGTH, "--ignore-eos", "--json"))
+
+    def test_transformers_generates_the_same_tokens(self):
+        for name, model in models.items():
+            answers = set()
+            for pictures, prompt in (([0], "<image>What is it?"), ([1], "Is this <image> red?"), ([2], "<image>?"), ([3], "<image>?"),
+                                     ([1, 0], "Is <image> like <image>?"), ([2, 3], "<image><image>Which?"), ([3, 0], "Which?")):
+                with self.subTest(name, pictures=pictures):
+                    content = []
+                    for place, text in enumerate((prompt if "<image>" in prompt else "<image>" * len(pictures) + prompt).split("<image>")):
+                        content += [{"type": "image"}] * (place > 0) + [{"type": "text", "text": text}] * bool(text)
+                    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+                    inputs = processor(text=text, images=[Image.open(folder / f"{one}.png") for one in pictures], return_tensors="pt")
+                    inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).long()
+                    right = model.generate(**inputs, max_new_tokens=LENGTH, min_new_tokens=LENGTH, do_sample=False, eos_token_id=1000,
+                                           pad_token_id=0)
+                    shown = [word for one in pictures for word in ("--image", folder / f"{one}.png")]
+                    ours = self.answer(name, *shown, "--prompt", prompt)
+                    rows = (inputs["input_ids"] == TOKENS["image_token_id"]).sum().item()
+                    self.assertEqual(ours["frames"], rows)
+                    self.assertEqual(ours["prompt"] + rows, inputs["input_ids"].shape[1])
+                    self.assertEqual(ours["ids"], right[0, inputs["input_ids"].shape[1]:].tolist())
+                    answers.add(tuple(ours["ids"]))
+            self.assertGreater(len(answers), 3, "the answers depend on pictures and prompt")
+
+    def test_chatml_writes_the_same_tokens_around_an_image(self):
+        """The folder's template has a system turn of its own besides, which ChatML gets by --system."""
+        for name in models:
+            for prompt in ("<image>What is it?", "Is this <image> red?"):
+                own, chatml = (self.answer(name, "--image", folder / "1.png", "--prompt", prompt, *options)
+                               for options in ([], ["--chat-template", "chatml", "--system", "You are a helpful assistant."]))
+                self.assertEqual((own["prompt"], own["ids"]), (chatml["prompt"], chatml["ids"]))
+
+    def test_videos_are_refused(self):
+        clip = folder / "clip"
+        clip.mkdir()
+        for number in range(2):
+            (clip / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
+        Image.open(folder / "0.png").save(folder / "clip.gif", save_all=True, append_images=[Image.open(folder / "3.png").resize((60, 90))])
+        batch = {"frames": torch.zeros(2, 3, 28, 28), "frame_counts": torch.tensor([2]), "input_ids": torch.tensor([257, -1, -1, 9]),
+                 "text_lengths": torch.tensor([4])}
+        save_file(batch, folder / "video.safetensors")
+        refusal = "videos, and folders of their frames, are not supported for an encoder that reads images of any size"
+        for words, options in ((refusal, ["--video", clip, "--prompt", "<video>What happens?"]),
+                               (refusal, ["--video", clip, "--prompt", "<image>and <image>"]),
+                               (refusal, ["--video", folder / "clip.gif", "--prompt", "What happens?"]),
+                               (refusal, ["--video", folder / "0.png", "--prompt", "What happens?"]),
+                               ("the text has a <video>, and videos are not supported",
+                                ["--image", folder / "0.png", "--prompt", "<video>What happens?"]),
+                               ("the encoder reads cells of images, and it has 2 frames for 0 images",
+                                ["--batch", folder / "video.safetensors"])):
+            with self.subTest(options=options):
+                self.assertIn(words, run(engine, "generate", folder / "qwen2_vl.model", *options, code=4))
+        self.assertIn(refusal, run(engine, "chat", folder / "qwen2_vl.model", "--video", clip, code=4))
+
+
+if __name__ == "__main__":
+    unittest.main()
