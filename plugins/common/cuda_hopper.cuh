@@ -223,7 +223,8 @@ using Accumulator128 = Accumulator<128>;
 #define FVLM_OUTPUTS_32 FVLM_SIXTEEN(0)
 #define FVLM_OUTPUTS_64 FVLM_SIXTEEN(0), FVLM_SIXTEEN(16)
 #define FVLM_OUTPUTS_80 FVLM_OUTPUTS_64, FVLM_FOUR(32), FVLM_FOUR(36)
-#define FVLM_OUTPUTS_128 FVLM_OUTPUTS_64, FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)
+#define FVLM_OUTPUTS_96 FVLM_OUTPUTS_64, FVLM_SIXTEEN(32)
+#define FVLM_OUTPUTS_128 FVLM_OUTPUTS_96, FVLM_SIXTEEN(48)
 #define FVLM_OUTPUTS_192 FVLM_OUTPUTS_128, FVLM_SIXTEEN(64), FVLM_SIXTEEN(80)
 #define FVLM_OUTPUTS_136 FVLM_OUTPUTS_128, FVLM_FOUR(64)
 #define FVLM_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -232,10 +233,9 @@ using Accumulator128 = Accumulator<128>;
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "     \
   "%24, %25, %26, %27, %28, %29, %30, %31"
 #define FVLM_REGISTERS_80 FVLM_REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define FVLM_REGISTERS_96 FVLM_REGISTERS_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define FVLM_REGISTERS_128                                                                                             \
-  FVLM_REGISTERS_64                                                                                                    \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "   \
-  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+  FVLM_REGISTERS_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define FVLM_REGISTERS_136 FVLM_REGISTERS_128 ", %64, %65, %66, %67"
 #define FVLM_REGISTERS_192                                                                                             \
   FVLM_REGISTERS_128                                                                                                   \
@@ -311,13 +311,19 @@ __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool
 // 8 columns further on. The registers must not change before wgmma_wait().
 template <class T, bool b_mn_major, int size>
 __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint64_t b, bool adds) {
-  static_assert(size == 8 || size == 16 || size == 32);
+  static_assert(size == 8 || size == 16 || size == 32 || size == 40 || size == 48 || size == 64);
   if constexpr (size == 8) {
     FVLM_WGMMA_ANY(16, "{%8, %9, %10, %11}, %12", "%13", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
   } else if constexpr (size == 16) {
     FVLM_WGMMA_ANY(32, "{%16, %17, %18, %19}, %20", "%21", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
-  } else {
+  } else if constexpr (size == 32) {
     FVLM_WGMMA_ANY(64, "{%32, %33, %34, %35}, %36", "%37", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
+  } else if constexpr (size == 40) {
+    FVLM_WGMMA_ANY(80, "{%40, %41, %42, %43}, %44", "%45", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
+  } else if constexpr (size == 48) {
+    FVLM_WGMMA_ANY(96, "{%48, %49, %50, %51}, %52", "%53", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
+  } else {
+    FVLM_WGMMA_ANY(128, "{%64, %65, %66, %67}, %68", "%69", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
   }
 }
 
@@ -326,6 +332,7 @@ __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint
 #undef FVLM_REGISTERS_192
 #undef FVLM_REGISTERS_136
 #undef FVLM_REGISTERS_128
+#undef FVLM_REGISTERS_96
 #undef FVLM_REGISTERS_80
 #undef FVLM_REGISTERS_64
 #undef FVLM_REGISTERS_32
@@ -333,6 +340,7 @@ __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint
 #undef FVLM_OUTPUTS_192
 #undef FVLM_OUTPUTS_136
 #undef FVLM_OUTPUTS_128
+#undef FVLM_OUTPUTS_96
 #undef FVLM_OUTPUTS_80
 #undef FVLM_OUTPUTS_64
 #undef FVLM_OUTPUTS_32

@@ -33,7 +33,7 @@ struct Sums {
                       [[maybe_unused]] int column_stride, [[maybe_unused]] float2 offsets) {
     std::uint32_t right[L::row_tiles][products][2];
 #pragma unroll
-    for (int tile = 0; tile < L::row_tiles; ++tile) L::Weight::template right<L::resident>(x.pairs[tile], right[tile]);
+    for (int tile = 0; tile < L::row_tiles; ++tile) L::Weight::right(x.pairs[tile], right[tile]);
     const int row = lane % 16, piece = step % 4 * 2 + lane / 16;
     const std::uint32_t from = shared_address(weight) + (step / 4 * L::columns + first_column + row) * box_row_bytes +
                                ((piece ^ row % 8) << 4);
@@ -42,7 +42,7 @@ struct Sums {
       hopper::Matrix8x8x4 codes;
       codes.load(from + m * tile_columns * box_row_bytes);
       std::uint32_t left[products][4];
-      L::Weight::template left<L::resident>(codes, left);
+      L::Weight::left(codes, left);
       if constexpr (L::Weight::has_groups) {
         const float low = scales[m * tile_columns * column_stride],
                     high = scales[(m * tile_columns + 8) * column_stride];
@@ -168,8 +168,6 @@ __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, con
     x.load();
   } else {
     wait_for_previous_kernel(); // for the residual, and for whoever reads what y was before
-    wait_for_copies();
-    if constexpr (L::Weight::has_groups) sync_consumers();
   }
   // Not before: what the next one reads ahead would be in this one's way.
   if (!L::resident || !p.starts_next_early) start_next_kernel();
@@ -294,7 +292,6 @@ struct PlainWeight {
   static constexpr int words = 1, products = 1;
   static constexpr bool has_scales = false, has_groups = false;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  template <bool is_resident>
   __device__ static void left(const hopper::Matrix8x8x4& numbers, std::uint32_t (&pairs)[1][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[0][i] = numbers.at[i];
@@ -304,7 +301,6 @@ struct PlainWeight {
 #pragma unroll
     for (int i = 0; i < 4; ++i) ordered[i] = x[i];
   }
-  template <bool is_ordered>
   __device__ static void right(const std::uint32_t (&x)[2][1], std::uint32_t (&pairs)[1][2]) {
     pairs[0][0] = x[0][0], pairs[0][1] = x[1][0];
   }

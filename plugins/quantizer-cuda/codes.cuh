@@ -1,4 +1,4 @@
-// codes.cuh: codes of packed weights as pairs of numbers in 16 bits, operands of mma.sync.
+// codes.cuh: codes of packed weights as pairs of numbers in 16 bits, operands of mma.sync and wgmma.
 #pragma once
 
 #include "elements.cuh"
@@ -44,6 +44,13 @@ struct Codes<4> {
       if constexpr (!keeps_offset) pairs[i] = subtract(pairs[i], both_offsets, Element{});
     }
   }
+  // The pair of two adjacent columns, whose codes are the byte.
+  template <class Element>
+  static __device__ std::uint32_t pair(std::uint32_t byte) {
+    constexpr bool is_bfloat16 = std::is_same_v<Element, __nv_bfloat16>;
+    return subtract(masked_or(byte * 0x1001u, 0x000f000fu, is_bfloat16 ? 0x43004300u : 0x64006400u),
+                    is_bfloat16 ? 0x43084308u : 0x64086408u, Element{});
+  }
   // The same pairs of eight elements of x.
   static __device__ void order(const std::uint32_t (&x)[4], std::uint32_t (&pairs)[4]) {
     pairs[0] = __byte_perm(x[0], x[2], 0x5410);
@@ -58,6 +65,18 @@ struct Codes<8> {
   static constexpr int columns = 16, columns_of_word = 4;
   template <class Element>
   static constexpr float offset = 0; // always taken from the numbers
+  // The pair of two adjacent columns, whose codes are the word's low bytes, or others by __byte_perm's selector.
+  template <class Element>
+  static __device__ std::uint32_t pair(std::uint32_t word, unsigned selector = 0x4140) {
+    if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+      // The seven low bits with 128 added, less 128, or 256 if the sign is set: it is the exponent's lowest bit.
+      const std::uint32_t bytes = __byte_perm(word, 0, selector);
+      return subtract(masked_or(bytes, 0x007f007fu, 0x43004300u), masked_or(bytes, 0x00800080u, 0x43004300u),
+                      Element{});
+    } else { // with 128 added
+      return subtract(__byte_perm(word ^ 0x80808080u, 0x64646464u, selector), 0x64806480u, Element{});
+    }
+  }
   // The pairs (0, 1) and (2, 3). of_one_tile: for few products with each code.
   template <class Element, bool of_one_tile = false>
   static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[2]) {
@@ -65,10 +84,7 @@ struct Codes<8> {
 #pragma unroll
       for (int i = 0; i < 2; ++i) { // bfloat16 has steps of 1 up to 256 only
         if constexpr (of_one_tile) {
-          // The seven low bits with 128 added, less 128, or 256 if the sign is set: it is the exponent's lowest bit.
-          const std::uint32_t bytes = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
-          pairs[i] = subtract(masked_or(bytes, 0x007f007fu, 0x43004300u), masked_or(bytes, 0x00800080u, 0x43004300u),
-                              Element{});
+          pairs[i] = pair<Element>(word, i == 0 ? 0x4140 : 0x4342);
         } else { // by way of float32
           const std::uint32_t biased = word ^ 0x80808080u;
           const float a = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
@@ -78,9 +94,8 @@ struct Codes<8> {
         }
       }
     } else {
-      word ^= 0x80808080u; // codes with 128 added
-      pairs[0] = subtract(__byte_perm(word, 0x64646464u, 0x4140), 0x64806480u, Element{});
-      pairs[1] = subtract(__byte_perm(word, 0x64646464u, 0x4342), 0x64806480u, Element{});
+      pairs[0] = pair<Element>(word, 0x4140);
+      pairs[1] = pair<Element>(word, 0x4342);
     }
   }
 };

@@ -35,7 +35,7 @@ struct MatrixView {
   std::int64_t stride = 0;
 };
 
-constexpr std::int64_t max_skinny_tokens = 16, max_mma_tokens = 128;
+constexpr std::int64_t max_skinny_tokens = 16, max_mma_tokens = 128, max_tiled_tokens = 256;
 
 void quantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView weight,
               const float* importance);
@@ -50,7 +50,7 @@ void add_bias(cudaStream_t stream, fvlm_dtype dtype, const void* bias, MatrixVie
 void linear_skinny(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, MatrixView x, const void* bias,
                    MatrixView y, std::int64_t tokens);
 
-// A product of 1 to max_mma_tokens tokens, with what may come before and behind it: see FVLM_QUANTIZED_*.
+// A product of some tokens, with what may come before and behind it: see FVLM_QUANTIZED_*.
 struct SkinnyLinear {
   MatrixView x, y, residual; // residual: may be nothing
   const void *bias, *norm_weight;
@@ -58,15 +58,21 @@ struct SkinnyLinear {
   bool is_gated;
   std::int64_t tokens;
 };
-// In 16 bits, for most widths; mma_takes() also looks at addresses.
-bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape, std::int64_t tokens);
+// In 16 bits, for most widths; mma_takes() also looks at addresses. Any number of tokens is right, up to max_mma_tokens
+// it pays.
+bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape);
 bool mma_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear);
 void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear,
                 int multiprocessors);
 
-// In bfloat16 on Hopper, for large weights and at most 32 tokens. The weight is read before the previous kernel has
+// In bfloat16 on Hopper, for large weights and at most 8 tokens. The weight is read before the previous kernel has
 // ended, so no kernel that writes it may be the one before.
 bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
 void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
+
+// The same for large products of 9 to max_tiled_tokens tokens. tiled_takes() also looks at tokens and addresses.
+bool tiled_supports(fvlm_dtype dtype, const PackedWeight& shape, bool is_gated);
+bool tiled_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear);
+void linear_tiled(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
 
 } // namespace fvlm::plugins

@@ -3,6 +3,9 @@
 // bytes of codes at a time, and what they come to is an operand of the product as it stands. This holds since the order
 // of columns within a product is free as long as x has the same: lane 4 r + t of a warp has columns of output features
 // r and r + 8, and the same columns of token r.
+//
+// On a Hopper this is for few tokens and small weights; linear_streamed.cu and linear_tiled.cu have what is larger. In
+// float16, and on GPUs that are no Hopper, it takes all products of up to max_mma_tokens.
 #include "codes.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_device.h"
@@ -315,13 +318,13 @@ bool at_16_bytes(const void* data, std::int64_t stride) {
 
 } // namespace
 
-bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape, std::int64_t tokens) {
-  return sdk::is_one_of<sdk::BFloat16, sdk::Half>(dtype) && tokens <= max_mma_tokens && shape.rows > 0 &&
-         shape.cols > 0 && shape.cols % (shape.bits == 8 ? 16 : 32) == 0;
+bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape) {
+  return sdk::is_one_of<sdk::BFloat16, sdk::Half>(dtype) && shape.rows > 0 && shape.cols > 0 &&
+         shape.cols % (shape.bits == 8 ? 16 : 32) == 0;
 }
 
 bool mma_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear) {
-  return mma_supports(dtype, packed, linear.tokens) && at_16_bytes(packed.codes, packed.row_bytes) &&
+  return mma_supports(dtype, packed) && at_16_bytes(packed.codes, packed.row_bytes) &&
          at_16_bytes(linear.x.data, linear.x.stride * 2) && at_16_bytes(linear.norm_weight, 0);
 }
 

@@ -1,5 +1,5 @@
-// linear_streamed.cu: products of few tokens in bfloat16 with a quantized weight, streamed through shared memory by TMA
-// (common/cuda_streamed_product.cuh). For Hopper, and weights whose rows are whole lines of 128 bytes.
+// linear_streamed.cu: products of up to 8 tokens in bfloat16 with a quantized weight, streamed through shared memory by
+// TMA (common/cuda_streamed_product.cuh). For Hopper, and weights whose rows are whole lines of 128 bytes.
 #include "codes.cuh"
 #include "common/cuda_streamed_product.cuh"
 
@@ -13,13 +13,12 @@ struct CodesWeight {
   static constexpr float offset = Codes<bits>::template offset<__nv_bfloat16>;
   static_assert(has_scales && offset >= 0 && products * bits == 16); // nvcc warns of constants that only sm_90a uses
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  template <bool is_resident>
   __device__ static void left(const hopper::Matrix8x8x4& codes, std::uint32_t (&pairs)[products][4]) {
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
       std::uint32_t low[words], high[words];
-      Codes<bits>::template widen<__nv_bfloat16, is_resident>(codes.at[2 * piece], low);
-      Codes<bits>::template widen<__nv_bfloat16, is_resident>(codes.at[2 * piece + 1], high);
+      Codes<bits>::template widen<__nv_bfloat16, true>(codes.at[2 * piece], low);
+      Codes<bits>::template widen<__nv_bfloat16, true>(codes.at[2 * piece + 1], high);
 #pragma unroll
       for (int i = 0; i < words / 2; ++i) {
         auto& to = pairs[piece * words / 2 + i];
@@ -35,27 +34,22 @@ struct CodesWeight {
       for (int i = 0; i < 4; ++i) ordered[i] = x[i];
     }
   }
-  template <bool is_ordered>
+  // x comes in order, since it is resident.
   __device__ static void right(const std::uint32_t (&x)[2][words], std::uint32_t (&pairs)[products][2]) {
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
-      std::uint32_t ordered[words];
-#pragma unroll
-      for (int i = 0; i < words; ++i) ordered[i] = x[piece][i];
-      if constexpr (bits == 4 && !is_ordered) Codes<4>::order(x[piece], ordered);
 #pragma unroll
       for (int i = 0; i < words / 2; ++i)
-        pairs[piece * words / 2 + i][0] = ordered[2 * i], pairs[piece * words / 2 + i][1] = ordered[2 * i + 1];
+        pairs[piece * words / 2 + i][0] = x[piece][2 * i], pairs[piece * words / 2 + i][1] = x[piece][2 * i + 1];
     }
   }
 #endif
 };
 
-constexpr std::int64_t most_tokens = 32;
 // Smaller weights are read faster by threads (linear_mma.cu), whose first loads are back sooner.
 constexpr std::int64_t least_codes = 4 << 20;
-// Up to so many tokens, and numbers of x, x is brought to shared memory as a whole.
-constexpr std::int64_t most_resident_tokens = 4, most_resident_tokens_of_wide = 8, most_resident_numbers = 20'000;
+// x is brought to shared memory as a whole.
+constexpr std::int64_t most_tokens = 4, most_tokens_of_wide = 8, most_numbers_of_x = 20'000;
 constexpr std::int64_t most_cols = 16 << 10; // whose norm's weight and scales are in shared memory
 
 struct Launch {
@@ -64,16 +58,16 @@ struct Launch {
   streamed::Problem problem;
   int split;
 
-  template <int bits, int blocks, int row_tiles, int columns, int column_warps, int lines, int stages>
+  template <int bits, int blocks, int columns, int lines, int stages>
   void run() const {
     using streamed::Layout;
     using Weight = CodesWeight<bits>;
     if (problem.norm_weight)
-      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, true, blocks>>(
-          stream, operands, problem, split, true);
+      streamed::launch<Layout<Weight, 1, columns, 1, lines, stages, true, blocks>>(stream, operands, problem, split,
+                                                                                   true);
     else
-      streamed::launch<Layout<Weight, row_tiles, columns, column_warps, lines, stages, false, blocks>>(
-          stream, operands, problem, split, true);
+      streamed::launch<Layout<Weight, 1, columns, 1, lines, stages, false, blocks>>(stream, operands, problem, split,
+                                                                                    true);
   }
 };
 
@@ -87,13 +81,11 @@ bool is_wide(const PackedWeight& shape, int multiprocessors) {
 bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors) {
   const std::int64_t line = packed.bits == 8 ? 128 : 256;
   if (dtype != sdk::bfloat16 || !mma_takes(dtype, packed, linear) || packed.cols % line != 0 ||
-      packed.cols > most_cols || packed.rows * packed.cols < least_codes || linear.tokens > most_tokens)
+      packed.cols > most_cols || packed.rows * packed.cols < least_codes)
     return false;
   if (packed.bits == 4 && packed.group != 128 && packed.group != 64) return false;
-  if (linear.tokens <= streamed::tile_rows)
-    return linear.tokens * packed.cols <= most_resident_numbers &&
-           linear.tokens <= (is_wide(packed, multiprocessors) ? most_resident_tokens_of_wide : most_resident_tokens);
-  return packed.bits == 8 || packed.rows >= 46 * static_cast<std::int64_t>(multiprocessors);
+  return linear.tokens * packed.cols <= most_numbers_of_x &&
+         linear.tokens <= (is_wide(packed, multiprocessors) ? most_tokens_of_wide : most_tokens);
 }
 
 // The layouts were chosen by measurement (bench/LOG.md, 2026-11-26).
@@ -108,24 +100,19 @@ void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const Skin
   p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
   p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
   const bool wide = is_wide(packed, multiprocessors);
-  if (linear.tokens > streamed::tile_rows) {
-    if (packed.bits == 4) return launch.run<4, 1, 4, 64, 2, 1, 4>();
-    launch.split = packed.cols >= 4096 ? 2 : 1;
-    return launch.run<8, 1, 4, 32, 1, 2, 4>();
-  }
   const bool is_long = packed.cols >= 4096, is_narrow = packed.rows < 32 * static_cast<std::int64_t>(multiprocessors);
   p.starts_next_early = packed.bits == 4;
   if (packed.bits == 8) {
-    if (wide) return launch.run<8, 2, 1, 64, 1, 2, 5>();
-    if (is_long) return launch.run<8, 2, 1, 16, 1, 4, 12>();
-    return is_narrow ? launch.run<8, 3, 1, 32, 1, 2, 8>() : launch.run<8, 2, 1, 48, 1, 2, 5>();
+    if (wide) return launch.run<8, 2, 64, 2, 5>();
+    if (is_long) return launch.run<8, 2, 16, 4, 12>();
+    return is_narrow ? launch.run<8, 3, 32, 2, 8>() : launch.run<8, 2, 48, 2, 5>();
   }
-  if (wide) return launch.run<4, 2, 1, 64, 1, 2, 4>();
+  if (wide) return launch.run<4, 2, 64, 2, 4>();
   if (is_long) {
     launch.split = 2;
-    return launch.run<4, 2, 1, 32, 1, 4, 4>();
+    return launch.run<4, 2, 32, 4, 4>();
   }
-  return is_narrow ? launch.run<4, 3, 1, 32, 1, 4, 4>() : launch.run<4, 2, 1, 48, 1, 4, 2>();
+  return is_narrow ? launch.run<4, 3, 32, 4, 4>() : launch.run<4, 2, 48, 4, 2>();
 }
 
 } // namespace fvlm::plugins

@@ -1,6 +1,6 @@
-// plugin.cpp: quantized weights of the schemes int8 and int4 on CUDA. Products of up to max_mma_tokens tokens
-// dequantize in registers (odd widths and float32: up to max_skinny_tokens); larger ones dequantize the weight into the
-// workspace and multiply with cuBLASLt.
+// plugin.cpp: quantized weights of the schemes int8 and int4 on CUDA. Products of up to max_mma_tokens tokens, in
+// bfloat16 on a Hopper max_tiled_tokens, dequantize in registers (odd widths and float32: up to max_skinny_tokens);
+// larger ones dequantize the weight into the workspace and multiply with cuBLASLt.
 #include "common/cublaslt.h"
 #include "common/cuda_device.h"
 #include "common/cuda_tensor_map.h"
@@ -55,11 +55,11 @@ class CudaQuantizer : public sdk::Quantizer {
 
   static Support supports(const Query& query) {
     if (Support no = sdk::check_device(query.device, 8, 0); no.score == 0) return no;
-    return fits(query);
+    return fits(query, is_hopper(query.device));
   }
 
   // Also checked by every call.
-  static Support fits(const Query& query) {
+  static Support fits(const Query& query, bool on_hopper) {
     if (!sdk::is_one_of<float, BFloat16, Half>(query.dtype))
       return sdk::refuse("weights in %s not supported", sdk::name_of(query.dtype));
     if (query.rows < 0 || query.cols < 0 || query.tokens < 0) return sdk::refuse("a negative size");
@@ -68,16 +68,17 @@ class CudaQuantizer : public sdk::Quantizer {
         (shape.groups > 0 && query.rows > INT_MAX / shape.groups))
       return sdk::refuse("%lld x %lld weights and %lld tokens are not supported", static_cast<long long>(query.rows),
                          static_cast<long long>(query.cols), static_cast<long long>(query.tokens));
+    const int64_t most = tokens_in_registers(query, shape, on_hopper);
     if (const uint32_t options = options_of(query)) {
-      if ((options & ~features) || !mma_supports(query.dtype, shape, query.tokens) ||
+      if ((options & ~features) || !mma_supports(query.dtype, shape) || query.tokens > most ||
           ((options & FVLM_QUANTIZED_SWIGLU) && (query.rows % 2 || (options & FVLM_QUANTIZED_RESIDUAL))))
         return sdk::refuse("no linear with options %u of these sizes", options);
     }
-    return sdk::accept(200, "dequantizes in registers for up to %lld tokens", static_cast<long long>(max_mma_tokens));
+    return sdk::accept(200, "dequantizes in registers for up to %lld tokens", static_cast<long long>(most));
   }
 
   void requirements(const Query& query, sdk::Requirements& requirements) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     const PackedWeight shape = packed_shape(width, query.rows, query.cols);
     if (width == 8) {
       requirements.save(sdk::int8, {query.rows, query.cols});
@@ -92,7 +93,7 @@ class CudaQuantizer : public sdk::Quantizer {
   }
 
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     const MatrixView weight = matrix_of(arguments.weight, query.dtype, "weight", query.rows, query.cols);
     const fvlm_tensor* importance = importance_of(arguments);
     quantize(sdk::stream_of(call), query.dtype, packed_of(query, arguments.packed), weight,
@@ -100,20 +101,20 @@ class CudaQuantizer : public sdk::Quantizer {
   }
 
   void unpack(const fvlm_call& call, const Query& query, const Unpack& arguments) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     dequantize(sdk::stream_of(call), query.dtype, packed_of(query, arguments.packed),
                matrix_of(arguments.weight, query.dtype, "weight", query.rows, query.cols));
   }
 
   void fake_quantize_forward(const fvlm_call& call, const Query& query, const FakeForward& arguments) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     fake_quantize(sdk::stream_of(call), query.dtype, packed_shape(width, query.rows, query.cols),
                   matrix_of(arguments.weight, query.dtype, "weight", query.rows, query.cols),
                   matrix_of(arguments.out, query.dtype, "out", query.rows, query.cols));
   }
 
   void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     plugins::fake_quantize_backward(sdk::stream_of(call), query.dtype, packed_shape(width, query.rows, query.cols),
                                     matrix_of(arguments.weight, query.dtype, "weight", query.rows, query.cols),
                                     matrix_of(arguments.d_out, query.dtype, "d_out", query.rows, query.cols),
@@ -121,13 +122,15 @@ class CudaQuantizer : public sdk::Quantizer {
   }
 
   void linear(const fvlm_call& call, const Query& query, const Linear& arguments) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     const PackedWeight packed = packed_of(query, arguments.packed);
     const SkinnyLinear linear = operands(query, arguments);
     if (linear.tokens == 0 || query.rows == 0) return;
     if (is_hopper_ && streamed_takes(query.dtype, packed, linear, multiprocessors_))
       return linear_streamed(sdk::stream_of(call), packed, linear, multiprocessors_);
-    if (mma_takes(query.dtype, packed, linear))
+    if (is_hopper_ && tiled_takes(query.dtype, packed, linear))
+      return linear_tiled(sdk::stream_of(call), packed, linear, multiprocessors_);
+    if (mma_takes(query.dtype, packed, linear) && (options_of(query) || linear.tokens <= max_mma_tokens))
       return linear_mma(sdk::stream_of(call), query.dtype, packed, linear, multiprocessors_);
     if (options_of(query)) throw Failure(FVLM_ERROR_UNSUPPORTED, "operands must be aligned to 16 bytes");
     const auto& [x, y, tokens] = std::tie(linear.x, linear.y, linear.tokens);
@@ -142,7 +145,7 @@ class CudaQuantizer : public sdk::Quantizer {
   }
 
   void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) const {
-    sdk::require(fits(query));
+    sdk::require(fits(query, is_hopper_));
     const PackedWeight packed = packed_of(query, arguments.packed);
     const int64_t tokens = tokens_of(arguments.d_y, query, "d_y");
     const MatrixView d_y = matrix_of(arguments.d_y, query.dtype, "d_y", tokens, query.rows),
@@ -163,6 +166,13 @@ class CudaQuantizer : public sdk::Quantizer {
     sdk::Span<char> weight; // dequantized
     sdk::Span<char> cublas;
   };
+
+  // Up to how many tokens a product dequantizes in registers.
+  static int64_t tokens_in_registers(const Query& query, const PackedWeight& shape, bool on_hopper) {
+    if (!mma_supports(query.dtype, shape)) return max_skinny_tokens;
+    const bool is_gated = options_of(query) & FVLM_QUANTIZED_SWIGLU;
+    return on_hopper && tiled_supports(query.dtype, shape, is_gated) ? max_tiled_tokens : max_mma_tokens;
+  }
 
   // Rows of the dequantized weight begin at multiples of 16 bytes.
   static int64_t padded_cols(const Query& query) { return (query.cols + 7) / 8 * 8; }

@@ -148,7 +148,7 @@ void quantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed,
     quantize_kernel<bits>
         <<<blocks_of(packed), threads, 0, stream>>>(packed, data_of<const Element>(weight), weight.stride, importance);
   });
-  // A product (linear_streamed.cu) reads its weight before the kernel ahead of it has ended, which this one is.
+  // Products (linear_streamed.cu, linear_tiled.cu) read a weight before the kernel ahead of them has ended: this one.
   barrier_kernel<<<1, 1, 0, stream>>>();
   sdk::check_cuda(cudaGetLastError(), "launch");
 }

@@ -296,6 +296,31 @@ Outcome uneven_rows(Context& context) {
 Outcome plain_linear(Context& context) {
   return cases(context, {{.bias = false}, {.tokens = 40, .bias = false}});
 }
+// Weights that a device streams, and products that it has in tiles of tokens: few and many output features, short and
+// long rows, widths that no block divides.
+void add_large(std::vector<QuantizerCase>& all, std::initializer_list<uint32_t> options, uint32_t features) {
+  for (const uint32_t each : options)
+    for (const auto [rows, cols, tokens] : {std::array<int64_t, 3>{12802, 512, 2},
+                                            {1030, 4096, 3},
+                                            {1032, 8256, 12},
+                                            {8456, 512, 24},
+                                            {1032, 4160, 32},
+                                            {1030, 4096, 32},
+                                            {6152, 576, 33},
+                                            {1032, 4160, 50},
+                                            {2056, 704, 72},
+                                            {8200, 576, 72},
+                                            {2056, 576, 90},
+                                            {1544, 576, 128},
+                                            {9224, 576, 128},
+                                            {520, 528, 200},
+                                            {584, 576, 200},
+                                            {264, 256, 256},
+                                            {6152, 576, 256}})
+      if (!(each & ~features))
+        all.push_back({.dtype = at::kBFloat16, .rows = rows, .cols = cols, .tokens = tokens, .options = each});
+}
+
 // Tokens that a kernel for few of them takes at once, and a few more; weights of one part and of many.
 Outcome linear_options(Context& context) {
   const uint32_t features = context.table<fvlm_quantizer_v1>().features;
@@ -305,18 +330,20 @@ Outcome linear_options(Context& context) {
   for (const uint32_t options : {residual, norm, swiglu, residual | norm, norm | swiglu}) {
     if (options & ~features) continue;
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
-      for (const auto [rows, cols, tokens] :
-           {std::array<int64_t, 3>{48, 64, 1}, {18, 512, 5}, {32, 96, 9}, {96, 2048, 2}, {70, 576, 33}, {16, 4096, 1}})
+      for (const auto [rows, cols, tokens] : {std::array<int64_t, 3>{48, 64, 1},
+                                              {18, 512, 5},
+                                              {32, 96, 9},
+                                              {96, 2048, 2},
+                                              {70, 576, 33},
+                                              {16, 4096, 1},
+                                              {24, 64, 72},
+                                              {40, 96, 128},
+                                              {36, 576, 200},
+                                              {12, 256, 256}})
         all.push_back(
             {.dtype = dtype, .rows = rows, .cols = cols, .tokens = tokens, .bias = rows != 96, .options = options});
   }
-  // Weights that a device streams.
-  if (!context.device.is_cpu())
-    for (const uint32_t options : {residual, norm | swiglu, residual | norm})
-      for (const auto [rows, cols, tokens] :
-           {std::array<int64_t, 3>{12802, 512, 2}, {1030, 4096, 3}, {8450, 512, 20}, {1030, 4096, 32}})
-        if (!(options & ~features))
-          all.push_back({.dtype = at::kBFloat16, .rows = rows, .cols = cols, .tokens = tokens, .options = options});
+  if (!context.device.is_cpu()) add_large(all, {0u, residual, norm | swiglu, residual | norm}, features);
   return expect_correct(context, quantizer_cases(all));
 }
 Outcome no_tokens(Context& context) {

@@ -1,0 +1,429 @@
+// linear_tiled.cuh: the kernel of linear_tiled.cu, products of tens of tokens in bfloat16 with a quantized weight by
+// wgmma.
+//
+// A block has 64 output features for each of its consumer warpgroups, and all tokens of a tile. Lines of codes, 128
+// bytes of each output feature, and 64 columns of x at a time come through two rings in shared memory by TMA; the first
+// codes are on their way while the kernel before this one runs. Codes become numbers in registers, the left operand of
+// wgmma; x is the right one as it lies. The norm's weight multiplies the codes, its factor of a token the sums. The
+// blocks of a cluster split the columns of the weight, and add up in distributed shared memory.
+#pragma once
+
+#include "codes.cuh"
+#include "common/cuda_cluster.cuh"
+#include "common/cuda_dependent_launch.cuh"
+#include "common/cuda_hopper.cuh"
+#include "common/cuda_tensor_map.h"
+
+namespace fvlm::plugins::tiled {
+
+using hopper::Barrier, hopper::box_row_bytes, hopper::box_width;
+
+constexpr int most_code_stages = 8, most_x_stages = 16, square_warps = 2;
+
+struct Problem {
+  CUtensorMap x, codes;
+  const void *bias, *residual, *norm_weight;
+  const float* scales;
+  void* y;
+  std::int64_t residual_stride, y_stride;
+  int tokens, cols, width; // width: of y
+  int groups, group_shift; // a group of scales is of 2^group_shift columns
+  int code_stages, x_stages;
+  float epsilon;
+  bool is_gated; // y = silu(gate) up, the weight has gate [width, cols] before up
+};
+
+template <int code_bits, int of_tokens, int of_warpgroups>
+struct Layout {
+  static constexpr int bits = code_bits, tokens = of_tokens, warpgroups = of_warpgroups;
+  static constexpr bool has_groups = bits == 4;
+  static constexpr int rows = 64 * warpgroups, consumers = hopper::warpgroup_threads * warpgroups,
+                       threads = consumers + hopper::warpgroup_threads;
+  static constexpr int line_columns = 8 * box_row_bytes / bits, steps = line_columns / box_width; // of a line
+  static constexpr int code_bytes = rows * box_row_bytes, x_bytes = tokens * box_row_bytes;       // of a stage
+  static constexpr int sum_stride = rows + 4;               // no two threads of a store share a bank
+  static constexpr int sum_bytes = tokens * sum_stride * 4; // at the end they are where codes were
+  static constexpr int blocks = warpgroups == 1 ? 2 : 1;    // that have to fit on a multiprocessor
+  static constexpr int producer_registers = 56, consumer_registers = warpgroups == 1 ? 200 : 224;
+};
+
+template <class L>
+struct alignas(1024) Shared {
+  Barrier code_full[most_code_stages], code_empty[most_code_stages], x_full[most_x_stages], x_empty[most_x_stages];
+  float squares[L::tokens];
+
+  __device__ char* codes(int stage) { return reinterpret_cast<char*>(this + 1) + stage * L::code_bytes; }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
+
+// A stage of a ring, and the parity of its barriers.
+struct RingPlace {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void advance(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// What a block computes: outputs from `first` on, of a tile's tokens, from lines [begin, end) of the weight.
+template <class L>
+struct Part {
+  int split, rank, outputs, first, first_token, begin, end, columns;
+
+  __device__ explicit Part(const Problem& p)
+      : split(Cluster::size()), rank(Cluster::rank()), outputs(p.is_gated ? L::rows / 2 : L::rows),
+        first(static_cast<int>(blockIdx.x) / split * outputs), first_token(static_cast<int>(blockIdx.y) * L::tokens) {
+    const int lines = (p.cols + L::line_columns - 1) / L::line_columns;
+    begin = lines * rank / split, end = lines * (rank + 1) / split;
+    columns = min(end * L::line_columns, p.cols) - first_column();
+  }
+  __device__ int first_column() const { return begin * L::line_columns; }
+  __device__ int steps() const { return (columns + box_width - 1) / box_width; }
+};
+
+// Starts to copy `bytes` (4 or 16) to shared memory, or sets them to 0. Ends with wait_for_copies().
+template <int bytes>
+__device__ void copy(char* to, const void* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(bytes),
+               "r"(exists ? bytes : 0)
+               : "memory");
+}
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+template <int number, int threads>
+__device__ void sync_threads() {
+  asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
+}
+
+// The norm's weight and the scales of the block's part, which the consumers copy to shared memory.
+template <class L>
+struct SmallOperands {
+  char* norm_weight; // of whole steps, behind the end 0
+  const float* scales;
+  int groups, stride; // of the part; between scales of two output features, odd so that no two lanes share a bank
+
+  __device__ SmallOperands(char* memory, const Problem& p, const Part<L>& part) : norm_weight(memory) {
+    if (p.norm_weight) memory += part.steps() * box_row_bytes;
+    scales = reinterpret_cast<const float*>(memory);
+    groups = L::has_groups ? (part.columns + (1 << p.group_shift) - 1) >> p.group_shift : 1;
+    stride = groups | 1;
+  }
+  __device__ void load(const Problem& p, const Part<L>& part) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (p.norm_weight) {
+      const auto* from = static_cast<const BFloat16*>(p.norm_weight) + part.first_column();
+      for (int i = thread; i < part.steps() * 8; i += L::consumers) {
+        const bool exists = i * 8 < part.columns;
+        copy<16>(norm_weight + i * 16, exists ? from + i * 8 : from, exists);
+      }
+    }
+    const int first_group = L::has_groups ? part.first_column() >> p.group_shift : 0;
+    char* to = reinterpret_cast<char*>(const_cast<float*>(scales));
+    for (int i = thread; i < L::rows * groups; i += L::consumers) {
+      const int row = i / groups, group = i % groups, in_part = row % part.outputs,
+                output = part.first + in_part + (row < part.outputs ? 0 : p.width);
+      const bool exists = part.first + in_part < p.width;
+      copy<4>(to + (row * stride + group) * 4,
+              p.scales + (exists ? static_cast<std::int64_t>(output) * p.groups + first_group + group : 0), exists);
+    }
+  }
+};
+
+__device__ inline std::uint32_t shared_load_u32(std::uint32_t from) {
+  std::uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from));
+  return word;
+}
+// The codes of two adjacent columns.
+template <int bits>
+__device__ std::uint32_t load_two_codes(std::uint32_t from) {
+  std::uint32_t codes;
+  if constexpr (bits == 8) {
+    std::uint16_t both;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(both) : "r"(from));
+    codes = both;
+  } else {
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(codes) : "r"(from));
+  }
+  return codes;
+}
+
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
+  return sdk::bit_cast<std::uint32_t>(__hmul2(sdk::bit_cast<__nv_bfloat162>(a), sdk::bit_cast<__nv_bfloat162>(b)));
+}
+
+// The left operands of a step: 64 columns of the lane's two output features.
+using Left = std::uint32_t[4][4];
+
+// line: the lane's first code of the step's line, as it would lie without the swizzle of columns.
+template <class L>
+__device__ void widen_step(std::uint32_t line, int step, bool has_norm, std::uint32_t norm_weight, Left& left) {
+  constexpr int eight_columns = L::bits; // in bytes
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int byte = (step * 8 + i * 2 + half) * eight_columns;
+      const std::uint32_t from = (line ^ (byte / 16 * 16)) + byte % 16;
+#pragma unroll
+      for (int high = 0; high < 2; ++high)
+        left[i][half * 2 + high] =
+            Codes<L::bits>::template pair<__nv_bfloat16>(load_two_codes<L::bits>(from + high * 8 * box_row_bytes));
+    }
+  if (!has_norm) return;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t weights = shared_load_u32(norm_weight + (i * 2 + half) * 16);
+#pragma unroll
+      for (int high = 0; high < 2; ++high) left[i][half * 2 + high] = multiply_pairs(left[i][half * 2 + high], weights);
+    }
+}
+
+// The sums of a warpgroup. Those of a group of columns are multiplied with its scale once they are complete.
+template <class L>
+struct Sums {
+  hopper::Accumulator<L::tokens> of_group, all{};
+  const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int row = warp * 16 + lane / 4;
+
+  __device__ void run(Shared<L>& s, const Problem& p, const Part<L>& part, const SmallOperands<L>& small) {
+    char* ring_of_x = s.codes(p.code_stages);
+    const std::uint64_t x = hopper::matrix_descriptor(ring_of_x);
+    const std::uint32_t own = shared_address(s.codes(0)) + row * box_row_bytes + ((lane / 4) << 4) +
+                              lane % 4 * L::bits / 4, // two codes
+        norm_weight = shared_address(small.norm_weight) + lane % 4 * 4;
+    const bool has_norm = p.norm_weight != nullptr;
+    const int count = part.steps(), group_steps = L::has_groups ? 1 << (p.group_shift - 6) : count;
+    RingPlace of_codes, of_x;
+    int step = 0, previous = 0, in_group = 0;
+    Left left[2];
+    while (step < count) {
+      s.code_full[of_codes.stage].wait(of_codes.parity);
+#pragma unroll
+      for (int i = 0; i < L::steps; ++i) {
+        if (step >= count) break;
+        widen_step<L>(own + of_codes.stage * L::code_bytes, i, has_norm, norm_weight + step * box_row_bytes,
+                      left[i % 2]);
+        s.x_full[of_x.stage].wait(of_x.parity);
+        if (step > 0) {
+          hopper::wgmma_wait<0>();
+          hopper::fence_accumulators(of_group);
+          release(s.x_empty[previous]);
+          if (L::has_groups && in_group == group_steps) {
+            add_group(small, (step - 1) >> (p.group_shift - 6));
+            in_group = 0;
+          }
+        }
+        hopper::wgmma_fence();
+        const std::uint64_t right = hopper::advance_descriptor(x, static_cast<unsigned>(of_x.stage * L::x_bytes));
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          hopper::wgmma<BFloat16, false>(of_group, left[i % 2][k],
+                                         hopper::advance_descriptor(right, static_cast<unsigned>(k * 32)),
+                                         k > 0 || in_group > 0);
+        hopper::wgmma_commit();
+        previous = of_x.stage;
+        of_x.advance(p.x_stages);
+        ++step, ++in_group;
+      }
+      release(s.code_empty[of_codes.stage]);
+      of_codes.advance(p.code_stages);
+    }
+    hopper::wgmma_wait<0>();
+    hopper::fence_accumulators(of_group);
+    add_group(small, small.groups - 1);
+  }
+
+  // [tokens, L::sum_stride]
+  __device__ void store(float* sums) const {
+#pragma unroll
+    for (int i = 0; i < L::tokens / 2; ++i)
+      sums[(i / 4 * 8 + lane % 4 * 2 + i % 2) * L::sum_stride + row + i % 4 / 2 * 8] = all[i];
+  }
+
+ private:
+  __device__ void release(Barrier& empty) const {
+    __syncwarp();
+    if (lane == 0) empty.arrive();
+  }
+  __device__ void add_group(const SmallOperands<L>& small, int group) {
+    const float low = small.scales[row * small.stride + group], high = small.scales[(row + 8) * small.stride + group];
+#pragma unroll
+    for (int i = 0; i < L::tokens / 2; ++i) all[i] = fmaf(i % 4 < 2 ? low : high, of_group[i], all[i]);
+  }
+};
+
+// Of what the cluster's blocks have: the sum of four adjacent outputs.
+__device__ inline float4 total(const float* at, int split) {
+  if (split == 1) return *reinterpret_cast<const float4*>(at);
+  float4 sum{};
+  for (int rank = 0; rank < split; ++rank) {
+    const float4 each = Cluster::load(at, rank);
+    sum.x += each.x, sum.y += each.y, sum.z += each.z, sum.w += each.w;
+  }
+  return sum;
+}
+
+// Adds up the cluster's sums, and writes the outputs.
+template <class L>
+__device__ void finish(Shared<L>& s, const Problem& p, const Part<L>& part) {
+  const float* sums = reinterpret_cast<const float*>(s.codes(0));
+  const int quads = part.outputs / 4, tokens = min(L::tokens, p.tokens - part.first_token);
+  const auto read4 = [](const void* from, std::int64_t at, float(&to)[4]) {
+    read(static_cast<const BFloat16*>(from) + at, to);
+  };
+  const auto product = [&](int token, int in_block, int column, float factor, float(&values)[4]) {
+    const float4 sum = total(sums + token * L::sum_stride + in_block, part.split);
+    float bias[4] = {};
+    if (p.bias) read4(p.bias, column, bias);
+    values[0] = fmaf(sum.x, factor, bias[0]), values[1] = fmaf(sum.y, factor, bias[1]);
+    values[2] = fmaf(sum.z, factor, bias[2]), values[3] = fmaf(sum.w, factor, bias[3]);
+  };
+#pragma unroll 2
+  for (int index = part.rank * L::consumers + static_cast<int>(threadIdx.x); index < tokens * quads;
+       index += part.split * L::consumers) {
+    const int token = index / quads, in_block = index % quads * 4, column = part.first + in_block;
+    if (column >= p.width) continue;
+    float values[4], residual[4] = {}, factor = 1;
+    if (p.residual) read4(p.residual, (part.first_token + token) * p.residual_stride + column, residual);
+    if (p.norm_weight) {
+      float squares = 0;
+      for (int rank = 0; rank < part.split; ++rank)
+        squares += part.split == 1 ? s.squares[token] : Cluster::load_float(&s.squares[token], rank);
+      factor = rsqrtf(squares / static_cast<float>(p.cols) + p.epsilon);
+    }
+    product(token, in_block, column, factor, values);
+    if (p.is_gated) {
+      float up[4];
+      product(token, in_block + part.outputs, column + p.width, factor, up);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = values[i] / (1 + __expf(-values[i])) * up[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] += residual[i];
+    write(static_cast<BFloat16*>(p.y) + (part.first_token + token) * p.y_stride + column, values);
+  }
+}
+
+template <class L>
+__device__ void load_line(Shared<L>& s, const Problem& p, const Part<L>& part, int line, int stage) {
+  s.code_full[stage].arrive_and_expect_tx(L::code_bytes);
+  hopper::tma_load_once(s.codes(stage), p.codes, (part.begin + line) * box_row_bytes, part.first, 0, 0,
+                        s.code_full[stage]);
+}
+
+// The lines that did not find room at first.
+template <class L>
+__device__ void produce_codes(Shared<L>& s, const Problem& p, const Part<L>& part) {
+  RingPlace place;
+  for (int line = p.code_stages; line < part.end - part.begin; ++line) {
+    s.code_empty[place.stage].wait(place.parity);
+    load_line(s, p, part, line, place.stage);
+    place.advance(p.code_stages);
+  }
+}
+
+template <class L>
+__device__ void produce_x(Shared<L>& s, const Problem& p, const Part<L>& part) {
+  wait_for_previous_kernel();
+  RingPlace place;
+  for (int step = 0; step < part.steps(); ++step) {
+    if (step >= p.x_stages) s.x_empty[place.stage].wait(place.parity ^ 1);
+    s.x_full[place.stage].arrive_and_expect_tx(L::x_bytes);
+    hopper::tma_load(s.codes(p.code_stages) + place.stage * L::x_bytes, p.x, part.first_column() + step * box_width,
+                     part.first_token, s.x_full[place.stage]);
+    place.advance(p.x_stages);
+  }
+  start_next_kernel();
+}
+
+// The sums of squares of the tile's tokens, by warps that do nothing else. Eight lanes have a token.
+template <class L>
+__device__ void add_squares(Shared<L>& s, const Problem& p, const Part<L>& part) {
+  constexpr int at_once = square_warps * 4;
+  const int thread = static_cast<int>(threadIdx.x) % (square_warps * warp_size), first = thread / 8;
+  float squares[L::tokens / at_once] = {};
+  RingPlace place;
+  for (int step = 0; step < part.steps(); ++step) {
+    s.x_full[place.stage].wait(place.parity);
+    const char* x = s.codes(p.code_stages) + place.stage * L::x_bytes + thread * 16;
+#pragma unroll
+    for (int i = 0; i < L::tokens / at_once; ++i) {
+      float values[8];
+      read(reinterpret_cast<const BFloat16*>(x + i * at_once * box_row_bytes), values);
+#pragma unroll
+      for (const float value : values) squares[i] = fmaf(value, value, squares[i]);
+    }
+    __syncwarp();
+    if (thread % warp_size == 0) s.x_empty[place.stage].arrive();
+    place.advance(p.x_stages);
+  }
+#pragma unroll
+  for (int i = 0; i < L::tokens / at_once; ++i) {
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) squares[i] += __shfl_xor_sync(~0u, squares[i], step);
+    if (thread % 8 == 0) s.squares[i * at_once + first] = squares[i];
+  }
+}
+
+template <class L>
+__device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, const SmallOperands<L>& small) {
+  small.load(p, part);
+  Sums<L> sums;
+  wait_for_copies();
+  sync_threads<1, L::consumers>();
+  sums.run(s, p, part, small);
+  wait_for_previous_kernel(); // for the residual, and for whoever reads what y was before
+  sync_threads<2, L::consumers + square_warps * warp_size>(); // the rings have been read, and hold sums from now on
+  sums.store(reinterpret_cast<float*>(s.codes(0)));
+  sync_threads<1, L::consumers>();
+  if (part.split > 1) hopper::cluster_sync();
+  finish(s, p, part);
+}
+
+#endif
+
+template <class L>
+__global__ void __launch_bounds__(L::threads, L::blocks) product_kernel(const __grid_constant__ Problem p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char memory[];
+  Shared<L>& s = *reinterpret_cast<Shared<L>*>(memory + (-shared_address(memory) & (alignof(Shared<L>) - 1)));
+  const Part<L> part(p);
+  // uniform within the warp
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_size, 0),
+            producer = warp - L::consumers / warp_size;
+  if (threadIdx.x == L::consumers) {
+    const unsigned warps = L::consumers / warp_size;
+    for (Barrier& each : s.code_full) each.init(1);
+    for (Barrier& each : s.code_empty) each.init(warps);
+    for (Barrier& each : s.x_full) each.init(1);
+    for (Barrier& each : s.x_empty) each.init(warps + (p.norm_weight ? square_warps : 0));
+    Barrier::fence_init();
+    for (int line = 0; line < min(part.end - part.begin, p.code_stages); ++line) load_line(s, p, part, line, line);
+  }
+  const SmallOperands<L> small(s.codes(p.code_stages) + p.x_stages * L::x_bytes, p, part);
+  __syncthreads();
+  if (producer < 0) {
+    hopper::setmaxnreg_inc<L::consumer_registers>();
+    consume(s, p, part, small);
+  } else {
+    hopper::setmaxnreg_dec<L::producer_registers>();
+    if (producer == 0 && threadIdx.x % warp_size == 0) produce_codes(s, p, part);
+    if (producer == 1 && threadIdx.x % warp_size == 0) produce_x(s, p, part);
+    if (producer >= hopper::warpgroup_warps - square_warps) {
+      if (p.norm_weight) add_squares(s, p, part);
+      sync_threads<2, L::consumers + square_warps * warp_size>();
+    }
+    __syncwarp();
+    if (part.split > 1) hopper::cluster_sync();
+  }
+  if (part.split > 1) hopper::cluster_sync(); // shared memory stays until it has been read
+#endif
+}
+
+} // namespace fvlm::plugins::tiled
