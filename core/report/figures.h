@@ -34,6 +34,9 @@ struct StageFigures {
   std::optional<double> data_wait, padding, memory_bytes, device_memory_bytes, mfu, skipped_steps;
   std::vector<TimePart> parts; // in the order of a step, then its evaluations; none without time
   double seconds_of_parts() const;
+  // Whether the last loss is another mean than the first: of a stage with a single line both are that line's, and a
+  // table that had it twice would read as a loss that does not fall.
+  bool has_final_loss() const { return last_loss && last_loss_steps != first_loss_steps; }
 };
 
 StageFigures figures_of(const Stage& stage);

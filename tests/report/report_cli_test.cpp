@@ -1,6 +1,7 @@
 // The verb: what it prints, where it writes.
 #include "../shell.h"
 #include "report/figures.h"
+#include "report/run_summary.h"
 #include "synthetic_run.h"
 
 #include <fmt/format.h>
@@ -80,6 +81,21 @@ TEST_F(ReportCommand, HasARowPerStageAndPreferenceResults) {
                            "stage +steps +samples +text tokens +time +samples/s +loss, steps 1-10 +final loss"));
   EXPECT_THAT(ran.out, testing::ContainsRegex("\nall +3,800 +121,600 +2,602,240 "));
   EXPECT_THAT(ran.out, testing::ContainsRegex("\npairs +coarse_fine +prefer 300 "));
+}
+
+TEST(Figures, ALossOfASingleLineStandsInTheTableOnce) {
+  using namespace fvlm::report;
+  RecordedRun run;
+  run.stages.emplace_back();
+  run.stages[0].name = "sft";
+  run.stages[0].log_every = 10;
+  run.stages[0].lines.steps = {4};
+  run.stages[0].lines.columns = {{"loss", {6.874}}};
+  const auto table = [&] { return summary_text(run, {figures_of(run.stages[0])}); };
+  EXPECT_THAT(table(), testing::ContainsRegex("loss, steps 1-4 +final loss\nsft +4 +6.874 *\n")) << table();
+  run.stages[0].lines.steps = {10, 14};
+  run.stages[0].lines.columns = {{"loss", {6.874, 6.5}}};
+  EXPECT_THAT(table(), testing::ContainsRegex("sft +14 +6.874 +6.5 \\(steps 11-14\\)\n")) << table();
 }
 
 TEST(Figures, OfAStoppedStageAreAdvancedToItsState) {

@@ -141,9 +141,9 @@ std::string stage_table(const PageInput& input) {
     const std::string beside = label.beside(figures);
     rows += beside.empty() ? cell(fixed(figures.first_loss))
                            : fmt::format("<td>{} <small>{}</small></td>", fixed(figures.first_loss), beside);
-    rows += figures.last_loss
+    rows += figures.has_final_loss()
                 ? fmt::format("<td>{} <small>{}</small></td>", fixed(figures.last_loss), figures.last_loss_steps.text())
-                : cell(fixed(figures.last_loss));
+                : cell("–");
     rows += cell(percent(figures.data_wait));
     if (padding) rows += cell(percent(figures.padding));
     if (memory) rows += cell(bytes(figures.memory_bytes));
