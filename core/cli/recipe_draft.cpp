@@ -1,6 +1,7 @@
 #include "cli/recipe_draft.h"
 
 #include "base/terminal.h"
+#include "recipe/plan.h"
 
 #include <fmt/format.h>
 
@@ -107,8 +108,7 @@ std::string stage_text(const RecipeDraft& draft) {
   add("batch", fmt::format("{}", draft.batch));
   if (!draft.held_out.empty()) {
     constexpr int64_t evaluations = 10; // in the whole stage
-    const int64_t steps = draft.epochs * draft.samples() / draft.batch;
-    text += fmt::format("    evaluation = {{\n      every = {},\n", std::max<int64_t>(1, steps / evaluations));
+    text += fmt::format("    evaluation = {{\n      every = {},\n", std::max<int64_t>(1, draft.steps() / evaluations));
     std::string measured = quoted(draft.measure);
     if (draft.measure == "answer") measured += fmt::format(", max_new_tokens = {}", *draft.max_new_tokens);
     if (!draft.evaluation_mode.empty()) measured += ", modes = " + quoted(draft.evaluation_mode);
@@ -127,11 +127,19 @@ int64_t RecipeDraft::samples() const {
   return all;
 }
 
+int64_t RecipeDraft::steps() const {
+  return (epochs * samples() + batch - 1) / batch;
+}
+
 std::string RecipeDraft::lua() const {
   std::string text;
   for (const std::string& line : about) text += comment(line);
   text += "local fvlm = require \"fvlm\"\n\n" + mix_text(*this);
-  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}\n{}}}\n", quoted(name), model_text(*this),
+  // A short run by itself would have no curve: its few lines of metrics are means over ten steps each.
+  constexpr int64_t lines = 10;
+  const int64_t log_every = std::max<int64_t>(1, steps() / lines);
+  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}{}\n{}}}\n", quoted(name), model_text(*this),
+                      log_every < plan::Plan().log_every ? fmt::format("  log_every = {},\n", log_every) : "",
                       stage_text(*this));
   return text;
 }

@@ -38,6 +38,7 @@ struct RecipeDraft {
   int64_t epochs = 1, batch = 16;
 
   int64_t samples() const; // of train
+  int64_t steps() const;
   std::string lua() const;
 };
 
