@@ -25,6 +25,9 @@ MODELS = {
         text_config=dict(TEXT), **TOKENS, tie_word_embeddings=True,
         vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
                        "fullatt_block_indexes": [1], "window_size": 56})),
+    "of_small_patches": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
+        text_config=dict(TEXT), **TOKENS, vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2,
+                                                         "patch_size": 7, "spatial_merge_size": 4})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 12845056}
@@ -46,14 +49,15 @@ def cells():
     return torch.randn(sum(CELLS), 3, 28, 28, generator=torch.Generator().manual_seed(6))
 
 
-def inputs():
+def inputs(model):
     """What transformers' model gets of each text: patches of both moments of a cell, which are equal, line by line."""
+    merge, patch = model.config.vision_config.spatial_merge_size, model.config.vision_config.patch_size
     for text, grids, own in zip(texts(), GRIDS, cells().split(CELLS)):
         given = {"input_ids": torch.tensor([text]), "mm_token_type_ids": torch.tensor([[int(token == IMAGE) for token in text]])}
         if grids:
-            patches = own.reshape(-1, 3, 2, 14, 2, 14).permute(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, 14, 14)
+            patches = own.reshape(-1, 3, merge, patch, merge, patch).permute(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, patch, patch)
             given["pixel_values"] = patches.expand(-1, -1, 2, -1, -1).reshape(len(patches), -1)
-            given["image_grid_thw"] = torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in grids])
+            given["image_grid_thw"] = torch.tensor([[1, merge * rows, merge * columns] for rows, columns in grids])
         yield given
 
 
@@ -76,7 +80,9 @@ def make(name):
             parameter.data += 0.2 * torch.randn_like(parameter)
     model.save_pretrained(root / name)
     (root / name / "tokenizer.json").write_text(tokenizer())
-    (root / name / "preprocessor_config.json").write_text(json.dumps(IMAGES))
+    vision = config.vision_config
+    (root / name / "preprocessor_config.json").write_text(json.dumps(
+        IMAGES | {"patch_size": vision.patch_size, "merge_size": vision.spatial_merge_size}))
     run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
     return model
 
@@ -98,7 +104,7 @@ class QwenVl(unittest.TestCase):
                     root / "trace.safetensors")
                 ours = load_file(root / "trace.safetensors")
                 model.zero_grad()
-                logits = [model(**given).logits[0] for given in inputs()]
+                logits = [model(**given).logits[0] for given in inputs(model)]
                 loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
                                   for row, text, mask in zip(logits, texts(), masks())]).mean()
                 loss.backward()
@@ -117,7 +123,7 @@ class QwenVl(unittest.TestCase):
             with self.subTest(name):
                 answers = json.loads(run(engine, "generate", root / f"{name}.model", "--batch", root / "batch.safetensors", "--limit", "12",
                                          "--ignore-eos", "--json"))
-                for given, sample in zip(inputs(), answers["samples"], strict=True):
+                for given, sample in zip(inputs(model), answers["samples"], strict=True):
                     ids = given["input_ids"]
                     rows = model.generate(**given, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=12,
                                           do_sample=False, eos_token_id=1000, pad_token_id=0)

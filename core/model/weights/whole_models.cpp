@@ -140,7 +140,8 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
   // transformers ties them where either of the two configs says so.
   out.decoder["tie_word_embeddings"] =
       reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
-  out.connector = {{"kind", "qwen2_vl"}};
+  constexpr const char* merge = "spatial_merge_size"; // how many patches a cell has each way
+  out.connector = {{"kind", "qwen2_vl"}, {"factor", ConfigReader(out.vision, reader.where()).whole(merge, 2, 1, 64)}};
   if (version != "2") out.connector["rms_norm"] = true;
   out.image_token_id = reader.whole("image_token_id", 151655, 0);
   return out;
