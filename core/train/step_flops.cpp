@@ -59,8 +59,10 @@ double StepFlops::of_decoder(size_t decoder, std::span<const std::shared_ptr<con
     }
     // Of the frames for each text, where texts do not share them.
     const size_t together = plan_.speed.shared_preference_frames ? texts.size() : 1;
-    for (size_t first = 0; first < texts.size(); first += together)
+    for (size_t first = 0; first < texts.size(); first += together) {
       work.add(sample->frames, sample->visual_rows(sample->texts[first]), std::span(texts).subspan(first, together));
+      work.add(sample->grids());
+    }
     work.labels += static_cast<double>(count);
     std::vector<int64_t> teacher_texts;
     for (const SampleText& text : sample->teacher_texts) teacher_texts.push_back(text.tokens());

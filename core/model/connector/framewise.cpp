@@ -57,8 +57,12 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
 
 double FramewiseConnector::flops(const FlopsRequest& request) const {
   const auto& [tokens, work, trained, mode] = request;
-  return work.encoded_frames * parts_.encoder.flops(tokens, trained.vision) +
-         with_backward(connect_flops(tokens) * work.encoded_frames, trained.connector, trained.vision);
+  double encoder = work.encoded_frames * parts_.encoder.flops(tokens, trained.vision);
+  if (parts_.encoder.reads_cells()) {
+    encoder = 0;
+    for (const ImageGrid& image : work.images) encoder += parts_.encoder.image_flops(image, trained.vision);
+  }
+  return encoder + with_backward(connect_flops(tokens) * work.encoded_frames, trained.connector, trained.vision);
 }
 
 Value FramewiseConnector::squares_of_patches(Tape& tape, const Input& input, int64_t factor) {

@@ -42,6 +42,8 @@ class Encoder {
                         const PackMaps& maps) const = 0;
   // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
   virtual double flops(int64_t tokens, bool trains) const = 0;
+  // The same for an image whose cells are frames, where reads_cells(): they attend to each other.
+  virtual double image_flops(const ImageGrid&, bool) const { return 0; }
   // Whether the encoder's parameters are trained.
   virtual bool trains() const = 0;
   // Keys and values by layer, for connectors that attend to them; null if the encoder does not offer them.

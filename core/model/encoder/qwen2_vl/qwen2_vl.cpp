@@ -152,8 +152,24 @@ class Qwen2Vl : public Encoder {
     return has_windows() ? ops::gather_rows(tape, x, maps.tensors.at(patches_map)) : x;
   }
 
-  double flops(int64_t tokens, bool trains) const override {
-    return vit_frame_flops(config_, tokens, tokens, config_.num_hidden_layers, config_.num_hidden_layers, trains);
+  double flops(int64_t, bool trains) const override { return image_flops({1, 1}, trains); }
+  double image_flops(const ImageGrid& image, bool trains) const override {
+    const int64_t width = config_.hidden_size, patches = config_.spatial_merge_size * config_.spatial_merge_size;
+    const auto rows = static_cast<double>(image.cells() * patches);
+    Windows windows;
+    if (has_windows()) windows.add(image, window_side());
+    double pairs = 0; // of all layers
+    for (const Layer& layer : layers_)
+      if (!layer.attends_to_windows)
+        pairs += rows * rows;
+      else
+        for (const int64_t cells : windows.lengths)
+          pairs += static_cast<double>(cells * cells) * static_cast<double>(patches * patches);
+    const double layer =
+        4 * product_flops(width, width) + (config_.rms_norm ? 3 : 2) * product_flops(width, config_.intermediate_size);
+    const ForwardFlops embed{product_flops(patch_weight_.value().size(1), width) * rows, 0},
+        layers{layer * rows * static_cast<double>(layers_.size()), attention_pair_flops(width) * pairs};
+    return with_backward(embed, trains, false) + with_backward(layers, trains, trains);
   }
 
  private:
