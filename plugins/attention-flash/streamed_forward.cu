@@ -1,14 +1,15 @@
 // streamed_forward.cu: attention forward for long segments without a mask: Hopper, not causal, no rotation, more rows
 // than the persistent kernels hold (577 and 1,024 patches of a vision tower in practice).
 //
-// Persistent: each block takes a contiguous share of all tiles of 64 queries, and goes through it in items of up to three
-// tiles of one head of one segment. Warp-specialized: each of three consumer warpgroups has a tile, and one warp of the
-// fourth brings keys and values through a ring in shared memory by TMA, far ahead. Which warpgroup has an item's first
-// tile rotates, so that an item with a single tile costs a third of a full one. A warpgroup multiplies the values of one
-// tile of keys and the scores of the next at once, also from one item to the next, and computes its softmax meanwhile.
+// Persistent: each block takes a contiguous share of all tiles of 64 queries, and goes through it in items of up to
+// three tiles of one head of one segment. Warp-specialized: each of three consumer warpgroups has a tile, and one warp
+// of the fourth brings keys and values through a ring in shared memory by TMA, far ahead. Which warpgroup has an item's
+// first tile rotates, so that an item with a single tile costs a third of a full one. A warpgroup multiplies the values
+// of one tile of keys and the scores of the next at once, also from one item to the next, and computes its softmax
+// meanwhile.
 //
-// Measured in bf16 on an H100 (bench/LOG.md, 2026-11-27): 32 segments of 577 rows with 16 heads 115 us, 32 of 1,024 with
-// 12 heads 230 us, 16 of 729 with 16 heads 94 us, where cuDNN takes 150, 232 and 106 us.
+// Measured in bf16 on an H100 (bench/LOG.md, 2026-11-27): 32 segments of 577 rows with 16 heads 115 us, 32 of 1,024
+// with 12 heads 230 us, 16 of 729 with 16 heads 94 us, where cuDNN takes 150, 232 and 106 us.
 #include "online_softmax.cuh"
 #include "streamed_producer.cuh"
 
@@ -140,7 +141,9 @@ class Consumer {
     return {broadcast(item.begin_q), broadcast(item.rows_q), broadcast(item.begin_kv),
             broadcast(item.rows_kv), broadcast(item.head),   broadcast(item.rotation)};
   }
-  __device__ void release_queries(unsigned stage) { arrive_per_warp(s_.q_empty[stage]); }
+  __device__ void release_queries(unsigned stage) {
+    arrive_per_warp(s_.q_empty[stage]);
+  }
 
   // The next stage of the ring.
   __device__ unsigned wait_for_load() {
@@ -148,7 +151,9 @@ class Consumer {
     s_.full[stage.index].wait(stage.parity);
     return stage.index;
   }
-  __device__ void release_load(unsigned stage) { arrive_per_warp(s_.empty[stage]); }
+  __device__ void release_load(unsigned stage) {
+    arrive_per_warp(s_.empty[stage]);
+  }
 
   __device__ int tile_of(const Item& item) const {
     return (group_ + consumer_warpgroups - item.rotation) % consumer_warpgroups;
@@ -205,7 +210,7 @@ class Consumer {
       release_load(v);
     }
     FewQueries& few = s_.few[group_];
-    sync_group();  // the queries have been read
+    sync_group(); // the queries have been read
     auto* const parts = reinterpret_cast<float(*)[few_queries][head_dim]>(memory);
     const int row = lane_index() / 4;
     few.max[warp_][row] = softmax.row_max[0];
@@ -361,8 +366,7 @@ __device__ void init_barriers(Shared& s) {
 #endif
 
 template <class T>
-__global__ void __launch_bounds__(block_threads, 1)
-    streamed_forward_kernel(const __grid_constant__ StreamedProblem p) {
+__global__ void __launch_bounds__(block_threads, 1) streamed_forward_kernel(const __grid_constant__ StreamedProblem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory + (-shared_address(memory) & (alignof(Shared) - 1)));

@@ -1,5 +1,5 @@
-// streamed_producer.cuh: what streamed_forward.cu's warps have in common, and those that bring keys and values: the items
-// of a block, the ring in shared memory, and the loads. For Hopper.
+// streamed_producer.cuh: what streamed_forward.cu's warps have in common, and those that bring keys and values: the
+// items of a block, the ring in shared memory, and the loads. For Hopper.
 #pragma once
 
 #include "persistent.cuh"
@@ -24,7 +24,7 @@ struct StreamedProblem {
 // Up to 192 queries of a head of a segment, and the segment's keys.
 struct Item {
   int begin_q, rows_q, begin_kv, rows_kv, head;
-  int rotation;                                 // the warpgroup that has the first tile
+  int rotation; // the warpgroup that has the first tile
 
   __device__ bool exists() const { return head >= 0; }
   __device__ int query_tiles() const { return (rows_q + tile - 1) / tile; }

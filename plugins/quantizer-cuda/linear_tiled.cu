@@ -7,8 +7,9 @@ namespace fvlm::plugins {
 namespace {
 
 constexpr std::int64_t least_tokens = 9; // fewer are one tile of linear_mma.cu
-// Products of fewer tokens x rows x columns are done sooner by linear_mma.cu, whose first loads are back sooner.
-constexpr std::int64_t least_work = 96 << 20;
+// Up to 16 tokens and with fewer tokens x rows x columns, products in int8 are done sooner by linear_mma.cu, whose
+// first loads are back sooner.
+constexpr std::int64_t few_tokens = 16, least_work = 96 << 20;
 constexpr std::int64_t most_cols = 16 << 10; // whose norm's weight and scales are in shared memory
 
 // How a product is divided: tokens of a tile, warpgroups of 64 output features a block, blocks that split the columns.
@@ -116,7 +117,8 @@ bool tiled_supports(fvlm_dtype dtype, const PackedWeight& shape, bool is_gated) 
 bool tiled_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear) {
   const std::int64_t tokens = linear.tokens;
   return tiled_supports(dtype, packed, linear.is_gated) && mma_takes(dtype, packed, linear) && tokens >= least_tokens &&
-         tokens <= max_tiled_tokens && (tokens > max_mma_tokens || tokens * packed.rows * packed.cols >= least_work) &&
+         tokens <= max_tiled_tokens &&
+         (packed.bits == 4 || tokens > few_tokens || tokens * packed.rows * packed.cols >= least_work) &&
          aligned(linear.y, 8) && aligned(linear.residual, 8) && reinterpret_cast<std::uintptr_t>(linear.bias) % 8 == 0;
 }
 
