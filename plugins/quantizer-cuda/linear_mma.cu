@@ -4,7 +4,7 @@
 // of columns within a product is free as long as x has the same: lane 4 r + t of a warp has columns of output features
 // r and r + 8, and the same columns of token r.
 //
-// On a Hopper this is for few tokens and small weights; linear_streamed.cu and linear_tiled.cu have what is larger. In
+// On a Hopper this is for few tokens: linear_streamed.cu has large weights, linear_tiled.cu has more tokens. In
 // float16, and on GPUs that are no Hopper, it takes all products of up to max_mma_tokens.
 #include "codes.cuh"
 #include "common/cuda_dependent_launch.cuh"
