@@ -343,7 +343,7 @@ Outcome linear_options(Context& context) {
         all.push_back(
             {.dtype = dtype, .rows = rows, .cols = cols, .tokens = tokens, .bias = rows != 96, .options = options});
   }
-  if (!context.device.is_cpu()) add_large(all, {0u, residual, norm | swiglu, residual | norm}, features);
+  if (!context.device.is_cpu()) add_large(all, {residual, norm | swiglu, residual | norm}, features);
   return expect_correct(context, quantizer_cases(all));
 }
 Outcome no_tokens(Context& context) {
