@@ -17,26 +17,25 @@ size_t count_of(const std::vector<TokenId>& ids, TokenId id) {
   return static_cast<size_t>(std::count(ids.begin(), ids.end(), id));
 }
 
-[[noreturn]] void refuse_count(std::string what) {
+[[noreturn]] void refuse_marks(std::string what, bool are_cells) {
   throw Error(ErrorKind::data, std::move(what))
-      .advise(
-          "write one <image> for each image, or one <video> for all frames; a text without either has them before it");
+      .advise(are_cells ? "write one <image> for each image; a text without any has them before it"
+                        : "write one <image> for each image, or one <video> for all frames; a text without either has "
+                          "them before it");
 }
 
 void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
+  const auto refuse = [&](std::string what) { refuse_marks(std::move(what), frames.are_cells); };
   const auto all = static_cast<size_t>(frames.frames);
   if (videos > 0 && frames.are_cells)
-    throw Error(ErrorKind::data,
-                "the text has a <video>, and videos are not supported for an encoder that reads images of any size")
-        .advise("write one <image> for each image; a text without any has them before it");
+    refuse("the text has a <video>, and videos are not supported for an encoder that reads images of any size");
   if (videos > 0 && (videos > 1 || images > 0))
-    refuse_count(
-        fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));
-  if (videos == 1 && all == 0) refuse_count("the text has a <video>, and the sample has no frames");
+    refuse(fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));
+  if (videos == 1 && all == 0) refuse("the text has a <video>, and the sample has no frames");
   const size_t expected = !frames.images.empty() ? frames.images.size() : frames.is_one_image && all > 0 ? 1 : all;
   if (images > 0 && images != expected)
-    refuse_count(fmt::format("the text has {} <image>, and the sample has {}", images,
-                             counted(static_cast<int64_t>(expected), "image")));
+    refuse(fmt::format("the text has {} <image>, and the sample has {}", images,
+                       counted(static_cast<int64_t>(expected), "image")));
 }
 
 void append(std::vector<TokenId>& ids, std::span<const TokenId> more) {

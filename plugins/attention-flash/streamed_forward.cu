@@ -133,7 +133,7 @@ class Consumer {
   }
 
  private:
-  // The next item; what is not an item is the end.
+  // The next item. One that does not exist is behind the last.
   __device__ Item wait_for_item() {
     const hopper::PipelineStage<query_stages> stage(items_++);
     s_.q_full[stage.index].wait(stage.parity);
@@ -180,7 +180,7 @@ class Consumer {
 
   // A tile of a few queries: each warp has a quarter of every tile of keys, and they add up what they have in the end.
   __device__ void attend_few(const Item& item) {
-    const int first_key = warp_ * quarter, tiles = item.key_tiles(), group_row = tile_of(item) * tile;
+    const int first_key = warp_ * quarter, tiles = item.key_tiles();
     char* const memory = queries_of(item, (items_ - 1) % query_stages);
     Fragment q[head_dim / 16];
 #pragma unroll
@@ -200,8 +200,8 @@ class Consumer {
 #pragma unroll
       for (int block = 0; block < quarter / 8; ++block)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (8 * block + column_of(i) >= left) scores[block][i] = -INFINITY;
+        for (int j = 0; j < 4; ++j)
+          if (8 * block + column_of(j) >= left) scores[block][j] = -INFINITY;
       release_load(k);
       if (i + 1 < tiles) k = wait_for_load();
       const unsigned v = wait_for_load();
@@ -286,7 +286,7 @@ class Consumer {
     keep_weights<T, width>(scores, weights_);
   }
 
-  // The last values of the item, of `width` keys, and the first scores of the next one if that is this warpgroup's too.
+  // The last values of the item, of `width` keys, and the first scores of the next one if it goes on with that.
   template <int width>
   __device__ void finish(const Item& next, bool goes_on) {
     const bool adds = item_.key_tiles() > 1;
@@ -300,7 +300,6 @@ class Consumer {
       release_load(v);
       store(item_, sum_, rows_);
       release_queries(q_stage_);
-      // `next` has been waited for, but is not taken
       return;
     }
     hopper::Accumulator<keys> scores;
