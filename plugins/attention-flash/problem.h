@@ -73,7 +73,7 @@ bool persistent_backward_supported(const Problem& problem);
 void persistent_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
 // streamed_forward.cu: Hopper, not causal, no rotation, segments longer than max_persistent_rows.
-bool streamed_forward_supported(const Problem& problem, int longest_q);
+bool streamed_forward_supported(const Problem& problem, int longest_q); // whether TMA can access the operands
 void streamed_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
                       int longest_q);
 

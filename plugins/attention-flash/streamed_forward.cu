@@ -161,6 +161,7 @@ class Consumer {
   __device__ bool has_tile(const Item& item) const {
     return item.exists() && item.rows_kv > 0 && tile_of(item) < item.query_tiles();
   }
+  // Of more than a few queries.
   __device__ bool has_full_tile(const Item& item) const {
     return has_tile(item) && item.rows_q - tile_of(item) * tile > few_queries;
   }
@@ -346,8 +347,9 @@ class Consumer {
   const Problem& p_;
   const int group_, warp_ = broadcast(warp_index() % warpgroup_warps);
   const float scale_;
-  unsigned items_ = 0, loads_ = 0, q_stage_ = 0; // waited for; of item_
+  unsigned items_ = 0, loads_ = 0; // that have been waited for
   Item item_{};
+  unsigned q_stage_ = 0; // where item_'s queries are
   Rows rows_;
   Outputs sum_;
   Weights weights_;
@@ -387,9 +389,8 @@ __global__ void __launch_bounds__(block_threads, 1) streamed_forward_kernel(cons
 } // namespace
 
 bool streamed_forward_supported(const Problem& p, int longest_q) {
-  return p.tokens_q > 0 && p.tokens_kv > 0 && !p.causal && !p.positions_q && !p.out_compensation &&
-         heads_tma_compatible(p.q, p.heads_q) && heads_tma_compatible(p.k, p.heads_kv) &&
-         heads_tma_compatible(p.v, p.heads_kv) &&
+  return p.tokens_q > 0 && p.tokens_kv > 0 && heads_tma_compatible(p.q, p.heads_q) &&
+         heads_tma_compatible(p.k, p.heads_kv) && heads_tma_compatible(p.v, p.heads_kv) &&
          int64_t{p.segments} * p.heads_q * ((longest_q + tile - 1) / tile) <= INT32_MAX;
 }
 

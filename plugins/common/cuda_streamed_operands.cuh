@@ -2,6 +2,7 @@
 // scales of groups, and what is added to the outputs.
 #pragma once
 
+#include "common/cuda_copies.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_streamed_layout.cuh"
 
@@ -57,15 +58,6 @@ struct Factors {
   }
 };
 
-// Starts to copy a number to shared memory, or sets it to 0. Ends with wait_for_copies().
-__device__ inline void copy_float(float* to, const float* from, bool exists) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(exists ? 4 : 0)
-               : "memory");
-}
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 // Parameters that are no lines: the norm's weight and the scales of groups, for the block's part.
 template <class L>
 struct SmallOperands {
@@ -105,7 +97,7 @@ struct SmallOperands {
         const float* from = p.scales + static_cast<std::int64_t>(exists ? row : 0) * p.groups + first;
         float* to = reinterpret_cast<float*>(memory) + column * column_stride;
         for (int group = thread % warp_size; group < all; group += warp_size)
-          copy_float(to + group, group < groups ? from + group : from, exists && group < groups);
+          copy_if<4>(to + group, group < groups ? from + group : from, exists && group < groups);
       }
     }
   }
@@ -223,8 +215,8 @@ struct Extras {
   static constexpr bool has_scales = L::Weight::has_scales && !L::Weight::has_groups;
   float residual[count] = {}, scales[has_scales ? count : 1][2] = {}; // of the column, and with a gate of up's
 
-  // Whether scales are read while the kernel before this one runs. A few rows whose x is resident are slower with that.
-  __device__ static bool reads_scales_early(const Problem& p) { return has_scales && (p.rows == 1 || !L::resident); }
+  // Whether scales are read while the kernel before this one runs. A few rows are slower with that.
+  __device__ static bool reads_scales_early(const Problem& p) { return has_scales && p.rows == 1; }
   __device__ void load_scales(const Problem& p, const Part<L>& part) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {

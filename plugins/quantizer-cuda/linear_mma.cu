@@ -61,15 +61,6 @@ __device__ inline float2 widen_pair(std::uint32_t pair, __nv_bfloat16) {
 __device__ inline float2 widen_pair(std::uint32_t pair, __half) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
-__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
-  const __nv_bfloat162 both =
-      __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __half) {
-  const __half2 both = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
 
 // Columns of x of a token. With a norm they come times its weight, and their squares are added: what is left of the
 // norm is a factor of the token's, which the products get in the end.

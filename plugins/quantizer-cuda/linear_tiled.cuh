@@ -10,6 +10,7 @@
 
 #include "codes.cuh"
 #include "common/cuda_cluster.cuh"
+#include "common/cuda_copies.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_hopper.cuh"
 #include "common/cuda_tensor_map.h"
@@ -82,17 +83,6 @@ struct Part {
   __device__ int steps() const { return (columns + box_width - 1) / box_width; }
 };
 
-// Starts to copy `bytes` (4 or 16) to shared memory, or sets them to 0. Ends with wait_for_copies().
-template <int bytes>
-__device__ void copy(char* to, const void* from, bool exists) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(bytes),
-               "r"(exists ? bytes : 0)
-               : "memory");
-}
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 template <int number, int threads>
 __device__ void sync_threads() {
   asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
@@ -117,7 +107,7 @@ struct SmallOperands {
       const auto* from = static_cast<const BFloat16*>(p.norm_weight) + part.first_column();
       for (int i = thread; i < part.steps() * 8; i += L::consumers) {
         const bool exists = i * 8 < part.columns;
-        copy<16>(norm_weight + i * 16, exists ? from + i * 8 : from, exists);
+        copy_if<16>(norm_weight + i * 16, exists ? from + i * 8 : from, exists);
       }
     }
     const int first_group = L::has_groups ? part.first_column() >> p.group_shift : 0;
@@ -126,8 +116,8 @@ struct SmallOperands {
       const int row = i / groups, group = i % groups, in_part = row % part.outputs,
                 output = part.first + in_part + (row < part.outputs ? 0 : p.width);
       const bool exists = part.first + in_part < p.width;
-      copy<4>(to + (row * stride + group) * 4,
-              p.scales + (exists ? static_cast<std::int64_t>(output) * p.groups + first_group + group : 0), exists);
+      copy_if<4>(to + (row * stride + group) * 4,
+                 p.scales + (exists ? static_cast<std::int64_t>(output) * p.groups + first_group + group : 0), exists);
     }
   }
 };
@@ -149,10 +139,6 @@ __device__ std::uint32_t load_two_codes(std::uint32_t from) {
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(codes) : "r"(from));
   }
   return codes;
-}
-
-__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
-  return sdk::bit_cast<std::uint32_t>(__hmul2(sdk::bit_cast<__nv_bfloat162>(a), sdk::bit_cast<__nv_bfloat162>(b)));
 }
 
 // The left operands of a step: 64 columns of the lane's two output features.
@@ -180,7 +166,8 @@ __device__ void widen_step(std::uint32_t line, int step, bool has_norm, std::uin
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t weights = shared_load_u32(norm_weight + (i * 2 + half) * 16);
 #pragma unroll
-      for (int high = 0; high < 2; ++high) left[i][half * 2 + high] = multiply_pairs(left[i][half * 2 + high], weights);
+      for (int high = 0; high < 2; ++high)
+        left[i][half * 2 + high] = multiply_pairs(left[i][half * 2 + high], weights, __nv_bfloat16{});
     }
 }
 
