@@ -7,15 +7,14 @@ import sys
 import unittest
 
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder, run
+from with_transformers import draw, engine, folder, run
+from qwen2_vl_processor import processor_of
 
 import torch
 from safetensors.torch import save_file
 from PIL import Image, ImageDraw
 from transformers import (PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
                           Qwen2VLForConditionalGeneration)
-from transformers.models.qwen2_vl import processing_qwen2_vl
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 TOKENS = {"vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_id": 261, "video_token_id": 262}
@@ -37,20 +36,11 @@ LENGTH = 10
 TEMPLATE = pathlib.Path(sys.argv.pop(1))
 
 
-class Processor(processing_qwen2_vl.Qwen2VLProcessor):
-    """Without its processor of videos, which needs torchvision."""
-
-    def check_argument_for_proper_class(self, *_):
-        pass
-
-
 def make(name, template):
     kind, config = MODELS[name]
     torch.manual_seed(1)
     model = kind(config).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+    draw(model)
     model.save_pretrained(folder / name)
     words = json.loads(tokenizer())
     words["added_tokens"] = [words["added_tokens"][0] | {"id": 256 + place, "content": token} for place, token in enumerate(SPECIAL)]
@@ -70,7 +60,7 @@ def setUpModule():
     models = {name: make(name, template) for name in MODELS}
     words = PreTrainedTokenizerFast.from_pretrained(folder / "qwen2_vl")
     words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
-    processor = Processor(Qwen2VLImageProcessorPil.from_pretrained(folder / "qwen2_vl"), words, None, chat_template=template)
+    processor = processor_of(folder / "qwen2_vl", words, template)
     for number, size in enumerate(SIZES):
         picture = Image.merge("RGB", [Image.linear_gradient("L").resize(size).rotate(90 * turn).resize(size) for turn in range(3)])
         ImageDraw.Draw(picture).ellipse((4, 4, size[0] // 2, size[1] // 2), fill=(250 - 50 * number, 40 * number, 90))

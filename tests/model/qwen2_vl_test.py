@@ -6,7 +6,7 @@ import json
 import unittest
 
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder as root, run
+from with_transformers import draw, engine, folder as root, run
 
 import torch
 import torch.nn.functional as F
@@ -73,11 +73,7 @@ def make(name):
     kind, config = MODELS[name]
     torch.manual_seed(1)
     model = kind(config).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
-        else:
-            parameter.data += 0.2 * torch.randn_like(parameter)
+    draw(model)
     model.save_pretrained(root / name)
     (root / name / "tokenizer.json").write_text(tokenizer())
     vision = config.vision_config

@@ -13,10 +13,9 @@ FAMILY = sys.argv.pop(3)
 import peft
 import picture_questions
 from picture_questions import Pictures, answer, draw_picture, engine, folder, inputs_of, loaded, make, metrics, run, torch
+from qwen2_vl_processor import processor_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers.models.qwen2_vl import processing_qwen2_vl
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells
 CELLS = 40  # of an image at most
@@ -24,17 +23,9 @@ SAMPLES = 12  # of questions.tar
 LAYERS, WIDTH = 2, 64  # of the decoder
 
 
-class Qwen2VLProcessor(processing_qwen2_vl.Qwen2VLProcessor):
-    """Without its processor of videos, which needs torchvision."""
-
-    def check_argument_for_proper_class(self, *_):
-        pass
-
-
 def setUpModule():
     words = make("make-qwen2-vl", SIZES, CELLS, 1024, "--family", FAMILY)
-    QwenVl.processor = Qwen2VLProcessor(Qwen2VLImageProcessorPil.from_pretrained(folder / "hf"), words, None,
-                                        chat_template=words.chat_template)
+    QwenVl.processor = processor_of(folder / "hf", words, words.chat_template)
     for number in range(SAMPLES):
         draw_picture(number, SIZES[number % len(SIZES)]).save(folder / f"question-{number}.png")
     # Every step has all samples, so that their order means nothing.

@@ -1,6 +1,6 @@
 """A tiny SmolVLM of drawn weights, which transformers makes and the engine imports, and batches for it."""
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder, run
+from with_transformers import draw, engine, folder, run
 
 import torch
 from safetensors.torch import save_file
@@ -14,14 +14,6 @@ TEXT = {"vocab_size": VOCABULARY, "hidden_size": 96, "intermediate_size": 256, "
 TOKENS = [3, *[IMAGE] * 4, 17, 99, 5, 42, 201, 7, 7, 31]
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}'}
-
-
-def draw(model):
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
-        else:
-            parameter.data += 0.2 * torch.randn_like(parameter)
 
 
 def make():

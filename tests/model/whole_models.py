@@ -3,7 +3,7 @@ directories, and a batch of texts with images inside. The script's first argumen
 import json
 
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder as root, run
+from with_transformers import draw, engine, folder as root, run
 
 import torch
 from safetensors.torch import save_file
@@ -67,11 +67,7 @@ def make(name):
     """A model of transformers in which every weight matters, saved under NAME, and a model directory of it, NAME.model."""
     torch.manual_seed(1)
     model = AutoModelForImageTextToText.from_config(MODELS[name]).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
-        else:
-            parameter.data += 0.2 * torch.randn_like(parameter)
+    draw(model)
     model.save_pretrained(root / name)
     for file, content in FILES.items():
         (root / name / file).write_text(content)

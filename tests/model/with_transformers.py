@@ -30,3 +30,12 @@ def run(*command, code=0):
                             env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
     assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stderr if code else result.stdout
+
+
+def draw(model):
+    """Random parameters of which every one matters."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
+        else:
+            parameter.data += 0.2 * torch.randn_like(parameter)
