@@ -57,11 +57,11 @@ VisualTokens FramewiseConnector::encode(Tape& tape, Operations& ops, const Pack&
 
 double FramewiseConnector::flops(const FlopsRequest& request) const {
   const auto& [tokens, work, trained, mode] = request;
-  double encoder = work.encoded_frames * parts_.encoder.flops(tokens, trained.vision);
-  if (parts_.encoder.reads_cells()) {
-    encoder = 0;
+  double encoder = 0;
+  if (!parts_.encoder.reads_cells())
+    encoder = work.encoded_frames * parts_.encoder.flops(tokens, trained.vision);
+  else
     for (const ImageGrid& image : work.images) encoder += parts_.encoder.image_flops(image, trained.vision);
-  }
   return encoder + with_backward(connect_flops(tokens) * work.encoded_frames, trained.connector, trained.vision);
 }
 
