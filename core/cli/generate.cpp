@@ -132,8 +132,8 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
     request.images.push_back(read_image(image, "use --video for videos and folders of images"));
     marks += image_mark;
   }
-  for (const std::string& video : videos) {
-    request.frames = read_video(video, input.media, registry);
+  if (!videos.empty()) {
+    request.frames = read_video(videos.front(), input.media, registry);
     marks = video_mark;
   }
   if (visual.in_place && !marks.empty()) mention_frames(request.turns, marks);
