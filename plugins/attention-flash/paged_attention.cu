@@ -9,7 +9,8 @@
 // to pages.
 //
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
-// flight. Each such thread has a running maximum and sum of its own (online softmax).
+// flight. Each such thread has a running maximum and sum of its own (online softmax). Many rows take blocks that are
+// small enough for all of them to be on the device at once.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_packs.cuh"
@@ -23,7 +24,16 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int max_warps = 8, max_cluster = 8, max_dim = 128, unroll = 4;
+constexpr int max_warps = 8, max_cluster = 8, max_dim = 128;
+// How a block is laid out: warps at most, keys that a thread has on the way, blocks that have to fit on a
+// multiprocessor.
+struct Roomy {
+  static constexpr int warps = max_warps, unroll = 4, blocks = 1;
+};
+struct Dense {
+  static constexpr int warps = 3, unroll = 3, blocks = 8;
+};
+
 // Fewer keys than this are not worth another block of the cluster.
 constexpr int min_keys_per_block = 128;
 
@@ -125,7 +135,7 @@ struct PartialSums {
   float values[max_warps][heads][max_dim], maximum[max_warps][heads], sum[max_warps][heads];
 };
 
-template <class T, int lanes, int heads>
+template <class T, int lanes, int heads, int unroll>
 struct Rows {
   static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once;
   float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
@@ -279,8 +289,8 @@ __device__ void combine_cluster(const PagedProblem& p, const BlockSums<heads>& o
 
 struct Nothing {};
 
-template <class T, int lanes, int heads, bool appends>
-__global__ void __launch_bounds__(max_warps* warp_size)
+template <class T, int lanes, int heads, bool appends, class Size>
+__global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     paged_attention_kernel(const __grid_constant__ PagedProblem p,
                            const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
   __shared__ std::conditional_t<appends, AppendedRow<T, heads>, Nothing> appended;
@@ -296,7 +306,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   const int length = p.lengths[row], last = appends ? length - 1 : -1;
   const Share share = share_of_block(length);
 
-  using Own = Rows<T, lanes, heads>;
+  using Own = Rows<T, lanes, heads, Size::unroll>;
   const int piece = lane % lanes, first_key = share.begin + warp * Own::step + lane / lanes;
   const bool has_piece = piece * Own::pack < p.head_dim;
   // The last warp writes the row, and has the least to do at the end.
@@ -360,7 +370,7 @@ __global__ void __launch_bounds__(max_warps* warp_size)
   Cluster::wait();
 }
 
-template <class T, int lanes, int heads>
+template <class T, int lanes, int heads, class Size>
 void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p, const PagedAppend* append) {
   p.tiles = (p.group + heads - 1) / heads;
   cudaLaunchConfig_t config{};
@@ -377,17 +387,20 @@ void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p, c
   }
   if (launch.starts_early) attributes[config.numAttrs++] = may_start_early();
   if (append)
-    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, true>, p, *append), "launch");
+    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, true, Size>, p, *append),
+                    "launch");
   else
-    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, false>, p, Nothing{}),
+    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, false, Size>, p, Nothing{}),
                     "launch");
 }
 
 template <class T, int lanes>
 void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p, const PagedAppend* append) {
-  if (p.group == 1) return enqueue<T, lanes, 1>(call, launch, p, append);
-  if (p.group % 4 == 0) return enqueue<T, lanes, 4>(call, launch, p, append);
-  enqueue<T, lanes, 3>(call, launch, p, append);
+  if constexpr (sizeof(T) == 2)
+    if (launch.is_dense) return enqueue<T, lanes, 1, Dense>(call, launch, p, append);
+  if (p.group == 1) return enqueue<T, lanes, 1, Roomy>(call, launch, p, append);
+  if (p.group % 4 == 0) return enqueue<T, lanes, 4, Roomy>(call, launch, p, append);
+  enqueue<T, lanes, 3, Roomy>(call, launch, p, append);
 }
 
 } // namespace
@@ -403,6 +416,10 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiproce
     launch.blocks *= 2;
   launch.starts_early = has_clusters;
   launch.warps = pairs * launch.blocks > 2 * multiprocessors ? max_warps / 2 : max_warps;
+  // Chosen by measurement (bench/LOG.md, 2026-11-27): half as many registers need more instructions, which pays where
+  // blocks would have to wait for others.
+  launch.is_dense = query.heads_q == query.heads_kv && query.dtype != sdk::float32 && pairs > 4 * multiprocessors;
+  if (launch.is_dense) launch.warps = Dense::warps;
   return launch;
 }
 

@@ -37,6 +37,7 @@ struct PagedLaunch {
   std::int64_t rows;
   int heads_kv, blocks, warps;
   bool starts_early; // programmatic dependent launch
+  bool is_dense;     // blocks of few registers, of which many fit on a multiprocessor
 };
 PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiprocessors, bool has_clusters);
 

@@ -219,6 +219,7 @@ using Accumulator128 = Accumulator<128>;
 
 #define FVLM_FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define FVLM_SIXTEEN(i) FVLM_FOUR(i), FVLM_FOUR(i + 4), FVLM_FOUR(i + 8), FVLM_FOUR(i + 12)
+#define FVLM_OUTPUTS_8 FVLM_FOUR(0)
 #define FVLM_OUTPUTS_16 FVLM_FOUR(0), FVLM_FOUR(4)
 #define FVLM_OUTPUTS_32 FVLM_SIXTEEN(0)
 #define FVLM_OUTPUTS_64 FVLM_SIXTEEN(0), FVLM_SIXTEEN(16)
@@ -227,7 +228,8 @@ using Accumulator128 = Accumulator<128>;
 #define FVLM_OUTPUTS_128 FVLM_OUTPUTS_96, FVLM_SIXTEEN(48)
 #define FVLM_OUTPUTS_192 FVLM_OUTPUTS_128, FVLM_SIXTEEN(64), FVLM_SIXTEEN(80)
 #define FVLM_OUTPUTS_136 FVLM_OUTPUTS_128, FVLM_FOUR(64)
-#define FVLM_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FVLM_REGISTERS_8 "%0, %1, %2, %3"
+#define FVLM_REGISTERS_16 FVLM_REGISTERS_8 ", %4, %5, %6, %7"
 #define FVLM_REGISTERS_32 FVLM_REGISTERS_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define FVLM_REGISTERS_64                                                                                              \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "     \
@@ -311,8 +313,10 @@ __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool
 // 8 columns further on. The registers must not change before wgmma_wait().
 template <class T, bool b_mn_major, int size>
 __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint64_t b, bool adds) {
-  static_assert(size == 8 || size == 16 || size == 32 || size == 40 || size == 48 || size == 64);
-  if constexpr (size == 8) {
+  static_assert(size == 4 || size == 8 || size == 16 || size == 32 || size == 40 || size == 48 || size == 64);
+  if constexpr (size == 4) {
+    FVLM_WGMMA_ANY(8, "{%4, %5, %6, %7}, %8", "%9", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
+  } else if constexpr (size == 8) {
     FVLM_WGMMA_ANY(16, "{%8, %9, %10, %11}, %12", "%13", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
   } else if constexpr (size == 16) {
     FVLM_WGMMA_ANY(32, "{%16, %17, %18, %19}, %20", "%21", "", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]));
@@ -337,6 +341,7 @@ __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint
 #undef FVLM_REGISTERS_64
 #undef FVLM_REGISTERS_32
 #undef FVLM_REGISTERS_16
+#undef FVLM_REGISTERS_8
 #undef FVLM_OUTPUTS_192
 #undef FVLM_OUTPUTS_136
 #undef FVLM_OUTPUTS_128
@@ -345,6 +350,7 @@ __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint
 #undef FVLM_OUTPUTS_64
 #undef FVLM_OUTPUTS_32
 #undef FVLM_OUTPUTS_16
+#undef FVLM_OUTPUTS_8
 #undef FVLM_SIXTEEN
 #undef FVLM_FOUR
 

@@ -4,6 +4,8 @@
 #include <fvlm/cuda.hpp>
 
 #include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <type_traits>
 
 namespace fvlm::plugins {
@@ -20,6 +22,17 @@ __device__ void mma_16x8x16(float (&sum)[4], const std::uint32_t (&a)[4], std::u
         "{%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Pairs of numbers, operands of a product.
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
+  const __nv_bfloat162 both =
+      __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __half) {
+  const __half2 both = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
 } // namespace fvlm::plugins

@@ -257,7 +257,7 @@ bool few_rows_supports(const SkinnyGemmShape& shape, bool is_hopper) {
   return sdk::is_one_of<BFloat16, Half>(shape.dtype) && !shape.weight_transposed && shape.inner % pack == 0 &&
          (shape.rows <= most_skinny_rows ||
           (shape.rows <= most_rows && shape.inner * shape.width <= most_numbers_of_weight) ||
-          (is_hopper && streamed_few_rows_supports(shape)));
+          (is_hopper && tiled_few_rows_supports(shape)));
 }
 
 bool few_rows_aligned(const FewRowsGemm& o) {
@@ -278,7 +278,7 @@ bool few_rows_takes(const SkinnyGemmShape& shape, const SkinnyGemm& o) {
 
 void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& o) {
   if (shape.rows == 0) return;
-  if (streamed_few_rows_takes(device, shape, o)) return streamed_few_rows_gemm(device, shape, o);
+  if (tiled_few_rows_takes(device, shape, o)) return tiled_few_rows_gemm(device, shape, o);
   const Problem p{o.x.data,
                   o.weight.data,
                   o.bias,

@@ -19,16 +19,16 @@ struct FewRowsGemm {
   bool starts_early = false;
 };
 
-// 16 bits, weights as they are; more than eight rows only with small weights, or where they are streamed. With SwiGLU
+// 16 bits, weights as they are; more than eight rows only with small weights, or with large ones on Hopper. With SwiGLU
 // the width is that of the weight. Operands have to be readable 16 bytes at a time.
 bool few_rows_supports(const SkinnyGemmShape& shape, bool is_hopper);
 bool few_rows_aligned(const FewRowsGemm& operands);
 void few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& operands);
 
-// Those that are streamed through shared memory (gemm_few_rows_streamed.cu), of large weights in bfloat16 on Hopper.
-bool streamed_few_rows_supports(const SkinnyGemmShape& shape);
-bool streamed_few_rows_takes(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& operands);
-void streamed_few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& operands);
+// Those of large weights in bfloat16 on Hopper (gemm_few_rows_tiled.cu).
+bool tiled_few_rows_supports(const SkinnyGemmShape& shape);
+bool tiled_few_rows_takes(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& operands);
+void tiled_few_rows_gemm(const Device& device, const SkinnyGemmShape& shape, const FewRowsGemm& operands);
 
 // Products of up to eight rows with bias and residual alone, among the skinny ones.
 bool few_rows_are_skinny(const SkinnyGemmShape& shape);

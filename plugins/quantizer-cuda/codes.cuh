@@ -16,16 +16,6 @@ __device__ inline std::uint32_t subtract(std::uint32_t pair, std::uint32_t offse
   return *reinterpret_cast<const std::uint32_t*>(&off);
 }
 
-__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
-  const __nv_bfloat162 both =
-      __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b, __half) {
-  const __half2 both = __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-
 // (bits & mask) | base, in one instruction.
 __device__ inline std::uint32_t masked_or(std::uint32_t bits, std::uint32_t mask, std::uint32_t base) {
   std::uint32_t result;

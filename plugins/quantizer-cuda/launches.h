@@ -70,7 +70,8 @@ void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packe
 bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
 void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
 
-// The same for products of 9 to max_tiled_tokens tokens. tiled_takes() also looks at tokens and addresses.
+// The same for products of 5 (int8) or 9 (int4) to max_tiled_tokens tokens. tiled_takes() also looks at tokens and
+// addresses.
 bool tiled_supports(fvlm_dtype dtype, const PackedWeight& shape, bool is_gated);
 bool tiled_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear);
 void linear_tiled(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);

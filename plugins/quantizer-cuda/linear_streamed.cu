@@ -1,17 +1,19 @@
 // linear_streamed.cu: products of up to 8 tokens in bfloat16 with a quantized weight, streamed through shared memory by
-// TMA (common/cuda_streamed_product.cuh). For Hopper, and weights whose rows are whole lines of 128 bytes.
+// TMA (streamed_product.cuh). For Hopper, and weights whose rows are whole lines of 128 bytes.
 #include "codes.cuh"
-#include "common/cuda_streamed_product.cuh"
+#include "streamed_product.cuh"
 
 namespace fvlm::plugins {
 namespace {
 
+// words: of x for the numbers in a word of the weight; products: of mma.sync in a step. left() makes operands of what
+// ldmatrix loads of 16 columns, right() those of x; order(): eight numbers of x in the order in which they are read.
 template <int bits>
 struct CodesWeight {
   static constexpr int words = 16 / bits, products = words;
-  static constexpr bool has_scales = true, has_groups = bits == 4;
+  static constexpr bool has_groups = bits == 4;
   static constexpr float offset = Codes<bits>::template offset<__nv_bfloat16>;
-  static_assert(has_scales && offset >= 0 && products * bits == 16); // nvcc warns of constants that only sm_90a uses
+  static_assert(offset >= 0 && products * bits == 16); // nvcc warns of constants that only sm_90a uses
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   __device__ static void left(const hopper::Matrix8x8x4& codes, std::uint32_t (&pairs)[products][4]) {
 #pragma unroll
@@ -49,12 +51,12 @@ struct CodesWeight {
 // Smaller weights are read faster by threads (linear_mma.cu), whose first loads are back sooner.
 constexpr std::int64_t least_codes = 4 << 20;
 // x is brought to shared memory as a whole.
-constexpr std::int64_t most_tokens = 4, most_tokens_of_wide = 8, most_numbers_of_x = 20'000;
+constexpr std::int64_t most_tokens = 4, most_tokens_of_wide_int4 = 8, most_numbers_of_x = 20'000;
 constexpr std::int64_t most_cols = 16 << 10; // whose norm's weight and scales are in shared memory
 
 struct Launch {
   cudaStream_t stream;
-  streamed::Operands operands;
+  const PackedWeight& packed;
   streamed::Problem problem;
   int split;
 
@@ -63,11 +65,11 @@ struct Launch {
     using streamed::Layout;
     using Weight = CodesWeight<bits>;
     if (problem.norm_weight)
-      streamed::launch<Layout<Weight, 1, columns, 1, lines, stages, true, blocks>>(stream, operands, problem, split,
-                                                                                   true);
+      streamed::launch<Layout<Weight, columns, lines, stages, true, blocks>>(stream, packed.codes, packed.row_bytes,
+                                                                             problem, split);
     else
-      streamed::launch<Layout<Weight, 1, columns, 1, lines, stages, false, blocks>>(stream, operands, problem, split,
-                                                                                    true);
+      streamed::launch<Layout<Weight, columns, lines, stages, false, blocks>>(stream, packed.codes, packed.row_bytes,
+                                                                              problem, split);
   }
 };
 
@@ -85,13 +87,15 @@ bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLi
     return false;
   if (packed.bits == 4 && packed.group != 128 && packed.group != 64) return false;
   return linear.tokens * packed.cols <= most_numbers_of_x &&
-         linear.tokens <= (is_wide(packed, multiprocessors) ? most_tokens_of_wide : most_tokens);
+         linear.tokens <=
+             (packed.bits == 4 && is_wide(packed, multiprocessors) ? most_tokens_of_wide_int4 : most_tokens);
 }
 
 // The layouts were chosen by measurement (bench/LOG.md, 2026-11-26).
 void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors) {
-  Launch launch{stream, {linear.x.data, linear.x.stride, packed.codes, packed.row_bytes}, {}, 1};
+  Launch launch{stream, packed, {}, 1};
   streamed::Problem& p = launch.problem;
+  p.x = linear.x.data, p.x_stride = linear.x.stride;
   p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
   p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
   p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);

@@ -1,36 +1,74 @@
-// linear_tiled.cu: products of 9 to 256 tokens in bfloat16 with a quantized weight, by wgmma. For Hopper.
-#include "linear_tiled.cuh"
-
-#include <algorithm>
+// linear_tiled.cu: products of 5 or 9 to 256 tokens in bfloat16 with a quantized weight, by wgmma. For Hopper.
+#include "codes.cuh"
+#include "common/cuda_tiled_product.cuh"
 
 namespace fvlm::plugins {
 namespace {
 
-constexpr std::int64_t least_tokens = 9; // fewer are one tile of linear_mma.cu
+template <int code_bits>
+struct CodesWeight {
+  static constexpr int bits = code_bits, lines = 1;
+  static constexpr bool has_scales = true, has_groups = bits == 4;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  // The codes of two adjacent columns.
+  __device__ static std::uint32_t load_two(std::uint32_t from) {
+    std::uint32_t codes;
+    if constexpr (bits == 8) {
+      std::uint16_t both;
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(both) : "r"(from));
+      codes = both;
+    } else {
+      asm volatile("ld.shared.u8 %0, [%1];" : "=r"(codes) : "r"(from));
+    }
+    return codes;
+  }
+  __device__ static std::uint32_t first(std::uint32_t line, int lane) {
+    return line + lane / 4 * tiled::box_row_bytes + ((lane / 4) << 4) + lane % 4 * bits / 4;
+  }
+  __device__ static void left(std::uint32_t line, int step, tiled::Left& left) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int byte = (step * 8 + i * 2 + half) * bits; // eight columns have as many bytes as a column has bits
+        const std::uint32_t from = (line ^ (byte / 16 * 16)) + byte % 16;
+#pragma unroll
+        for (int high = 0; high < 2; ++high)
+          left[i][half * 2 + high] =
+              Codes<bits>::template pair<__nv_bfloat16>(load_two(from + high * 8 * tiled::box_row_bytes));
+      }
+  }
+#endif
+};
+
+constexpr std::int64_t least_tokens = 5, least_tokens_of_int4 = 9; // fewer are one tile of linear_mma.cu
 // Up to 16 tokens and with fewer tokens x rows x columns, products in int8 are done sooner by linear_mma.cu, whose
 // first loads are back sooner.
 constexpr std::int64_t few_tokens = 16, least_work = 96 << 20;
 constexpr std::int64_t most_cols = 16 << 10; // whose norm's weight and scales are in shared memory
 
-// How a product is divided: tokens of a tile, warpgroups of 64 output features a block, blocks that split the columns.
+// How a product is divided: tokens of a tile, warpgroups of 64 output features a block, blocks that share a
+// multiprocessor, blocks that split the columns.
 struct Plan {
-  int tokens, warpgroups, split;
+  int tokens, warpgroups, blocks, split;
 };
 
 // Chosen by measurement (bench/LOG.md, 2026-11-27): blocks of two warpgroups, or of one where the weight has few output
-// features; and columns are split into as many parts as let all clusters find room at once, for which some of the
-// multiprocessors have to stay free.
+// features, or so many that no columns are split and there are few tokens; and columns are split into as many parts as
+// let all clusters find room at once, for which some of the multiprocessors have to stay free.
 Plan plan_of(const PackedWeight& packed, std::int64_t tokens, int multiprocessors) {
   const std::int64_t tiles = (tokens + 127) / 128, of_tile = (tokens + tiles - 1) / tiles;
   int tile = 128;
   for (const int smaller : {96, 80, 64, 32, 16})
     if (of_tile <= smaller) tile = smaller;
   const auto blocks = [&](int warpgroups) { return (packed.rows + 64 * warpgroups - 1) / (64 * warpgroups) * tiles; };
-  const bool is_narrow = blocks(2) * 4 <= multiprocessors, spills = packed.bits == 4 && tile == 128;
-  const int warpgroups = is_narrow && !spills ? 1 : 2;
+  const bool is_narrow = blocks(2) * 4 <= multiprocessors, is_wide = blocks(2) * 4 > multiprocessors * 3;
+  if (packed.bits == 8 && tile <= 32 && !is_narrow && !is_wide) return {tile, 2, 2, 4};
+  const bool spills = packed.bits == 4 && tile == 128;
+  const int warpgroups = (is_narrow && !spills) || (is_wide && tile <= 16) ? 1 : 2;
   const std::int64_t most_split = packed.cols >= 4096 ? 6 : 4,
                      split = 3 * multiprocessors / (2 * warpgroups * blocks(warpgroups));
-  return {tile, warpgroups, static_cast<int>(std::clamp<std::int64_t>(split, 1, most_split))};
+  return {tile, warpgroups, warpgroups == 1 ? 2 : 1, static_cast<int>(std::clamp<std::int64_t>(split, 1, most_split))};
 }
 
 bool aligned(const MatrixView& matrix, std::uintptr_t bytes) {
@@ -39,73 +77,27 @@ bool aligned(const MatrixView& matrix, std::uintptr_t bytes) {
 
 struct Launch {
   cudaStream_t stream;
-  const PackedWeight& packed;
-  const SkinnyLinear& linear;
+  tiled::Operands operands;
+  tiled::Problem problem;
   int split;
 
-  template <int bits, int tokens, int warpgroups>
+  template <int bits, int tokens, int warpgroups, int blocks>
   void run() const {
-    using L = tiled::Layout<bits, tokens, warpgroups>;
-    tiled::Problem p = problem();
-    const auto parts = static_cast<cuuint64_t>(p.is_gated ? 2 : 1),
-               row_bytes = static_cast<cuuint64_t>(packed.row_bytes), width = static_cast<cuuint64_t>(p.width);
-    p.codes = TensorMapShape{
-        CU_TENSOR_MAP_DATA_TYPE_UINT8,
-        4,
-        {row_bytes, width, parts, 1},
-        {row_bytes, row_bytes * width, row_bytes * width * parts},
-        {128, L::rows / static_cast<cuuint32_t>(parts), static_cast<cuuint32_t>(parts),
-         1}}.encode(packed.codes);
-    p.x = make_tensor_map(sdk::bfloat16, linear.x.data, linear.x.stride, linear.tokens, packed.cols, L::tokens);
-    constexpr int own_bytes = sizeof(tiled::Shared<L>) + alignof(tiled::Shared<L>);
-    const int lines = (p.cols + L::line_columns - 1) / L::line_columns, blocks = std::min(split, lines),
-              most_lines = (lines + blocks - 1) / blocks, steps = most_lines * L::steps,
-              small_bytes = (p.norm_weight ? steps * tiled::box_row_bytes : 0) +
-                            4 * L::rows * ((L::has_groups ? steps * tiled::box_width >> p.group_shift : 1) | 1),
-              room = (L::blocks == 1 ? 227 << 10 : 113 << 10) - own_bytes - small_bytes;
-    p.code_stages =
-        std::clamp(std::min(most_lines, (room - 4 * L::x_bytes) / L::code_bytes), 1, tiled::most_code_stages);
-    const int code_bytes = std::max(p.code_stages * L::code_bytes, (L::sum_bytes + 1023) / 1024 * 1024);
-    p.x_stages = std::clamp((room - code_bytes) / L::x_bytes, 2, std::min(std::max(steps, 2), tiled::most_x_stages));
-    const int rings = p.code_stages * L::code_bytes + p.x_stages * L::x_bytes;
-    launch<L>(p, blocks, own_bytes + std::max(rings + small_bytes, L::sum_bytes));
-  }
-
- private:
-  tiled::Problem problem() const {
-    tiled::Problem p{};
-    p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
-    p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
-    p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);
-    p.group_shift = packed.group == 128 ? 7 : 6; // of int4
-    p.tokens = static_cast<int>(linear.tokens), p.cols = static_cast<int>(packed.cols);
-    p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
-    p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
-    return p;
-  }
-
-  template <class L>
-  void launch(const tiled::Problem& p, int blocks, int bytes) const {
-    const auto kernel = tiled::product_kernel<L>;
-    sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10),
-                    "shared memory");
-    const int outputs = p.is_gated ? L::rows / 2 : L::rows;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>((p.width + outputs - 1) / outputs * blocks),
-                          static_cast<unsigned>((p.tokens + L::tokens - 1) / L::tokens));
-    config.blockDim = dim3(L::threads);
-    config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-    config.stream = stream;
-    cudaLaunchAttribute attributes[2]{may_start_early()};
-    config.attrs = attributes, config.numAttrs = 1;
-    if (blocks > 1) {
-      cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-    }
-    sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
+    tiled::launch<tiled::Layout<CodesWeight<bits>, tokens, warpgroups, blocks>>(stream, operands, problem, split);
   }
 };
+
+tiled::Problem problem_of(const PackedWeight& packed, const SkinnyLinear& linear) {
+  tiled::Problem p{};
+  p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
+  p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
+  p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);
+  p.group_shift = packed.group == 128 ? 7 : 6; // of int4
+  p.tokens = static_cast<int>(linear.tokens), p.cols = static_cast<int>(packed.cols);
+  p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
+  p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
+  return p;
+}
 
 } // namespace
 
@@ -116,19 +108,24 @@ bool tiled_supports(fvlm_dtype dtype, const PackedWeight& shape, bool is_gated) 
 
 bool tiled_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear) {
   const std::int64_t tokens = linear.tokens;
-  return tiled_supports(dtype, packed, linear.is_gated) && mma_takes(dtype, packed, linear) && tokens >= least_tokens &&
-         tokens <= max_tiled_tokens &&
+  return tiled_supports(dtype, packed, linear.is_gated) && mma_takes(dtype, packed, linear) &&
+         tokens >= (packed.bits == 8 ? least_tokens : least_tokens_of_int4) && tokens <= max_tiled_tokens &&
          (packed.bits == 4 || tokens > few_tokens || tokens * packed.rows * packed.cols >= least_work) &&
          aligned(linear.y, 8) && aligned(linear.residual, 8) && reinterpret_cast<std::uintptr_t>(linear.bias) % 8 == 0;
 }
 
 void linear_tiled(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors) {
   const Plan plan = plan_of(packed, linear.tokens, multiprocessors);
-  const Launch launch{stream, packed, linear, plan.split};
+  const Launch launch{stream,
+                      {linear.x.data, linear.x.stride, packed.codes, packed.row_bytes, packed.row_bytes},
+                      problem_of(packed, linear),
+                      plan.split};
   const auto with_tokens = [&](auto bits, auto tokens) {
     if constexpr (bits == 8 || tokens < 128)
-      if (plan.warpgroups == 1) return launch.run<bits, tokens, 1>();
-    launch.run<bits, tokens, 2>();
+      if (plan.warpgroups == 1) return launch.run<bits, tokens, 1, 2>();
+    if constexpr (bits == 8 && tokens <= 32)
+      if (plan.blocks == 2) return launch.run<bits, tokens, 2, 2>();
+    launch.run<bits, tokens, 2, 1>();
   };
   const auto with_bits = [&](auto bits) {
     const auto with = [&](auto tokens) { with_tokens(bits, tokens); };

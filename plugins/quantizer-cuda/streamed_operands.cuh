@@ -1,69 +1,38 @@
-// cuda_streamed_operands.cuh: what a block of cuda_streamed_product.cuh reads besides the weight: x, the norm's weight,
-// scales of groups, and what is added to the outputs.
+// streamed_operands.cuh: what a block of streamed_product.cuh reads besides the weight: x, the norm's weight, scales of
+// groups, and what is added to the outputs.
 #pragma once
 
 #include "common/cuda_copies.cuh"
 #include "common/cuda_dependent_launch.cuh"
-#include "common/cuda_streamed_layout.cuh"
+#include "common/cuda_mma.cuh"
+#include "streamed_layout.cuh"
 
 namespace fvlm::plugins::streamed {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
 
-// Numbers of x that a lane multiplies in a step, of one row of each tile: for each of the two 16 byte pieces of a line.
+// Numbers of x that a lane multiplies in a step: for each of the two 16 byte pieces of a line.
 template <class L>
 struct Factors {
-  std::uint32_t pairs[L::row_tiles][2][L::words];
+  std::uint32_t pairs[2][L::words];
 
-  // Words of x in a step's 32 bytes times `words` of a row lie at these bytes.
-  __device__ static int offset(int piece) { return (piece * 16 + static_cast<int>(threadIdx.x) % 4 * 4) * L::words; }
-  __device__ void load(const char* x, int step) {
-    const int group = static_cast<int>(threadIdx.x) % warp_size / 4;
-#pragma unroll
-    for (int tile = 0; tile < L::row_tiles; ++tile)
-#pragma unroll
-      for (int piece = 0; piece < 2; ++piece) {
-        const int at = step * 32 * L::words + offset(piece), line = at / box_row_bytes,
-                  in_line = at % box_row_bytes ^ group << 4;
-        load_words(x + (line * L::rows + tile * tile_rows + group) * box_row_bytes + in_line, pairs[tile][piece]);
-      }
-  }
-  // The same of a row of x that is resident, from the step's first number on, in the order of the weight.
-  __device__ void load_resident(const char* row, bool has_row) {
+  // row: of x, from the step's first number on, in the order of the weight.
+  __device__ void load(const char* row, bool has_row) {
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece)
       if (has_row)
-        load_words(row + offset(piece), pairs[0][piece]);
+        load_words(row + (piece * 16 + static_cast<int>(threadIdx.x) % 4 * 4) * L::words, pairs[piece]);
       else
 #pragma unroll
-        for (int i = 0; i < L::words; ++i) pairs[0][piece][i] = 0;
-  }
-  // Adds the squares, and multiplies with the norm's weight from the step's first number on.
-  __device__ void norm(const char* weight, float (&squares)[L::row_tiles]) {
-#pragma unroll
-    for (int piece = 0; piece < 2; ++piece) {
-      std::uint32_t scale[L::words];
-      load_words(weight + offset(piece), scale);
-#pragma unroll
-      for (int tile = 0; tile < L::row_tiles; ++tile)
-#pragma unroll
-        for (int i = 0; i < L::words; ++i) {
-          std::uint32_t& pair = pairs[tile][piece][i];
-          const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
-          squares[tile] = fmaf(low, low, fmaf(high, high, squares[tile]));
-          pair = sdk::bit_cast<std::uint32_t>(
-              __hmul2(sdk::bit_cast<__nv_bfloat162>(pair), sdk::bit_cast<__nv_bfloat162>(scale[i])));
-        }
-    }
+        for (int i = 0; i < L::words; ++i) pairs[piece][i] = 0;
   }
 };
 
-// Parameters that are no lines: the norm's weight and the scales of groups, for the block's part.
+// What is no lines, for the block's part: x, and the scales of groups.
 template <class L>
 struct SmallOperands {
   char* x;
   int x_row_bytes;
-  const char* norm_weight;
   float* offsets; // [steps, L::rows]: what a step's sum with a row of x begins with, to make up for the codes' offset
   const float* scales;
   int column_stride = 0;
@@ -72,17 +41,7 @@ struct SmallOperands {
     const int count = part.inner_count(p), thread = static_cast<int>(threadIdx.x);
     x = memory;
     x_row_bytes = part.count() * L::chunk * 2 + L::x_pad;
-    if constexpr (L::resident) memory += p.rows * x_row_bytes;
-    norm_weight = memory;
-    if constexpr (L::normed && !L::resident) {
-      const auto* from =
-          reinterpret_cast<const uint4*>(static_cast<const BFloat16*>(p.norm_weight) + part.inner_begin());
-      for (int i = thread; i < count / 8; i += threads) reinterpret_cast<uint4*>(memory)[i] = __ldg(from + i);
-      // Behind the end x is 0, but what is not a number would remain one.
-      const int all = part.count() * L::chunk;
-      for (int i = count / 8 + thread; i < all / 8; i += threads) reinterpret_cast<uint4*>(memory)[i] = uint4{};
-      memory += all * 2;
-    }
+    memory += p.rows * x_row_bytes;
     offsets = reinterpret_cast<float*>(memory);
     if constexpr (L::keeps_offset) memory += 4 * L::rows * part.count() * L::steps;
     scales = reinterpret_cast<const float*>(memory);
@@ -142,7 +101,7 @@ class ResidentX {
     return first + (slot >> row_shift) * consumers;
   }
   __device__ const uint4* rows_of_x() const {
-    return reinterpret_cast<const uint4*>(static_cast<const BFloat16*>(p.resident_x) + begin);
+    return reinterpret_cast<const uint4*>(static_cast<const BFloat16*>(p.x) + begin);
   }
 
   __device__ void load_packs(int first) {
@@ -171,8 +130,7 @@ class ResidentX {
       for (int i = 0; i < 4; ++i) {
         const float low = __uint_as_float(pairs[i] << 16), high = __uint_as_float(pairs[i] & 0xffff0000u);
         squares[slot] = fmaf(low, low, fmaf(high, high, squares[slot]));
-        pairs[i] = sdk::bit_cast<std::uint32_t>(
-            __hmul2(sdk::bit_cast<__nv_bfloat162>(pairs[i]), sdk::bit_cast<__nv_bfloat162>(weights[i])));
+        pairs[i] = multiply_pairs(pairs[i], weights[i], __nv_bfloat16{});
       }
     }
     if constexpr (L::keeps_offset) store_offset(pairs, row_of(slot), pack_of(first, slot));
@@ -212,7 +170,7 @@ class ResidentX {
 template <class L>
 struct Extras {
   static constexpr int count = L::rows * L::columns / consumers > 0 ? L::rows* L::columns / consumers : 1;
-  static constexpr bool has_scales = L::Weight::has_scales && !L::Weight::has_groups;
+  static constexpr bool has_scales = !L::Weight::has_groups;
   float residual[count] = {}, scales[has_scales ? count : 1][2] = {}; // of the column, and with a gate of up's
 
   // Whether scales are read while the kernel before this one runs. A few rows are slower with that.

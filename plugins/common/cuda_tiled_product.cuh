@@ -1,59 +1,73 @@
-// linear_tiled.cuh: the kernel of linear_tiled.cu, products of tens of tokens in bfloat16 with a quantized weight by
-// wgmma.
+// cuda_tiled_product.cuh: products y = x weight^T of tens of tokens in bfloat16 by wgmma, for weights of any number of
+// bits. For Hopper.
 //
-// A block has 64 output features for each of its consumer warpgroups, and all tokens of a tile. Lines of codes, 128
-// bytes of each output feature, and 64 columns of x at a time come through two rings in shared memory by TMA; the first
-// codes are on their way while the kernel before this one runs. Codes become numbers in registers, the left operand of
-// wgmma; x is the right one as it lies. The norm's weight multiplies the codes, its factor of a token the sums. The
-// blocks of a cluster split the columns of the weight, and add up in distributed shared memory.
+// A block has 64 output features for each of its consumer warpgroups, and all tokens of a tile. Lines of the weight,
+// 128 bytes of each output feature, and 64 columns of x at a time come through two rings in shared memory by TMA; the
+// first lines are on their way while the kernel before this one runs. The weight becomes numbers in registers, the left
+// operand of wgmma; x is the right one as it lies. The norm's weight multiplies those numbers, its factor of a token
+// the sums. The blocks of a cluster split the columns of the weight, and add up in distributed shared memory.
 #pragma once
 
-#include "codes.cuh"
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_copies.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_hopper.cuh"
+#include "common/cuda_mma.cuh"
 #include "common/cuda_tensor_map.h"
+
+#include <algorithm>
 
 namespace fvlm::plugins::tiled {
 
 using hopper::Barrier, hopper::box_row_bytes, hopper::box_width;
 
-constexpr int most_code_stages = 8, most_x_stages = 16, square_warps = 2;
+constexpr int most_weight_stages = 8, most_x_stages = 16, square_warps = 2;
 
 struct Problem {
-  CUtensorMap x, codes;
+  CUtensorMap x, weight;
   const void *bias, *residual, *norm_weight;
-  const float* scales;
+  const float* scales; // of a quantized weight: [rows of the weight, groups]
   void* y;
   std::int64_t residual_stride, y_stride;
   int tokens, cols, width; // width: of y
   int groups, group_shift; // a group of scales is of 2^group_shift columns
-  int code_stages, x_stages;
+  int weight_stages, x_stages;
   float epsilon;
   bool is_gated; // y = silu(gate) up, the weight has gate [width, cols] before up
 };
 
-template <int code_bits, int of_tokens, int of_warpgroups>
+// The left operands of a step: 64 columns of the lane's two output features.
+using Left = std::uint32_t[4][4];
+
+// Weight: what its numbers are, such as PlainWeight.
+template <class WeightOf, int of_tokens, int of_warpgroups, int of_blocks>
 struct Layout {
-  static constexpr int bits = code_bits, tokens = of_tokens, warpgroups = of_warpgroups;
-  static constexpr bool has_groups = bits == 4;
+  using Weight = WeightOf;
+  static constexpr int tokens = of_tokens, warpgroups = of_warpgroups;
   static constexpr int rows = 64 * warpgroups, consumers = hopper::warpgroup_threads * warpgroups,
                        threads = consumers + hopper::warpgroup_threads;
-  static constexpr int line_columns = 8 * box_row_bytes / bits, steps = line_columns / box_width; // of a line
-  static constexpr int code_bytes = rows * box_row_bytes, x_bytes = tokens * box_row_bytes;       // of a stage
+  static constexpr int line_bytes = rows * box_row_bytes, line_columns = 8 * box_row_bytes / Weight::bits;
+  // Of a stage. A step's operands are in registers while those of the next are made, so steps are an even number.
+  static constexpr int columns = Weight::lines * line_columns, steps = columns / box_width,
+                       weight_bytes = Weight::lines * line_bytes, x_bytes = tokens * box_row_bytes;
+  static_assert(steps % 2 == 0);
   static constexpr int sum_stride = rows + 4;               // no two threads of a store share a bank
-  static constexpr int sum_bytes = tokens * sum_stride * 4; // at the end they are where codes were
-  static constexpr int blocks = warpgroups == 1 ? 2 : 1;    // that have to fit on a multiprocessor
-  static constexpr int producer_registers = 56, consumer_registers = warpgroups == 1 ? 200 : 224;
+  static constexpr int sum_bytes = tokens * sum_stride * 4; // at the end they are where the weight was
+  static constexpr int blocks = of_blocks;                  // that have to fit on a multiprocessor
+  // Per thread, of what a multiprocessor has for each.
+  static constexpr int registers = (64 << 10) / (threads * blocks) / 8 * 8,
+                       producer_registers = registers > 100 ? 56 : 40,
+                       consumer_registers =
+                           std::min(((warpgroups + 1) * registers - producer_registers) / warpgroups / 8 * 8, 232);
 };
 
 template <class L>
 struct alignas(1024) Shared {
-  Barrier code_full[most_code_stages], code_empty[most_code_stages], x_full[most_x_stages], x_empty[most_x_stages];
+  Barrier weight_full[most_weight_stages], weight_empty[most_weight_stages], x_full[most_x_stages],
+      x_empty[most_x_stages];
   float squares[L::tokens];
 
-  __device__ char* codes(int stage) { return reinterpret_cast<char*>(this + 1) + stage * L::code_bytes; }
+  __device__ char* weight(int stage) { return reinterpret_cast<char*>(this + 1) + stage * L::weight_bytes; }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
@@ -67,7 +81,7 @@ struct RingPlace {
   }
 };
 
-// What a block computes: outputs from `first` on, of a tile's tokens, from lines [begin, end) of the weight.
+// What a block computes: outputs from `first` on, of a tile's tokens, from stages [begin, end) of the weight.
 template <class L>
 struct Part {
   int split, rank, outputs, first, first_token, begin, end, columns;
@@ -75,11 +89,11 @@ struct Part {
   __device__ explicit Part(const Problem& p)
       : split(Cluster::size()), rank(Cluster::rank()), outputs(p.is_gated ? L::rows / 2 : L::rows),
         first(static_cast<int>(blockIdx.x) / split * outputs), first_token(static_cast<int>(blockIdx.y) * L::tokens) {
-    const int lines = (p.cols + L::line_columns - 1) / L::line_columns;
-    begin = lines * rank / split, end = lines * (rank + 1) / split;
-    columns = min(end * L::line_columns, p.cols) - first_column();
+    const int stages = (p.cols + L::columns - 1) / L::columns;
+    begin = stages * rank / split, end = stages * (rank + 1) / split;
+    columns = min(end * L::columns, p.cols) - first_column();
   }
-  __device__ int first_column() const { return begin * L::line_columns; }
+  __device__ int first_column() const { return begin * L::columns; }
   __device__ int steps() const { return (columns + box_width - 1) / box_width; }
 };
 
@@ -98,7 +112,7 @@ struct SmallOperands {
   __device__ SmallOperands(char* memory, const Problem& p, const Part<L>& part) : norm_weight(memory) {
     if (p.norm_weight) memory += part.steps() * box_row_bytes;
     scales = reinterpret_cast<const float*>(memory);
-    groups = L::has_groups ? (part.columns + (1 << p.group_shift) - 1) >> p.group_shift : 1;
+    groups = L::Weight::has_groups ? (part.columns + (1 << p.group_shift) - 1) >> p.group_shift : 1;
     stride = groups | 1;
   }
   __device__ void load(const Problem& p, const Part<L>& part) const {
@@ -110,7 +124,12 @@ struct SmallOperands {
         copy_if<16>(norm_weight + i * 16, exists ? from + i * 8 : from, exists);
       }
     }
-    const int first_group = L::has_groups ? part.first_column() >> p.group_shift : 0;
+    if constexpr (L::Weight::has_scales) load_scales(p, part, thread);
+  }
+
+ private:
+  __device__ void load_scales(const Problem& p, const Part<L>& part, int thread) const {
+    const int first_group = L::Weight::has_groups ? part.first_column() >> p.group_shift : 0;
     char* to = reinterpret_cast<char*>(const_cast<float*>(scales));
     for (int i = thread; i < L::rows * groups; i += L::consumers) {
       const int row = i / groups, group = i % groups, in_part = row % part.outputs,
@@ -127,38 +146,12 @@ __device__ inline std::uint32_t shared_load_u32(std::uint32_t from) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from));
   return word;
 }
-// The codes of two adjacent columns.
-template <int bits>
-__device__ std::uint32_t load_two_codes(std::uint32_t from) {
-  std::uint32_t codes;
-  if constexpr (bits == 8) {
-    std::uint16_t both;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(both) : "r"(from));
-    codes = both;
-  } else {
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(codes) : "r"(from));
-  }
-  return codes;
-}
 
-// The left operands of a step: 64 columns of the lane's two output features.
-using Left = std::uint32_t[4][4];
-
-// line: the lane's first code of the step's line, as it would lie without the swizzle of columns.
+// line: of the warp's first row; norm_weight: of the lane's first column of the step.
 template <class L>
-__device__ void widen_step(std::uint32_t line, int step, bool has_norm, std::uint32_t norm_weight, Left& left) {
-  constexpr int eight_columns = L::bits; // in bytes
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int byte = (step * 8 + i * 2 + half) * eight_columns;
-      const std::uint32_t from = (line ^ (byte / 16 * 16)) + byte % 16;
-#pragma unroll
-      for (int high = 0; high < 2; ++high)
-        left[i][half * 2 + high] =
-            Codes<L::bits>::template pair<__nv_bfloat16>(load_two_codes<L::bits>(from + high * 8 * box_row_bytes));
-    }
+__device__ void load_step(std::uint32_t line, int step, bool has_norm, std::uint32_t norm_weight, Left& left) {
+  L::Weight::left(line + step / (L::steps / L::Weight::lines) * L::line_bytes, step % (L::steps / L::Weight::lines),
+                  left);
   if (!has_norm) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -179,29 +172,27 @@ struct Sums {
   const int row = warp * 16 + lane / 4;
 
   __device__ void run(Shared<L>& s, const Problem& p, const Part<L>& part, const SmallOperands<L>& small) {
-    char* ring_of_x = s.codes(p.code_stages);
-    const std::uint64_t x = hopper::matrix_descriptor(ring_of_x);
-    const std::uint32_t own = shared_address(s.codes(0)) + row * box_row_bytes + ((lane / 4) << 4) +
-                              lane % 4 * L::bits / 4, // two codes
-        norm_weight = shared_address(small.norm_weight) + lane % 4 * 4;
+    const std::uint64_t x = hopper::matrix_descriptor(s.weight(p.weight_stages));
+    const std::uint32_t own = L::Weight::first(shared_address(s.weight(0)) + warp * 16 * box_row_bytes, lane),
+                        norm_weight = shared_address(small.norm_weight) + lane % 4 * 4;
     const bool has_norm = p.norm_weight != nullptr;
-    const int count = part.steps(), group_steps = L::has_groups ? 1 << (p.group_shift - 6) : count;
-    RingPlace of_codes, of_x;
+    const int count = part.steps(), group_steps = L::Weight::has_groups ? 1 << (p.group_shift - 6) : count;
+    RingPlace of_weight, of_x;
     int step = 0, previous = 0, in_group = 0;
     Left left[2];
     while (step < count) {
-      s.code_full[of_codes.stage].wait(of_codes.parity);
+      s.weight_full[of_weight.stage].wait(of_weight.parity);
 #pragma unroll
       for (int i = 0; i < L::steps; ++i) {
         if (step >= count) break;
-        widen_step<L>(own + of_codes.stage * L::code_bytes, i, has_norm, norm_weight + step * box_row_bytes,
-                      left[i % 2]);
+        load_step<L>(own + of_weight.stage * L::weight_bytes, i, has_norm, norm_weight + step * box_row_bytes,
+                     left[i % 2]);
         s.x_full[of_x.stage].wait(of_x.parity);
         if (step > 0) {
           hopper::wgmma_wait<0>();
           hopper::fence_accumulators(of_group);
           release(s.x_empty[previous]);
-          if (L::has_groups && in_group == group_steps) {
+          if (L::Weight::has_groups && in_group == group_steps) {
             add_group(small, (step - 1) >> (p.group_shift - 6));
             in_group = 0;
           }
@@ -218,19 +209,20 @@ struct Sums {
         of_x.advance(p.x_stages);
         ++step, ++in_group;
       }
-      release(s.code_empty[of_codes.stage]);
-      of_codes.advance(p.code_stages);
+      release(s.weight_empty[of_weight.stage]);
+      of_weight.advance(p.weight_stages);
     }
     hopper::wgmma_wait<0>();
     hopper::fence_accumulators(of_group);
-    add_group(small, small.groups - 1);
+    if constexpr (L::Weight::has_scales) add_group(small, small.groups - 1);
   }
 
   // [tokens, L::sum_stride]
   __device__ void store(float* sums) const {
 #pragma unroll
     for (int i = 0; i < L::tokens / 2; ++i)
-      sums[(i / 4 * 8 + lane % 4 * 2 + i % 2) * L::sum_stride + row + i % 4 / 2 * 8] = all[i];
+      sums[(i / 4 * 8 + lane % 4 * 2 + i % 2) * L::sum_stride + row + i % 4 / 2 * 8] =
+          L::Weight::has_scales ? all[i] : of_group[i];
   }
 
  private:
@@ -259,7 +251,7 @@ __device__ inline float4 total(const float* at, int split) {
 // Adds up the cluster's sums, and writes the outputs.
 template <class L>
 __device__ void finish(Shared<L>& s, const Problem& p, const Part<L>& part) {
-  const float* sums = reinterpret_cast<const float*>(s.codes(0));
+  const float* sums = reinterpret_cast<const float*>(s.weight(0));
   const int quads = part.outputs / 4, tokens = min(L::tokens, p.tokens - part.first_token);
   const auto read4 = [](const void* from, std::int64_t at, float(&to)[4]) {
     read(static_cast<const BFloat16*>(from) + at, to);
@@ -298,21 +290,26 @@ __device__ void finish(Shared<L>& s, const Problem& p, const Part<L>& part) {
 }
 
 template <class L>
-__device__ void load_line(Shared<L>& s, const Problem& p, const Part<L>& part, int line, int stage) {
-  s.code_full[stage].arrive_and_expect_tx(L::code_bytes);
-  hopper::tma_load_once(s.codes(stage), p.codes, (part.begin + line) * box_row_bytes, part.first, 0, 0,
-                        s.code_full[stage]);
+__device__ void load_weight(Shared<L>& s, const Problem& p, const Part<L>& part, int number, int stage) {
+  s.weight_full[stage].arrive_and_expect_tx(L::weight_bytes);
+#pragma unroll
+  for (int line = 0; line < L::Weight::lines; ++line)
+    hopper::tma_load_once(s.weight(stage) + line * L::line_bytes, p.weight,
+                          ((part.begin + number) * L::Weight::lines + line) * box_row_bytes, part.first, 0, 0,
+                          s.weight_full[stage]);
 }
 
-// The lines that did not find room at first.
+// The stages that did not find room at first.
 template <class L>
-__device__ void produce_codes(Shared<L>& s, const Problem& p, const Part<L>& part) {
+__device__ void produce_weight(Shared<L>& s, const Problem& p, const Part<L>& part) {
   RingPlace place;
-  for (int line = p.code_stages; line < part.end - part.begin; ++line) {
-    s.code_empty[place.stage].wait(place.parity);
-    load_line(s, p, part, line, place.stage);
-    place.advance(p.code_stages);
+  for (int number = p.weight_stages; number < part.end - part.begin; ++number) {
+    s.weight_empty[place.stage].wait(place.parity);
+    load_weight(s, p, part, number, place.stage);
+    place.advance(p.weight_stages);
   }
+  wait_for_previous_kernel();
+  start_next_kernel(); // whose first lines come behind all of these
 }
 
 template <class L>
@@ -322,11 +319,10 @@ __device__ void produce_x(Shared<L>& s, const Problem& p, const Part<L>& part) {
   for (int step = 0; step < part.steps(); ++step) {
     if (step >= p.x_stages) s.x_empty[place.stage].wait(place.parity ^ 1);
     s.x_full[place.stage].arrive_and_expect_tx(L::x_bytes);
-    hopper::tma_load(s.codes(p.code_stages) + place.stage * L::x_bytes, p.x, part.first_column() + step * box_width,
+    hopper::tma_load(s.weight(p.weight_stages) + place.stage * L::x_bytes, p.x, part.first_column() + step * box_width,
                      part.first_token, s.x_full[place.stage]);
     place.advance(p.x_stages);
   }
-  start_next_kernel();
 }
 
 // The sums of squares of the tile's tokens, by warps that do nothing else. Eight lanes have a token.
@@ -338,7 +334,7 @@ __device__ void add_squares(Shared<L>& s, const Problem& p, const Part<L>& part)
   RingPlace place;
   for (int step = 0; step < part.steps(); ++step) {
     s.x_full[place.stage].wait(place.parity);
-    const char* x = s.codes(p.code_stages) + place.stage * L::x_bytes + thread * 16;
+    const char* x = s.weight(p.weight_stages) + place.stage * L::x_bytes + thread * 16;
 #pragma unroll
     for (int i = 0; i < L::tokens / at_once; ++i) {
       float values[8];
@@ -367,7 +363,7 @@ __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, con
   sums.run(s, p, part, small);
   wait_for_previous_kernel(); // for the residual, and for whoever reads what y was before
   sync_threads<2, L::consumers + square_warps * warp_size>(); // the rings have been read, and hold sums from now on
-  sums.store(reinterpret_cast<float*>(s.codes(0)));
+  sums.store(reinterpret_cast<float*>(s.weight(0)));
   sync_threads<1, L::consumers>();
   if (part.split > 1) hopper::cluster_sync();
   finish(s, p, part);
@@ -386,21 +382,21 @@ __global__ void __launch_bounds__(L::threads, L::blocks) product_kernel(const __
             producer = warp - L::consumers / warp_size;
   if (threadIdx.x == L::consumers) {
     const unsigned warps = L::consumers / warp_size;
-    for (Barrier& each : s.code_full) each.init(1);
-    for (Barrier& each : s.code_empty) each.init(warps);
+    for (Barrier& each : s.weight_full) each.init(1);
+    for (Barrier& each : s.weight_empty) each.init(warps);
     for (Barrier& each : s.x_full) each.init(1);
     for (Barrier& each : s.x_empty) each.init(warps + (p.norm_weight ? square_warps : 0));
     Barrier::fence_init();
-    for (int line = 0; line < min(part.end - part.begin, p.code_stages); ++line) load_line(s, p, part, line, line);
+    for (int i = 0; i < min(part.end - part.begin, p.weight_stages); ++i) load_weight(s, p, part, i, i);
   }
-  const SmallOperands<L> small(s.codes(p.code_stages) + p.x_stages * L::x_bytes, p, part);
+  const SmallOperands<L> small(s.weight(p.weight_stages) + p.x_stages * L::x_bytes, p, part);
   __syncthreads();
   if (producer < 0) {
     hopper::setmaxnreg_inc<L::consumer_registers>();
     consume(s, p, part, small);
   } else {
     hopper::setmaxnreg_dec<L::producer_registers>();
-    if (producer == 0 && threadIdx.x % warp_size == 0) produce_codes(s, p, part);
+    if (producer == 0 && threadIdx.x % warp_size == 0) produce_weight(s, p, part);
     if (producer == 1 && threadIdx.x % warp_size == 0) produce_x(s, p, part);
     if (producer >= hopper::warpgroup_warps - square_warps) {
       if (p.norm_weight) add_squares(s, p, part);
@@ -412,5 +408,77 @@ __global__ void __launch_bounds__(L::threads, L::blocks) product_kernel(const __
   if (part.split > 1) hopper::cluster_sync(); // shared memory stays until it has been read
 #endif
 }
+
+// What is multiplied, on the host.
+struct Operands {
+  const void* x;
+  std::int64_t x_stride; // of numbers
+  const void* weight;
+  std::int64_t row_bytes, row_stride; // of a row of the weight, and from one to the next, in bytes
+};
+
+template <class L>
+void launch(cudaStream_t stream, const Operands& o, Problem p, int split) {
+  const auto parts = static_cast<cuuint64_t>(p.is_gated ? 2 : 1), stride = static_cast<cuuint64_t>(o.row_stride),
+             width = static_cast<cuuint64_t>(p.width);
+  p.weight = TensorMapShape{
+      CU_TENSOR_MAP_DATA_TYPE_UINT8,
+      4,
+      {static_cast<cuuint64_t>(o.row_bytes), width, parts, 1},
+      {stride, stride * width, stride * width * parts},
+      {box_row_bytes, L::rows / static_cast<cuuint32_t>(parts), static_cast<cuuint32_t>(parts),
+       1}}.encode(const_cast<void*>(o.weight));
+  p.x = make_tensor_map(sdk::bfloat16, const_cast<void*>(o.x), o.x_stride, p.tokens, p.cols, L::tokens);
+  constexpr int own_bytes = sizeof(Shared<L>) + alignof(Shared<L>);
+  const int stages = (p.cols + L::columns - 1) / L::columns, blocks = std::min(split, stages),
+            most_stages = (stages + blocks - 1) / blocks, steps = most_stages * L::steps,
+            groups = L::Weight::has_groups ? steps * box_width >> p.group_shift : 1,
+            small_bytes =
+                (p.norm_weight ? steps * box_row_bytes : 0) + (L::Weight::has_scales ? 4 * L::rows * (groups | 1) : 0),
+            room = (L::blocks == 1 ? 227 << 10 : (228 << 10) / L::blocks - (1 << 10)) - own_bytes - small_bytes;
+  p.weight_stages = std::clamp(std::min(most_stages, (room - 4 * L::x_bytes) / L::weight_bytes), 1, most_weight_stages);
+  const int weight_bytes = std::max(p.weight_stages * L::weight_bytes, (L::sum_bytes + 1023) / 1024 * 1024);
+  p.x_stages = std::clamp((room - weight_bytes) / L::x_bytes, 2, std::min(std::max(steps, 2), most_x_stages));
+  const int rings = p.weight_stages * L::weight_bytes + p.x_stages * L::x_bytes;
+  const auto kernel = product_kernel<L>;
+  sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10),
+                  "shared memory");
+  const int outputs = p.is_gated ? L::rows / 2 : L::rows;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>((p.width + outputs - 1) / outputs * blocks),
+                        static_cast<unsigned>((p.tokens + L::tokens - 1) / L::tokens));
+  config.blockDim = dim3(L::threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(own_bytes + std::max(rings + small_bytes, L::sum_bytes));
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2]{may_start_early()};
+  config.attrs = attributes, config.numAttrs = 1;
+  if (blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  }
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
+}
+
+// A weight in bfloat16. lines: of 128 bytes of an output feature, in a stage. first(): what left() wants of the line of
+// the warp's first output feature. left(): the operands of a step of the line.
+struct PlainWeight {
+  static constexpr int bits = 16, lines = 2;
+  static constexpr bool has_scales = false, has_groups = false;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  __device__ static std::uint32_t first(std::uint32_t line, int lane) {
+    return line + lane % 16 * box_row_bytes + ((lane % 8 ^ lane / 16) << 4);
+  }
+  __device__ static void left(std::uint32_t line, int, Left& left) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      hopper::Matrix8x8x4 numbers;
+      numbers.load(line ^ i << 5);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) left[i][j] = numbers.at[j];
+    }
+  }
+#endif
+};
 
 } // namespace fvlm::plugins::tiled

@@ -1,5 +1,4 @@
-// cuda_streamed_layout.cuh: how a block of cuda_streamed_product.cuh is laid out, and which part of the product is its
-// own.
+// streamed_layout.cuh: how a block of streamed_product.cuh is laid out, and which part of the product is its own.
 #pragma once
 
 #include "common/cuda_cluster.cuh"
@@ -11,53 +10,43 @@ namespace fvlm::plugins::streamed {
 using hopper::Barrier, hopper::box_row_bytes;
 
 constexpr int warps = 8, consumers = warps * warp_size, threads = consumers + warp_size;
-constexpr int tile_rows = 8, tile_columns = 16; // of a product of mma.sync, whose columns are ours
+constexpr int rows_of_x = 8, tile_columns = 16; // of a product of mma.sync, whose columns are ours
 
 struct Problem {
-  CUtensorMap x, weight;
-  const void *bias, *residual, *norm_weight;
-  const float* scales; // of a quantized weight: [columns of the weight, groups]
+  CUtensorMap weight;
+  const void *x, *bias, *residual, *norm_weight;
+  const float* scales; // [columns of the weight, groups]
   void* y;
-  std::int64_t residual_stride, y_stride;
-  int rows, inner, width;  // width: of y
-  int groups, group_shift; // a group of scales is of 2^group_shift numbers
+  std::int64_t x_stride, residual_stride, y_stride; // of numbers
+  int rows, inner, width;                           // width: of y
+  int groups, group_shift;                          // a group of scales is of 2^group_shift numbers
   float epsilon;
-  bool is_gated;          // y = silu(gate) up, the weight has gate [width, inner] before up
-  const void* resident_x; // what the map of x describes
-  std::int64_t x_stride;
+  bool is_gated;  // y = silu(gate) up, the weight has gate [width, inner] before up
   int ring_bytes; // of the stages that are used, and at least sum_bytes
-  // Whether the next kernel may start once all of the weight is on its way, and not only when x is here. Where x is
-  // resident.
+  // Whether the next kernel may start once all of the weight is on its way, and not only when x is here.
   bool starts_next_early;
 };
 
-// How a block is laid out. Weight: what its numbers are, such as PlainWeight. lines: of 128 bytes a column of the
-// weight, in a stage of the ring. resident: x is brought to shared memory as a whole, normalized once, and not by the
+// How a block is laid out. Weight: what its codes are. lines: of 128 bytes a column of the weight, in a stage of the
 // ring.
-template <class WeightOf, int of_row_tiles, int of_columns, int of_column_warps, int of_lines, int of_stages,
-          bool is_normed, int of_blocks = of_row_tiles == 1 ? 3 : 2, bool is_resident = of_row_tiles == 1>
+template <class WeightOf, int of_columns, int of_lines, int of_stages, bool is_normed, int of_blocks>
 struct Layout {
   using Weight = WeightOf;
-  static constexpr int row_tiles = of_row_tiles, rows = row_tiles * tile_rows, columns = of_columns;
-  static constexpr int column_warps = of_column_warps, inner_warps = warps / column_warps,
-                       column_tiles = columns / tile_columns / column_warps;
+  static constexpr int rows = rows_of_x, columns = of_columns, column_tiles = columns / tile_columns;
   static constexpr int stages = of_stages, lines = of_lines;
-  static constexpr bool normed = is_normed, resident = is_resident;
-  static constexpr int words = Weight::words; // of x, for each word of a line; and lines of x for a line
+  static constexpr bool normed = is_normed;
+  static constexpr int words = Weight::words;                      // of x, for each word of a line
   static constexpr int steps = 4 * lines, step_inner = 16 * words; // of a stage; and numbers of a step
   static constexpr int chunk = steps * step_inner;                 // of the inner dimension
-  static constexpr int weight_bytes = lines * columns * box_row_bytes,
-                       x_bytes = resident ? 0 : lines * words * rows * box_row_bytes,
-                       stage_bytes = weight_bytes + x_bytes;
+  static constexpr int stage_bytes = lines * columns * box_row_bytes;
   static constexpr int sum_stride = columns + 4; // no two threads of a store share a bank
   static constexpr int blocks = of_blocks;       // that have to fit on a multiprocessor
   // Whether codes are multiplied with their offset, which sums of x take from the products again.
-  static constexpr bool keeps_offset = Weight::has_groups && resident;
+  static constexpr bool keeps_offset = Weight::has_groups;
   static constexpr int x_pad = 16 * words; // bytes behind a row of x, so that no two threads of a load share a bank
-  static_assert(columns % (tile_columns * column_warps) == 0 && steps % inner_warps == 0);
-  static constexpr int sum_bytes = inner_warps * rows * sum_stride * 4; // at the end they are where the ring was
+  static_assert(columns % tile_columns == 0 && steps % warps == 0);
+  static constexpr int sum_bytes = warps * rows * sum_stride * 4; // at the end they are where the ring was
   static_assert(sum_bytes <= stages * stage_bytes);
-  static_assert(!resident || row_tiles == 1);
 };
 
 // Behind it come the ring, whose stages TMA wants at multiples of 1024 bytes, and what SmallOperands has.
@@ -73,9 +62,6 @@ struct alignas(1024) Shared {
 
 __device__ inline void sync_consumers() {
   asm volatile("bar.sync 1, %0;" ::"n"(consumers) : "memory");
-}
-__device__ inline void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 template <int words>
@@ -109,12 +95,6 @@ __device__ void load_weight(Shared<L>& s, const Problem& p, const Part<L>& part,
   const int stage = number % L::stages;
   s.full[stage].arrive_and_expect_tx(L::stage_bytes);
   hopper::tma_load_once(s.ring(stage), p.weight, 0, part.first, 0, (part.begin + number) * L::lines, s.full[stage]);
-}
-template <class L>
-__device__ void load_x(Shared<L>& s, const Problem& p, const Part<L>& part, int number) {
-  const int stage = number % L::stages;
-  hopper::tma_load(s.ring(stage) + L::weight_bytes, p.x, 0, 0, (part.begin + number) * L::lines * L::words,
-                   s.full[stage]);
 }
 
 #endif
