@@ -184,9 +184,9 @@ class Operations {
     double epsilon;
   };
   // Attention of rows that are each the last of another sequence: normalizes and rotates q and k, writes k and v to
-  // their pages, and attends. q, k and v are adjacent columns of qkv; where each row's key goes is `places`, among all
-  // rows of all pages, and its position is its length less one. One call where the attention's plugin can append, and
-  // where no row attends to what another one writes (`independent`).
+  // their pages, and attends. q, k and v are adjacent columns of qkv; where each row's key goes is `places`, int64
+  // [2, rows] of pages and rows in them, and its position is its length less one. One call where the attention's plugin
+  // can append, and where no row attends to what another one writes (`independent`).
   at::Tensor append_and_attend(const Value& qkv, int64_t heads_q, const PagedKeys& keys, const at::Tensor& positions,
                                const at::Tensor& places, bool independent, const AttentionShape& shape,
                                const HeadNorms* norms = nullptr);

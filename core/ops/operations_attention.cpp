@@ -2,10 +2,12 @@
 #include "base/error.h"
 #include "ops/operations.h"
 
+#include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace fvlm::ops {
@@ -99,6 +101,20 @@ void add_gradients(const Heads& q, const Heads& k, const Heads& v, int64_t head_
   d.add_temporaries(head_dim);
 }
 
+// Rows of whole words of 8 bytes are written as such, which is faster than as many numbers.
+void write_rows(const at::Tensor& pages, const c10::List<std::optional<at::Tensor>>& places, const at::Tensor& rows) {
+  const int64_t word = 8 / pages.element_size();
+  const auto has_words = [word](const at::Tensor& tensor) {
+    const auto strides = tensor.strides();
+    return tensor.size(-1) % word == 0 && tensor.storage_offset() % word == 0 &&
+           std::all_of(strides.begin(), strides.end() - 1, [word](int64_t stride) { return stride % word == 0; });
+  };
+  if (word > 1 && has_words(pages) && has_words(rows))
+    pages.view(at::kLong).index_put_(places, rows.view(at::kLong));
+  else
+    pages.index_put_(places, rows);
+}
+
 } // namespace
 
 fvlm_paged_attention_query Operations::paged_query(int64_t rows, int64_t heads_q, const PagedKeys& keys,
@@ -125,17 +141,22 @@ at::Tensor Operations::paged_attention(const at::Tensor& q, int64_t heads_q, con
   return paged_attention_for(query).forward(q.unflatten(1, {heads_q, shape.head_dim}), keys).flatten(1);
 }
 
-// Of a layer whose pages hold keys and values side by side, columns that are adjacent are written together.
+// Columns that are adjacent are written together, where pages hold keys and values in the same memory.
 void Operations::write_to_pages(const Heads& k, const Heads& v, const PagedKeys& keys, const at::Tensor& places) const {
-  const int64_t dim = keys.k_pages.size(3), columns = k.count * dim, row = keys.k_pages.stride(1);
-  const auto write = [&](const at::Tensor& pages, const Heads& from, int64_t width) {
-    pages.as_strided({pages.size(0) * pages.size(1), width}, {row, 1})
-        .index_copy_(0, places, from.value.data.narrow(1, from.column, width));
-  };
-  const bool adjacent = k.value.data.is_same(v.value.data) && v.column == k.column + columns &&
-                        keys.v_pages.storage_offset() == keys.k_pages.storage_offset() + columns;
-  write(keys.k_pages, k, adjacent ? 2 * columns : columns);
-  if (!adjacent) write(keys.v_pages, v, columns);
+  const c10::List<std::optional<at::Tensor>> rows({places.select(0, 0), places.select(0, 1)});
+  const at::Tensor &k_pages = keys.k_pages, &v_pages = keys.v_pages;
+  const int64_t dim = k_pages.size(3), columns = k.count * dim;
+  if (k.value.data.is_same(v.value.data) && v.column == k.column + columns && k_pages.is_alias_of(v_pages) &&
+      k_pages.strides() == v_pages.strides()) {
+    const auto strides = k_pages.strides();
+    const at::Tensor both =
+        k_pages.as_strided({k_pages.size(0), k_pages.size(1), 2, k.count, dim},
+                           {strides[0], strides[1], v_pages.storage_offset() - k_pages.storage_offset(), strides[2], 1},
+                           k_pages.storage_offset());
+    return write_rows(both, rows, k.value.data.narrow(1, k.column, 2 * columns).unflatten(1, {2, k.count, dim}));
+  }
+  write_rows(k_pages, rows, heads_of(k.value.data, k, dim));
+  write_rows(v_pages, rows, heads_of(v.value.data, v, dim));
 }
 
 at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, const PagedKeys& keys,

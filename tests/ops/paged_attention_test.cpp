@@ -170,7 +170,9 @@ namespace {
 struct Step {
   Tensor out, k_pages, v_pages;
 };
-Step append_and_attend(bool independent, bool normed, double theta) {
+// Memory::together: keys and values of a row lie side by side, as in KvPages.
+enum class Memory { apart, together };
+Step append_and_attend(bool independent, bool normed, double theta, Memory memory = Memory::apart) {
   ReferenceOperations only(at::kDouble);
   Operations operations(only.registry, only.options);
   const PagedCase c{"", {{3, 1}, {8}, {0, 2, 5}}, {0, 1, 2}, {5, 4, 11}, 4, 2, 6};
@@ -181,6 +183,10 @@ Step append_and_attend(bool independent, bool normed, double theta) {
                      (c.lengths[row] - 1) % page_rows);
   for (const Tensor* pages : {&p.keys.k_pages, &p.keys.v_pages})
     pages->flatten(0, 1).index_fill_(0, at::tensor(places), std::nan(""));
+  if (memory == Memory::together) {
+    const Tensor pool = at::stack({p.keys.k_pages, p.keys.v_pages}, 3);
+    p.keys.k_pages = pool.select(3, 0), p.keys.v_pages = pool.select(3, 1);
+  }
   AttentionShape shape{c.dim};
   shape.rotary = {c.dim, theta};
   const auto weight = [&](uint64_t seed) {
@@ -190,8 +196,10 @@ Step append_and_attend(bool independent, bool normed, double theta) {
   };
   const Operations::HeadNorms norms{weight(21), weight(22), 1e-3};
   const Tensor qkv = random({3, (c.heads_q + 2 * c.heads_kv) * c.dim}, 20);
-  const Tensor out = operations.append_and_attend(Value(qkv), c.heads_q, p.keys, p.keys.lengths.sub(1),
-                                                  at::tensor(places), independent, shape, normed ? &norms : nullptr);
+  const Tensor out = operations.append_and_attend(
+      Value(qkv), c.heads_q, p.keys, p.keys.lengths.sub(1),
+      at::stack({at::tensor(places).floor_divide(page_rows), at::tensor(places).remainder(page_rows)}), independent,
+      shape, normed ? &norms : nullptr);
   return {out, p.keys.k_pages, p.keys.v_pages};
 }
 
@@ -199,11 +207,14 @@ Step append_and_attend(bool independent, bool normed, double theta) {
 
 TEST(PagedAttention, OneCallThatAppendsIsTheCallsOneByOne) {
   for (const bool normed : {false, true}) {
-    const Step one = append_and_attend(true, normed, 100), many = append_and_attend(false, normed, 100);
+    const Step one = append_and_attend(true, normed, 100);
     EXPECT_FALSE(one.out.isnan().any().item<bool>());
     EXPECT_GT((one.out - append_and_attend(true, normed, 10).out).abs().max().item<double>(), 1e-3) << "it rotates";
-    expect_close(one.out, many.out, 1e-7, "out");
-    expect_close(one.k_pages.nan_to_num(7), many.k_pages.nan_to_num(7), 1e-7, "k_pages");
-    expect_close(one.v_pages.nan_to_num(7), many.v_pages.nan_to_num(7), 1e-12, "v_pages");
+    for (const Memory memory : {Memory::apart, Memory::together}) {
+      const Step many = append_and_attend(false, normed, 100, memory);
+      expect_close(one.out, many.out, 1e-7, "out");
+      expect_close(one.k_pages.nan_to_num(7), many.k_pages.nan_to_num(7), 1e-7, "k_pages");
+      expect_close(one.v_pages.nan_to_num(7), many.v_pages.nan_to_num(7), 1e-12, "v_pages");
+    }
   }
 }

@@ -57,14 +57,19 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     all.resize(all.size() + static_cast<size_t>(size) - values.size());
   };
   const auto align = [&] { all.resize(static_cast<size_t>(aligned(std::ssize(all)))); };
-  std::vector<int32_t> keys;
+  std::vector<int32_t> keys, pages_of_places, rows_of_places;
   keys.reserve(rows.positions.size());
   for (const int32_t position : rows.positions) keys.push_back(position + 1);
+  for (const int32_t place : rows.places) {
+    pages_of_places.push_back(static_cast<int32_t>(place / rows.page_rows));
+    rows_of_places.push_back(static_cast<int32_t>(place % rows.page_rows));
+  }
   append(rows.tokens, sizes.rows), align();
   for (size_t axis = 0; axis < (sizes.has_axes ? rows.rotary.size() : 1); ++axis)
     append(rows.rotary[axis], sizes.rows), align();
-  for (const std::vector<int32_t>* values : {&rows.sequences, &std::as_const(keys), &rows.places})
-    append(*values, sizes.rows), align();
+  append(rows.sequences, sizes.rows), align();
+  append(keys, sizes.rows), align();
+  for (const std::vector<int32_t>& values : {pages_of_places, rows_of_places}) append(values, sizes.rows), align();
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
   append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
@@ -120,7 +125,9 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
   }
   sequences = next(sizes_.rows);
   lengths = next(sizes_.rows);
-  int_places_ = next(sizes_.rows);
+  const at::Tensor their_pages = next(sizes_.rows);
+  int_places_ = their_pages.as_strided({2, sizes_.rows}, {aligned(sizes_.rows), 1});
+  (void)next(sizes_.rows);
   places = int_places_.to(at::kLong);
   outputs = next(sizes_.outputs);
   page_table = next(sizes_.sequences * sizes_.pages).view({sizes_.sequences, sizes_.pages});

@@ -13,8 +13,14 @@
 namespace fvlm::model {
 
 struct KvPages {
-  std::vector<at::Tensor> layers; // [pages, page_rows, 2 * kv_heads, head_dim]: of a row the keys, then the values
+  // [pages, kv_heads, page_rows, 2, head_dim]: key and value of a row side by side, and rows of a head, which are read
+  // together.
+  std::vector<at::Tensor> layers;
   int64_t page_rows = 0;
+
+  // [pages, page_rows, kv_heads, head_dim]
+  at::Tensor keys(size_t layer) const { return layers[layer].select(3, 0).transpose(1, 2); }
+  at::Tensor values(size_t layer) const { return layers[layer].select(3, 1).transpose(1, 2); }
 
   // Padding rows write here, so that shapes repeat; no sequence has this page.
   static constexpr int32_t padding_page = 0;
@@ -69,14 +75,14 @@ struct StagedRows {
 
   at::Tensor tokens, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
   at::Tensor positions;                  // as ops::Segments has them
-  at::Tensor places;                     // int64 [rows]: among all rows of all pages
+  at::Tensor places;                     // int64 [2, rows]: the page, and the row in it
   at::Tensor outputs;                    // int32: rows whose logits are wanted, then padding
   at::Tensor page_table;                 // int32 [sequences, pages of the longest]
   bool are_independent() const { return sizes_.independent; }
 
  private:
   Sizes sizes_;
-  at::Tensor memory_, int_places_; // all but places, one after the other; places as they are there
+  at::Tensor memory_, int_places_; // all, one after the other; places as they are there
 };
 
 } // namespace fvlm::model

@@ -220,21 +220,19 @@ KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) 
   KvPages made{{}, page_rows};
   for (size_t i = 0; i < layers_.size(); ++i)
     made.layers.push_back(
-        at::zeros({pages, page_rows, 2 * config_.num_key_value_heads, config_.head_dim}, ops.tensor_options()));
+        at::zeros({pages, config_.num_key_value_heads, page_rows, 2, config_.head_dim}, ops.tensor_options()));
   return made;
 }
 
 // Unlike the pass above it adds each branch to the residual where the branch ends, so that a kernel for few rows does
 // it along with the product.
 at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const {
-  const int64_t kv = config_.num_key_value_heads;
   Tape no_grad(Tape::Mode::forward_only);
   Value residual = entry(no_grad, ops, Value(x));
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const ops::PagedKeys keys{pages.layers[i].narrow(2, 0, kv), pages.layers[i].narrow(2, kv, kv), rows.page_table,
-                              rows.sequences, rows.lengths};
+    const ops::PagedKeys keys{pages.keys(i), pages.values(i), rows.page_table, rows.sequences, rows.lengths};
     const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
       return Value(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
                                          rows.are_independent(), layer.attention, norms));
