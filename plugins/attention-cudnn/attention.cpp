@@ -1,8 +1,10 @@
 // attention.cpp: the plugin's entry points: which calls it supports, the cuDNN plans that an instance caches, and how
 // tensors are bound to them.
+#include "common/cuda_device.h"
 #include "decode_attention.h"
 #include "graphs.h"
 #include "segment_layout.h"
+#include "short_backward.h"
 #include "uniform_lengths.h"
 
 #include <algorithm>
@@ -62,6 +64,12 @@ class AttentionCudnn : public Attention {
     };
     requirements.forward_workspace = size(false, false);
     if (!query.needs_backward) return;
+    if (uses_short_backward(query)) {
+      Workspace scratch;
+      (void)scratch.take<char>(statistics_bytes(short_backward_problem(query, {})));
+      requirements.backward_workspace = scratch.used();
+      return;
+    }
     requirements.backward_workspace = size(true, false);
     requirements.deterministic_workspace = size(true, true); // gradients of all scores: 2 GiB of 8 x 32 x 2,048^2
   }
@@ -72,7 +80,7 @@ class AttentionCudnn : public Attention {
     require(supports(query));
     if (uses_decode_kernels(query) || is_empty(query)) return;
     (void)graph(shape_of(query, usual_layouts(query), false, false));
-    if (!query.needs_backward) return;
+    if (!query.needs_backward || uses_short_backward(query)) return;
     (void)graph(shape_of(query, usual_layouts(query), true, false));
     (void)graph(shape_of(query, usual_layouts(query), true, true));
   }
@@ -94,6 +102,7 @@ class AttentionCudnn : public Attention {
       if (query.tokens_q + query.tokens_kv > 0) decode_backward(call, query.dtype, decode_problem(query, operands));
       return;
     }
+    if (uses_short_backward(query) && !is_empty(query)) return run_short_backward(call, query, operands);
     run(call, query, operands, true, {d_q, d_k, d_v});
   }
 
@@ -112,6 +121,12 @@ class AttentionCudnn : public Attention {
   }
   static bool is_empty(const Query& query) {
     return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
+  }
+  // What cuDNN saves where lengths were taken for uniform is not by segment until that has been verified.
+  static bool uses_short_backward(const Query& query) {
+    return is_hopper(query.device) && query.head_dim == short_head_dim && !uses_decode_kernels(query) &&
+           std::max(query.max_seqlen_q, query.max_seqlen_kv) <= max_short_rows &&
+           (query.even || uniform_stride(query) == 0);
   }
   // If there are exactly as many tokens as full segments would have, as in a vision tower, cuDNN is called with fixed
   // lengths, which is a quarter faster; unless the query guarantees uniform lengths, they are verified afterwards.
@@ -263,6 +278,21 @@ class AttentionCudnn : public Attention {
     all.out = operands.rows[out], all.d_out = operands.rows[d_out];
     all.d_q = operands.rows[d_q], all.d_k = operands.rows[d_k], all.d_v = operands.rows[d_v];
     return all;
+  }
+
+  static ShortBackwardProblem short_backward_problem(const Query& query, const Operands& operands) {
+    ShortBackwardProblem problem{segments_of(query, operands)};
+    problem.causal = query.causal != 0;
+    problem.lse = operands.lse;
+    for (int i = 0; i < 3; ++i) problem.zeros[i] = zero_fill_of(query, operands, d_q + i);
+    problem.max_q = static_cast<int>(padded_length(query.max_seqlen_q));
+    problem.max_kv = query.max_seqlen_kv;
+    return problem;
+  }
+  static void run_short_backward(const fvlm_call& call, const Query& query, const Operands& operands) {
+    const ShortBackwardProblem problem = short_backward_problem(query, operands);
+    Workspace workspace(call);
+    short_backward(call, query.dtype, problem, workspace.take<char>(statistics_bytes(problem)).data());
   }
 
   static DecodeProblem decode_problem(const Query& query, const Operands& operands) {

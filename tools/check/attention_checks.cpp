@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <limits>
+#include <tuple>
 
 namespace fvlm::check {
 namespace {
@@ -339,6 +340,31 @@ Outcome decoder(Context& context) {
   return cases(context, all);
 }
 
+// Segments that end within, at and behind tiles of 64 rows, up to as many as some kernels take.
+Outcome wide_heads(Context& context) {
+  const Lengths ragged{192, 1, 64, 65, 0, 128, 129, 256, 17}, others{30, 192, 1, 100, 63, 0, 200, 256, 64};
+  std::vector<AttentionCase> all;
+  for (const auto dtype : {at::kBFloat16, at::kHalf})
+    for (const bool causal : {true, false})
+      for (const auto& [heads_q, heads_kv, keys] : {std::tuple{6, 2, ragged}, std::tuple{3, 3, others}})
+        all.push_back({.dtype = dtype,
+                       .causal = causal,
+                       .heads_q = heads_q,
+                       .heads_kv = heads_kv,
+                       .head_dim = 128,
+                       .lengths_q = ragged,
+                       .lengths_kv = keys,
+                       .padding_q = 5,
+                       .padding_kv = 70,
+                       .spare_segments = 2,
+                       .padding_holds = std::numeric_limits<double>::quiet_NaN()});
+  all.push_back(all.front());
+  all.back().lengths_q = all.back().lengths_kv = {192, 192};
+  all.back().uniform_lengths = true;
+  all.back().padding_q = all.back().padding_kv = 0;
+  return expect_correct(context, attention_cases(all));
+}
+
 Outcome rotary_given(Context& context) {
   return cases(context, {{.rotary_dim = 64, .rope_theta = 100},
                          {.rotary_dim = 64, .first_position = 7},
@@ -453,6 +479,7 @@ Table attention_table() {
           {"large_scores", "scores in the thousands do not overflow", large_scores, plain},
           {"rotary", "rotation inside the attention, where offered", rotary, plain},
           {"decoder", "short segments, causal and rotated, where offered", decoder, plain + ",rotary"},
+          {"wide_heads", "heads of 128 on segments of up to 256 rows, in 16 bits", wide_heads, plain},
           {"rotary_given", "positions and rope_theta are the ones given", rotary_given, plain + ",rotary"},
           {"forward_alone", "the forward without a backward to follow", forward_alone, "forward_*"},
           {"supports_nonsense", "supports() refuses impossible queries", nonsense},
