@@ -402,7 +402,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     const int64_t all_rows = capacity.frames * reader.rows_per_frame;
     int64_t visual_rows = is_identity ? all_rows : std::ssize(maps.visual_rows);
     // They are another number in every pack; padded, packs of the same capacity have the same shape.
-    if (maps.has_numbered) visual_rows = (visual_rows + all_rows - 1) / all_rows * all_rows;
+    if (!is_identity) visual_rows = (visual_rows + all_rows - 1) / all_rows * all_rows;
     if (!is_identity) pack.visual_source = filled(maps.sources(all_rows), visual_rows, 0);
     if (!maps.mean_rows.empty()) add_means(pack, maps, options.device());
     pack.sequence.visual_rows = filled(maps.visual_rows, visual_rows, capacity.rows);

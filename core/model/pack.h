@@ -65,7 +65,7 @@ struct Pack {
   // show is encoded once; they are adjacent.
   at::Tensor frame_source;
   at::Tensor visual_source; // int64: which visual token each visual row of the decoder is; undefined: each once, in
-                            // order. With numbered placeholders padded by the first, as sequence.visual_rows is
+                            // order. Padded by the first, as sequence.visual_rows is
   // int64 and float32 [means, 4]: further visual tokens behind all those of frames, means of four of them; undefined:
   // there are none.
   at::Tensor mean_rows, mean_shares;

@@ -68,6 +68,23 @@ TEST(Cells, OfAnImageAreASegment) {
   EXPECT_FALSE(pack.patches.uniform_lengths);
 }
 
+// What was recorded of one pack does for the other: two texts read the same rows, of images of other sizes.
+TEST(Cells, OfPairsHaveTheShapeOfTheirSizeClass) {
+  Cells cells;
+  const auto shape = [&](std::vector<ImageGrid> grids, int64_t count) {
+    Sample pair = with_images(std::move(grids), count);
+    pair.texts.push_back(pair.texts.front());
+    const Capacity capacity{
+        .frames = 8, .rows = 24, .sequences = 2, .labels = 2, .longest_sequence = 12, .longest_video = 8};
+    Pack pack = cells.pack({pair}, capacity);
+    EXPECT_EQ(pack.visual_source.size(0), 16);
+    EXPECT_EQ(pack.sequence.visual_rows.size(0), 16);
+    EXPECT_EQ((pack.sequence.visual_rows == capacity.rows).sum().item<int64_t>(), 16 - 2 * count);
+    return pack.shape();
+  };
+  EXPECT_EQ(shape({{2, 3}}, 6), shape({{7, 1}}, 7));
+}
+
 TEST(Cells, HaveAGridForEachImage) {
   Cells cells;
   EXPECT_EQ(cells.refusal(with_images({{2, 3}}, 6)), "it was packed");
