@@ -38,6 +38,14 @@ class Draws {
   uint64_t drawn_ = 0;
 };
 
+// An image of so many cells that is as near to a square as whole sides allow: its windows are then those of a photo.
+TileGrid image_of(int64_t cells) {
+  int64_t rows = 1;
+  for (int64_t side = 1; side * side <= cells; ++side)
+    if (cells % side == 0) rows = side;
+  return {.rows = rows, .columns = cells / rows, .is_of_cells = true};
+}
+
 // Places the first rows of each frame before the text.
 void show_some(SampleText& text, const Sample& sample, int64_t rows) {
   std::vector<TokenId> placeholders;
@@ -77,7 +85,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     sample->frames = std::max<int64_t>(0, of_sample);
     sample->rows_per_frame = visual_rows.per_frame;
     if (sample->frames > 0) sample->bytes.resize(static_cast<size_t>(visual_rows.max_bytes));
-    if (sample->frames > 0 && visual_rows.of_cells) sample->media.tiles = {{1, sample->frames, 0, 0, true}};
+    if (sample->frames > 0 && visual_rows.of_cells) sample->media.tiles = {image_of(sample->frames)};
     draws.fill(sample->bytes);
     for (size_t decoder = 0; decoder < vocabularies.size(); ++decoder) {
       auto own = decoder == 0 ? sample : std::make_shared<Sample>(*sample);

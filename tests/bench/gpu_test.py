@@ -56,6 +56,12 @@ class OnGpu(unittest.TestCase):
     def test_smolvlm(self):
         self.check("tiny-smolvlm:3", {"vision", "modality_projection", "decoder"})
 
+    def test_qwen2_vl(self):
+        self.check("tiny-qwen2-vl:3", {"vision", "ln_q", "mlp", "decoder"})
+
+    def test_qwen2_5_vl(self):
+        self.check("tiny-qwen2.5-vl:3", {"vision", "ln_q", "mlp", "decoder"})
+
     def test_latentwire(self):
         self.check("tiny-latentwire:3", {"vision", "shared_pooler", "adapter"})
 

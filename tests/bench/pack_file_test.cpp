@@ -13,14 +13,16 @@
 namespace fvlm::bench {
 namespace {
 
-TEST(PackFile, StillsAreReadAsOneFrameEach) {
+TEST(PackFile, IsReadAsItWasWritten) {
   const c10::InferenceMode without_autograd;
   Registry registry{RegistryOptions{}};
   registry.add_static(ops::reference_manifest(), [] { return ops::reference_entry; });
   SyntheticModels models;
   TrainingSetting setting;
   setting.precision = plan::Precision::fp32;
-  for (const char* name : {"tiny:3:stills", "tiny:3"}) {
+  for (const char* name : {"tiny:3:stills", "tiny:3", "tiny-qwen2-vl:3"}) {
+    std::vector<ImageGrid> grids;
+    if (name == std::string("tiny-qwen2-vl:3")) grids.push_back({4, 8});
     const Job job = job_of(configuration_named(name), setting, 4, 9, "", models, registry, at::kCPU);
     const int64_t size = job.plan.model.image_size;
     const ScratchFolder scratch;
@@ -34,6 +36,8 @@ TEST(PackFile, StillsAreReadAsOneFrameEach) {
     const auto written = samples_of(job.packs.front().host), own = samples_of(read.pack.host);
     ASSERT_EQ(own.size(), written.size());
     for (size_t i = 0; i < own.size(); ++i) {
+      EXPECT_EQ(own[i].grids, written[i].grids);
+      EXPECT_EQ(own[i].grids, grids);
       EXPECT_EQ(own[i].copies, name == std::string("tiny:3:stills") ? 4 : 1);
       EXPECT_EQ(own[i].copies, written[i].copies);
       EXPECT_TRUE(at::equal(own[i].frames, written[i].frames)) << name << ", sample " << i;

@@ -114,6 +114,12 @@ class Profile(Bench):
             self.assertEqual((row["samples"], row["labels"]), (2, 16))
             self.assertLess(row["last_loss"], row["first_loss"])
 
+    def test_cells_of_an_image_are_trained_as_those_of_a_square(self):
+        for name in ("tiny-qwen2-vl:2", "tiny-qwen2.5-vl:2"):
+            row, = self.rows("--configurations", name)
+            self.assertEqual((row["samples"], row["labels"]), (2, 16))
+            self.assertLess(row["last_loss"], row["first_loss"])
+
     def test_questions_have_the_terms_of_latentwire(self):
         row, cached = self.rows("--configurations", "tiny-latentwire:2,tiny-latentwire:2:cached-teacher")
         self.assertEqual((row["samples"], row["labels"]), (2, 2 * (6 + 1 + 4 + 4)))
@@ -126,7 +132,8 @@ class Profile(Bench):
             import transformers  # noqa: F401
         except ImportError as error:
             self.skipTest(f"the oracle's wheels are not there ({error}): ./scripts/setup --oracles")
-        for name in ("tiny:2", "tiny:2:lora", "tiny:2:stills", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-latentwire:2"):
+        for name in ("tiny:2", "tiny:2:lora", "tiny:2:stills", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-qwen2-vl:2", "tiny-qwen2.5-vl:2",
+                     "tiny-qwen2.5-vl:2:lora", "tiny-latentwire:2"):
             # Of steps that learn next to nothing, on the first and on the third pack.
             row, = self.rows("--configurations", name, "--peer", "eager", "--repeat", "2", "--rate", "1e-9")
             for loss in ("first_loss", "last_loss"):
@@ -145,6 +152,7 @@ class Profile(Bench):
                                   ("'tiny:2:cached' is no configuration", "--configurations", "tiny:2:cached"),
                                   ("no teacher reads its samples", "--configurations", "tiny:2:cached-teacher"),
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
+                                  ("its frames are the cells of an image", "--configurations", "tiny-qwen2-vl:2:stills"),
                                   ("--precision: expected", "--precision", "int4"),
                                   ("--repeat and --warmup want 1 or more", "--repeat", "0"),
                                   ("--sustained wants seconds, 0 or more, not -1", "--sustained=-1"),
@@ -313,6 +321,7 @@ class Generate(Bench):
         self.assertEqual([document[key] for key in ("videos", "frames", "prompt", "answer")], [3, 2, 4, 3])
         row, = document["rows"]
         self.assertAlmostEqual(row["ratio"], row["one_by_one_seconds"] / row["together_seconds"])
+        self.refused("its frames are the cells of an image", "generate", "--shapes", "tiny-qwen2-vl", "--videos", "2", "--frames", "2")
 
     def test_a_peer_that_ran_out_of_memory_has_no_ratio(self):
         loop = "sh -c 'while read line; do echo \"{\\\"problem\\\": \\\"out of memory\\\"}\"; done'"
@@ -321,7 +330,8 @@ class Generate(Bench):
         self.assertIn("out of memory", found.stdout)
 
     def test_wrong_options_are_refused(self):
-        for words, *arguments in (("there is no shape 'tinny'", "--shapes", "tinny"), ("'x' is no number", "--batches", "1,x"),
+        for words, *arguments in (("there is no shape 'tinny'", "--shapes", "tinny"),
+                                  ("'x' is no number", "--batches", "1,x"),
                                   ("0 prompts at once", "--batches", "0"), ("an answer of 1 token", "--answer", "1"),
                                   ("--frames needs --videos", "--frames", "2"), ("--speculate needs --draft", "--speculate", "2"),
                                   ("0 drafts a step", "--draft", "tiny", "--speculate", "0"),
@@ -425,6 +435,7 @@ class Ragged(Bench):
                                   ("a pack of 32:4000 does not hold the longest sample", "--packs", "32:4000"),
                                   ("64:1088 or more", "--packs", "64:1000"),
                                   ("there is no shape 'tin'", "--shape", "tin"),
+                                  ("its frames are the cells of an image", "--shape", "tiny-qwen2-vl"),
                                   ("--passes 2 or more", "--passes", "1"),
                                   ("did you mean '--packs'?", "--pack", "64:1440")):
             self.refused(words, "ragged", *arguments)

@@ -138,6 +138,7 @@ class EndToEnd {
 JpegShards EndToEndRequest::shards() const {
   const Shape& of = shape_named(shape);
   if (of.question) throw Error(ErrorKind::usage, "its samples have no pictures").at(shape);
+  of.require_whole_frames();
   if (of.frames > 0 && of.frames != frames)
     throw Error(ErrorKind::usage, "a sample of this model has {} frame, not {}", of.frames, frames)
         .at(shape)

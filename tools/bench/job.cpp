@@ -62,6 +62,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
            const std::string& reference, SyntheticModels& models, Registry& registry, at::Device device,
            int64_t packs) {
   const Shape& shape = shape_named(configuration.shape);
+  if (configuration.stills) shape.require_whole_frames();
   Job job;
   job.name = configuration.name;
   job.reference = reference;

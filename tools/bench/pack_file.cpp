@@ -26,6 +26,8 @@ PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
     auto sample = std::make_shared<Sample>();
     sample->frames = model::frames_of(of_file);
     sample->copies = of_file.copies;
+    for (const ImageGrid& image : of_file.grids)
+      sample->media.tiles.push_back({.rows = image.rows, .columns = image.columns, .is_of_cells = true});
     for (const model::Text& of_text : of_file.texts) {
       SampleText& text = sample->texts.emplace_back();
       for (const int64_t token : of_text.tokens) text.ids.push_back(static_cast<TokenId>(token));
@@ -48,6 +50,22 @@ PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
   return read;
 }
 
+namespace {
+
+void add_grids(const train::SyntheticPack& pack, std::map<std::string, at::Tensor>& batch) {
+  std::vector<int64_t> sides, counts;
+  for (const auto& sample : pack.samples) {
+    const std::vector<ImageGrid> grids = sample->grids();
+    for (const ImageGrid& image : grids) sides.insert(sides.end(), {image.rows, image.columns});
+    counts.push_back(std::ssize(grids));
+  }
+  if (sides.empty()) return;
+  batch["image_grids"] = at::tensor(sides, at::kLong).view({-1, 2});
+  batch["image_counts"] = at::tensor(counts, at::kLong);
+}
+
+} // namespace
+
 void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std::filesystem::path& file) {
   std::map<std::string, at::Tensor> batch;
   std::vector<int64_t> counts;
@@ -63,6 +81,7 @@ void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std:
     const at::Tensor frames = at::empty({slots, 3, image_size, image_size}, at::kFloat);
     feed::frames_of(pack.host, image_size, feed::Texts::share_frames, feed::Repeats::apart).copy_to(frames);
     batch["frames"] = frames;
+    add_grids(pack, batch);
   }
   const size_t texts = pack.samples.front()->texts.size();
   const auto add = [&](const std::string& side, const auto& text_of) {

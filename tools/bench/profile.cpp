@@ -53,7 +53,8 @@ Job job_of_files(const ProfileRequest& request) {
 class Profile {
  public:
   Profile(const ProfileRequest& request, Registry& registry, const Progress& progress)
-      : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)) {}
+      : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
+        models_(train::type_of(request.precision) == at::kBFloat16 ? DType::bf16 : DType::f32) {}
 
   ProfileReport::Row measure(const Job& job, std::vector<std::string>& choices) {
     ProfileReport::Row row;

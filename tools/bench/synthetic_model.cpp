@@ -98,6 +98,60 @@ std::vector<Shape> question_shapes() {
            QuestionLengths{160, 2, 16}}};
 }
 
+// Those of Qwen2-VL and Qwen2.5-VL; the frames are the cells of an image. The heads of the small ones are as wide as
+// those of the published ones, and the MLP of one is as little divisible.
+std::vector<Shape> cell_shapes() {
+  static constexpr const char *layer_norm = R"({"kind": "qwen2_vl"})",
+                              *rms_norm = R"({"kind": "qwen2_vl", "rms_norm": true})";
+  return {{"tiny-qwen2-vl",
+           "the parts of Qwen2-VL, small",
+           R"({"model_type": "qwen2_vl_vision", "depth": 2, "embed_dim": 160, "num_heads": 2, "mlp_ratio": 2,
+           "hidden_size": 256})",
+           R"({"model_type": "qwen2_vl_text", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2,
+           "num_key_value_heads": 1, "intermediate_size": 128, "vocab_size": 512, "tie_word_embeddings": true,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}})",
+           layer_norm,
+           28,
+           {},
+           32},
+          {"tiny-qwen2.5-vl",
+           "the parts of Qwen2.5-VL, small",
+           R"({"model_type": "qwen2_5_vl_vision", "depth": 3, "hidden_size": 160, "num_heads": 2,
+           "intermediate_size": 172, "out_hidden_size": 256, "fullatt_block_indexes": [1]})",
+           R"({"model_type": "qwen2_5_vl_text", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2,
+           "num_key_value_heads": 1, "intermediate_size": 128, "vocab_size": 512, "tie_word_embeddings": true,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}})",
+           rms_norm,
+           28,
+           {},
+           32},
+          {"qwen2-vl-2b",
+           "Qwen2-VL-2B: an image of 448 x 448 pixels, which becomes 256 rows of the decoder",
+           R"({"model_type": "qwen2_vl_vision", "depth": 32, "embed_dim": 1280, "num_heads": 16, "mlp_ratio": 4,
+           "hidden_size": 1536})",
+           R"({"model_type": "qwen2_vl_text", "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
+           "num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151936, "tie_word_embeddings": true,
+           "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}})",
+           layer_norm,
+           28,
+           {},
+           256},
+          {"qwen2.5-vl-3b",
+           "Qwen2.5-VL-3B: an image of 448 x 448 pixels, which becomes 256 rows of the decoder",
+           R"({"model_type": "qwen2_5_vl_vision", "depth": 32, "hidden_size": 1280, "num_heads": 16,
+           "intermediate_size": 3420, "out_hidden_size": 2048, "window_size": 112,
+           "fullatt_block_indexes": [7, 15, 23, 31]})",
+           R"({"model_type": "qwen2_5_vl_text", "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
+           "num_key_value_heads": 2, "intermediate_size": 11008, "vocab_size": 151936, "tie_word_embeddings": true,
+           "rms_norm_eps": 1e-6, "max_position_embeddings": 128000,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}})",
+           rms_norm,
+           28,
+           {},
+           256}};
+}
+
 std::vector<Shape> picture_shapes() {
   static constexpr const char* dinov2_small =
       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
@@ -174,9 +228,10 @@ std::vector<Shape> picture_shapes() {
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = [] {
-    std::vector<Shape> both = picture_shapes();
-    for (Shape& shape : question_shapes()) both.push_back(std::move(shape));
-    return both;
+    std::vector<Shape> all_kinds = picture_shapes();
+    for (auto* more : {cell_shapes, question_shapes})
+      for (Shape& shape : more()) all_kinds.push_back(std::move(shape));
+    return all_kinds;
   }();
   return all;
 }
@@ -187,6 +242,13 @@ int64_t Shape::vocabulary() const {
 
 ConnectorConfig Shape::connector_config() const {
   return read_connector_config(nlohmann::json::parse(connector), name);
+}
+
+void Shape::require_whole_frames() const {
+  if (!read_vision_config(nlohmann::json::parse(vision), name).reads_cells()) return;
+  throw Error(ErrorKind::usage, "its frames are the cells of an image, and no frames of their own")
+      .at(name)
+      .advise("`bench profile`, `bench step`, `bench op` and `bench dpo` measure this shape");
 }
 
 const Shape& shape_named(std::string_view name) {

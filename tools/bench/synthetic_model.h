@@ -34,6 +34,8 @@ struct Shape {
 
   int64_t vocabulary() const;
   ConnectorConfig connector_config() const;
+  // Throws Error(usage) if the frames are the cells of an image, for measurements that show single frames or videos.
+  void require_whole_frames() const;
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(std::string_view name); // throws Error(usage)

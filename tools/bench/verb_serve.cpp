@@ -106,6 +106,7 @@ ServedModel served_model(const ParsedOptions& parsed, std::optional<bench::Synth
   if (const auto names = parsed.value("kernels")) served.execution.kernels = split(*names, ',');
   if (const auto name = parsed.value("shape")) {
     const bench::Shape& shape = bench::shape_named(*name);
+    shape.require_whole_frames();
     served.folder = models.emplace(bench::stored_type(served.execution.dtype)).of(shape);
     bench::write_tokenizer(served.folder, shape.vocabulary());
   } else {

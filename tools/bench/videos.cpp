@@ -75,6 +75,7 @@ VideosReport measure_videos(const VideosRequest& request, Registry& registry, co
   };
   for (const std::string& name : request.shapes) {
     const Shape& shape = shape_named(name);
+    shape.require_whole_frames();
     infer::Generator generator(models.of(shape), request.execution, registry);
     const std::vector<model::Sample> samples = samples_of(request, shape);
     const auto together = [&] { generator.answers(samples, options, take); };

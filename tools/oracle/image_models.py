@@ -99,13 +99,19 @@ class UniformVlm(nn.Module):
             parameter.data = parameter.data.to(dtype)
         return model.to(device)
 
+    def visual(self, frames, samples):
+        """-> [B, P, W]"""
+        return self.connector(self.vision(frames).last_hidden_state)
+
+    def hidden(self, rows):
+        return self.decoder.model(inputs_embeds=rows, use_cache=False).last_hidden_state
+
     def forward(self, frames, ids, masks):
         """ids and masks [1, B, S] -> the sum of each text's cross-entropies, [1, B], in float32"""
-        tokens = self.connector(self.vision(frames).last_hidden_state)
-        rows = torch.cat([tokens, self.decoder.model.embed_tokens(ids[0])], 1)
-        hidden = self.decoder.model(inputs_embeds=rows, use_cache=False).last_hidden_state
-        logits = self.decoder.lm_head(hidden[:, -ids.shape[2]:-1]).float()
+        samples, length = ids.shape[1:]
+        rows = torch.cat([self.visual(frames, samples), self.decoder.model.embed_tokens(ids[0])], 1)
+        logits = self.decoder.lm_head(self.hidden(rows)[:, -length:-1]).float()
         if self.softcap:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         losses = F.cross_entropy(logits.flatten(0, 1), ids[..., 1:].flatten(), reduction="none")
-        return (losses.view(1, len(frames), -1) * masks[..., 1:]).sum(-1)
+        return (losses.view(1, samples, -1) * masks[..., 1:]).sum(-1)
