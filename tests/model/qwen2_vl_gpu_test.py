@@ -1,0 +1,132 @@
+"""A Qwen2-VL or a Qwen2.5-VL on a GPU, with heads as wide as those of Qwen's own models and images of several sizes: in float32 its steps,
+gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran one operation
+after the other, to the bit, and it is plugins that attend.
+
+usage: qwen2_vl_gpu_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
+import functools
+import sys
+import unittest
+
+FAMILY = sys.argv.pop(3)
+
+from picture_questions import PROMPTS, answer, engine, folder, load_file, make, metrics, run, save_file, torch
+
+SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells; windows have 2 x 2
+STEPS = 40
+
+
+def setUpModule():
+    make("make-qwen2-vl", SIZES, 40, 1024, "--family", FAMILY, "--published-heads")
+
+
+@functools.cache
+def trained(name, recipe, *options):
+    """What the steps of a run say."""
+    run(engine, "train", recipe, "--run-dir", name, *(word for option in options for word in option.split(" ")))
+    return [{key: line.get(key) for key in ("loss", "gradient_norm", "time.graph")} for line in metrics(name)]
+
+
+def on_cpu(recipe):
+    return trained(f"cpu-{recipe}", recipe, "--device cpu")
+
+
+def on_gpu(name, recipe, *options):
+    samples = f"--set stages.sft.samples={8 * STEPS}"
+    return trained(name, recipe, "--device cuda", "--set precision=bf16", "--set deterministic=true", samples, *options)
+
+
+def final_weights(name):
+    last = max((folder / name / "sft").glob("step-*"))
+    return {str(path.relative_to(last)): path.read_bytes() for path in last.rglob("*.safetensors")}
+
+
+@functools.cache
+def batch():
+    """Three samples that are questions about one image, about two, and about none."""
+    grids, counts, lengths = torch.tensor([[4, 3], [2, 5], [1, 7]]), torch.tensor([1, 2, 0]), torch.tensor([20, 33, 9])
+    cells = grids.prod(1)
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.stack([cells[0], cells[1:].sum(), torch.tensor(0)])
+    save_file({"frames": torch.randn(int(cells.sum()), 3, 8, 8, generator=generator), "frame_counts": frames, "image_grids": grids,
+               "image_counts": counts, "input_ids": torch.randint(256, (int(lengths.sum()),), generator=generator),
+               "text_lengths": lengths, "loss_mask": torch.ones(int(lengths.sum()), dtype=torch.long)}, folder / "batch.safetensors")
+
+
+@functools.cache
+def traced(device, dtype):
+    batch()
+    out = folder / f"{device}-{dtype}.safetensors"
+    run(engine, "trace", "model", "--batch", "batch.safetensors", "--out", out, "--grads", "--device", device, "--dtype", dtype)
+    return {name: tensor.float() for name, tensor in load_file(out).items() if tensor.is_floating_point()}
+
+
+class OnGpu(unittest.TestCase):
+    def assert_captured_is_eager(self, name, recipe):
+        captured, eager = on_gpu(name, recipe), on_gpu(f"{name}-eager", recipe, "--set speed.graphs=false")
+        self.assertEqual(len(captured), STEPS)
+        replayed = sum(line["time.graph"] is not None for line in captured)
+        print(f"{name}: {replayed} of {STEPS} steps were replayed")
+        self.assertGreater(replayed, STEPS // 4)
+        for step, (ours, theirs) in enumerate(zip(captured, eager, strict=True)):
+            self.assertIsNone(theirs["time.graph"])
+            for key in ("loss", "gradient_norm"):
+                self.assertEqual(ours[key], theirs[key], f"{key} of step {step}")
+        ours, theirs = final_weights(name), final_weights(f"{name}-eager")
+        self.assertEqual(ours.keys(), theirs.keys())
+        self.assertEqual([file for file in ours if ours[file] != theirs[file]], [])
+        self.assertLess(captured[-1]["loss"], captured[0]["loss"])
+        log = (folder / name / "log.txt").read_text()
+        self.assertIn("Using attention backend: attention-", log)
+        for words in ("falling back", "capturing a CUDA graph failed", "reference (ATen, one masked softmax)"):
+            self.assertNotIn(words, log)
+
+    def assert_same_steps(self, recipe):
+        """In float32, and the first one in bf16."""
+        right = on_cpu(recipe)
+        exact, rounded = on_gpu(f"fp32-{recipe}", recipe, "--set precision=fp32", "--max-steps 6"), on_gpu(f"bf16-{recipe}", recipe, "--max-steps 1")
+        for step, (ours, theirs) in enumerate(zip(exact, right, strict=True)):
+            self.assertAlmostEqual(ours["loss"] / theirs["loss"], 1, delta=1e-4, msg=f"step {step}")
+            self.assertAlmostEqual(ours["gradient_norm"] / theirs["gradient_norm"], 1, delta=1e-3, msg=f"step {step}")
+        self.assertAlmostEqual(rounded[0]["loss"] / right[0]["loss"], 1, delta=0.01)
+        self.assertAlmostEqual(rounded[0]["gradient_norm"] / right[0]["gradient_norm"], 1, delta=0.05)
+
+    def test_captured_steps_are_eager_ones_to_the_bit(self):
+        self.assert_captured_is_eager("all", "recipe.lua")
+
+    def test_captured_steps_of_adapters_are_eager_ones_to_the_bit(self):
+        self.assert_captured_is_eager("adapters", "lora.lua")
+
+    def test_captured_steps_on_preferences_are_eager_ones_to_the_bit(self):
+        self.assert_captured_is_eager("preferences", "dpo.lua")
+
+    def test_steps_are_those_of_a_cpu(self):
+        self.assert_same_steps("recipe.lua")
+
+    def test_steps_of_adapters_are_those_of_a_cpu(self):
+        self.assert_same_steps("lora.lua")
+
+    def test_numbers_are_those_of_a_cpu(self):
+        right = traced("cpu", "fp32")
+        exact, rounded = traced("cuda", "fp32"), traced("cuda", "bf16")
+        floor = 0.01 * max(tensor.abs().max().item() for name, tensor in right.items() if name.startswith("grad."))
+        self.assertEqual(exact.keys(), right.keys())
+        for name, tensor in right.items():
+            scale = max(tensor.abs().max().item(), floor if name.startswith("grad.") else 0)
+            self.assertLessEqual((exact[name] - tensor).abs().max().item(), 1e-4 * scale, name)
+            if tensor.abs().max() >= floor and tensor.numel() > 1:
+                cosine = torch.nn.functional.cosine_similarity(rounded[name].flatten().double(), tensor.flatten().double(), 0).item()
+                self.assertGreaterEqual(cosine, 0.99, f"{name} in bf16")
+        self.assertAlmostEqual(rounded["loss"].item() / right["loss"].item(), 1, delta=0.01)
+
+    def test_tokens_are_those_of_a_cpu(self):
+        for number in range(len(SIZES)):
+            options = ("--image", f"{number}.png", "--prompt", PROMPTS[1])
+            with self.subTest(number):
+                self.assertEqual(answer("model", *options, "--device", "cuda")["ids"], answer("model", *options)["ids"])
+        options = ("--image", "1.png", "--image", "0.png", "--prompt", "Is <image> like <image>?")
+        self.assertEqual(answer("model", *options, "--device", "cuda")["ids"], answer("model", *options)["ids"])
+        self.assertEqual(len(answer("model", *options, "--device", "cuda", "--dtype", "bf16")["ids"]), 8)
+
+
+if __name__ == "__main__":
+    unittest.main()
