@@ -6,6 +6,8 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 namespace fvlm::ops {
 
 Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index) {
@@ -72,6 +74,70 @@ Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence
     if (!table.requires_grad()) return;
     if (!Weight::begin_write(table)) table.gradient().zero_();
     table.gradient().index_add_(0, sequence.tokens, (d_y * sequence.is_text).to(table.gradient().scalar_type()));
+  });
+  return y;
+}
+
+Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& index, const at::Tensor& shares,
+                  at::ScalarType dtype) {
+  const auto type = table.value().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto column = [](const at::Tensor& all, int64_t i) { return all.select(1, i); };
+  const at::Tensor factors = shares.to(type);
+  at::Tensor sum;
+  for (int64_t i = 0; i < index.size(1); ++i) {
+    const at::Tensor term = table.value().index_select(0, column(index, i)).to(type) * column(factors, i).unsqueeze(1);
+    sum = sum.defined() ? sum.add_(term) : term;
+  }
+  Value y(sum.to(dtype), tape.records(table));
+  if (!y.requires_grad()) return y;
+  tape.push([table, index, factors, type, column, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    const at::Tensor wide = d_y.to(type), d_table = at::zeros(table.value().sizes(), wide.options());
+    for (int64_t i = 0; i < index.size(1); ++i)
+      d_table.index_add_(0, column(index, i), wide * column(factors, i).unsqueeze(1));
+    table.add_gradient(d_table);
+  });
+  return y;
+}
+
+Value join_columns(Tape& tape, const std::vector<Value>& values) {
+  std::vector<at::Tensor> data;
+  std::vector<std::pair<std::shared_ptr<Gradient>, int64_t>> ins; // with their columns
+  bool records = false;
+  for (const Value& value : values) {
+    data.push_back(value.data);
+    ins.emplace_back(value.gradient, value.data.size(1));
+    records = tape.records(value) || records;
+  }
+  Value y(at::concat(data, 1), records);
+  if (!y.requires_grad()) return y;
+  tape.push([ins, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    int64_t first = 0;
+    for (const auto& [in, width] : ins) {
+      if (in) in->add(d_y.narrow(1, first, width).contiguous());
+      first += width;
+    }
+  });
+  return y;
+}
+
+Value add_to_rows(Tape& tape, const Value& x, const Value& added, const at::Tensor& places) {
+  const int64_t rows = x.data.size(0);
+  // Padding is added to an additional row at the end.
+  const at::Tensor with_padding_row = at::empty({rows + 1, x.data.size(1)}, x.data.options());
+  at::Tensor sum = with_padding_row.narrow(0, 0, rows);
+  sum.copy_(x.data);
+  with_padding_row.index_add_(0, places, added.data);
+  Value y(sum, tape.records(x, added));
+  if (!y.requires_grad()) return y;
+  tape.push([places, rows, in = x.gradient, of_added = added.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (of_added) of_added->add(d_y.index_select(0, places.clamp_max(rows - 1)) * (places < rows).unsqueeze(1));
+    if (in) in->add(d_y);
   });
   return y;
 }

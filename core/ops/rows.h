@@ -4,6 +4,8 @@
 #include "ops/parameter.h"
 #include "ops/tape.h"
 
+#include <vector>
+
 namespace fvlm::ops {
 
 // x[index], the gather of whole rows. An index may occur several times.
@@ -23,6 +25,18 @@ struct Sequence {
 };
 // In `dtype`, which is that of the table where it trains.
 Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype);
+
+// Each row a mean of rows of the table: those of `index`, int64 [rows, n], times their `shares`, float32 [rows, n]. In
+// `dtype`; computed in float32, or in float64 where the table is.
+Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& index, const at::Tensor& shares,
+                  at::ScalarType dtype);
+
+// The columns of all values side by side.
+Value join_columns(Tape& tape, const std::vector<Value>& values);
+
+// x, to whose row places[i] row i of `added` is added. Places, int64, are different; those past the last row are
+// padding.
+Value add_to_rows(Tape& tape, const Value& x, const Value& added, const at::Tensor& places);
 
 // The parameter [1, width] broadcast to all rows.
 Value broadcast_row(Tape& tape, const Weight& row, int64_t rows);

@@ -1,7 +1,8 @@
 // Operations of decoders other than Llama: norms of heads and without weights, scaled and reversed rotary embedding,
-// bounded logits.
+// bounded logits, rows that are added to others between layers.
 #include "bench.h"
 #include "ops/pointwise.h"
+#include "ops/rows.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
@@ -138,4 +139,34 @@ TEST(DecoderOperations, ASoftcapBoundsTheLogitsOfCrossEntropy) {
   const Tensor weights = at::tensor({0.5, 7.0, 0.25, 1.0}, at::kDouble);
   expect_close(b.ops->weighted_cross_entropy(tape, hidden, head, targets, weights, 0.75), expected * targets.ge(0),
                1e-12, "weighted");
+}
+
+TEST(DecoderOperations, RowsAreAddedToTheirPlacesAndPaddingToNone) {
+  Bench b;
+  const Value x = b.input({4, 3}), one = b.input({3, 3}), other = b.input({3, 2});
+  const Tensor places = at::tensor({2, 0, 4}, at::kLong);
+  b.expect_true_gradients([&](Tape& tape) {
+    const Value both = join_columns(tape, {one, other});
+    return std::vector{add_to_rows(tape, x, b.ops->slice_columns(tape, both, 0, 3), places),
+                       b.ops->slice_columns(tape, both, 3, 2)};
+  });
+  Tape none(Tape::Mode::forward_only);
+  Tensor expected = x.data.clone();
+  expected[2] += one.data[0];
+  expected[0] += one.data[1];
+  expect_close(add_to_rows(none, x, one, places).data, expected, 1e-15, "rows");
+}
+
+TEST(DecoderOperations, RowsOfATableAreMixedByTheirShares) {
+  Bench b;
+  const Weight table(b.parameter("table", {5, 3}));
+  const Tensor index = at::tensor({4, 0, 1, 1, 0, 4}, at::kLong).view({3, 2}),
+               shares = at::tensor({0.25, 0.75, 1.0, 0.5, 0.0, 0.0}, at::kFloat).view({3, 2});
+  b.expect_true_gradients(
+      [&](Tape& tape) { return std::vector{mix_rows_of(tape, table, index, shares, at::kDouble)}; });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor mixed = mix_rows_of(none, table, index, shares, at::kDouble).data;
+  expect_close(mixed[0], 0.25 * table.value()[4] + 0.75 * table.value()[0], 1e-15, "of two");
+  expect_close(mixed[1], 1.5 * table.value()[1], 1e-15, "of one twice");
+  EXPECT_TRUE(mixed[2].eq(0).all().item<bool>());
 }
