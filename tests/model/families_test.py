@@ -15,12 +15,13 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, MistralConfig,
                           NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
-                          Qwen2VLTextModel, Qwen3Config, SmolLM3Config)
+                          Qwen2VLTextModel, Qwen3Config, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLPreTrainedModel
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLPreTrainedModel
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLPreTrainedModel
 
 LENGTHS = [61, 1, 17, 40]  # beyond the original 16 positions of the scaled ones
 VOCABULARY = 61
@@ -56,6 +57,8 @@ MODELS = {
     "qwen2_vl": (Qwen2VLTextConfig, {"rope_parameters": MROPE}),
     "qwen2_vl-yarn": (Qwen2VLTextConfig, {"rope_parameters": MROPE | YARN}),
     "qwen2_5_vl": (Qwen2_5_VLTextConfig, {"rope_parameters": MROPE}),
+    "qwen3_vl": (Qwen3VLTextConfig, {"head_dim": 12, "rope_parameters": MROPE | {"mrope_interleaved": True}}),
+    "qwen3_vl-yarn": (Qwen3VLTextConfig, {"head_dim": 12, "attention_bias": True, "rope_parameters": MROPE | YARN}),
     "nanochat": (NanoChatConfig, {}),
     "nanochat-biases": (NanoChatConfig, {"attention_bias": True, "final_logit_softcapping": 2.0, "num_key_value_heads": 4}),
     "nanochat-unbounded": (NanoChatConfig, {"final_logit_softcapping": None}),
@@ -86,7 +89,11 @@ class Qwen25VLWithHead(Qwen2VLWithHead, Qwen2_5_VLPreTrainedModel):
     config_class, text_model = Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
 
 
-WITH_HEAD = {Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead}
+class Qwen3VLWithHead(Qwen2VLWithHead, Qwen3VLPreTrainedModel):
+    config_class, text_model = Qwen3VLTextConfig, Qwen3VLTextModel
+
+
+WITH_HEAD = {Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead, Qwen3VLTextConfig: Qwen3VLWithHead}
 
 
 def draw(model):

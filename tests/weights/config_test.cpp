@@ -403,6 +403,24 @@ std::vector<Wrong> wrong_decoders() {
       decoder("layer_types_as_text", R"({"layer_types": "full_attention"})", {"list of texts"}),
       decoder("cap_negative", R"({"model_type": "ghostvis", "final_logit_softcapping": -1})",
               {"'final_logit_softcapping' is -1"}),
+      decoder("odd_head", R"({"head_dim": 63})", {"'head_dim' = 63 is odd"}),
+      decoder("heads_that_do_not_share", R"({"num_attention_heads": 10})", {"10 heads", "'hidden_size' = 576"}),
+      decoder("kv_heads_no_divisor", R"({"num_key_value_heads": 2})", {"'num_key_value_heads' = 2", "no divisor", "9"}),
+      decoder("more_kv_heads_than_heads", R"({"num_key_value_heads": 18})", {"'num_key_value_heads' = 18"}),
+      decoder("kv_heads_zero", R"({"num_key_value_heads": 0})", {"'num_key_value_heads' is 0"}),
+      decoder("vocabulary_empty", R"({"vocab_size": 0})", {"'vocab_size' is 0"}),
+      decoder("vocabulary_huge", R"({"vocab_size": 4294967296})", {"'vocab_size' is 4294967296"}),
+      decoder("eps_text", R"({"rms_norm_eps": "small"})", {"'rms_norm_eps' is \"small\""}),
+      decoder("tied_as_text", R"({"tie_word_embeddings": "yes"})", {"'tie_word_embeddings' is \"yes\""}),
+      decoder("end_negative", R"({"eos_token_id": -1})", {"'eos_token_id' is -1"}),
+      decoder("ends_of_text", R"({"eos_token_id": [2, "x"]})", {"'eos_token_id' is [2,\"x\"]"}),
+      decoder("dropout", R"({"attention_dropout": 0.1})", {"'attention_dropout' = 0.1"}),
+      decoder("quantized", R"({"quantization_config": {}})", {"'quantization_config'"}),
+  };
+}
+
+std::vector<Wrong> wrong_rotary_positions() {
+  return {
       decoder("longrope_scaling", R"({"rope_scaling": {"type": "longrope", "factor": 2}})",
               {"'rope_scaling'", "\"longrope\"", "default, linear, dynamic, llama3 and yarn are"}),
       decoder("linear_without_a_factor", R"({"rope_scaling": {"type": "linear"}})",
@@ -424,6 +442,12 @@ std::vector<Wrong> wrong_decoders() {
       decoder("multimodal_rope_of_smaller_heads",
               R"({"model_type": "qwen2_5_vl_text", "head_dim": 32, "rope_parameters": {"mrope_section": [4, 6, 5]}})",
               {"'mrope_section' = [4, 6, 5] does not divide the 16 pairs"}),
+      decoder("multimodal_rope_that_takes_turns",
+              R"({"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_interleaved": true}})",
+              {"rope_scaling: 'mrope_interleaved' = true", "one axis behind the other"}),
+      decoder("multimodal_rope_that_takes_no_turns",
+              R"({"model_type": "qwen3_vl_text", "rope_scaling": {"mrope_interleaved": false}})",
+              {"rope_scaling: 'mrope_interleaved' = false", "take turns"}),
       decoder("scaling_is_text", R"({"rope_scaling": "linear"})", {"'rope_scaling' is \"linear\"", "object"}),
       decoder("theta_zero", R"({"rope_theta": 0})", {"'rope_theta' is 0"}),
       decoder("theta_text_in_the_new_form", R"({"rope_parameters": {"rope_theta": "1e5"}})",
@@ -431,19 +455,6 @@ std::vector<Wrong> wrong_decoders() {
       decoder("partial_rotation", R"({"partial_rotary_factor": 0.5})", {"'partial_rotary_factor' = 0.5"}),
       decoder("partial_rotation_in_the_new_form", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})",
               {"rope_parameters: 'partial_rotary_factor' = 0.5"}),
-      decoder("odd_head", R"({"head_dim": 63})", {"'head_dim' = 63 is odd"}),
-      decoder("heads_that_do_not_share", R"({"num_attention_heads": 10})", {"10 heads", "'hidden_size' = 576"}),
-      decoder("kv_heads_no_divisor", R"({"num_key_value_heads": 2})", {"'num_key_value_heads' = 2", "no divisor", "9"}),
-      decoder("more_kv_heads_than_heads", R"({"num_key_value_heads": 18})", {"'num_key_value_heads' = 18"}),
-      decoder("kv_heads_zero", R"({"num_key_value_heads": 0})", {"'num_key_value_heads' is 0"}),
-      decoder("vocabulary_empty", R"({"vocab_size": 0})", {"'vocab_size' is 0"}),
-      decoder("vocabulary_huge", R"({"vocab_size": 4294967296})", {"'vocab_size' is 4294967296"}),
-      decoder("eps_text", R"({"rms_norm_eps": "small"})", {"'rms_norm_eps' is \"small\""}),
-      decoder("tied_as_text", R"({"tie_word_embeddings": "yes"})", {"'tie_word_embeddings' is \"yes\""}),
-      decoder("end_negative", R"({"eos_token_id": -1})", {"'eos_token_id' is -1"}),
-      decoder("ends_of_text", R"({"eos_token_id": [2, "x"]})", {"'eos_token_id' is [2,\"x\"]"}),
-      decoder("dropout", R"({"attention_dropout": 0.1})", {"'attention_dropout' = 0.1"}),
-      decoder("quantized", R"({"quantization_config": {}})", {"'quantization_config'"}),
   };
 }
 
@@ -467,6 +478,8 @@ TEST_P(WrongDecoder, IsRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(Configs, WrongVision, testing::ValuesIn(wrong_visions()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Configs, WrongDecoder, testing::ValuesIn(wrong_decoders()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(RotaryPositions, WrongDecoder, testing::ValuesIn(wrong_rotary_positions()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(WrongConnector, IsRefusedByName) {

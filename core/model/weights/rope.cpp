@@ -22,7 +22,7 @@ constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::n
                                                              {"llama3", Type::llama3},
                                                              {"yarn", Type::yarn},
                                                              {"dynamic", Type::none}}};
-constexpr const char* section_key = "mrope_section";
+constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved";
 constexpr double max_theta = 1e12, max_factor = 1e6;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
@@ -129,9 +129,9 @@ std::pair<double, double> yarn_range(const Rope& rope, int64_t head_dim) {
 
 } // namespace
 
-Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta, bool has_mrope) {
-  Rope rope{default_theta, {}};
-  if (has_mrope) rope.mrope_section = {16, 24, 24};
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults) {
+  Rope rope = defaults;
+  const bool has_mrope = !defaults.mrope_section.empty();
   if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
   require_full_rotation(config);
   // `rope_scaling` wins, as in transformers.
@@ -149,6 +149,10 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double def
                             "have one dimension",
                             key, unsupported);
   if (has_mrope) rope.mrope_section = inner.wholes(section_key, rope.mrope_section);
+  if (has_mrope)
+    inner.refuse_unless(inner.flag(interleaved_key, rope.mrope_interleaved) == rope.mrope_interleaved, interleaved_key,
+                        rope.mrope_interleaved ? "the axes of this model take turns"
+                                               : "this model has one axis behind the other");
   if (inner.has("rope_theta")) rope.theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
   require_full_rotation(inner);
   rope.scaling = read_scaling(config, key, inner, max_position_embeddings, has_mrope);
@@ -164,6 +168,7 @@ void write_rope(nlohmann::json& config, const Rope& rope) {
   const auto* type = std::ranges::find(types, scaling.type, &std::pair<const char*, Type>::second);
   out["rope_type"] = type->first;
   if (!rope.mrope_section.empty()) out[section_key] = rope.mrope_section;
+  if (rope.mrope_interleaved) out[interleaved_key] = true;
   if (scaling.type == Type::none) return;
   out["factor"] = scaling.factor;
   if (scaling.type == Type::linear) return;

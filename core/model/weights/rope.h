@@ -29,11 +29,13 @@ struct Rope {
   double theta = default_theta;
   RopeScaling scaling;
   std::vector<int64_t> mrope_section = {}; // see DecoderConfig
+  bool mrope_interleaved = false;
 };
 
 // From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is
-// wrong or not supported is noted in the reader. `has_mrope`: whether rows of the family have positions on three axes.
-Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, double default_theta, bool has_mrope);
+// wrong or not supported is noted in the reader. `defaults`: the family's, whose rows have positions on three axes
+// where there is a section.
+Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults);
 // Writes the older keys, which all versions read.
 void write_rope(nlohmann::json& config, const Rope& rope);
 

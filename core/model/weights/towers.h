@@ -86,6 +86,7 @@ struct DecoderConfig {
   // M-RoPE: how many pairs of a head's features are rotated by the positions in time, height and width. Empty: rows
   // have one position.
   std::vector<int64_t> mrope_section;
+  bool mrope_interleaved = false; // the axes' pairs take turns, in place of one axis behind the other
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range

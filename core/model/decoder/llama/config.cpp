@@ -1,6 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Qwen2, Qwen3, the decoders of Qwen2-VL and Qwen2.5-VL, nanochat and
-// GhostVis are variations of it: the traits in DecoderConfig say which.
+// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Qwen2, Qwen3, the decoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL,
+// nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "base/text.h"
 #include "model/weights/model_family.h"
 
@@ -15,7 +15,7 @@ namespace fvlm {
 namespace {
 
 constexpr int64_t most_positions = int64_t{1} << 30;
-constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text";
+constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text", *qwen3_vl = "qwen3_vl_text";
 constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
 
 void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derives_head_dim) {
@@ -169,6 +169,7 @@ DecoderConfig qwen2_vl_defaults(ConfigReader& config) {
   out.num_key_value_heads = 8;
   out.rms_norm_eps = 1e-5;
   out.rope_theta = 1e6;
+  out.mrope_section = {16, 24, 24};
   out.eos_token_id = {151645};
   return out;
 }
@@ -178,6 +179,15 @@ DecoderConfig qwen3_defaults(ConfigReader& config) {
   out.head_dim = 128;
   out.qk_norm = true;
   out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  return out;
+}
+
+DecoderConfig qwen3_vl_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen3_defaults(config);
+  out.max_position_embeddings = 128000;
+  out.rope_theta = 5e5;
+  out.mrope_section = {24, 20, 20};
+  out.mrope_interleaved = true;
   return out;
 }
 
@@ -216,7 +226,7 @@ const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
       {"llama", llama_defaults},     {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
       {"granite", granite_defaults}, {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
       {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
-      {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults}};
+      {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults}, {qwen3_vl, qwen3_vl_defaults}};
   return all;
 }
 
@@ -248,8 +258,9 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
   if (model_type == "mistral") check_mistral_window(config, out.max_position_embeddings);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
-  const bool has_mrope = model_type == qwen2_vl || model_type == qwen2_5_vl;
-  const Rope rope = read_rope(config, out.max_position_embeddings, out.rope_theta, has_mrope);
+  const bool has_mrope = out.has_row_axes();
+  const Rope rope =
+      read_rope(config, out.max_position_embeddings, {out.rope_theta, {}, out.mrope_section, out.mrope_interleaved});
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
   out.mrope_section = rope.mrope_section;
@@ -303,7 +314,7 @@ nlohmann::json write(const DecoderConfig& config) {
   if (config.embedding_norm) // of a family that has one where the key is missing
     out["final_logit_softcapping"] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
-  write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section});
+  write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section, config.mrope_interleaved});
   return out;
 }
 
@@ -393,6 +404,7 @@ DecoderFamily llama_family() {
                     {"qwen3", "Qwen3ForCausalLM"},
                     {qwen2_vl, "Qwen2VLTextModel"},
                     {qwen2_5_vl, "Qwen2_5_VLTextModel"},
+                    {qwen3_vl, "Qwen3VLTextModel"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,

@@ -15,14 +15,28 @@
 namespace fvlm::model {
 namespace {
 
+// Which axis each pair is rotated by. Interleaved, height and width have every third pair, as many as their sections
+// say, and time all others.
+std::vector<int64_t> axes_of_pairs(const DecoderConfig& config) {
+  const std::vector<int64_t>& section = config.mrope_section;
+  const int64_t pairs = config.head_dim / 2, axes = std::ssize(section);
+  std::vector<int64_t> of_pairs;
+  if (!config.mrope_interleaved)
+    for (int64_t axis = 0; axis < axes; ++axis)
+      of_pairs.insert(of_pairs.end(), static_cast<size_t>(section[static_cast<size_t>(axis)]), axis);
+  else
+    for (int64_t pair = 0; pair < pairs; ++pair)
+      of_pairs.push_back(pair / axes < section[static_cast<size_t>(pair % axes)] ? pair % axes : 0);
+  return of_pairs;
+}
+
 // Of each axis, those of its own pairs, and 0 for all others.
-at::Tensor frequencies_by_axis(const at::Tensor& frequencies, const std::vector<int64_t>& section) {
-  const at::Tensor axes = at::zeros({std::ssize(section), frequencies.size(0)}, frequencies.options());
-  int64_t begin = 0;
-  for (int64_t axis = 0; axis < std::ssize(section); ++axis) {
-    const int64_t count = section[static_cast<size_t>(axis)];
-    axes[axis].narrow(0, begin, count).copy_(frequencies.narrow(0, begin, count));
-    begin += count;
+at::Tensor frequencies_by_axis(const at::Tensor& frequencies, const DecoderConfig& config) {
+  const at::Tensor axes = at::zeros({std::ssize(config.mrope_section), frequencies.size(0)}, frequencies.options());
+  int64_t pair = 0;
+  for (const int64_t axis : axes_of_pairs(config)) {
+    axes[axis][pair].copy_(frequencies[pair]);
+    ++pair;
   }
   return axes;
 }
@@ -38,7 +52,7 @@ ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device devi
   if (!is_scaled && !config.has_row_axes()) return shape;
   const at::Tensor frequencies =
       at::tensor(rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim), at::kDouble);
-  if (config.has_row_axes()) shape.rotary.axes = frequencies_by_axis(frequencies, config.mrope_section).to(device);
+  if (config.has_row_axes()) shape.rotary.axes = frequencies_by_axis(frequencies, config).to(device);
   if (!is_scaled) return shape;
   shape.rotary.frequencies = frequencies.to(device);
   shape.score_factor *= config.rope_scaling.attention_factor * config.rope_scaling.attention_factor;
