@@ -13,6 +13,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -171,6 +172,8 @@ at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::Stag
     }
     begin += part.count + std::ssize(part.drafts);
   }
+  if (const int64_t layers = model_.connector().deepstack_layers(); layers > 0)
+    x = at::concat({x, at::zeros({x.size(0), layers * x.size(1)}, x.options())}, 1);
   if (!places.empty()) x.index_copy_(0, upload(places, x.device()), at::concat(visual).to(x.scalar_type()));
   return x;
 }

@@ -35,7 +35,7 @@ using TokenCallback = std::function<bool(const GeneratedToken& token)>;
 
 struct Prompt {
   std::vector<int64_t> tokens; // placeholders where visual rows stand; without any, all of them stand before
-  at::Tensor visual;           // [visual rows, decoder width]; undefined: none
+  at::Tensor visual;           // [visual rows, decoder width and DeepStack's]; undefined: none
   int64_t max_tokens = 1;      // of the answer
   Sampling sampling;
   TokenCallback on_token; // called with each token of the answer but an end token; may be empty

@@ -49,6 +49,7 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
     parts.further.push_back(others.back().get());
   }
   connector_ = make_connector(*config.connector, parts, *parameters_);
+  require_deepstack();
   for (size_t i = 0; i < others.size(); ++i)
     further_.push_back(std::unique_ptr<Model>(new Model(*this, i + 1, std::move(others[i]))));
 }
@@ -62,6 +63,19 @@ void Model::set_recompute(const Recompute& encoder, const Recompute& decoders) {
   encoder_->recompute = encoder;
   decoder_->recompute = decoders;
   for (const auto& other : further_) other->decoder_->recompute = decoders;
+}
+
+void Model::require_deepstack() const {
+  const int64_t used = connector_->deepstack_layers(), offered = std::ssize(config_.vision.deepstack_visual_indexes);
+  if (used != offered)
+    throw Error(ErrorKind::data, "the connector reads {} further layers of the encoder, whose config names {}", used,
+                offered)
+        .advise("give the connector as many, fvlm.qwen2_vl {{ deepstack = {} }}, or another encoder", offered);
+  for (const DecoderConfig& decoder : config_.decoders())
+    if (used > decoder.num_hidden_layers)
+      throw Error(ErrorKind::data, "images have rows for {} layers of a decoder that has {}", used,
+                  decoder.num_hidden_layers)
+          .advise("take a decoder of more layers, or an encoder with fewer 'deepstack_visual_indexes'");
 }
 
 FrameReader Model::frame_reader(int64_t height, int64_t width) const {
@@ -112,10 +126,19 @@ int64_t Model::prompt_rows(const Sample& sample) const {
 
 Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,
                     const ops::SharedGradientPass& pass) const {
-  const Value shown = visual.defined() ? visual_rows(tape, visual, pack) : visual;
+  Value shown = visual.defined() ? visual_rows(tape, visual, pack) : visual;
+  AddedRows added;
+  if (connector_->deepstack_layers() > 0 && shown.defined()) {
+    const Value all = shown;
+    const int64_t width = decoder_->width();
+    shown = ops.slice_columns(tape, all, 0, width);
+    added.places = pack.sequence.visual_rows;
+    for (int64_t first = width; first < all.data.size(1); first += width)
+      added.by_layer.push_back(ops.slice_columns(tape, all, first, width));
+  }
   const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence, ops.options().dtype);
   // Kahan compensation wherever gradients follow: without it some of them have a cosine below 0.999 with float32's.
-  return decoder_->forward(tape, ops, x, pack.texts, pass, tape.records(x));
+  return decoder_->forward(tape, ops, x, pack.texts, pass, tape.records(x), added);
 }
 
 } // namespace fvlm::model

@@ -74,6 +74,7 @@ class Model {
 
  private:
   Model(const Model& first, size_t index, std::shared_ptr<Decoder> decoder);
+  void require_deepstack() const; // that encoder, connector and decoders agree on its layers
 
   ModelConfig config_;
   at::Tensor dropout_seed_; // int64, a scalar

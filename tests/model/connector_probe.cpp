@@ -45,8 +45,8 @@ class DecoderOfWidth : public Decoder {
   int64_t width() const override { return width_; }
   ops::Weight embedding() const override { return ops::Weight(parameter_); }
   ops::Weight head() const override { return {}; }
-  Value forward(Tape&, Operations&, const Value& x, const Segments&, const ops::SharedGradientPass&,
-                bool) const override {
+  Value forward(Tape&, Operations&, const Value& x, const Segments&, const ops::SharedGradientPass&, bool,
+                const AddedRows&) const override {
     return x;
   }
   KvPages make_kv_pages(Operations&, int64_t, int64_t) const override { return {}; }

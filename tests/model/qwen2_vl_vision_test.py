@@ -1,4 +1,4 @@
-"""The vision encoders of Qwen2-VL and Qwen2.5-VL with their mergers against transformers, for images of several sizes: hidden
+"""The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL with their mergers against transformers, for images of several sizes: hidden
 states of both, and every gradient.
 
 usage: qwen2_vl_vision_test.py TOWER_PROBE CONNECTOR_PROBE; exit 77 where transformers is missing."""
@@ -15,6 +15,7 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig
     from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel, Qwen2VLVisionConfig
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionConfig, Qwen3VLVisionModel
     from transformers.utils import logging
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -28,6 +29,9 @@ DECODER = 20
 QWEN2 = {"depth": 3, "embed_dim": 32, "num_heads": 2, "mlp_ratio": 2, "hidden_size": DECODER, "patch_size": 4}
 QWEN2_5 = {"depth": 4, "hidden_size": 32, "num_heads": 2, "intermediate_size": 52, "out_hidden_size": DECODER, "patch_size": 4,
            "window_size": 32, "fullatt_block_indexes": [1, 3]}  # windows of 4 x 4 cells
+QWEN3 = {"depth": 3, "hidden_size": 32, "num_heads": 2, "intermediate_size": 52, "out_hidden_size": DECODER, "patch_size": 4,
+         "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 1]}
+MERGER = {"norm.": "ln_q.", "linear_fc1.": "mlp.0.", "linear_fc2.": "mlp.2."}  # what the engine calls Qwen3-VL's as Qwen2-VL's
 GRIDS = [(3, 5), (1, 1), (9, 2), (4, 4), (1, 7)]  # cells of images
 
 
@@ -62,7 +66,7 @@ class Towers(unittest.TestCase):
 
     def check(self, kind, config, grids, padding=0):
         model, folder = made(kind, config)
-        merge, patch, width = config.spatial_merge_size, config.patch_size, model.merger.ln_q.weight.numel()
+        merge, patch = config.spatial_merge_size, config.patch_size
         count = sum(rows * columns for rows, columns in grids)
         cells = torch.randn(count, 3, merge * patch, merge * patch)
         thw = torch.tensor([[1, rows * merge, columns * merge] for rows, columns in grids])
@@ -86,7 +90,7 @@ class Towers(unittest.TestCase):
         hidden = kept["hidden"].unflatten(0, (count, -1))[back]
         d_hidden = kept["hidden"].grad.unflatten(0, (count, -1))[back]
 
-        expected = {name: p.grad for name, p in model.named_parameters() if not name.startswith("merger.")}
+        expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None and not name.startswith("merger.")}
         pad = lambda x: torch.cat([x, torch.zeros(padding, *x.shape[1:])]).contiguous()
         save_file({"frames": pad(cells), "grids": torch.tensor(grids), "d_hidden": pad(d_hidden).flatten(0, 1)}, root / "in.safetensors")
         result = run(tower_probe, "vision", folder, root / "in.safetensors", root / "out.safetensors")
@@ -95,7 +99,10 @@ class Towers(unittest.TestCase):
         ours["hidden"] = ours["hidden"][:count * merge * merge]
         self.compare(ours, expected | {"hidden": hidden.detach()}, f"{grids} of {folder.name}")
 
-        merger = {name.removeprefix("merger."): p for name, p in model.named_parameters() if name.startswith("merger.")}
+        merger = {}
+        for name, parameter in model.merger.named_parameters():
+            theirs = next((one for one in MERGER if name.startswith(one)), "")
+            merger[MERGER.get(theirs, "") + name.removeprefix(theirs)] = parameter
         save_file({name: p.detach() for name, p in merger.items()}, root / "merger.safetensors")
         save_file({"hidden": hidden.detach().contiguous(), "d_rows": d_rows}, root / "in.safetensors")
         connector = {"kind": "qwen2_vl", "factor": merge, "rms_norm": hasattr(model, "window_size")}
@@ -115,6 +122,11 @@ class Towers(unittest.TestCase):
             with self.subTest(grids=grids):
                 self.check(Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig(**QWEN2_5), grids)
 
+    def test_qwen3_vl(self):
+        for grids in (GRIDS, [(2, 3)], [(1, 1)], [(8, 12), (5, 9)]):
+            with self.subTest(grids=grids):
+                self.check(Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), grids)
+
     def test_other_sizes(self):
         for changes in ({"spatial_merge_size": 3}, {"patch_size": 14, "embed_dim": 48, "num_heads": 3}):
             with self.subTest(**changes):
@@ -123,10 +135,15 @@ class Towers(unittest.TestCase):
                         {"window_size": 24, "spatial_merge_size": 1}):
             with self.subTest(**changes):
                 self.check(Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig(**(QWEN2_5 | changes)), GRIDS)
+        for changes in ({"spatial_merge_size": 3}, {"num_position_embeddings": 1}, {"num_position_embeddings": 10000, "patch_size": 8},
+                        {"deepstack_visual_indexes": []}):
+            with self.subTest(**changes):
+                self.check(Qwen3VLVisionModel, Qwen3VLVisionConfig(**(QWEN3 | changes)), GRIDS)
 
     def test_padding_changes_nothing(self):
         self.check(Qwen2VisionTransformerPretrainedModel, Qwen2VLVisionConfig(**QWEN2), GRIDS, padding=3)
         self.check(Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig(**QWEN2_5), GRIDS, padding=5)
+        self.check(Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), GRIDS, padding=2)
 
     def test_what_is_not_supported_is_named(self):
         cells = {"frames": torch.randn(1, 3, 8, 8), "grids": torch.tensor([[1, 1]]), "d_hidden": torch.randn(4, 32)}
@@ -142,7 +159,14 @@ class Towers(unittest.TestCase):
                 (Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig(**QWEN2_5), {"hidden_act": "gelu"},
                  ["'hidden_act' = \"gelu\"", "only silu is"]),
                 (Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig(**QWEN2_5), {"window_size": 7},
-                 ["'window_size' = 7", "8 pixels"])):
+                 ["'window_size' = 7", "8 pixels"]),
+                (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"num_position_embeddings": 50},
+                 ["'num_position_embeddings' = 50 is no square"]),
+                (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"deepstack_visual_indexes": [1, 0]},
+                 ["'deepstack_visual_indexes' = [1,0]", "layers from 0 to 2 in ascending order are"]),
+                (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"deepstack_visual_indexes": [2, 3]},
+                 ["'deepstack_visual_indexes' = [2,3]"]),
+                (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"hidden_act": "gelu"}, ["only gelu_pytorch_tanh is"])):
             with self.subTest(**changes):
                 folder = made(kind, config)[1]
                 saved = json.loads((folder / "config.json").read_text())

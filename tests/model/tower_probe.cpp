@@ -100,7 +100,7 @@ void probe_decoder(const std::string& path, const Safetensors& in, const std::st
   Tape tape;
   const Value x =
       ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}}, tower.operations->options().dtype);
-  finish(tower, tape, llama.forward(tape, *tower.operations, x, segments, {}, false), in, "decoder.", out);
+  finish(tower, tape, llama.forward(tape, *tower.operations, x, segments, {}, false, {}), in, "decoder.", out);
 }
 
 } // namespace

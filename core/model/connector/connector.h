@@ -27,7 +27,7 @@ struct Parts {
 };
 
 struct VisualTokens {
-  Value tokens; // [frames * rows per frame, decoder width]
+  Value tokens; // [frames * rows per frame, decoder width], and columns for DeepStack, see Connector
   // Other visual tokens of the same frames, by the names that objectives know them by.
   std::map<std::string, Value> views;
   Value queries; // the query of each frame; undefined: the connector has none
@@ -63,6 +63,9 @@ class Connector {
 
   // Adds named tensors and segments of its own to a pack.
   virtual void add_maps(PackMaps&, const FrameLayout&) const {}
+  // For how many of the decoder's first layers each visual token has a further row, which is added to its own behind
+  // that layer: DeepStack. They are columns of VisualTokens::tokens behind the token's.
+  virtual int64_t deepstack_layers() const { return 0; }
   // Whether encode() can show attention maps.
   virtual bool has_attention() const { return false; }
   // Visual tokens of a pack's frames, of which there are some.

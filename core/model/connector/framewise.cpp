@@ -28,8 +28,10 @@ Value recorded(Tape& tape, const Value& x, at::Tensor data, Back back) {
 
 FramewiseConnector::Input FramewiseConnector::read(Tape& tape, Operations& ops, const Pack& pack,
                                                    const EncodeRequest& request) const {
-  Input input{parts_.encoder.forward(tape, ops, pack.encoder_input(), pack.patches, pack.maps), pack.encoder_slots,
-              pack.patches, request.mode, request.decoder};
+  std::vector<Value> hidden =
+      parts_.encoder.forward_with_layers(tape, ops, pack.encoder_input(), pack.patches, pack.maps);
+  Input input{hidden[0],    pack.encoder_slots, pack.patches,
+              request.mode, request.decoder,    {hidden.begin() + 1, hidden.end()}};
   request.end_phase("vision", "connector");
   return input;
 }

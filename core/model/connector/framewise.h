@@ -19,7 +19,8 @@ class FramewiseConnector : public Connector {
     int64_t frames;  // a repeated one counts once
     Segments tokens; // a segment for each frame
     std::string_view mode;
-    size_t decoder; // whose rows are wanted
+    size_t decoder;             // whose rows are wanted
+    std::vector<Value> further; // as `hidden`, of the encoder's other layers that are read
   };
   // What the encoder makes of the pack's frames.
   Input read(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const;

@@ -10,6 +10,12 @@
 
 namespace fvlm::model {
 
+// What is added to some rows behind the first layers of a decoder, by DeepStack.
+struct AddedRows {
+  std::vector<Value> by_layer; // [added rows, width], of each of the first layers
+  at::Tensor places;           // int64 [added rows]: the row of each; the number of all rows for padding
+};
+
 class Decoder {
  public:
   virtual ~Decoder() = default;
@@ -29,12 +35,14 @@ class Decoder {
   // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan
   // compensation in 16-bit types, for queries and for passes whose gradients are needed.
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                        const ops::SharedGradientPass& pass = {}, bool compensated = false) const = 0;
+                        const ops::SharedGradientPass& pass = {}, bool compensated = false,
+                        const AddedRows& added = {}) const = 0;
 
   // Pages of keys and values of all layers, the padding page among them.
   virtual KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const = 0;
   // The same for the next rows of sequences whose earlier rows are in `pages`, where theirs are written. In every layer
   // all rows are written before any row attends, so that a row may read what another sequence writes in the same pass.
+  // x may have further columns, `width` for each of the first layers, which are added to the rows behind that layer.
   virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const = 0;
 
   // Whether two passes, one over `rows` rows of `element` bytes a number, can share one product for each weight

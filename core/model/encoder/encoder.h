@@ -40,6 +40,11 @@ class Encoder {
   // segment are padding. `maps`: the pack's.
   virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                         const PackMaps& maps) const = 0;
+  // The same, and behind it the hidden states of the layers that the config names for DeepStack.
+  virtual std::vector<Value> forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames,
+                                                 const Segments& tokens, const PackMaps& maps) const {
+    return {forward(tape, ops, frames, tokens, maps)};
+  }
   // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
   virtual double flops(int64_t tokens, bool trains) const = 0;
   // The same for an image whose cells are frames, where reads_cells(): they attend to each other.

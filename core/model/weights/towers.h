@@ -6,6 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,6 +51,10 @@ struct VisionConfig {
   // Pixels along each side of the windows that all layers but these attend to; 0: all attend to whole images.
   int64_t window_size = 0;
   std::vector<int64_t> fullatt_block_indexes;
+  // Learned positions of a square grid, which is interpolated to that of an image; 0: there are none.
+  int64_t num_position_embeddings = 0;
+  // Layers whose hidden states the connector reads besides the last one's, by DeepStack: 0 is the first.
+  std::vector<int64_t> deepstack_visual_indexes;
 
   // The output, as a LLaVA's config.json says it. The layer whose hidden states it is: 1 is the first, -1 the last;
   // none: last_hidden_state. "default" drops the class token, "full" keeps it.
@@ -63,6 +68,7 @@ struct VisionConfig {
     const int64_t layer = vision_feature_layer.value_or(-1);
     return layer < 0 ? num_hidden_layers + 1 + layer : layer;
   }
+  int64_t position_side() const { return std::llround(std::sqrt(static_cast<double>(num_position_embeddings))); }
   int64_t grid() const { return image_size / patch_size; } // position embeddings a side, the CLS one apart
   bool operator==(const VisionConfig&) const = default;
 };

@@ -48,7 +48,9 @@ class ManifoldLoss : public Loss {
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value&) const override {
     const at::Tensor none = at::zeros({}, in.weight.options());
     if (!in.visual.data.defined()) return {none, none};
-    const ops::Value visual = model::visual_rows(in.tape, in.visual, in.pack);
+    ops::Value visual = model::visual_rows(in.tape, in.visual, in.pack);
+    if (in.policy.connector().deepstack_layers() > 0) // its columns are no rows that enter the decoder
+      visual = in.ops.slice_columns(in.tape, visual, 0, in.policy.decoder().width());
     const auto type = visual.data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const Columns columns(visual.data.to(type), in.pack);
     const Statistics target = embedding(in.policy.decoder(), type);

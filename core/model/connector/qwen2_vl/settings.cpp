@@ -3,7 +3,9 @@
 #include "base/config_reader.h"
 #include "model/connector/settings.h"
 #include "model/weights/layout.h"
+#include "model/weights/model_family.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -15,12 +17,15 @@ Settings qwen2_vl_settings() {
       recipe::record<Qwen2Vl>(
           "Qwen2Vl", "qwen2_vl",
           "The normalized patches of each cell of an image side by side in one row, and two linears "
-          "with a GELU between them, as in Qwen2-VL and Qwen2.5-VL.")
+          "with a GELU between them, as in Qwen2-VL, Qwen2.5-VL and Qwen3-VL.")
           .usage("fvlm.qwen2_vl { rms_norm = true }")
           .field("factor", &Qwen2Vl::factor, recipe::integer(recipe::at_least(1)),
                  "Patches along each side of a cell, as the encoder has them.")
           .field("rms_norm", &Qwen2Vl::rms_norm, recipe::boolean(),
                  "Whether patches are normalized by an RMSNorm, as in Qwen2.5-VL, or by a LayerNorm.")
+          .field("deepstack", &Qwen2Vl::deepstack, recipe::integer(recipe::at_least(0)),
+                 "For how many of the decoder's first layers an image has further rows, made of as many other layers "
+                 "of the encoder, as in Qwen3-VL.")
           .done());
 }
 
@@ -31,13 +36,19 @@ std::vector<plan::ConnectorMode> Qwen2Vl::modes() const {
 nlohmann::json Qwen2Vl::config_json() const {
   nlohmann::json out{{"factor", factor}};
   if (rms_norm) out["rms_norm"] = true;
+  if (deepstack > 0) out["deepstack"] = deepstack;
   return out;
 }
 
 void Qwen2Vl::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind", "factor", "rms_norm"});
+  reader.refuse_unknown(std::array{"kind", "factor", "rms_norm", "deepstack"});
   factor = reader.whole("factor", 2, 1, 64);
   rms_norm = reader.flag("rms_norm", false);
+  deepstack = reader.whole("deepstack", 0, 0, most_layers);
+}
+
+std::string Qwen2Vl::deepstack_merger(int64_t index) {
+  return fmt::format("deepstack_merger_list.{}.", index);
 }
 
 // Initialized as transformers does it.
@@ -47,10 +58,19 @@ WeightLayout Qwen2Vl::layout(int64_t encoder_width, int64_t decoder_width) const
   WeightLayout out;
   out.tensors.push_back({"ln_q.weight", {encoder_width}, one});
   if (!rms_norm) out.tensors.push_back({"ln_q.bias", {encoder_width}, zero});
-  out.tensors.push_back({"mlp.0.weight", {cell, cell}, normal});
-  out.tensors.push_back({"mlp.0.bias", {cell}, zero});
-  out.tensors.push_back({"mlp.2.weight", {decoder_width, cell}, normal});
-  out.tensors.push_back({"mlp.2.bias", {decoder_width}, zero});
+  const auto add_linears = [&](const std::string& first, const std::string& second) {
+    out.tensors.push_back({first + ".weight", {cell, cell}, normal});
+    out.tensors.push_back({first + ".bias", {cell}, zero});
+    out.tensors.push_back({second + ".weight", {decoder_width, cell}, normal});
+    out.tensors.push_back({second + ".bias", {decoder_width}, zero});
+  };
+  add_linears("mlp.0", "mlp.2");
+  for (int64_t i = 0; i < deepstack; ++i) {
+    const std::string merger = deepstack_merger(i);
+    out.tensors.push_back({merger + "norm.weight", {cell}, one});
+    if (!rms_norm) out.tensors.push_back({merger + "norm.bias", {cell}, zero});
+    add_linears(merger + "linear_fc1", merger + "linear_fc2");
+  }
   return out;
 }
 

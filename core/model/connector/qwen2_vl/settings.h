@@ -1,5 +1,6 @@
-// The connector of Qwen2-VL and Qwen2.5-VL, their merger: the patches of each cell of an image, side by side in one
-// row, go through two linears to the decoder.
+// The connector of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, their merger: the patches of each cell of an image, side by side
+// in one row, go through two linears to the decoder. Qwen3-VL has further ones of the kind, which read other layers of
+// the encoder, and whose rows are added behind the decoder's first layers: DeepStack.
 #pragma once
 #include "recipe/connector_settings.h"
 
@@ -17,9 +18,12 @@ struct Qwen2Vl : Cloneable<Qwen2Vl, plan::ConnectorSettings> {
   WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const override;
   nlohmann::json config_json() const override;
   void read_config(ConfigReader& reader) override;
+  // What the names of its weights begin with.
+  static std::string deepstack_merger(int64_t index);
 
   int64_t factor = 2;
   bool rms_norm = false;
+  int64_t deepstack = 0;
 };
 
 } // namespace fvlm::connector

@@ -208,8 +208,12 @@ Value Llama::entry(Tape& tape, Operations& ops, const Value& x) const {
   return factor == 1 ? rows : ops::scale(tape, rows, factor);
 }
 
+Value Llama::as_residual(Tape& tape, const Value& added) const {
+  return config_.residual_multiplier == 1 ? added : ops::scale(tape, added, 1 / config_.residual_multiplier);
+}
+
 Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                     const ops::SharedGradientPass& pass, bool compensated) const {
+                     const ops::SharedGradientPass& pass, bool compensated, const AddedRows& added) const {
   Stream stream({entry(tape, ops, x)}, compensated);
   const Tape::LightCheckpointing lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -226,6 +230,8 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
     };
     const auto out = recomputes ? ops::checkpointed(tape, stream.parts(), block) : block(tape, stream.parts());
     stream = Stream(out, compensated);
+    if (i < added.by_layer.size())
+      stream.branch = ops::add_to_rows(tape, stream.branch, as_residual(tape, added.by_layer[i]), added.places);
   }
   return normed(tape, ops, stream, norm_);
 }
@@ -242,7 +248,13 @@ KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) 
 // it along with the product.
 at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const {
   Tape no_grad(Tape::Mode::forward_only);
-  Value residual = entry(no_grad, ops, Value(x));
+  const auto added_layers = static_cast<size_t>(x.size(1) / width() - 1);
+  const auto columns = [&](size_t group) { return x.narrow(1, static_cast<int64_t>(group) * width(), width()); };
+  const auto with_added = [&](const Value& sum, size_t layer) {
+    if (layer >= added_layers) return sum;
+    return ops::add(no_grad, sum, as_residual(no_grad, Value(columns(layer + 1))));
+  };
+  Value residual = entry(no_grad, ops, Value(columns(0).contiguous()));
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
@@ -255,6 +267,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
       run_layer(no_grad, ops, layer, stream, [&](const QueryKeyValue& heads, const at::Tensor&) {
         return attend(heads.adjacent(config_.head_dim), nullptr);
       });
+      stream.branch = with_added(stream.branch, i);
       continue;
     }
     const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, config_.rms_norm_eps};
@@ -262,7 +275,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
     residual = ops.linear(no_grad, attend(qkv, config_.qk_norm ? &norms : nullptr), layer.out, residual);
     Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, residual_epsilon_, layer.up, config_.gated_mlp);
     if (!config_.gated_mlp) inner = ops::relu_squared(no_grad, inner);
-    residual = ops.linear(no_grad, inner, layer.down, residual);
+    residual = with_added(ops.linear(no_grad, inner, layer.down, residual), i);
   }
   if (config_.post_norms) return normed(no_grad, ops, stream, norm_).data;
   return ops.rmsnorm(no_grad, residual, {}, norm_, residual_epsilon_).y.data;

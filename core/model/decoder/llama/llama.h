@@ -15,7 +15,7 @@ class Llama : public Decoder {
   double softcap() const override { return config_.final_logit_softcapping; }
   double logits_scaling() const override { return config_.logits_scaling; }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                const ops::SharedGradientPass& pass, bool compensated) const override;
+                const ops::SharedGradientPass& pass, bool compensated, const AddedRows& added) const override;
   KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const override;
   at::Tensor forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const override;
   bool can_defer_gradients(int64_t rows, int64_t element) const override;
@@ -50,9 +50,11 @@ class Llama : public Decoder {
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
                  const ops::SharedGradientPass& pass = {}) const;
 
-  // The rows that enter the first layer. The residual is held divided by residual_multiplier, so that what branches
-  // add needs no factor. Norms take any factor out again, by an epsilon that is divided by its square.
+  // The rows that enter the first layer, and those that are added behind one, as the residual has them. The residual is
+  // held divided by residual_multiplier, so that what branches add needs no factor. Norms take any factor out again, by
+  // an epsilon that is divided by its square.
   Value entry(Tape& tape, Operations& ops, const Value& x) const;
+  Value as_residual(Tape& tape, const Value& added) const;
 
   DecoderConfig config_;
   double residual_epsilon_; // of norms of the residual

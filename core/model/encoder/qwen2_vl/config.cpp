@@ -1,15 +1,16 @@
-// The vision encoders of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VisionTransformerPretrainedModel and
-// Qwen2_5_VisionTransformerPretrainedModel) without their mergers, which are the connector.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL (transformers' Qwen2VisionTransformerPretrainedModel,
+// Qwen2_5_VisionTransformerPretrainedModel and Qwen3VLVisionModel) without their mergers, which are the connector.
 #include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace fvlm {
 namespace {
 
-constexpr const char* qwen2_5 = "qwen2_5_vl_vision";
+constexpr const char *qwen2 = "qwen2_vl_vision", *qwen2_5 = "qwen2_5_vl_vision", *qwen3 = "qwen3_vl_vision";
 
 // Qwen2-VL calls the encoder's width embed_dim, and hidden_size what the merger makes.
 struct Keys {
@@ -17,12 +18,26 @@ struct Keys {
 };
 
 Keys keys_of(const std::string& model_type) {
-  return model_type == qwen2_5 ? Keys{"hidden_size", "out_hidden_size"} : Keys{"embed_dim", "hidden_size"};
+  return model_type == qwen2 ? Keys{"embed_dim", "hidden_size"} : Keys{"hidden_size", "out_hidden_size"};
+}
+
+const char* activation_of(const std::string& model_type) {
+  return model_type == qwen2 ? "quick_gelu" : model_type == qwen2_5 ? "silu" : "gelu_pytorch_tanh";
+}
+
+void check_positions(ConfigReader& reader, const VisionConfig& config) {
+  const std::vector<int64_t>& layers = config.deepstack_visual_indexes;
+  const bool ascend = std::ranges::adjacent_find(layers, std::greater_equal()) == layers.end();
+  reader.refuse_unless(ascend && (layers.empty() || layers.back() < config.num_hidden_layers),
+                       "deepstack_visual_indexes",
+                       fmt::format("layers from 0 to {} in ascending order are", config.num_hidden_layers - 1));
+  const int64_t positions = config.num_position_embeddings, side = config.position_side();
+  if (side * side != positions) reader.problems().add("'num_position_embeddings' = {} is no square", positions);
 }
 
 void check(ConfigReader& reader, const VisionConfig& config) {
   reader.refuse_unless(config.num_channels == 3, "in_channels", "frames have three channels");
-  const char* activation = config.rms_norm ? "silu" : "quick_gelu";
+  const char* activation = activation_of(config.model_type);
   reader.refuse_unless(config.hidden_act == activation, "hidden_act", fmt::format("only {} is", activation));
   if (const nlohmann::json* rope = reader.object("rope_parameters")) {
     const bool is_plain = rope->value("rope_type", "axial") == "axial" && rope->value("rope_theta", 10000.0) == 10000.0;
@@ -34,22 +49,23 @@ void check(ConfigReader& reader, const VisionConfig& config) {
   if (config.rms_norm && config.window_size < config.image_size)
     reader.problems().add("'window_size' = {} is less than the {} pixels that become one row of the decoder",
                           config.window_size, config.image_size);
+  check_positions(reader, config);
 }
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
-  const bool is_qwen2_5 = model_type == qwen2_5;
+  const bool is_qwen2 = model_type == qwen2, is_qwen2_5 = model_type == qwen2_5, is_qwen3 = model_type == qwen3;
   const auto [width, out_width] = keys_of(model_type);
   VisionConfig out;
   out.model_type = model_type;
-  out.num_hidden_layers = reader.whole("depth", 32, 1, most_layers);
+  out.num_hidden_layers = reader.whole("depth", is_qwen3 ? 27 : 32, 1, most_layers);
   out.num_attention_heads = reader.whole("num_heads", 16, 1, most_heads);
-  out.hidden_size = reader.whole(width, is_qwen2_5 ? 3584 : 1280, 1, most_features);
+  out.hidden_size = reader.whole(width, is_qwen2 ? 1280 : is_qwen2_5 ? 3584 : 1152, 1, most_features);
   out.out_hidden_size = reader.whole(out_width, 3584, 1, most_features);
-  out.intermediate_size = is_qwen2_5 ? reader.whole("intermediate_size", 3420, 1, most_features)
-                                     : out.hidden_size * reader.whole("mlp_ratio", 4, 1, 64);
-  out.hidden_act = reader.text("hidden_act", is_qwen2_5 ? "silu" : "quick_gelu");
+  out.intermediate_size = is_qwen2 ? out.hidden_size * reader.whole("mlp_ratio", 4, 1, 64)
+                                   : reader.whole("intermediate_size", is_qwen2_5 ? 3420 : 4304, 1, most_features);
+  out.hidden_act = reader.text("hidden_act", activation_of(model_type));
   out.num_channels = reader.whole("in_channels", 3, 1, 1024);
-  out.patch_size = reader.square("patch_size", 14, 1, 1 << 14);
+  out.patch_size = reader.square("patch_size", is_qwen3 ? 16 : 14, 1, 1 << 14);
   out.spatial_merge_size = reader.whole("spatial_merge_size", 2, 1, 64);
   out.temporal_patch_size = reader.whole("temporal_patch_size", 2, 1, 64);
   out.initializer_range = reader.number("initializer_range", 0.02, 0, 1e6);
@@ -59,6 +75,10 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   if (is_qwen2_5) {
     out.window_size = reader.whole("window_size", 112, 1, 1 << 14);
     out.fullatt_block_indexes = reader.wholes("fullatt_block_indexes", {7, 15, 23, 31});
+  }
+  if (is_qwen3) {
+    out.num_position_embeddings = reader.whole("num_position_embeddings", 2304, 1, 1 << 24);
+    out.deepstack_visual_indexes = reader.wholes("deepstack_visual_indexes", {8, 16, 24});
   }
   check(reader, out);
   return out;
@@ -76,10 +96,15 @@ nlohmann::json write(const VisionConfig& config) {
                      {"spatial_merge_size", config.spatial_merge_size},
                      {"temporal_patch_size", config.temporal_patch_size},
                      {"initializer_range", config.initializer_range}};
-  if (config.model_type != qwen2_5) {
+  if (config.model_type == qwen2)
     out["mlp_ratio"] = config.intermediate_size / config.hidden_size;
-  } else {
+  else
     out["intermediate_size"] = config.intermediate_size;
+  if (config.num_position_embeddings > 0) {
+    out["num_position_embeddings"] = config.num_position_embeddings;
+    out["deepstack_visual_indexes"] = config.deepstack_visual_indexes;
+  }
+  if (config.model_type == qwen2_5) {
     out["window_size"] = config.window_size;
     out["fullatt_block_indexes"] = config.fullatt_block_indexes;
   }
@@ -92,7 +117,9 @@ WeightLayout layout(const VisionConfig& config) {
   const Initializer weight{Initializer::Kind::normal, config.initializer_range}, zero{Initializer::Kind::constant, 0},
       one{Initializer::Kind::constant, 1};
   WeightLayout out;
+  const bool has_positions = config.num_position_embeddings > 0;
   out.ignored = {"merger.*"};
+  if (has_positions) out.ignored.push_back("deepstack_merger_list.*");
   const auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs) {
     out.tensors.push_back({name + ".weight", {outputs, inputs}, weight});
     out.tensors.push_back({name + ".bias", {outputs}, zero});
@@ -103,6 +130,10 @@ WeightLayout layout(const VisionConfig& config) {
   };
   out.tensors.push_back(
       {"patch_embed.proj.weight", {width, config.num_channels, config.temporal_patch_size, patch, patch}, weight});
+  if (has_positions) {
+    out.tensors.push_back({"patch_embed.proj.bias", {width}, zero});
+    out.tensors.push_back({"pos_embed.weight", {config.num_position_embeddings, width}, weight});
+  }
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("blocks.{}.", i);
     norm(layer + "norm1");
@@ -114,8 +145,8 @@ WeightLayout layout(const VisionConfig& config) {
       linear(layer + "mlp.up_proj", mlp, width);
       linear(layer + "mlp.down_proj", width, mlp);
     } else {
-      linear(layer + "mlp.fc1", mlp, width);
-      linear(layer + "mlp.fc2", width, mlp);
+      linear(layer + (has_positions ? "mlp.linear_fc1" : "mlp.fc1"), mlp, width);
+      linear(layer + (has_positions ? "mlp.linear_fc2" : "mlp.fc2"), width, mlp);
     }
   }
   return out;
@@ -129,8 +160,9 @@ int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
 
 EncoderFamily qwen2_vl_family() {
   return {.name = "qwen2_vl",
-          .types = {{"qwen2_vl_vision", "Qwen2VisionTransformerPretrainedModel"},
-                    {qwen2_5, "Qwen2_5_VisionTransformerPretrainedModel"}},
+          .types = {{qwen2, "Qwen2VisionTransformerPretrainedModel"},
+                    {qwen2_5, "Qwen2_5_VisionTransformerPretrainedModel"},
+                    {qwen3, "Qwen3VLVisionModel"}},
           .read = read,
           .write = write,
           .layout = layout,

@@ -1,11 +1,14 @@
-// The vision encoders of Qwen2-VL and Qwen2.5-VL, which read images of any size. A frame is a cell of an image, the
-// square of patches that becomes one row of the decoder. Queries and keys are rotated by the patch's line, and by its
-// column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to
-// windows of an image, but for some that attend to the whole image; its rows are in the windows' order meanwhile.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which read images of any size. A frame is a cell of an
+// image, the square of patches that becomes one row of the decoder. Queries and keys are rotated by the patch's line,
+// and by its column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers
+// attend to windows of an image, but for some that attend to the whole image; its rows are in the windows' order
+// meanwhile. Qwen3-VL's patches have learned positions besides, those of a square grid interpolated to the image's.
 #include "base/error.h"
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
 #include "model/pack.h"
+#include "ops/pointwise.h"
+#include "ops/rows.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
@@ -15,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -26,6 +30,8 @@ constexpr const char* positions_map = "encoder.positions";
 // int64 [slots]: the cell at each place of the windows' order; and int64 [patches]: where each patch is in that order.
 constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encoder.window_places";
 constexpr const char* windows_map = "encoder.windows"; // segments
+// int64 and float32 [patches, 4]: the learned positions around each patch, and their shares.
+constexpr const char *learned_map = "encoder.learned_positions", *shares_map = "encoder.position_shares";
 
 struct Layer {
   VitNorm before_attention, before_mlp;
@@ -63,6 +69,42 @@ struct Windows {
   }
 };
 
+// Where a line of `size` patches has its patch `index` on a line of `side` learned positions that both end at the same
+// margins: between two neighbors, in float32 as transformers computes it.
+struct Between {
+  std::array<int64_t, 2> neighbors;
+  std::array<float, 2> shares;
+
+  Between(int64_t index, int64_t size, int64_t side) {
+    const float place = static_cast<float>(index) * static_cast<float>(side - 1) /
+                        static_cast<float>(std::max<int64_t>(size - 1, 1)),
+                before = std::floor(place);
+    const auto first = static_cast<int64_t>(before);
+    neighbors = {std::min(first, side - 1), std::min(first + 1, side - 1)};
+    shares = {1 - (place - before), place - before};
+  }
+};
+
+// The four learned positions around each patch, those of padding with shares of 0.
+struct LearnedPositions {
+  std::vector<int64_t> index;
+  std::vector<float> shares;
+
+  void add(const Between& line, const Between& column, int64_t side) {
+    for (size_t i = 0; i < 2; ++i)
+      for (size_t j = 0; j < 2; ++j) {
+        index.push_back(line.neighbors[i] * side + column.neighbors[j]);
+        shares.push_back(line.shares[i] * column.shares[j]);
+      }
+  }
+  void add_to(PackMaps& maps, int64_t rows, const at::Device& device) {
+    index.resize(static_cast<size_t>(4 * rows), 0);
+    shares.resize(static_cast<size_t>(4 * rows), 0);
+    maps.tensors[learned_map] = at::tensor(index, at::kLong).view({rows, 4}).to(device);
+    maps.tensors[shares_map] = at::tensor(shares, at::kFloat).view({rows, 4}).to(device);
+  }
+};
+
 class Qwen2Vl : public Encoder {
  public:
   Qwen2Vl(const VisionConfig& config, Parameters& parameters)
@@ -75,16 +117,20 @@ class Qwen2Vl : public Encoder {
       return {parameters.weight(stem + ".weight"), config.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"),
               config.layer_norm_eps};
     };
+    if (has_learned_positions()) {
+      patch_bias_ = parameters.weight("vision.patch_embed.proj.bias");
+      position_ = parameters.weight("vision.pos_embed.weight");
+    }
     for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
       const std::string stem = fmt::format("vision.blocks.{}.", i), gate = stem + "mlp.gate_proj",
-                        up = stem + "mlp.up_proj";
+                        up = stem + "mlp.up_proj", mlp = stem + (has_learned_positions() ? "mlp.linear_" : "mlp.");
       const bool is_gated = config.rms_norm, is_whole = std::ranges::count(config.fullatt_block_indexes, i) > 0;
       layers_.push_back({norm(stem + "norm1"), norm(stem + "norm2"), linear(stem + "attn.qkv"),
                          linear(stem + "attn.proj"),
                          is_gated ? Operations::Layer{parameters.fused({gate + ".weight", up + ".weight"}),
                                                       parameters.fused({gate + ".bias", up + ".bias"})}
-                                  : linear(stem + "mlp.fc1"),
-                         linear(stem + (is_gated ? "mlp.down_proj" : "mlp.fc2")), has_windows() && !is_whole});
+                                  : linear(mlp + "fc1"),
+                         linear(is_gated ? stem + "mlp.down_proj" : mlp + "fc2"), has_windows() && !is_whole});
     }
   }
 
@@ -98,12 +144,18 @@ class Qwen2Vl : public Encoder {
   void add_maps(PackMaps& maps, const CellLayout& layout) const override {
     const int64_t side = config_.spatial_merge_size, patches = side * side, rows = layout.slots * patches;
     std::vector<int32_t> lines, columns;
+    LearnedPositions learned;
     for (const ImageGrid& image : layout.images)
       for (int64_t patch = 0; patch < image.cells() * patches; ++patch) {
-        const int64_t cell = patch / patches, inner = patch % patches;
-        lines.push_back(static_cast<int32_t>(cell / image.columns * side + inner / side));
-        columns.push_back(static_cast<int32_t>(cell % image.columns * side + inner % side));
+        const int64_t cell = patch / patches, inner = patch % patches,
+                      line = cell / image.columns * side + inner / side,
+                      column = cell % image.columns * side + inner % side, grid = config_.position_side();
+        lines.push_back(static_cast<int32_t>(line));
+        columns.push_back(static_cast<int32_t>(column));
+        if (has_learned_positions())
+          learned.add({line, image.rows * side, grid}, {column, image.columns * side, grid}, grid);
       }
+    if (has_learned_positions()) learned.add_to(maps, rows, layout.device);
     lines.resize(static_cast<size_t>(rows), 0);
     columns.resize(static_cast<size_t>(rows), 0);
     at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)});
@@ -128,6 +180,10 @@ class Qwen2Vl : public Encoder {
 
   Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
                 const PackMaps& maps) const override {
+    return forward_with_layers(tape, ops, frames, images, maps)[0];
+  }
+  std::vector<Value> forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
+                                         const PackMaps& maps) const override {
     const int64_t side = config_.image_size;
     if (frames.size(2) != side || frames.size(3) != side)
       throw Error(ErrorKind::data,
@@ -138,7 +194,12 @@ class Qwen2Vl : public Encoder {
     const at::Tensor cells = has_windows() ? frames.index_select(0, maps.tensors.at(cells_map)) : frames;
     const Value pixels(patches_of(cells, config_.patch_size, ops.options().dtype,
                                   ops.padded(patch_weight_.value().size(1)), config_.temporal_patch_size));
-    Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_));
+    Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
+    if (has_learned_positions())
+      x = ops::add(tape, x,
+                   ops::mix_rows_of(tape, position_, maps.tensors.at(learned_map), maps.tensors.at(shares_map),
+                                    ops.options().dtype));
+    std::vector<Value> out(1);
     const Segments windows = has_windows() ? maps.segments.at(windows_map) : Segments();
     const at::Tensor positions = maps.tensors.at(positions_map);
     for (size_t i = 0; i < layers_.size(); ++i) {
@@ -148,8 +209,10 @@ class Qwen2Vl : public Encoder {
         return std::vector<Value>{pass(inner, ops, layer, in[0], segments, positions)};
       };
       x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
+      if (std::ranges::count(config_.deepstack_visual_indexes, i) > 0) out.push_back(x);
     }
-    return has_windows() ? ops::gather_rows(tape, x, maps.tensors.at(patches_map)) : x;
+    out[0] = has_windows() ? ops::gather_rows(tape, x, maps.tensors.at(patches_map)) : x;
+    return out;
   }
 
   double flops(int64_t, bool trains) const override { return image_flops({1, 1}, trains); }
@@ -174,6 +237,7 @@ class Qwen2Vl : public Encoder {
 
  private:
   bool has_windows() const { return config_.window_size > 0; }
+  bool has_learned_positions() const { return config_.num_position_embeddings > 0; }
   int64_t window_side() const { return std::max<int64_t>(1, config_.window_size / config_.image_size); } // in cells
 
   Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
@@ -185,13 +249,15 @@ class Qwen2Vl : public Encoder {
     const Value read = ops.attention(tape, q, k, v, segments, segments, {dim});
     const Value attended = ops.linear(tape, read, layer.out, x);
     const Value normed = layer.before_mlp(tape, ops, attended);
-    if (!config_.rms_norm) return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr, ops::Gelu::quick);
+    if (!config_.rms_norm)
+      return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr,
+                          config_.hidden_act == "quick_gelu" ? ops::Gelu::quick : ops::Gelu::tanh);
     const Value gated = ops.swiglu(tape, ops.linear(tape, normed, layer.up.weight, layer.up.bias));
     return ops.linear(tape, gated, layer.down, attended);
   }
 
   VisionConfig config_;
-  ops::Weight patch_weight_;
+  ops::Weight patch_weight_, patch_bias_, position_;
   ops::Rotary rotary_;
   std::vector<Layer> layers_;
 };
