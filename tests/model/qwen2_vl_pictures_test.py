@@ -1,4 +1,4 @@
-"""What Qwen2-VL and Qwen2.5-VL answer about picture files beside transformers with its processor and the folder's own chat template.
+"""What Qwen2-VL, Qwen2.5-VL and Qwen3-VL answer about picture files beside transformers with its processor and the folder's own chat template.
 
 usage: qwen2_vl_pictures_test.py FVLM_ENGINE CHAT_TEMPLATE; exit 77 where transformers is missing."""
 import json
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from PIL import Image, ImageDraw
 from transformers import (PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
-                          Qwen2VLForConditionalGeneration)
+                          Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration)
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 TOKENS = {"vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_id": 261, "video_token_id": 262}
@@ -28,9 +28,15 @@ MODELS = {
         text_config=dict(TEXT), **TOKENS,
         vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
                        "fullatt_block_indexes": [1], "window_size": 56})),
+    "qwen3_vl": (Qwen3VLForConditionalGeneration, Qwen3VLConfig(
+        text_config=TEXT | {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2],
+                                                                "mrope_interleaved": True}},
+        **TOKENS, vision_config={"depth": 3, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
+                                 "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 1]})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 28 * 28 * 24}
+OWN_IMAGES = {"qwen3_vl": {"patch_size": 16, "min_pixels": 4096, "max_pixels": 32 * 32 * 24, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}}
 SIZES = [(60, 90), (301, 77), (28, 28), (200, 190)]  # the second and the last are shrunk
 LENGTH = 10
 TEMPLATE = pathlib.Path(sys.argv.pop(1))
@@ -49,18 +55,18 @@ def make(name, template):
     (folder / name / "tokenizer.json").write_text(json.dumps(words))
     (folder / name / "tokenizer_config.json").write_text(json.dumps(
         {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}))
-    (folder / name / "preprocessor_config.json").write_text(json.dumps(IMAGES))
+    (folder / name / "preprocessor_config.json").write_text(json.dumps(IMAGES | OWN_IMAGES.get(name, {})))
     run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
     return model
 
 
 def setUpModule():
-    global models, processor
+    global models, processors
     template = TEMPLATE.read_text()
     models = {name: make(name, template) for name in MODELS}
     words = PreTrainedTokenizerFast.from_pretrained(folder / "qwen2_vl")
     words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
-    processor = processor_of(folder / "qwen2_vl", words, template)
+    processors = {name: processor_of(folder / name, words, template) for name in MODELS}
     for number, size in enumerate(SIZES):
         picture = Image.merge("RGB", [Image.linear_gradient("L").resize(size).rotate(90 * turn).resize(size) for turn in range(3)])
         ImageDraw.Draw(picture).ellipse((4, 4, size[0] // 2, size[1] // 2), fill=(250 - 50 * number, 40 * number, 90))
@@ -73,7 +79,7 @@ class Pictures(unittest.TestCase):
 
     def test_transformers_generates_the_same_tokens(self):
         for name, model in models.items():
-            answers = set()
+            processor, answers = processors[name], set()
             for pictures, prompt in (([0], "<image>What is it?"), ([1], "Is this <image> red?"), ([2], "<image>?"), ([3], "<image>?"),
                                      ([1, 0], "Is <image> like <image>?"), ([2, 3], "<image><image>Which?"), ([3, 0], "Which?")):
                 with self.subTest(name, pictures=pictures):

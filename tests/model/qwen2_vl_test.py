@@ -1,8 +1,9 @@
-"""Folders of Qwen2-VL and Qwen2.5-VL against transformers: logits, loss and every gradient on texts with images of any size inside,
+"""Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL against transformers: logits, loss and every gradient on texts with images of any size inside,
 generated tokens, and folders that go through the engine and back.
 
 usage: qwen2_vl_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
 import json
+import shutil
 import unittest
 
 from byte_tokenizer import tokenizer
@@ -11,13 +12,17 @@ from with_transformers import draw, engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
+                          Qwen3VLConfig, Qwen3VLForConditionalGeneration)
 
 IMAGE = 256
 TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}}
 TOKENS = {"image_token_id": IMAGE, "video_token_id": 257, "vision_start_token_id": 258, "vision_end_token_id": 259}
+OF_QWEN3 = TEXT | {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2],
+                                                       "mrope_interleaved": True}}
+VISION = {"depth": 3, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2, "num_position_embeddings": 25}
 MODELS = {
     "qwen2_vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
         text_config=dict(TEXT), **TOKENS, vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2})),
@@ -28,6 +33,11 @@ MODELS = {
     "of_small_patches": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
         text_config=dict(TEXT), **TOKENS, vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2,
                                                          "patch_size": 7, "spatial_merge_size": 4})),
+    "qwen3_vl": (Qwen3VLForConditionalGeneration, Qwen3VLConfig(
+        text_config=dict(OF_QWEN3), **TOKENS, vision_config=VISION | {"deepstack_visual_indexes": [0, 2]})),
+    "without_deepstack": (Qwen3VLForConditionalGeneration, Qwen3VLConfig(
+        text_config=dict(OF_QWEN3), **TOKENS, tie_word_embeddings=True,
+        vision_config=VISION | {"patch_size": 8, "spatial_merge_size": 4, "deepstack_visual_indexes": []})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 12845056}
@@ -45,14 +55,22 @@ def masks():
     return [torch.tensor([token < IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts()]
 
 
-def cells():
-    return torch.randn(sum(CELLS), 3, 28, 28, generator=torch.Generator().manual_seed(6))
+def cells(side):
+    return torch.randn(sum(CELLS), 3, side, side, generator=torch.Generator().manual_seed(6))
+
+
+def side_of(model):
+    return model.config.vision_config.patch_size * model.config.vision_config.spatial_merge_size
+
+
+def batch_for(model):
+    return root / f"batch-{side_of(model)}.safetensors"
 
 
 def inputs(model):
     """What transformers' model gets of each text: patches of both moments of a cell, which are equal, line by line."""
     merge, patch = model.config.vision_config.spatial_merge_size, model.config.vision_config.patch_size
-    for text, grids, own in zip(texts(), GRIDS, cells().split(CELLS)):
+    for text, grids, own in zip(texts(), GRIDS, cells(side_of(model)).split(CELLS)):
         given = {"input_ids": torch.tensor([text]), "mm_token_type_ids": torch.tensor([[int(token == IMAGE) for token in text]])}
         if grids:
             patches = own.reshape(-1, 3, merge, patch, merge, patch).permute(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, patch, patch)
@@ -62,7 +80,9 @@ def inputs(model):
 
 
 def part_name(name):
-    for theirs, ours in (("model.visual.merger.", ""), ("model.visual.", "vision."), ("model.language_model.", "decoder.model."),
+    for theirs, ours in (("model.visual.merger.norm.", "ln_q."), ("model.visual.merger.linear_fc1.", "mlp.0."),
+                         ("model.visual.merger.linear_fc2.", "mlp.2."), ("model.visual.merger.", ""),
+                         ("model.visual.deepstack_merger_list.", "deepstack_merger_list."), ("model.visual.", "vision."), ("model.language_model.", "decoder.model."),
                          ("lm_head.", "decoder.lm_head.")):
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
@@ -87,16 +107,17 @@ def setUpModule():
     global models
     models = {name: make(name) for name in MODELS}
     ids = torch.tensor([-1 if token == IMAGE else token for text in texts() for token in text])
-    save_file({"frames": cells(), "frame_counts": torch.tensor(CELLS), "image_grids": torch.tensor([grid for grids in GRIDS for grid in grids]),
-               "image_counts": torch.tensor([len(grids) for grids in GRIDS]), "input_ids": ids, "loss_mask": torch.cat(masks()).to(torch.uint8),
-               "text_lengths": torch.tensor([len(text) for text in texts()])}, root / "batch.safetensors")
+    for side in {side_of(model) for model in models.values()}:
+        save_file({"frames": cells(side), "frame_counts": torch.tensor(CELLS), "image_grids": torch.tensor([grid for grids in GRIDS for grid in grids]),
+                   "image_counts": torch.tensor([len(grids) for grids in GRIDS]), "input_ids": ids, "loss_mask": torch.cat(masks()).to(torch.uint8),
+                   "text_lengths": torch.tensor([len(text) for text in texts()])}, root / f"batch-{side}.safetensors")
 
 
 class QwenVl(unittest.TestCase):
     def test_logits_loss_and_every_gradient(self):
         for name, model in models.items():
             with self.subTest(name):
-                run(engine, "trace", root / f"{name}.model", "--batch", root / "batch.safetensors", "--grads", "--out",
+                run(engine, "trace", root / f"{name}.model", "--batch", batch_for(model), "--grads", "--out",
                     root / "trace.safetensors")
                 ours = load_file(root / "trace.safetensors")
                 model.zero_grad()
@@ -117,7 +138,7 @@ class QwenVl(unittest.TestCase):
     def test_generates_the_same_tokens(self):
         for name, model in models.items():
             with self.subTest(name):
-                answers = json.loads(run(engine, "generate", root / f"{name}.model", "--batch", root / "batch.safetensors", "--limit", "12",
+                answers = json.loads(run(engine, "generate", root / f"{name}.model", "--batch", batch_for(model), "--limit", "12",
                                          "--ignore-eos", "--json"))
                 for given, sample in zip(inputs(model), answers["samples"], strict=True):
                     ids = given["input_ids"]
@@ -136,6 +157,40 @@ class QwenVl(unittest.TestCase):
                     self.assertEqual((root / name / file).read_bytes(), (root / f"{name}.back" / file).read_bytes())
                 self.assertEqual(*(json.loads((root / one / "config.json").read_text()) for one in (name, f"{name}.back")))
 
+    def test_folders_that_do_not_fit_are_refused(self):
+        def without_a_layer(config, tensors):
+            del tensors["model.visual.deepstack_merger_list.1.norm.weight"]
+
+        def of_a_larger_square(config, tensors):
+            config["vision_config"]["num_position_embeddings"] = 36
+
+        def of_more_layers(config, tensors):
+            config["vision_config"]["deepstack_visual_indexes"] = [0, 1, 2]
+
+        def of_experts(config, tensors):
+            config["model_type"] = "qwen3_vl_moe"
+
+        def of_one_axis_after_the_other(config, tensors):
+            config["text_config"]["rope_parameters"]["mrope_interleaved"] = False
+
+        for change, *words in (
+                (without_a_layer, 'tensor "model.visual.deepstack_merger_list.1.norm.weight" is missing', "model.safetensors"),
+                (of_a_larger_square, 'tensor "model.visual.pos_embed.weight" has the shape [25, 32]', "[36, 32]"),
+                (of_more_layers, "'deepstack_visual_indexes' names 3 layers, and the decoder that they are added to has 2", "config.json"),
+                (of_experts, '"qwen3_vl_moe" is not supported as a whole model', "qwen3_vl"),
+                (of_one_axis_after_the_other, "'mrope_interleaved' = false", "text_config")):
+            with self.subTest(change.__name__):
+                wrong = root / change.__name__
+                shutil.copytree(root / "qwen3_vl", wrong)
+                config, tensors = json.loads((wrong / "config.json").read_text()), load_file(wrong / "model.safetensors")
+                change(config, tensors)
+                (wrong / "config.json").write_text(json.dumps(config))
+                save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
+                said = run(engine, "import", "--model", wrong, "--out", root / "refused", code=4)
+                for word in words:
+                    self.assertIn(word, said)
+                self.assertFalse((root / "refused").exists())
+
     def test_the_flat_config_of_published_folders(self):
         for name in models:
             with self.subTest(name):
@@ -146,12 +201,16 @@ class QwenVl(unittest.TestCase):
                 config = json.loads((source / "config.json").read_text())
                 text = config.pop("text_config")
                 parameters = text.pop("rope_parameters")
-                config |= {key: value for key, value in text.items() if key not in ("model_type", "tie_word_embeddings")}
-                config |= {"rope_theta": parameters["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": [1, 3, 2]}}
-                del config["vision_config"]["model_type"]
+                old = {"rope_theta": parameters.pop("rope_theta"), "rope_scaling": {"type": "mrope", "mrope_section": [1, 3, 2]}}
+                if config["model_type"] == "qwen3_vl":  # has the keys of the text model in text_config, and other words
+                    config["text_config"] = text | old | {"rope_scaling": parameters}
+                    config["vision_config"]["model_type"] = "qwen3_vl"
+                else:
+                    config |= {key: value for key, value in text.items() if key not in ("model_type", "tie_word_embeddings")} | old
+                    del config["vision_config"]["model_type"]
                 (flat / "config.json").write_text(json.dumps(config))
                 run(engine, "import", "--model", flat, "--out", root / f"{name}.flat.model")
-                said = {run(engine, "trace", root / f"{one}.model", "--batch", root / "batch.safetensors", "--out", root / "trace.safetensors")
+                said = {run(engine, "trace", root / f"{one}.model", "--batch", batch_for(models[name]), "--out", root / "trace.safetensors")
                         for one in (name, f"{name}.flat")}
                 self.assertEqual(len(said), 1)
 

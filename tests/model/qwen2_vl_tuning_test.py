@@ -1,4 +1,4 @@
-"""The way of a Qwen2-VL or a Qwen2.5-VL that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
+"""The way of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
 and transformers has the same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: qwen2_vl_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
@@ -106,6 +106,14 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
         found = losses("runs/mine")
         self.assertEqual(len(found), 4)
         self.assertLess(found[-1], 0.9 * found[0])
+
+    def test_recomputed_layers_change_nothing(self):
+        run(engine, "train", "recipe.lua", "--run-dir", "kept")
+        for name, layers in (("every", '"all"'), ("second", '{"every": 2}'), ("light", '"light"')):
+            run(engine, "train", "recipe.lua", "--set", f"stages.sft.activation_checkpointing={{\"vision\": {layers}, \"decoder\": {layers}}}",
+                "--run-dir", name)
+            for recomputed, kept in zip(losses(name), losses("kept"), strict=True):  # gradients are summed in another order
+                self.assertAlmostEqual(recomputed, kept, delta=2e-6 * kept)
 
     def test_images_beside_jsonl_are_those_in_tars(self):
         (folder / "questions.jsonl").write_text("".join(json.dumps(

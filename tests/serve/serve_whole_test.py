@@ -1,5 +1,5 @@
-"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA and Qwen2-VL, asked about
-pictures: the answers are those of `generate`.
+"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA, Qwen2-VL and Qwen3-VL, asked
+about pictures: the answers are those of `generate`.
 
 usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
@@ -63,7 +63,8 @@ def setUpModule():
     (folder / "qwen2-vl" / "preprocessor_config.json").write_text(json.dumps(
         {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
          "min_pixels": 56 * 56, "max_pixels": 28 * 28 * 12}))
-    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl"):
+    tool("make-qwen2-vl", folder / "qwen3-vl", "--tokenizer", folder / "words", "--family", "qwen3_vl")
+    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl"):
         strengthen(folder / name / "model.safetensors")
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
@@ -127,6 +128,9 @@ class WholeModels(unittest.TestCase):
         self.check("qwen2-vl.model")
         with Server(model="qwen2-vl.model") as server:
             self.assertEqual(json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]["video_frames"], 0)
+
+    def test_qwen3_vl_shares_pages_of_pictures_with_their_deepstack(self):
+        self.check("qwen3-vl.model")
 
 
 if __name__ == "__main__":

@@ -126,8 +126,8 @@ WholeModelFamily::Configs read_internvl(ConfigReader& reader) {
   return out;
 }
 
-// Qwen2-VL and, with `version` "2_5", Qwen2.5-VL. Published files have the keys of the text model beside the others,
-// and other words, or none, for the model_type of the vision tower.
+// Qwen2-VL and, with `version` "2_5" and "3", Qwen2.5-VL and Qwen3-VL. Published files have the keys of the text model
+// beside the others, and other words, or none, for the model_type of the vision tower.
 WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& version) {
   WholeModelFamily::Configs out;
   const std::string family = "qwen" + version + "_vl";
@@ -142,7 +142,16 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
       reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
   constexpr const char* merge = "spatial_merge_size"; // how many patches a cell has each way
   out.connector = {{"kind", "qwen2_vl"}, {"factor", ConfigReader(out.vision, reader.where()).whole(merge, 2, 1, 64)}};
-  if (version != "2") out.connector["rms_norm"] = true;
+  if (version == "2_5") out.connector["rms_norm"] = true;
+  if (version == "3") {
+    constexpr const char* layers = "deepstack_visual_indexes";
+    const size_t count = ConfigReader(out.vision, reader.where()).wholes(layers, {8, 16, 24}).size();
+    if (count > 0) out.connector["deepstack"] = count;
+    const int64_t of_decoder = ConfigReader(out.decoder, reader.where()).whole("num_hidden_layers", 32, 1, most_layers);
+    if (static_cast<int64_t>(count) > of_decoder)
+      reader.problems().add("'{}' names {} layers, and the decoder that they are added to has {}", layers, count,
+                            of_decoder);
+  }
   out.image_token_id = reader.whole("image_token_id", 151655, 0);
   return out;
 }
@@ -175,6 +184,20 @@ const std::vector<WholeModelFamily::Prefix> qwen_vl_names = {
     {"model.", "decoder.model."},
 };
 
+// The merger has the names that Qwen2-VL's has. Those of DeepStack have their own.
+std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
+  std::vector<WholeModelFamily::Prefix> names;
+  for (const std::string visual : {"model.visual.", "visual."}) {
+    names.push_back({visual + "merger.norm.", "connector.ln_q."});
+    names.push_back({visual + "merger.linear_fc1.", "connector.mlp.0."});
+    names.push_back({visual + "merger.linear_fc2.", "connector.mlp.2."});
+    names.push_back({visual + "deepstack_merger_list.", "connector.deepstack_merger_list."});
+    names.push_back({visual, "vision."});
+  }
+  names.insert(names.end(), {{"lm_head.", "decoder.lm_head."}, {"model.language_model.", "decoder.model."}});
+  return names;
+}
+
 } // namespace
 
 const std::vector<WholeModelFamily>& whole_model_families() {
@@ -187,6 +210,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"internvl", read_internvl, llava_names},
       {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2"); }, qwen_vl_names},
       {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2_5"); }, qwen_vl_names},
+      {"qwen3_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "3"); }, qwen3_vl_names()},
   };
   return all;
 }
