@@ -58,12 +58,6 @@ __device__ int lane_index() {
   return static_cast<int>(threadIdx.x) % warp_size;
 }
 template <class T>
-__device__ std::uint32_t rounded(float low, float high) {
-  Pack<T, 2> both;
-  both.round({low, high});
-  return both.bits.at[0];
-}
-template <class T>
 __device__ float widened(std::uint32_t both, int which) {
   float values[2];
   Pack<T, 2>{{both}}.widen(values);

@@ -9,8 +9,8 @@
 // to pages.
 //
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
-// flight. Each such thread has a running maximum and sum of its own (online softmax). Many rows take blocks that are
-// small enough for all of them to be on the device at once.
+// flight. Each such thread has a running maximum and sum of its own (online softmax). Many rows take smaller
+// blocks, of which more are on the device at once.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_packs.cuh"
@@ -416,8 +416,8 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiproce
     launch.blocks *= 2;
   launch.starts_early = has_clusters;
   launch.warps = pairs * launch.blocks > 2 * multiprocessors ? max_warps / 2 : max_warps;
-  // Chosen by measurement (bench/LOG.md, 2026-11-27): half as many registers need more instructions, which pays where
-  // blocks would have to wait for others.
+  // Chosen by measurement (bench/LOG.md, 2026-11-27): fewer registers and keys on the way make a block slower, which
+  // pays where blocks would have to wait for others.
   launch.is_dense = query.heads_q == query.heads_kv && query.dtype != sdk::float32 && pairs > 4 * multiprocessors;
   if (launch.is_dense) launch.warps = Dense::warps;
   return launch;

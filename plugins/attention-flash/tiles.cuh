@@ -126,13 +126,6 @@ __device__ inline int column_of(int i) {
   return lane_in_quad() * 2 + i % 2;
 }
 
-template <class T>
-__device__ std::uint32_t rounded(float low, float high) {
-  Pack<T, 2> both;
-  both.round({low, high});
-  return both.bits.at[0];
-}
-
 // Converts two neighbouring accumulators to an A fragment.
 template <class T>
 __device__ Fragment to_a_fragment(const float (&one)[4], const float (&next)[4]) {

@@ -123,4 +123,12 @@ class GroupSum {
   int turn_ = 0;
 };
 
+// A pair of numbers as an operand of a product has it.
+template <class T>
+__device__ std::uint32_t rounded(float low, float high) {
+  Pack<T, 2> both;
+  both.round({low, high});
+  return both.bits.at[0];
+}
+
 } // namespace fvlm::plugins

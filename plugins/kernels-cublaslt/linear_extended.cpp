@@ -77,7 +77,7 @@ Support fits_extended(const fvlm_kernels_query& query, bool is_hopper) {
   if (!few_rows_supports(shape, is_hopper) || shape.width > INT32_MAX)
     return refuse(
         "a norm or SwiGLU with %lld rows of %lld and %lld columns is not supported: expected at most 8 rows, or "
-        "32 where the weight is small or streamed, of a multiple of 8",
+        "32 where the weight is small or, on a Hopper in bfloat16, large, of a multiple of 8",
         static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(shape.width));
   return accept(200, "one kernel for few rows");
 }

@@ -58,6 +58,16 @@ struct SkinnyLinear {
   bool is_gated;
   std::int64_t tokens;
 };
+// What the kernels' own descriptions of a product have in common.
+template <class Problem>
+void describe(Problem& p, const PackedWeight& packed, const SkinnyLinear& linear) {
+  p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
+  p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
+  p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);
+  p.group_shift = packed.group == 128 ? 7 : 6; // of int4
+  p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
+  p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
+}
 // In 16 bits, for most widths; mma_takes() also looks at addresses. Any number of tokens is right, up to max_mma_tokens
 // it pays.
 bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape);

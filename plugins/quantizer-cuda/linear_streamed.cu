@@ -96,13 +96,8 @@ void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const Skin
   Launch launch{stream, packed, {}, 1};
   streamed::Problem& p = launch.problem;
   p.x = linear.x.data, p.x_stride = linear.x.stride;
-  p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
-  p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
-  p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);
-  p.group_shift = packed.group == 128 ? 7 : 6; // of int4
+  describe(p, packed, linear);
   p.rows = static_cast<int>(linear.tokens), p.inner = static_cast<int>(packed.cols);
-  p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
-  p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
   const bool wide = is_wide(packed, multiprocessors);
   const bool is_long = packed.cols >= 4096, is_narrow = packed.rows < 32 * static_cast<std::int64_t>(multiprocessors);
   p.starts_next_early = packed.bits == 4;

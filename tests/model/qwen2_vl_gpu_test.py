@@ -1,6 +1,6 @@
-"""A Qwen2-VL or a Qwen2.5-VL on a GPU, with heads as wide as those of Qwen's own models and images of several sizes: in float32 its steps,
-gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran one operation
-after the other, to the bit, and it is plugins that attend.
+"""A Qwen2-VL, Qwen2.5-VL or Qwen3-VL on a GPU, with heads as wide as those of Qwen2's own models and images of several sizes: in float32
+its steps, gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran
+one operation after the other, to the bit, and it is plugins that attend.
 
 usage: qwen2_vl_gpu_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
 import functools
