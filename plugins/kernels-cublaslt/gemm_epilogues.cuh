@@ -71,7 +71,6 @@ struct FusedExactGelu {
 // x sigmoid(linear x + cubic x^3), with tanh or, without the cubic term, quick_gelu.
 template <bool with_tanh>
 struct FusedSigmoidGelu {
-  static constexpr float log2_e = 1.4426950408889634f;
   static constexpr float linear = with_tanh ? 1.5957691216057308f : 1.702f, cubic = with_tanh ? 0.0713548162726f : 0;
 
   template <class T>
@@ -88,11 +87,8 @@ struct FusedSigmoidGelu {
 
  private:
   __device__ static float opening(float x) {
-    float closed, open;
     const float exponent = with_tanh ? x * fmaf(-log2_e * cubic * x, x, -log2_e * linear) : x * (-log2_e * linear);
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(closed) : "f"(exponent));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(open) : "f"(1 + closed));
-    return open;
+    return fast_reciprocal(1 + fast_exp2(exponent));
   }
 };
 
