@@ -312,7 +312,7 @@ function fvlm.lora(table) end
 ---What happens when numbers go wrong. A step with a non-finite loss or gradient is never applied.
 ---@class fvlm.Guard
 ---@field nonfinite_limit? integer The run stops after this many such steps in a row, and names the last good checkpoint. In steps. Default: `10`.
----@field spike_factor? number A loss above this multiple of its running mean is reported as a spike; 0: never. Default: `3`.
+---@field spike_factor? number A loss above this multiple of its running mean, or of 0.1 where that is less, is reported as a spike; 0: never. Default: `3`.
 ---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
 
 ---The quantization that a quantization_aware stage trains for: its passes compute with the linear weights rounded to

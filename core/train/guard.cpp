@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t losses_before_spikes = 20; // the first losses of a stage fall from high up
 constexpr double share_of_newest = 0.05;     // in the running mean
+constexpr double least_mean = 0.1;           // a few hard samples are many times as much as a smaller one
 
 constexpr int64_t steps_before_doubling = 2000;
 constexpr double min_scale = 1, max_scale = 16777216;
@@ -20,8 +21,9 @@ Guard::Verdict Guard::check(double loss, double gradient_norm) {
     return ++state_.in_a_row >= limits_.nonfinite_limit ? Verdict::too_many : Verdict::skip;
   }
   state_.in_a_row = 0;
+  mean_before_ = state_.mean_loss;
   const bool spike = limits_.spike_factor > 0 && state_.losses >= losses_before_spikes &&
-                     loss > limits_.spike_factor * state_.mean_loss;
+                     loss > limits_.spike_factor * std::max(mean_before_, least_mean);
   ++state_.losses;
   state_.mean_loss += (loss - state_.mean_loss) * std::max(share_of_newest, 1.0 / static_cast<double>(state_.losses));
   return spike ? Verdict::spike : Verdict::fine;

@@ -17,12 +17,15 @@ class Guard {
   Guard(const plan::Guard& limits, GuardState& state) : limits_(limits), state_(state) {}
 
   Verdict check(double loss, double gradient_norm);
+  // The running mean that the last finite loss was compared with.
+  double mean_before() const { return mean_before_; }
   // After going back to a checkpoint.
   void reset();
 
  private:
   const plan::Guard& limits_;
   GuardState& state_;
+  double mean_before_ = 0;
 };
 
 // fp16's loss scale: halved where gradients overflow, doubled after so many steps without.

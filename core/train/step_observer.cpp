@@ -58,8 +58,8 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   interval_.add({loss, norm, step.flops, step.counts, terms, step.used_rows, step.all_rows, entropy});
   if (verdict != Guard::Verdict::spike) return {};
   context_.event(stage_.name, state_.step, "spike",
-                 fmt::format("loss {:.4g}: {:.1f} x its running mean of {:.4g}", loss, loss / state_.guard.mean_loss,
-                             state_.guard.mean_loss));
+                 fmt::format("loss {:.4g}: {:.1f} x its running mean of {:.4g}", loss, loss / guard_.mean_before(),
+                             guard_.mean_before()));
   if (!context_.plan.guard.rollback) return {};
   return "the loss made a leap";
 }

@@ -128,7 +128,8 @@ Ref<Guard> guard() {
              "The run stops after this many such steps in a row, and names the last good checkpoint.")
       .unit("steps")
       .field("spike_factor", &Guard::spike_factor, number(at_least(0)),
-             "A loss above this multiple of its running mean is reported as a spike; 0: never.")
+             "A loss above this multiple of its running mean, or of 0.1 where that is less, is reported as a spike; 0: "
+             "never.")
       .field("rollback", &Guard::rollback, boolean(),
              "After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for "
              "each checkpoint).")
