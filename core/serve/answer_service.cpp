@@ -3,8 +3,10 @@
 #include "base/log.h"
 #include "base/task_thread.h"
 #include "device/runtime.h"
+#include "ops/out_of_memory.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
@@ -35,7 +37,13 @@ AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& token
     : generator_(generator), tokenizer_(tokenizer), limits_(limits),
       delivery_(tokenizer, prompts, [this](AnswerJob& job, const Error* error) { finish(job, error); }),
       queue_(generator, prompts, prompt_threads(), [this](AnswerJob& job, const Error* error) { finish(job, error); }) {
-  if (start == Start::prepared && generator.is_on_gpu()) prepare();
+  if (start == Start::prepared) try {
+      prepare();
+    } catch (const std::exception& error) {
+      if (!ops::is_out_of_memory(error)) throw;
+      throw Error(ErrorKind::device, "memory ran out with a cache of {} rows of keys and values", limits.cache_rows)
+          .advise("a smaller --cache-rows takes less");
+    }
   thread_ = start_thread([this] { work(); });
 }
 
@@ -80,12 +88,17 @@ void AnswerService::begin_batch() {
   batch_.emplace(generator_.make_batch(options));
 }
 
-// Few prompts and many, of few rows and many, each read twice: a pass is captured the second time.
+// On a GPU few prompts and many, of few rows and many, each read twice: a pass is captured the second time.
 void AnswerService::prepare() {
   constexpr int64_t few = 16, many = 32, longest = 64;
   const c10::InferenceMode no_autograd;
   begin_batch();
   const auto& decoder = generator_.config().decoder;
+  if (!generator_.is_on_gpu()) {
+    batch_->add({.tokens = {0}});
+    (void)batch_->finish();
+    return;
+  }
   int64_t token = 0; // another one for each prompt, or they would share rows
   const auto read_twice = [&](int64_t prompts, int64_t rows) {
     for (int time = 0; time < 2; ++time) {
@@ -105,7 +118,9 @@ void AnswerService::work() {
   while (!stops_) try {
       serve_once();
     } catch (const std::exception& error) { // out of memory, for example
-      log_error("a step failed, and with it all its requests: {}", error.what());
+      const auto* torch = dynamic_cast<const c10::Error*>(&error);
+      log_error("a step failed, and with it all its requests: {}",
+                torch ? torch->what_without_backtrace() : error.what());
       fail_running(failure());
     }
   fail_running(Error(ErrorKind::stopped, "the server stops"));

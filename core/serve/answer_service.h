@@ -40,8 +40,9 @@ struct ServiceCounts {
 class AnswerService {
  public:
   enum class Start { at_once, prepared };
-  // All of these must outlive it. `prepared`: on a GPU, passes that read prompts are captured in their sizes first, so
-  // that no request has to wait for that.
+  // All of these must outlive it. `prepared`: a prompt is answered first, so that a cache that fits in no memory and
+  // plugins that cannot be used fail here; on a GPU passes that read prompts are captured in their sizes, so that no
+  // request has to wait for that.
   AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                 const ServiceLimits& limits, Start start = Start::at_once);
   ~AnswerService();

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
 #include <random>
 #include <utility>
@@ -36,6 +37,20 @@ std::string document_of(const Error& error) {
 
 std::string only_model(const ApiSettings& settings) {
   return fmt::format("this server has the model '{}'", settings.model_name);
+}
+
+// Clients escape a name in a path ("my model" as my%20model). What is no escape stays as it is.
+std::string unescaped(std::string_view path) {
+  std::string text;
+  for (size_t i = 0; i < path.size(); ++i) {
+    unsigned char code = 0;
+    const char* const digits = path.data() + i + 1;
+    const bool is_escape =
+        path[i] == '%' && path.size() - i > 2 && std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2;
+    text += is_escape ? static_cast<char>(code) : path[i];
+    if (is_escape) i += 2;
+  }
+  return text;
 }
 
 void refuse(HttpResponse& response, int status, const std::string& why, const char* type = "invalid_request_error") {
@@ -150,7 +165,8 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
   const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
   if ((chat || completion) && posts) return answer(std::move(request.body), response, chat);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
-  if (path == "/v1/models/" + settings_.model_name && gets) return response->send(200, json_type, model().dump());
+  if (unescaped(path) == "/v1/models/" + settings_.model_name && gets)
+    return response->send(200, json_type, model().dump());
   if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
   if (path.starts_with("/v1/models/") && gets) return refuse(*response, 404, only_model(settings_), "not_found_error");
   for (const char* known : {"/", "/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics"})

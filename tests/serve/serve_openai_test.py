@@ -44,6 +44,9 @@ class OpenAi(unittest.TestCase):
     def test_reads_the_list_of_models(self):
         self.assertEqual([model.id for model in self.client.models.list()], ["gqa"])
         self.assertEqual(self.client.models.retrieve("gqa").owned_by, "fvlm-engine")
+        with Server("--image-size", 28, "--name", "ein Modell/größer") as server:
+            with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0, timeout=1800) as client:
+                self.assertEqual(client.models.retrieve(client.models.list().data[0].id).id, "ein Modell/größer")
 
     def test_reads_an_answer(self):
         answer = self.ask(user("What is this?"))

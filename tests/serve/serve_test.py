@@ -161,7 +161,7 @@ class Trouble(unittest.TestCase):
             (400, "expected n, which is 1, got 3", chat, asked | {"best_of": 3}),
             (400, "response_format: this server", chat, asked | {"response_format": {"type": "json_object"}}),
             (400, "a request has one prompt", "/v1/completions", {"prompt": ["Hi", "Ho"]}),
-            (404, "has the model 'gqa'", "/v1/models/gpt", None),
+            (404, "has the model 'gqa'", "/v1/models/gpt", None), (404, "has the model 'gqa'", "/v1/models/gqa%", None),
             (400, "stand for pictures", chat, {"messages": [user("<image> what?")]}),
             (400, "leave nothing of the decoder's", chat, {"messages": [user("cat " * 5000)]}),
             (404, "has the model 'gqa'", chat, asked | {"model": "gpt"}),
@@ -332,7 +332,9 @@ class Trouble(unittest.TestCase):
 
     def test_wrong_options_are_refused(self):
         for code, words, options in ((2, "is no IP address", ["--host", "everywhere"]), (2, "is no port", ["--port", 70000]),
-                                     (2, "--queue: expected 1 or more", ["--queue", 0]), (4, "nothing", ["--token-file", folder / "nothing"])):
+                                     (2, "--queue: expected 1 or more", ["--queue", 0]), (4, "nothing", ["--token-file", folder / "nothing"]),
+                                     (5, "nowhere: no plugin of this name", ["--kernels", "nowhere"]),
+                                     (6, "a smaller --cache-rows", ["--cache-rows", 1 << 42])):
             command = [engine, "serve", folder / "gqa", *options]
             result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1800)
             self.assertEqual(result.returncode, code, result.stderr)
