@@ -17,6 +17,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace fvlm::cli {
 namespace {
@@ -95,11 +97,13 @@ int run(Arguments arguments) {
   throw error;
 }
 
-// Flushes standard output, which may fail on a full disk. A closed standard output (EBADF) is not an error: nobody
-// reads it.
+// Flushes standard output, which may fail on a full disk. What an earlier flush could not write is gone, and the
+// stream's error alone tells of it. A closed standard output (EBADF) is not an error: nobody reads it.
 int flush_output(int code) {
   if (std::fflush(stdout) != 0 && errno != EBADF)
     throw Error(ErrorKind::output, std::strerror(errno)).at("standard output");
+  if (std::ferror(stdout) && fcntl(STDOUT_FILENO, F_GETFD) != -1)
+    throw Error(ErrorKind::output, "a part of what was printed could not be written").at("standard output");
   return code;
 }
 

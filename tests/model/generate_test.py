@@ -229,6 +229,15 @@ class Generate(unittest.TestCase):
         if cut["text"].isprintable():
             self.assertEqual(self.ask(*question, "--stop", stop).stdout, cut["text"] + "\n")
 
+    def test_an_answer_that_could_not_be_written_is_no_success(self):
+        for verb in ("generate", "chat"):
+            prompt = ["--prompt", "Hello"] if verb == "generate" else []
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([engine, verb, folder / "gqa", "--max-tokens", "4", *prompt], input="Hello\n", stdout=full,
+                                        stderr=subprocess.PIPE, text=True)
+            self.assertEqual(result.returncode, 7, f"{verb}: {result.stderr}")
+            self.assertIn("standard output: ", result.stderr)
+
     def test_ids_where_there_is_no_tokenizer(self):
         (self.copy("silent") / "tokenizer.json").unlink()
         answers = ours("silent", "gqa.mix", "--limit", "3")
