@@ -169,14 +169,13 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
     throw Error(ErrorKind::data, "this is {}no model directory: there is no fvlm.json in it",
                 is_huggingface ? "a Hugging Face folder and " : "")
         .at(folder.string())
-        .advise(
-            is_huggingface
-                ? fmt::format(
-                      "`fvlm-engine import --model {} --out models/{}` makes one of a SmolVLM, LLaVA or InternVL; of "
-                      "an encoder or a decoder alone: import --vision DIR --decoder DIR",
-                      shell_word(folder.string()), shell_word(folder.filename().string()))
-                : "`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face "
-                  "folders, and import --model DIR from a whole model's");
+        .advise(is_huggingface
+                    ? fmt::format(
+                          "`fvlm-engine import --model {} --out models/{}` makes one of a whole model such as SmolVLM "
+                          "or Qwen2-VL; of an encoder or a decoder alone: import --vision DIR --decoder DIR",
+                          shell_word(folder.string()), shell_word(folder.filename().string()))
+                    : "`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face "
+                      "folders, and import --model DIR from a whole model's");
   }
   Json json = read_json_object(path, largest_file);
   ConfigReader reader(json, path.string());
