@@ -22,7 +22,7 @@ Options export_options() {
       "    --quantize int8|int4 [--calibrate RECIPE] [--activations int8] [--skip GLOB...]) [--json]",
       "Convert a model directory or checkpoint to a new model directory, every number rounded to the nearest.\n"
       "transformers loads its folders vision and decoder. With --huggingface, write what `import --model` read:\n"
-      "one folder of a LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3 or SmolVLM, which transformers loads.\n"
+      "one folder of the whole model, which transformers loads.\n"
       "With --quantize, store the weights of linears in few bits, in the format pack-quantized of compressed-tensors:\n"
       "int8 with a scale for each output, int4 with one for each group of up to 128 inputs. Every verb that runs a\n"
       "model reads such a directory, and so does transformers.",

@@ -16,6 +16,16 @@ namespace po = boost::program_options;
 namespace {
 bool json_was_requested = false;
 VerbHelp* being_described = nullptr;
+
+// The words that a usage begins with, such as `data show` of `data show RECIPE N`. None of a program without verbs.
+std::string verb_of(const std::string& usage) {
+  std::string verb;
+  for (const std::string& word : split(usage, ' ')) {
+    if (word.empty() || word[0] < 'a' || word[0] > 'z') break;
+    verb += (verb.empty() ? "" : " ") + word;
+  }
+  return verb;
+}
 } // namespace
 
 VerbHelp* verb_being_described() {
@@ -208,8 +218,9 @@ Options::Words Options::read(Arguments arguments) const {
                       .run();
     po::store(parsed, found);
   } catch (const po::unknown_option& unknown) {
-    std::string verb = usage_.substr(0, usage_.find_first_of(" ["));
-    Error error = usage_error(fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
+    const std::string verb = verb_of(usage_);
+    Error error =
+        usage_error(fmt::format("{} has no option '{}'", verb.empty() ? program_ : verb, unknown.get_option_name()));
     if (const auto advice = advice_on_unknown(unknown.get_option_name()); !advice.empty()) error.advise(advice);
     throw error;
   } catch (const po::invalid_command_line_syntax& wrong) {

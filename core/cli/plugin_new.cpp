@@ -96,7 +96,7 @@ int run_plugin_new(Arguments arguments) {
   const std::string lang = pick("language", parsed->value_or("lang", "c"), folders_of(templates / "common"));
   check_name(name);
   if (!fs::exists(templates / kind / lang))
-    throw Error(ErrorKind::usage, "there is no template of a {} plugin in {}", kind, lang)
+    throw Error(ErrorKind::usage, "there is no template of the kind {} in {}", kind, lang)
         .advise("{}use --lang {}", lang == "cuda" ? fmt::format("a {} runs on the host only: ", kind) : "",
                 join_or(folders_of(templates / kind)));
 

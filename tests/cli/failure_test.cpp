@@ -132,6 +132,7 @@ TEST_F(Failure, OptionsOfTrainAreNamedWithWhatTheyExpect) {
     return ran.err;
   };
   EXPECT_THAT(train("--nosuch"), HasSubstr("train has no option '--nosuch'\n  usage: fvlm-engine train RECIPE"));
+  EXPECT_THAT(run("data show x.lua 0 --nosuch").err, HasSubstr("data show has no option '--nosuch'"));
   EXPECT_THAT(train("--rundir x"), HasSubstr("did you mean '--run-dir'?"));
   EXPECT_THAT(train("--run-dir ''"), HasSubstr("--run-dir: expected the path of the run's folder"));
   EXPECT_THAT(train("--resume yes"), HasSubstr("--resume: expected auto or a checkpoint's folder, got 'yes'"));

@@ -291,6 +291,7 @@ TEST_F(MakeShapes, RefusesWrongOptionsWithAReason) {
                                  {"--format gif", "--format is png"},
                                  {"--format mp4", "make-shapes-mp4"},
                                  {"--sede 5", "did you mean '--seed'"},
+                                 {"--nosuch", "make-shapes has no option '--nosuch'"},
                                  {"--shard-size 0", "--shard-size wants 1"}}) {
     EXPECT_EQ(make(fmt::format("--out {}/a {}", folder.string(), options)), 2) << options;
     EXPECT_NE(output().find(reason), std::string::npos) << options << ": " << output();
