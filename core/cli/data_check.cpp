@@ -109,8 +109,11 @@ void print(const CheckedMix& mix) {
              mix.samples.skipped.empty() ? "" : "\n");
 }
 
-void print_verdict(bool opened, bool good) {
-  if (opened && good) fmt::print("{}\n", styled("every sample can be used", Style::green));
+void print_verdict(bool opened, bool good, bool all_used) {
+  if (opened && good)
+    fmt::print("{}\n", styled(all_used ? "every sample can be used"
+                                       : "no sample is broken; those listed are left out of training",
+                              Style::green));
   if (!opened)
     fmt::print("{}\n",
                styled("some of the data could not be opened: correct what the recipe says of them", Style::red));
@@ -141,7 +144,7 @@ int data_check(Arguments arguments) {
   if (only) stage_named(resolved.plan, *only);
   const auto registry = open_registry(*parsed);
 
-  bool opened = true, good = true;
+  bool opened = true, good = true, all_used = true;
   Json document = Json::array();
   std::set<std::string> seen;
   for (const NamedMix& named : mixes_of(resolved.plan, only)) {
@@ -149,6 +152,7 @@ int data_check(Arguments arguments) {
     const CheckedMix mix = check_mix(resolved.plan, named, *registry, static_cast<int>(threads));
     opened = opened && mix.open_error.empty();
     good = good && mix.samples.broken() == 0;
+    all_used = all_used && mix.samples.skipped.empty();
     if (parsed->flag("json"))
       document.push_back(as_json(mix));
     else
@@ -157,7 +161,7 @@ int data_check(Arguments arguments) {
   if (parsed->flag("json"))
     fmt::print("{}", dump(document));
   else
-    print_verdict(opened, good);
+    print_verdict(opened, good, all_used);
   return opened && good ? 0 : static_cast<int>(ErrorKind::data);
 }
 

@@ -59,6 +59,14 @@ TEST_F(DataCheckVerb, ListsBrokenSamplesAndExitsWith4) {
   EXPECT_EQ(document[0]["skipped"][0]["kind"], "media");
 }
 
+TEST_F(DataCheckVerb, ASampleThatIsLeftOutIsNeitherBrokenNorUsed) {
+  const Ran ran = run("data check", "--stage instruct --set stages.instruct.data.max_text_tokens=8");
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("20 skipped"));
+  EXPECT_THAT(ran.out, HasSubstr("no sample is broken; those listed are left out of training"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("every sample can be used")));
+}
+
 TEST_F(DataCheckVerb, APathToNothingIsNoBrokenSample) {
   fs::remove_all(data / "captions");
   const Ran ran = run("data check", "--stage align");
