@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/samples/content_hash.h"
 
 #include <fmt/format.h>
 
@@ -35,6 +36,15 @@ Json files_of(const plan::Source& source) {
                      {"modified", int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec}};
     }
   return files;
+}
+
+// Where files lie outside of the source's own, as those that JSON names and those of a folder; else null.
+Json content_of(const plan::Source& source) {
+  for (const auto& pattern : source.patterns())
+    for (const auto& file : match_files(pattern).files)
+      if (form_of(file).names_media || fs::is_directory(file))
+        return content_hash(ShardSet(source.patterns(), with_root({}, source)), source);
+  return {};
 }
 
 Json read_manifest(const fs::path& folder) {
@@ -79,7 +89,12 @@ void compare_sources(const Json& then, const Json& now, std::vector<std::string>
   if (then.size() != now.size())
     return differences.push_back(fmt::format("there were {} sources and are {}", then.size(), now.size()));
   for (size_t i = 0; i < now.size(); ++i) {
+    const size_t reported = differences.size();
     compare(then[i].at("files"), now[i].at("files"), differences, describe_file);
+    // Folders that were made before have no such key.
+    if (differences.size() == reported && then[i].contains("content") &&
+        then[i]["content"] != now[i].value("content", Json()))
+      differences.push_back(fmt::format("of source {}, files that its samples name have changed", i));
     compare(then[i].at("settings"), now[i].at("settings"), differences, [&](auto& key, auto& before, auto& after) {
       return fmt::format("of source {}, {}", i, describe_setting(key, before, after));
     });
@@ -141,6 +156,7 @@ Json made_from(const PreprocessInput& input) {
         {{"settings", {{"name", source.name}, {"text only", source.text_only()}, {"fields", source.fields}}},
          {"files", files_of(source)}});
     if (source.root) sources.back()["settings"]["root"] = *source.root;
+    if (Json content = content_of(source); !content.is_null()) sources.back()["content"] = std::move(content);
   }
   Json settings = {{"version", version},
                    {"image_size", input.image_size},

@@ -62,7 +62,7 @@ std::vector<uint64_t> MixData::content_hashes() const {
     const plan::Source& source = planned_.sources[i];
     hashes.push_back(mix_.sources[i].patterns() == source.patterns()
                          ? samples_.content_hash(i)
-                         : ShardSet(source.patterns(), with_root({}, source)).content_hash());
+                         : content_hash(ShardSet(source.patterns(), with_root({}, source)), source));
   }
   return hashes;
 }

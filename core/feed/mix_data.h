@@ -40,7 +40,7 @@ class MixData {
   std::vector<const Tokenizer*> tokenizers() const;
   const MixSamples& samples() const { return samples_; }
   const std::vector<std::string>& source_names() const { return names_; }
-  // ShardSet::content_hash() of each source. Of a preprocessed mix, of the shards that it was made from.
+  // content_hash() of each source. Of a preprocessed mix, of the shards that it was made from.
   std::vector<uint64_t> content_hashes() const;
   const DataLoaderOptions& loader_options() const { return loader_; }
 

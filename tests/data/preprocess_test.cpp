@@ -253,6 +253,17 @@ TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
   EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("the tokenizer is another one"));
 }
 
+TEST_F(PreprocessTest, WatchesTheFilesThatJsonNames) {
+  write_bytes(folder / "red.jpg", write_jpeg(Image{2, 2, std::vector<uint8_t>(12, 200)}, 90));
+  write_bytes(folder / "x.jsonl", "{\"image\": \"red.jpg\", \"caption\": \"light\"}\n");
+  input.mix.sources.resize(1);
+  input.mix.sources[0].patterns() = {(folder / "x.jsonl").string()};
+  run();
+  ASSERT_EQ(stale_reason(folder / "out", input), std::nullopt);
+  write_bytes(folder / "red.jpg", write_jpeg(Image{2, 2, std::vector<uint8_t>(12, 20)}, 90));
+  EXPECT_EQ(stale_reason(folder / "out", input), "of source 0, files that its samples name have changed");
+}
+
 TEST_F(PreprocessTest, WatchesItsOwnShards) {
   run();
   fs::resize_file(folder / "out/0/000002.tar", 1024);

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t whole = uint64_t{64} << 20;   // data up to this size are read whole,
 constexpr uint64_t sampled = uint64_t{16} << 20; // larger ones in pieces of so many bytes together
 constexpr uint64_t piece = uint64_t{64} << 10;
-constexpr int64_t files_of_folder = 256; // samples of a folder whose files are looked at
+constexpr int64_t files_of_folder = 256; // samples of a folder whose files are read in part
 
 void add(Xxh64& hash, std::string_view text) {
   hash.update(std::as_bytes(std::span(text)));
@@ -33,25 +33,26 @@ void Shard::hash_content(Xxh64& hash, uint64_t most) const {
     file_->read(begin, bytes);
     hash.update(bytes);
   }
-  if (form_ == &folder_form()) hash_files(hash);
+  if (form_ != &folder_form()) return;
+  const int64_t files = std::min(size_, files_of_folder);
+  for (int64_t i = 0; i < files; ++i) hash_files(sample(i * size_ / files), hash);
 }
 
-void Shard::hash_files(Xxh64& hash) const {
-  const int64_t count = std::min(size_, files_of_folder);
-  for (int64_t i = 0; i < count; ++i)
-    for (const Member& member : sample(i * size_ / count).members) {
-      add(hash, member.size);
-      try {
-        const auto file = open(member);
-        std::vector<std::byte> bytes(std::min(piece, file->size()));
-        file->read(0, bytes);
-        hash.update(bytes);
-      } catch (const ReadError&) {
-        throw;
-      } catch (const Error&) { // a file that is not there any more
-        add(hash, "absent");
-      }
+void Shard::hash_files(const ShardSample& sample, Xxh64& hash) const {
+  for (const Member& member : sample.members) {
+    if (member.file.empty()) continue;
+    add(hash, member.size);
+    try {
+      const auto file = open(member);
+      std::vector<std::byte> bytes(std::min(piece, file->size()));
+      file->read(0, bytes);
+      hash.update(bytes);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error&) { // a file that is not there any more
+      add(hash, "absent");
     }
+  }
 }
 
 uint64_t ShardSet::content_hash() const {

@@ -58,6 +58,8 @@ class Shard {
   // Adds up to about so many bytes of its file to the hash: all of it, or pieces from all over it. Of a folder of
   // files, which has no such file, the names and of some samples the first bytes. [any thread]
   void hash_content(Xxh64& hash, uint64_t most) const;
+  // Adds sizes and first bytes of the members that are files of their own. [any thread]
+  void hash_files(const ShardSample& sample, Xxh64& hash) const;
 
   // The parts that cannot be used. Affected samples also have ShardSample::damage.
   std::vector<Damage> damage() const;
@@ -72,7 +74,6 @@ class Shard {
   std::shared_ptr<const ShardIndex> find_index() const;
   std::shared_ptr<const ShardIndex> make_index() const;
   void add_files(ShardSample& sample) const;
-  void hash_files(Xxh64& hash) const;
   template <class Take>
   auto from_index(Take&& take) const;
 

@@ -40,6 +40,7 @@ class ShardSet {
   uint64_t damages(int64_t shard) const { return damages_.at(static_cast<size_t>(shard)); }
 
   // Equal for a copy of the same shards at another place, and hardly ever for other data. Takes reading up to 64 MiB.
+  // Without files that JSON names, which the fields of a source may be needed to find: see samples/content_hash.h.
   uint64_t content_hash() const;
 
   // The location of the i-th sample.

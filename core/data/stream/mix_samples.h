@@ -1,5 +1,6 @@
 // MixSamples: the sample source for the mix of a recipe, read from its shards.
 #pragma once
+#include "data/samples/content_hash.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_set.h"
 #include "data/stream/sample_source.h"
@@ -40,7 +41,9 @@ class MixSamples : public SampleSource {
   std::string place(const DrawnSample& drawn) const override;
   std::string key(const DrawnSample& drawn) const override;
   std::vector<SkippedSample> damage() const override;
-  uint64_t content_hash(size_t source) const { return sources_.at(source).content_hash(); }
+  uint64_t content_hash(size_t source) const {
+    return fvlm::content_hash(sources_.at(source), mix_.sources.at(source));
+  }
 
  private:
   void check_texts(const Sample& sample) const;
