@@ -353,6 +353,17 @@ class Dpo(Bench):
         self.assertAlmostEqual(remembered["last_loss"], live["last_loss"], delta=1e-6)
         self.assertLess(remembered["flops"], live["flops"])
 
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not there: ./scripts/setup --oracles")
+    def test_pytorch_learns_as_much_from_the_same_pairs(self):
+        steps = ("--frames", "2", "--text", "9", "--warmup", "1")
+        for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-qwen2-vl:2", "tiny-qwen2.5-vl:2"):
+            # The first loss is the same for all models, and the peer takes four more steps to warm up.
+            *_, measured = self.rows("dpo", "--configurations", name, *steps, "--repeat", "2", "--peer", "eager")
+            *_, engine = self.rows("dpo", "--configurations", name, *steps, "--repeat", "6")
+            learned = math.log(2) - engine["last_loss"]
+            self.assertGreater(learned, 0.01, name)
+            self.assertAlmostEqual(measured["peer"]["last_loss"], engine["last_loss"], delta=1e-3 * learned, msg=name)
+
     def test_wrong_options_are_refused(self):
         for words, *arguments in (("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("bench has no option '--model'", "--model", "here")):

@@ -107,11 +107,12 @@ class UniformVlm(nn.Module):
         return self.decoder.model(inputs_embeds=rows, use_cache=False).last_hidden_state
 
     def forward(self, frames, ids, masks):
-        """ids and masks [1, B, S] -> the sum of each text's cross-entropies, [1, B], in float32"""
-        samples, length = ids.shape[1:]
-        rows = torch.cat([self.visual(frames, samples), self.decoder.model.embed_tokens(ids[0])], 1)
+        """ids and masks [texts, B, S] -> the sum of each text's cross-entropies, [texts, B], in float32"""
+        texts, samples, length = ids.shape
+        visual = self.visual(frames, samples).repeat(texts, 1, 1)
+        rows = torch.cat([visual, self.decoder.model.embed_tokens(ids.flatten(0, 1))], 1)
         logits = self.decoder.lm_head(self.hidden(rows)[:, -length:-1]).float()
         if self.softcap:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         losses = F.cross_entropy(logits.flatten(0, 1), ids[..., 1:].flatten(), reduction="none")
-        return (losses.view(1, samples, -1) * masks[..., 1:]).sum(-1)
+        return (losses.view(texts, samples, -1) * masks[..., 1:]).sum(-1)
