@@ -43,8 +43,8 @@ Options chat_options() {
   with_draft_options(with_sampling_options(
       with_media_options(with_execution_options(options).positional(
                              "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
-          .value("image", "FILE", "show an image with the first message (repeatable)")
-          .value("video", "FILE", "show a video, or a folder of images, with the first message")
+          .repeated_value("image", "FILE", "show an image with the first message (repeatable)")
+          .repeated_value("video", "FILE", "show a video, or a folder of images, with the first message")
           .value("max-tokens", "N", "tokens of an answer at most; default 512")
           .value("history", "FILE",
                  "keep the lines that are typed in this file, for the arrow keys of later sessions")));

@@ -23,7 +23,7 @@ int data_convert(Arguments arguments) {
   options.remaining("FORM", "files, folders and patterns of them, as in a recipe's `shards`")
       .required_value("out", "NAME", "the shards' name; %06d stands for the number of each")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
-      .value("field", "PART=KEY", "the key of a part of a sample, as in a recipe's `fields` (repeatable)")
+      .repeated_value("field", "PART=KEY", "the key of a part of a sample, as in a recipe's `fields` (repeatable)")
       .value("size", "MIB", "begin another shard after this many MiB; default: 1024")
       .flag("text", "the samples are for a text-only source")
       .flag("json", "print one JSON document on standard output");

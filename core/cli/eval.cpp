@@ -334,11 +334,12 @@ int evaluate_model(Arguments arguments) {
           .value("reference", "DIR", "reference model: also report preference rewards against it")
           .value("scores", "FILE", "also write a line of JSON per sample, with the mean loss of each text")
           .value("show", "DIR", "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
-          .value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
+          .repeated_value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
           .value("form", "FORM", "format of the questions: " + evaluation::forms_text())
           .value("media", "DIR", "folder of the questions' images and videos, at any depth")
-          .value("mode", "MODE",
-                 "how frames are encoded (repeatable); default: the modes of each set; with --questions autoregressive")
+          .repeated_value(
+              "mode", "MODE",
+              "how frames are encoded (repeatable); default: the modes of each set; with --questions autoregressive")
           .value("by", "KEY", "group accuracy by this key of the entries, in place of the format's own")
           .value("split", "NAME", "only entries of this split")
           .flag("json", "print one JSON document on standard output"));

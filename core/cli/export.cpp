@@ -35,16 +35,18 @@ Options export_options() {
       .value("quantize", "int8|int4", "quantize the weights of linears; embeddings and output heads stay as they are")
       .value("activations", "int8",
              "with --quantize int8: products read activations in 8 bits as well, with a scale for each row")
-      .value("skip", "GLOB",
-             "with --quantize: a module that stays as it is, as decoder.model.layers.0.* (repeatable); default: the "
-             "skip of the recipe where the checkpoint is of a quantization_aware stage, else connector.*")
+      .repeated_value(
+          "skip", "GLOB",
+          "with --quantize: a module that stays as it is, as decoder.model.layers.0.* (repeatable); default: the "
+          "skip of the recipe where the checkpoint is of a quantization_aware stage, else connector.*")
       .value(
           "calibrate", "RECIPE",
           "with --quantize: choose codes for the activations of training samples of this recipe, so that the rounding "
           "errors of a weight make up for each other")
       .value("calibration-samples", "N", "how many of them; default 256")
-      .value("set", "PATH=VALUE", "with --calibrate: change a value of the recipe's plan (repeatable)")
-      .value("arg", "NAME=VALUE", "with --calibrate: set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
+      .repeated_value("set", "PATH=VALUE", "with --calibrate: change a value of the recipe's plan (repeatable)")
+      .repeated_value("arg", "NAME=VALUE",
+                      "with --calibrate: set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .value("device", "cpu|cuda", "with --calibrate: where the model runs; default cpu")
       .flag("json", "print one JSON document on standard output");
   return with_plugin_options(options);

@@ -207,14 +207,15 @@ int generate_answers(Arguments arguments) {
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
                          "in a text")
-                  .value("image", "FILE",
-                         "a JPEG, PNG, WebP or GIF, whose first frame is shown (repeatable: several images of one "
-                         "prompt, before its text unless each has its <image> there)")
-                  .value("video", "FILE",
-                         "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
+                  .repeated_value(
+                      "image", "FILE",
+                      "a JPEG, PNG, WebP or GIF, whose first frame is shown (repeatable: several images of one "
+                      "prompt, before its text unless each has its <image> there)")
+                  .repeated_value("video", "FILE",
+                                  "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg")
                   .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
               .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")))
-      .value("stop", "TEXT", "stop before this text (repeatable)")
+      .repeated_value("stop", "TEXT", "stop before this text (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")

@@ -35,6 +35,19 @@ bool read_training_settings(const fs::path& model, InputSettings& out) {
   }
 }
 
+// What repeats a single image is not ignored for others.
+void refuse_frames_of(const ParsedOptions& parsed, const MediaOptions& media) {
+  const size_t images = parsed.values("image").size();
+  if (media.image_frames == 1) return;
+  if (images > 1)
+    throw Error(ErrorKind::usage, "--image-frames repeats a prompt's only image, and there are {}", images)
+        .advise("leave it out; each of several images is a frame");
+  if (media.preparation().makes_tiles())
+    throw Error(ErrorKind::usage,
+                "--image-frames repeats an image, and this model's image processor cuts it into tiles")
+        .advise("leave it out");
+}
+
 constexpr const char* chatml = "chatml"; // of --chat-template
 
 } // namespace
@@ -46,7 +59,7 @@ Options& with_image_options(Options& options) {
       .value("chat-template", "NAME",
              "chatml, or a chat template of the decoder's folder, usually default; default: the training's, else the "
              "folder's own")
-      .value("image-frames", "N", "repeat a still image to N frames; default 1")
+      .value("image-frames", "N", "repeat a prompt's only image to N frames; default: the training's, else 1")
       .value("image-size", "N",
              "pixels per side; default: the training's, else the image processor's, else at most 224 (LLaVA, "
              "SmolVLM: the tower's own)");
@@ -78,6 +91,7 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
   out.system = parsed.value_or("system", out.system);
   if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
     throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
+  if (parsed.value("image-frames")) refuse_frames_of(parsed, out.media);
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -132,6 +133,12 @@ Options& Options::flag(std::string name, std::string help) {
 
 Options& Options::value(std::string name, std::string placeholder, std::string help) {
   named_.push_back({std::move(name), std::move(placeholder), std::move(help)});
+  return *this;
+}
+
+Options& Options::repeated_value(std::string name, std::string placeholder, std::string help) {
+  value(std::move(name), std::move(placeholder), std::move(help));
+  named_.back().repeated = true;
   return *this;
 }
 
@@ -267,6 +274,19 @@ void Options::describe_in(VerbHelp& help) const {
   for (const auto& option : named_) help.options.push_back({option.name, option.placeholder, option.help});
 }
 
+void Options::refuse_missing_and_repeated(const Words& words) const {
+  for (const Named& option : named_) {
+    const auto given = words.find(option.name);
+    if (given == words.end()) {
+      if (option.required) throw usage_error(fmt::format("--{} is missing: {}", option.name, option.help));
+    } else if (given->second.size() > 1 && !option.repeated) {
+      throw Error(ErrorKind::usage, "--{} takes one value, and was given {}: '{}'", option.name, given->second.size(),
+                  fmt::join(given->second, "', '"))
+          .advise("leave all but one of them out");
+    }
+  }
+}
+
 std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
   if (being_described) {
     describe_in(*being_described);
@@ -279,9 +299,7 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
     fmt::print("{}", help());
     return std::nullopt;
   }
-  for (const auto& option : named_)
-    if (option.required && !words.contains(option.name))
-      throw usage_error(fmt::format("--{} is missing: {}", option.name, option.help));
+  refuse_missing_and_repeated(words);
   ParsedOptions result;
   for (const auto& positional : positionals_) result.positionals_.insert(positional.name);
   const auto positionals = words.extract("positional");

@@ -59,8 +59,8 @@ class Options {
   Options& choices(std::string choices);                  // "a|b|c", of the positional declared last
   Options& remaining(std::string name, std::string help); // any number of further positionals
   Options& flag(std::string name, std::string help);
-  // May be repeated; ParsedOptions::value() then returns the last.
-  Options& value(std::string name, std::string placeholder, std::string help);
+  Options& value(std::string name, std::string placeholder, std::string help);          // given once at most
+  Options& repeated_value(std::string name, std::string placeholder, std::string help); // see ParsedOptions::values()
   // One of "1|2|3", the first where the option is given without a value.
   Options& optional_value(std::string name, std::string choices, std::string help);
   Options& required_value(std::string name, std::string placeholder, std::string help);
@@ -83,10 +83,12 @@ class Options {
   struct Named {
     std::string name, placeholder, help;     // a flag has no placeholder
     bool required = false, optional = false; // optional: the value, which is one of the placeholder's
+    bool repeated = false;
   };
   std::vector<std::string> with_default_values(Arguments arguments) const;
   static std::string shown_value(const Named& option);
   Words read(Arguments arguments) const; // positional arguments are under "positional"
+  void refuse_missing_and_repeated(const Words& words) const;
   Words named_positionals(const std::vector<std::string>& given) const;
   Error usage_error(std::string what) const; // its advice is the usage line
   std::string advice_on_unknown(const std::string& option) const;

@@ -13,7 +13,7 @@
 namespace fvlm::cli {
 
 Options& with_plugin_options(Options& options) {
-  return options.value("plugin-dir", "DIR", "search this folder for plugins first (repeatable)")
+  return options.repeated_value("plugin-dir", "DIR", "search this folder for plugins first (repeatable)")
       .flag("bundled-only", "use only the plugins that come with the program")
       .value("lock", "FILE", "lock file of trusted plugins; default: the user's own")
       .flag("verbose", "also log which plugins were considered and why each was refused");

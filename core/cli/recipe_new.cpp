@@ -254,16 +254,18 @@ Options options_of_recipe_new() {
              "in place of --model, with --decoder: a Hugging Face folder of an encoder; the connector between them is "
              "new: foveated for DINOv2, else an MLP")
       .value("decoder", "DIR", "a Hugging Face folder of a language model")
-      .value("data", "FORM",
-             "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them "
-             "(repeatable)")
-      .value("text", "FORM", "the same of text-only samples in tars (repeatable)")
-      .value("held-out", "FORM",
-             "samples that are measured ten times in the course of training: options and pairs by likelihood, "
-             "questions with short answers by generated ones, others by their loss (repeatable)")
+      .repeated_value(
+          "data", "FORM",
+          "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them "
+          "(repeatable)")
+      .repeated_value("text", "FORM", "the same of text-only samples in tars (repeatable)")
+      .repeated_value("held-out", "FORM",
+                      "samples that are measured ten times in the course of training: options and pairs by likelihood, "
+                      "questions with short answers by generated ones, others by their loss (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
-      .value("field", "PART=KEY",
-             "the key of a part of a sample, as in a recipe's `fields` (repeatable); default: by a look at the first")
+      .repeated_value(
+          "field", "PART=KEY",
+          "the key of a part of a sample, as in a recipe's `fields` (repeatable); default: by a look at the first")
       .value("lora", "RANK", "train LoRA adapters of this rank on all linears of the decoder, and nothing else")
       .value("epochs", "N", "passes over the data; default 1")
       .value("batch", "N", "samples of a step; default 16")

@@ -17,8 +17,9 @@ namespace fvlm::cli {
 
 void add_recipe_options(Options& options) {
   options.positional("RECIPE", "a recipe (.lua), or a plan file that `plan --json` wrote (.json)")
-      .value("set", "PATH=VALUE", "change a value of the plan, e.g. --set stages.align.samples=1000 (repeatable)")
-      .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
+      .repeated_value("set", "PATH=VALUE",
+                      "change a value of the plan, e.g. --set stages.align.samples=1000 (repeatable)")
+      .repeated_value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .advise_by(recipe::advice_on_option);
 }
 

@@ -33,9 +33,10 @@ Options serve_options() {
                          "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
-      .value("allow-host", "NAME",
-             "a name that clients call the server by, besides localhost and IP addresses (repeatable)")
-      .value("allow-origin", "ORIGIN", "pages of this origin may ask, such as https://example.com (repeatable)")
+      .repeated_value("allow-host", "NAME",
+                      "a name that clients call the server by, besides localhost and IP addresses (repeatable)")
+      .repeated_value("allow-origin", "ORIGIN",
+                      "pages of this origin may ask, such as https://example.com (repeatable)")
       .value("name", "NAME", "the model's name for clients; default: that of its folder")
       .value("token-file", "FILE", "clients must present the token in this file; default: that in FVLM_SERVE_TOKEN")
       .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")

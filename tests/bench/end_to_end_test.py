@@ -16,8 +16,14 @@ SMALL = ("--shape", "tiny", "--device", "cpu", "--precision", "fp32", "--batch",
          "--seconds", "0.4", "--workers", "1")
 
 
+def with_defaults(defaults, given):
+    """An option stands once: those of the defaults that are not given, then those that are."""
+    pairs = zip(defaults[::2], defaults[1::2], strict=True)
+    return [word for pair in pairs if pair[0] not in given for word in pair] + list(given)
+
+
 def bench(*arguments):
-    return subprocess.run([engine, "bench", "end-to-end", *SMALL, *map(str, arguments)], capture_output=True, text=True)
+    return subprocess.run([engine, "bench", "end-to-end", *with_defaults(SMALL, [str(word) for word in arguments])], capture_output=True, text=True)
 
 
 def hashes(folder):

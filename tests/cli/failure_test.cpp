@@ -70,6 +70,22 @@ TEST_F(Failure, OptionsOfOtherProgramsSayWhatToWriteHere) {
   EXPECT_THAT(said("generate x --epochs 3"), StartsWith("  usage: "));
 }
 
+TEST_F(Failure, AnOptionOfOneValueIsGivenOnce) {
+  const std::string quickstart = "'" FVLM_RECIPES "/quickstart.lua'";
+  for (const auto& [arguments, refusal] :
+       {std::pair{"generate x --prompt a --prompt 'b c'", "--prompt takes one value, and was given 2: 'a', 'b c'"},
+        {"generate x --prompt a --context b --context=b", "--context takes one value, and was given 2: 'b', 'b'"},
+        {"import --out a --out b", "--out takes one value, and was given 2: 'a', 'b'"},
+        {"train x --zero --zero 2 --zero", "--zero takes one value, and was given 3: '1', '2', '1'"},
+        {"bench serve x --seed 1 --seed 2", "--seed takes one value"}}) {
+    const auto ran = run(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_THAT(ran.err, HasSubstr(refusal));
+    EXPECT_THAT(ran.err, HasSubstr("leave all but one of them out"));
+  }
+  EXPECT_EQ(run("check " + quickstart + " --set seed=1 --set name=twice").code, 0);
+}
+
 TEST_F(Failure, RelativePathsSayWhereTheyStart) {
   const std::string start = "relative to the folder that the program was started in, " + scratch.path().string() + "\n";
   for (const char* arguments :
@@ -98,7 +114,6 @@ TEST_F(Failure, AFailureWithJsonIsADocument) {
   expect("generate nowhere --prompt hello --json", 4, "data");
   expect("report nowhere --json", 4, "data");
   expect("plugin info nowhere --json", 5, "plugin");
-  expect("doctor --json --jsonn", 2, "usage");
   expect("train '" + quickstart + "' --device cuda:0 --json", 2, "usage");
   expect("trian '" + quickstart + "' --json", 2, "usage");
   expect("plugin lsit --json", 2, "usage");

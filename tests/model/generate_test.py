@@ -143,10 +143,10 @@ class Generate(unittest.TestCase):
         mean, deviation = (torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
         return (shades / 255 - mean) / deviation
 
-    def ask(self, *options):
+    def ask(self, *options, code=0):
         result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],
                                 capture_output=True, text=True)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.returncode, code, result.stderr)
         return result
 
     def asked(self, *options):
@@ -206,6 +206,13 @@ class Generate(unittest.TestCase):
         self.assertEqual(by_run[1], 3)
         self.assertEqual(asked(run / "instruct" / "step-000001", "--image-frames", 2)[1], 2)
         self.assertGreater(asked(folder / "gqa")[2], by_run[2])
+
+    def test_repeating_an_image_is_for_one_image(self):
+        self.write_picture(folder / "a.png", 9)
+        images = ["--image", folder / "a.png"] * 2
+        refusal = self.ask("--prompt", "What?", *images, "--image-frames", 3, code=2).stderr
+        self.assertIn("--image-frames repeats a prompt's only image, and there are 2", refusal)
+        self.assertEqual(self.asked("--prompt", "What?", *images, "--image-frames", 1)["frames"], 2)
 
     def test_draws_repeat_with_their_seed_and_differ_without(self):
         question = ["--prompt", "Describe this.", "--max-tokens", 12, "--ignore-eos"]

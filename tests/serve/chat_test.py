@@ -29,8 +29,12 @@ def command(verb, *options):
     return [str(word) for word in (engine, verb, folder / "gqa", *options)]
 
 
+def with_defaults(options):
+    return [word for pair in zip(OPTIONS[::2], OPTIONS[1::2], strict=True) if pair[0] not in options for word in pair] + list(options)
+
+
 def generated(*options):
-    printed = subprocess.run(command("generate", "--json", *OPTIONS, *options), capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command("generate", "--json", *with_defaults(options)), capture_output=True, text=True, check=True).stdout
     return json.loads(printed)["text"]
 
 
@@ -41,7 +45,7 @@ def clean(text):
 
 
 def chat(lines, *options, code=0):
-    result = subprocess.run(command("chat", *OPTIONS, *options), input="\n".join(lines) + "\n", capture_output=True, text=True)
+    result = subprocess.run(command("chat", *with_defaults(options)), input="\n".join(lines) + "\n", capture_output=True, text=True)
     assert result.returncode == code, result.stderr
     return result.stdout if code == 0 else result.stderr
 

@@ -40,7 +40,7 @@ def make_endless(model):
 
 class Server:
     def __init__(self, *options, model="gqa", environment=None):
-        command = [engine, "serve", folder / model, "--port", 0, *options]
+        command = [engine, "serve", folder / model, *([] if "--port" in options else ["--port", 0]), *options]
         self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
         self.log = ""
         while not (found := re.search(r"http://[^ ]*:(\d+)/v1", self.log)):

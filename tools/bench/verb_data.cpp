@@ -47,7 +47,7 @@ int bench_data(Arguments arguments) {
       "and as PNG.",
       "bench data --workers 2");
   with_peer_option(with_plugin_options(options), data_peer)
-      .value("shards", "PATTERN", "tar files to read (repeatable)")
+      .repeated_value("shards", "PATTERN", "tar files to read (repeatable)")
       .value("tokenizer", "DIR", "folder of the tokenizer.json for their texts")
       .value("samples", "N", "samples per round; default 512")
       .value("turns", "N", "rounds per side; default 4")
