@@ -1,12 +1,7 @@
 #include "model/connector/internvl/settings.h"
 
-#include "base/config_reader.h"
 #include "model/connector/settings.h"
 #include "model/weights/layout.h"
-
-#include <nlohmann/json.hpp>
-
-#include <array>
 
 namespace fvlm::connector {
 
@@ -16,23 +11,8 @@ Settings internvl_settings() {
                                "Squares of patches side by side in one row each, a LayerNorm, and two linears with a "
                                "GELU between them, as in InternVL.")
           .usage("fvlm.internvl { factor = 2 }")
-          .field(
-              "factor", &InternVl::factor, recipe::integer(recipe::at_least(1)),
-              "Patches along each side of a square; a frame's patches have to be divisible by it in both directions.")
+          .field("factor", &InternVl::factor, recipe::integer(recipe::at_least(1)), InternVl::factor_doc)
           .done());
-}
-
-std::vector<plan::ConnectorMode> InternVl::modes() const {
-  return {{"patches", "one pass", "one pass over the patches of every image"}};
-}
-
-nlohmann::json InternVl::config_json() const {
-  return {{"factor", factor}};
-}
-
-void InternVl::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind", "factor"});
-  factor = reader.whole("factor", std::nullopt, 1, 64);
 }
 
 // Initialized as transformers does it.

@@ -1,24 +1,13 @@
 // The connector of InternVL: squares of patches become one row each, which a LayerNorm and two linears take to the
 // decoder.
 #pragma once
-#include "recipe/connector_settings.h"
-
-#include <algorithm>
+#include "model/connector/squares_of_patches.h"
 
 namespace fvlm::connector {
 
-struct InternVl : Cloneable<InternVl, plan::ConnectorSettings> {
+struct InternVl : Cloneable<InternVl, SquaresOfPatches, plan::ConnectorSettings> {
   std::string_view name() const override { return "internvl"; }
-  std::vector<plan::ConnectorMode> modes() const override;
-  int64_t rows_per_frame(const TokensPerFrame& tokens) const override {
-    return std::max<int64_t>(1, tokens() / (factor * factor));
-  }
-  bool rows_in_place() const override { return true; }
   WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const override;
-  nlohmann::json config_json() const override;
-  void read_config(ConfigReader& reader) override;
-
-  int64_t factor = 2;
 };
 
 } // namespace fvlm::connector

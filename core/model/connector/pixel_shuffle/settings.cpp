@@ -1,12 +1,7 @@
 #include "model/connector/pixel_shuffle/settings.h"
 
-#include "base/config_reader.h"
 #include "model/connector/settings.h"
 #include "model/weights/layout.h"
-
-#include <nlohmann/json.hpp>
-
-#include <array>
 
 namespace fvlm::connector {
 
@@ -15,23 +10,8 @@ Settings pixel_shuffle_settings() {
       recipe::record<PixelShuffle>("PixelShuffle", "pixel_shuffle",
                                    "Squares of patches side by side in one row each, and a linear, as in SmolVLM.")
           .usage("fvlm.pixel_shuffle { factor = 4 }")
-          .field(
-              "factor", &PixelShuffle::factor, recipe::integer(recipe::at_least(1)),
-              "Patches along each side of a square; a frame's patches have to be divisible by it in both directions.")
+          .field("factor", &PixelShuffle::factor, recipe::integer(recipe::at_least(1)), PixelShuffle::factor_doc)
           .done());
-}
-
-std::vector<plan::ConnectorMode> PixelShuffle::modes() const {
-  return {{"patches", "one pass", "one pass over the patches of every image"}};
-}
-
-nlohmann::json PixelShuffle::config_json() const {
-  return {{"factor", factor}};
-}
-
-void PixelShuffle::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind", "factor"});
-  factor = reader.whole("factor", std::nullopt, 1, 64);
 }
 
 // Initialized as transformers does it.

@@ -1,14 +1,10 @@
 #include "model/connector/qwen2_vl/settings.h"
 
-#include "base/config_reader.h"
 #include "model/connector/settings.h"
 #include "model/weights/layout.h"
 #include "model/weights/model_family.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include <array>
 
 namespace fvlm::connector {
 
@@ -29,12 +25,8 @@ Settings qwen2_vl_settings() {
           .done());
 }
 
-std::vector<plan::ConnectorMode> Qwen2Vl::modes() const {
-  return {{"patches", "one pass", "one pass over the patches of every image"}};
-}
-
 nlohmann::json Qwen2Vl::config_json() const {
-  nlohmann::json out{{"factor", factor}};
+  nlohmann::json out = SquaresOfPatches::config_json();
   if (rms_norm) out["rms_norm"] = true;
   if (deepstack > 0) out["deepstack"] = deepstack;
   return out;

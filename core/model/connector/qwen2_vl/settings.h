@@ -2,26 +2,18 @@
 // in one row, go through two linears to the decoder. Qwen3-VL has further ones of the kind, which read other layers of
 // the encoder, and whose rows are added behind the decoder's first layers: DeepStack.
 #pragma once
-#include "recipe/connector_settings.h"
-
-#include <algorithm>
+#include "model/connector/squares_of_patches.h"
 
 namespace fvlm::connector {
 
-struct Qwen2Vl : Cloneable<Qwen2Vl, plan::ConnectorSettings> {
+struct Qwen2Vl : Cloneable<Qwen2Vl, SquaresOfPatches, plan::ConnectorSettings> {
   std::string_view name() const override { return "qwen2_vl"; }
-  std::vector<plan::ConnectorMode> modes() const override;
-  int64_t rows_per_frame(const TokensPerFrame& tokens) const override {
-    return std::max<int64_t>(1, tokens() / (factor * factor));
-  }
-  bool rows_in_place() const override { return true; }
   WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const override;
   nlohmann::json config_json() const override;
   void read_config(ConfigReader& reader) override;
   // What the names of its weights begin with.
   static std::string deepstack_merger(int64_t index);
 
-  int64_t factor = 2;
   bool rms_norm = false;
   int64_t deepstack = 0;
 };
