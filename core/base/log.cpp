@@ -6,12 +6,16 @@
 #include "base/status_line.h"
 #include "base/terminal.h"
 
+#include <fmt/format.h>
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <unistd.h>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -59,16 +63,28 @@ class KeptFileSink : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
+    if (is_failing_) line.push_back('\n'); // a piece of the last line may be there
     formatter_->format(message, line);
-    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size())
-      throw spdlog::spdlog_ex("cannot write to " + path_.string(), errno);
+    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size()) report_failure(errno);
   }
   void flush_() override {
-    if (std::fflush(file_) != 0) throw spdlog::spdlog_ex("cannot write to " + path_.string(), errno);
+    if (std::fflush(file_) != 0)
+      report_failure(errno);
+    else
+      is_failing_ = false;
+  }
+  // Once, until a line can be written again. By the other sink, since this one is locked.
+  void report_failure(int error) {
+    if (std::exchange(is_failing_, true)) return;
+    StatusLine::step_aside();
+    const std::string text =
+        fmt::format("{}: lines of the log cannot be written and are lost: {}", path_.string(), std::strerror(error));
+    logger().sinks().front()->log({logger().name(), spdlog::level::warn, text});
   }
 
   std::filesystem::path path_;
   std::FILE* file_;
+  bool is_failing_ = false;
 };
 
 } // namespace

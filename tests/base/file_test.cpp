@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <functional>
 #include <pwd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -133,6 +134,31 @@ TEST_F(FileTest, ASymlinkLaidInTheWayIsReplacedNotFollowed) {
   EXPECT_EQ(kind_of([&] { (void)open_kept_file(folder / "log"); }), ErrorKind::output);
   EXPECT_EQ(kind_of([&] { LogFile log(folder / "log"); }), ErrorKind::output);
   EXPECT_EQ(read_file(folder / "precious"), "mine");
+}
+
+TEST_F(FileTest, ALogOnAFullDiskWarnsOnceAndGoesOnWhereThereIsRoom) {
+  const auto path = folder / "log";
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{}, small{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  small = limit;
+  testing::internal::CaptureStderr();
+  {
+    LogFile log(path);
+    log.write(LogLevel::info, std::string(10'000, '.') + "before"); // the limit leaves room for what is captured
+    small.rlim_cur = fs::file_size(path) + 10;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (int i = 0; i < 3; ++i) log.write(LogLevel::info, "lost");
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    log.write(LogLevel::info, "after");
+  }
+  const std::string said = testing::internal::GetCapturedStderr(), kept = read_file(path);
+  const std::string warning = "lines of the log cannot be written and are lost: File too large";
+  EXPECT_NE(said.find(warning), std::string::npos) << said;
+  EXPECT_EQ(said.find(warning), said.rfind(warning)) << said;
+  EXPECT_NE(kept.find(".before\n"), std::string::npos) << kept;
+  EXPECT_EQ(kept.find("lost"), std::string::npos) << kept;
+  EXPECT_NE(kept.find(" info: after\n"), std::string::npos) << kept;
 }
 
 TEST_F(FileTest, ADeviceIsNotReplacedByAFile) {
