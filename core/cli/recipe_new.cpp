@@ -17,6 +17,8 @@
 #include "data/media/video.h"
 #include "data/preprocess.h"
 #include "data/samples/sample_content.h"
+#include "data/shards/retrying_file.h"
+#include "data/shards/shard_set.h"
 #include "data/stream/data_sizes.h"
 #include "data/stream/mix_samples.h"
 #include "model/weights/end_tokens.h"
@@ -25,9 +27,11 @@
 #include "model/weights/visual_rows.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 namespace fvlm::cli {
 namespace {
@@ -274,6 +278,21 @@ Options options_of_recipe_new() {
   return options;
 }
 
+// The JSON of the first sample that has one which can be read: broken samples are counted later, with their places.
+std::optional<nlohmann::json> first_json(const ShardSet& shards) {
+  constexpr int64_t most = 256;
+  for (int64_t i = 0; i < std::min(shards.size(), most); ++i) try {
+      const SampleLocation place = shards.locate(i);
+      const auto shard = shards.shard(place);
+      if (auto json = shard->json(shard->sample(place.sample))) return json;
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error&) {
+      continue;
+    }
+  return {};
+}
+
 // Where a source's first sample has its texts under other names, and the command line does not say which.
 void name_fields(std::vector<RecipeDraft::Source>& sources, const RecipeDraft& draft) {
   for (RecipeDraft::Source& source : sources) {
@@ -281,8 +300,7 @@ void name_fields(std::vector<RecipeDraft::Source>& sources, const RecipeDraft& d
     plan::Source described;
     described.root = draft.root;
     const ShardSet shards({source.pattern}, with_root({}, described));
-    const auto shard = shards.shard(shards.locate(0));
-    if (const auto json = shard->json(shard->sample(0))) source.fields = suggested_fields(*json);
+    if (const auto json = first_json(shards)) source.fields = suggested_fields(*json);
   }
 }
 

@@ -175,9 +175,13 @@ class RecipeNew(unittest.TestCase):
         (folder / "asked.jsonl").write_text(json.dumps({"asked": "How many?", "said": "Two."}) + "\n")
         new("named", "--model", "exported", "--data", "named.jsonl")
         new("asked", "--model", "exported", "--data", "asked.jsonl", "--field", "user=asked", "--field", "assistant=said")
-        for name, fields in (("named", {"user": "question", "assistant": "response"}), ("asked", {"user": "asked", "assistant": "said"})):
+        (folder / "late.jsonl").write_text('{"question": "How m\n' + (folder / "named.jsonl").read_text() * 3)
+        self.assertIn("1 of the 4 samples looked at cannot be used and will be skipped, the first of them: late.jsonl, line 1",
+                      run(engine, "recipe", "new", "late.lua", "--model", "exported", "--data", "late.jsonl"))
+        for name, fields in (("late", {"user": "question", "assistant": "response"}), ("named", {"user": "question", "assistant": "response"}), ("asked", {"user": "asked", "assistant": "said"})):
             self.assertEqual(plan(name)["stages"][0]["data"]["sources"][0]["fields"], fields)
-            run(engine, "train", f"{name}.lua")
+            if name != "late":
+                run(engine, "train", f"{name}.lua")
 
     def test_two_folders_get_a_new_connector(self):
         new("fresh", "--vision", "exported/vision", "--decoder", "exported/decoder", "--data", "shapes/captions/*.tar",
@@ -214,12 +218,14 @@ class RecipeNew(unittest.TestCase):
 
     def test_says_what_is_wrong_and_writes_nothing(self):
         (folder / "other.jsonl").write_text(json.dumps({"asked": "How many?", "said": "Two."}) + "\n")
+        (folder / "half.json").write_text('{"asked": "How')
         (folder / "kept.lua").write_text("mine")
         (folder / "hf").mkdir()
         (folder / "hf/config.json").write_text("{}")
         model, data = ("--model", "exported"), ("--data", "shapes/captions/*.tar")
         for name, words, code, says in (
                 ("keys", (*model, "--data", "other.jsonl"), 4, "--field PART=KEY"),
+                ("half", (*model, "--data", "half.json"), 4, "half.json, item 1 (line 1)"),
                 ("missing", (*model, "--data", "none.jsonl"), 4, "none.jsonl: no file matches"),
                 ("folder", ("--model", "nowhere", *data), 4, "nowhere"),
                 ("import", ("--model", "hf", *data), 4, "import --model hf --out models/hf"),
