@@ -290,7 +290,7 @@ HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimi
   if (error)
     throw Error(error == asio::error::address_in_use ? ErrorKind::output : ErrorKind::usage,
                 fmt::format("cannot listen on {} port {}: {}", address, port, error.message()))
-        .advise("choose another --port, or --port 0 for any free one");
+        .advise("choose another port; port 0 stands for any free one");
   state_->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (state_->wake < 0) throw Error(ErrorKind::device, "no file descriptor is left");
 }

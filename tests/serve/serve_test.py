@@ -347,7 +347,7 @@ class Trouble(unittest.TestCase):
             second = subprocess.run([str(word) for word in (engine, "serve", folder / "gqa", "--port", server.port)],
                                     capture_output=True, text=True, timeout=1800)
             self.assertEqual(second.returncode, 7, second.stderr)
-            self.assertIn("--port 0 for any free one", second.stderr)
+            self.assertIn("port 0 stands for any free one", second.stderr)
 
 
 if __name__ == "__main__":
