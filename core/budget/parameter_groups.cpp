@@ -38,12 +38,14 @@ bool trains(const plan::Stage& stage, const std::string& group) {
   return std::ranges::find(stage.freeze, group) == stage.freeze.end();
 }
 
-bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {
-  if (!is_packable(name, shape)) return false;
+bool is_skipped(const std::string& pattern, const std::string& name) {
   const std::string module = name.substr(0, name.rfind('.'));
-  return std::ranges::none_of(quantization.skip, [&](const std::string& pattern) {
-    return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  });
+  return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {
+  return is_packable(name, shape) &&
+         std::ranges::none_of(quantization.skip, [&](const std::string& pattern) { return is_skipped(pattern, name); });
 }
 
 void refuse_empty_group(const std::string& group) {

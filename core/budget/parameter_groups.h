@@ -25,6 +25,9 @@ bool trains(const plan::Stage& stage, const std::string& group);
 // Throws Error(recipe): nothing is in this group of the recipe's.
 [[noreturn]] void refuse_empty_group(const std::string& group);
 
+// Whether a pattern of `skip` matches a parameter or its module.
+bool is_skipped(const std::string& pattern, const std::string& name);
+
 // Whether a parameter computes through the recipe's quantizer where a stage is aware of it: a matrix that a vector is
 // multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them.
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape);

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "budget/parameter_groups.h"
 #include "cli/execution_options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -9,9 +10,12 @@
 #include "cli/tensor_module.h"
 #include "cli/transfer.h"
 #include "model/loading.h"
+#include "model/weights/model_directory.h"
 #include "model/weights/packed_weight.h"
 #include "model/weights/resolve_model.h"
 #include "quantize/quantize_model.h"
+
+#include <algorithm>
 
 namespace fvlm::cli {
 namespace {
@@ -27,6 +31,16 @@ std::optional<plan::Quantization> trained_quantization(const std::filesystem::pa
   const plan::Plan plan = recipe::resolve(request).plan;
   const bool aware = stage_named(plan, folder.parent_path().filename().string()).quantization_aware;
   return aware ? plan.quantization : std::nullopt;
+}
+
+// A pattern of the command line that is misspelt would quantize what it means to leave alone.
+void require_matches(const std::vector<std::string>& patterns, const ModelDirectory& model) {
+  for (const std::string& pattern : patterns)
+    if (std::ranges::none_of(model.parameters(),
+                             [&](const Parameter& parameter) { return budget::is_skipped(pattern, parameter.name); }))
+      throw Error(ErrorKind::usage, "--skip {}: no module of the model matches", pattern)
+          .advise("the names of modules begin with that of a part: {}, for example",
+                  model.parameters().back().name.substr(0, model.parameters().back().name.rfind('.')));
 }
 
 plan::Quantization quantization_of(const ParsedOptions& parsed, const std::filesystem::path& model) {
@@ -72,6 +86,7 @@ int export_quantized_model(Arguments arguments) {
   request.model = resolve_model(*parsed->value("MODEL"));
   request.out = out;
   request.quantization = quantization_of(*parsed, request.model);
+  require_matches(parsed->values("skip"), ModelDirectory::open(request.model));
   if (const auto word = parsed->value("dtype")) request.dtype = dtype_of_option(*word);
   const auto registry = open_registry(*parsed);
   initialize_device("cpu");

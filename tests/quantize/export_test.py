@@ -227,6 +227,8 @@ class Refused(unittest.TestCase):
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*", *out, code=2, words=["every linear weight is skipped", "--skip"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "*.k_proj", *out, code=2,
                      words=["q_proj", "k_proj", "read as one matrix"])
+        self.refused("export", root / "plain", "--quantize", "int8", "--skip", "connector.*", "--skip", "visoin.*", *out, code=2,
+                     words=["--skip visoin.*: no module of the model matches", "decoder."])
         self.refused("export", root / "int8", "--quantize", "int4", *out, code=4, words=["quantized", "int8"])
         self.refused("export", root / "plain", "--dtype", "bf16", "--skip", "x", *out, code=2, words=["--skip needs --quantize"])
 
