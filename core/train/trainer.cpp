@@ -205,8 +205,12 @@ StageEnd Trainer::finish(bool ended_early) {
   observer_.write_interval(times_);
   require_used(state_.cursor, stage_.name);
   evaluate();
-  if (evaluator_ && context_.ranks.is_first())
-    evaluator_->show(*model_.model, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
+  if (evaluator_ && context_.ranks.is_first()) try {
+      evaluator_->show(*model_.model, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
+    } catch (const Error& error) { // the weights are worth more than samples with their answers
+      if (error.kind() != ErrorKind::output) throw;
+      log_warning("no samples are shown: {}\n  `fvlm-engine eval RECIPE --show DIR` writes them", error.text());
+    }
   state_.stage_done = true;
   const SampleCounts counts = sample_counts(state_.cursor);
   context_.metrics.write({"event",

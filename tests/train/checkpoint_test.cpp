@@ -181,6 +181,22 @@ TEST_F(Checkpoints, AStageWhoseLastOneStaysOffTheDiskStopsTheRun) {
   expect_equal_runs("whole", "full");
 }
 
+TEST_F(Checkpoints, AreWrittenWhereShownSamplesCannotBe) {
+  const std::vector<std::string> shows = {"stages.instruct.evaluation.sets.questions.show=2"};
+  run("whole", shows);
+  ASSERT_TRUE(fs::exists(folder("whole") / "instruct/show/questions/000.json"));
+  std::string said;
+  {
+    const FailingWrites disk(DiskFault::full, "/show/", 1, 1 << 30);
+    testing::internal::CaptureStderr();
+    EXPECT_FALSE(run("full", shows).stopped);
+    said = testing::internal::GetCapturedStderr();
+    EXPECT_GT(FailingWrites::failed(), 0);
+  }
+  EXPECT_NE(said.find("no samples are shown: "), std::string::npos) << said;
+  expect_equal_runs("whole", "full");
+}
+
 TEST_F(Checkpoints, AFullDiskThatNeverTookOneIsToldSo) {
   const FailingWrites disk(DiskFault::full, "/align/step-", 1, 1 << 30);
   testing::internal::CaptureStderr();
