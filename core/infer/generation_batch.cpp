@@ -82,8 +82,9 @@ void key_cells_by_image(Prompt& prompt) {
   std::vector<std::string> keys;
   auto cell = prompt.visual_keys.begin();
   for (const ImageGrid& grid : prompt.grids) {
-    std::string content = fmt::format("{}x{}", grid.rows, grid.columns);
-    for (int64_t i = 0; i < grid.cells(); ++i) content += " " + *cell++;
+    std::string content =
+        fmt::format("{}x{}x{}x{} {}", grid.rows, grid.columns, grid.steps, grid.step_frames, grid.step_seconds);
+    for (int64_t i = 0; i < grid.squares(); ++i) content += " " + *cell++;
     const std::string image = sha256_hex(content);
     for (int64_t i = 0; i < grid.cells(); ++i) keys.push_back(fmt::format("{}.{}", image, i));
   }
@@ -120,7 +121,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
   scheduled.max_rows = std::ssize(scheduled.rows) + prompt.max_tokens;
   scheduled.visual_keys = std::move(prompt.visual_keys);
   if (model_.config().decoder.has_row_axes() && !prompt.grids.empty())
-    scheduled.positions = {scheduled.rows, prompt.grids};
+    scheduled.positions = {scheduled.rows, prompt.grids, model_.config().vision.tokens_per_second};
   scheduler_.add(std::move(scheduled));
   answers_.emplace(prompts_, Answer{std::move(prompt), sampler, {.number = prompts_}});
   return prompts_++;

@@ -56,7 +56,7 @@ size_t encoded_together(std::span<const Sample> samples, int64_t max_frames) {
   int64_t frames = 0;
   size_t count = 0;
   for (; count < samples.size(); ++count) {
-    frames += frames_of(samples[count].frames);
+    frames += frames_of(samples[count]) / samples[count].copies;
     if (count > 0 && frames > max_frames) break;
   }
   return count;
@@ -123,7 +123,7 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
     for (Text& text : sample.texts) text.is_label.assign(text.tokens.size(), false);
   if (is_on_gpu() && !reader.reads_bytes) {
     int64_t frames = 0;
-    for (const Sample& sample : packed) frames += frames_of(sample.frames);
+    for (const Sample& sample : packed) frames += frames_of(sample) / sample.copies;
     Sample padding{at::zeros_like(shown->frames.narrow(0, 0, 1)), {{{0}, {false}}}};
     if (!shown->grids.empty()) padding.grids = {{1, 1}};
     packed.resize(packed.size() + static_cast<size_t>(padded_frames(frames) - frames), padding);

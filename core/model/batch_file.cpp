@@ -16,9 +16,11 @@ std::string how_it_is(bool reads_bytes) {
       "a batch for this model holds {}, input_ids [all tokens], text_lengths [samples] and loss_mask "
       "[all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the last "
       "three; nothing is padded; an id of -1 stands for one visual row of the sample's {}",
-      reads_bytes ? "source_bytes [all bytes] of uint8, source_lengths [samples]"
-                  : "frames [all frames, 3, height, width], frame_counts [samples], for encoders of images of any "
-                    "size also image_grids [all images, 2] and image_counts [samples]",
+      reads_bytes
+          ? "source_bytes [all bytes] of uint8, source_lengths [samples]"
+          : "frames [all frames, 3, height, width], frame_counts [samples], for encoders of images of any "
+            "size also image_grids [all images, 2] and image_counts [samples], with videos among them image_grids "
+            "[all images, 4] and step_seconds [all images]",
       reads_bytes ? "source" : "frames");
 }
 
@@ -91,9 +93,18 @@ std::vector<int64_t> BatchFile::integers(const std::string& name) const {
 
 void BatchFile::read_grids(std::vector<Sample>& samples) const {
   const at::Tensor grids = tensor_named("image_grids");
-  if (grids.dim() != 2 || grids.size(1) != 2 || at::isFloatingType(grids.scalar_type()))
-    fail("image_grids", fmt::format("expected integers [images, 2], got {} {}", at::toString(grids.scalar_type()),
-                                    shape_text(grids.sizes())));
+  const bool has_videos = grids.dim() == 2 && grids.size(1) == 4;
+  if (grids.dim() != 2 || (grids.size(1) != 2 && !has_videos) || at::isFloatingType(grids.scalar_type()))
+    fail("image_grids", fmt::format("expected integers [images, 2], or [images, 4] with videos, got {} {}",
+                                    at::toString(grids.scalar_type()), shape_text(grids.sizes())));
+  at::Tensor seconds;
+  if (has_videos) {
+    seconds = tensor_named("step_seconds");
+    if (seconds.dim() != 1 || seconds.size(0) != grids.size(0) || !at::isFloatingType(seconds.scalar_type()))
+      fail("step_seconds", fmt::format("expected numbers [{}], got {} {}", grids.size(0),
+                                       at::toString(seconds.scalar_type()), shape_text(seconds.sizes())));
+    seconds = seconds.to(at::kDouble).contiguous();
+  }
   const at::Tensor sides = grids.to(at::kLong).contiguous();
   const auto counts = integers("image_counts");
   if (counts.size() != samples.size())
@@ -102,17 +113,23 @@ void BatchFile::read_grids(std::vector<Sample>& samples) const {
   int64_t begin = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     if (counts[i] < 0 || counts[i] > sides.size(0) - begin) fail("image_counts", sum_text(sides.size(0), "images"));
-    const int64_t frames = frames_of(samples[i]);
-    int64_t cells = 0;
+    const int64_t frames = frames_of(samples[i].frames);
+    int64_t squares = 0;
     for (const int64_t end = begin + counts[i]; begin < end; ++begin) {
-      const ImageGrid grid{*side++, *side++};
-      if (grid.rows < 1 || grid.columns < 1 || grid.rows > frames || grid.columns > frames)
-        fail("image_grids", fmt::format("an image of {} x {} cells is none of a sample of {} frames", grid.rows,
-                                        grid.columns, frames));
+      ImageGrid grid{*side++, *side++};
+      if (has_videos) grid.steps = *side++, grid.step_frames = *side++;
+      if (has_videos) grid.step_seconds = seconds.const_data_ptr<double>()[begin];
+      for (const int64_t number : {grid.rows, grid.columns, grid.steps, grid.step_frames})
+        if (number < 1 || number > frames)
+          fail("image_grids",
+               fmt::format("an image of {} x {} cells in {} of {} is none of a sample of {} frames", grid.rows,
+                           grid.columns, counted(grid.steps, "step"), counted(grid.step_frames, "frame"), frames));
+      if (!(grid.step_seconds >= 0 && grid.step_seconds <= 1e6))
+        fail("step_seconds", fmt::format("a step of {} seconds", grid.step_seconds));
       samples[i].grids.push_back(grid);
-      cells += grid.cells();
+      squares += grid.squares();
     }
-    if (cells != frames) fail("image_grids", fmt::format("sample {} has {} frames and {} cells", i, frames, cells));
+    if (squares != frames) fail("image_grids", fmt::format("sample {} has {} frames and {} cells", i, frames, squares));
   }
   if (begin != sides.size(0)) fail("image_counts", sum_text(sides.size(0), "images"));
 }

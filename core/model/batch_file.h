@@ -1,7 +1,9 @@
 // A batch as a file of safetensors: what `trace` and `generate` read. frames [N, 3, H, W], normalised, all samples one
 // after the other, and frame_counts [B]; where they are the cells of images of any size, image_grids [images, 2], the
-// lines and columns of each, and image_counts [B]; for an encoder of bytes source_bytes and source_lengths [B] in their
-// place; and of the texts input_ids, text_lengths [B] and loss_mask.
+// lines and columns of each, and image_counts [B]; with videos among them image_grids [images, 4], behind these the
+// steps of time and the frames of each, both 1 for an image, and step_seconds [images], a step's length; for an encoder
+// of bytes source_bytes and source_lengths [B] in their place; and of the texts input_ids, text_lengths [B] and
+// loss_mask.
 #pragma once
 #include "model/pack.h"
 #include "model/weights/safetensors.h"

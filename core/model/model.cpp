@@ -85,7 +85,8 @@ FrameReader Model::frame_reader(int64_t height, int64_t width) const {
           config_.connector->rows_per_frame([&] { return tokens; }),
           encoder_->reads_bytes(),
           encoder_->reads_cells() ? encoder_.get() : nullptr,
-          config_.decoder.has_row_axes()};
+          config_.decoder.has_row_axes(),
+          config_.vision.tokens_per_second};
 }
 
 FrameReader Model::frame_reader(const at::Tensor& frames) const {

@@ -50,9 +50,10 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
 
 // The maps of a pack, filled sample by sample.
 struct Maps {
-  explicit Maps(int64_t rows_per_frame) : rows_per_frame(rows_per_frame) {}
+  explicit Maps(const FrameReader& reader)
+      : rows_per_frame(reader.rows_per_frame), tokens_per_second(reader.tokens_per_second) {}
 
-  const int64_t rows_per_frame;
+  const int64_t rows_per_frame, tokens_per_second;
   std::vector<int64_t> video_lengths, copies, frame_source, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> mean_rows;
   std::vector<float> mean_shares;
@@ -81,7 +82,7 @@ struct Maps {
     for (const Text& text : sample.texts) {
       const size_t begin = tokens.size(), first_label = targets.size();
       int64_t source = first_token;
-      RowCounter counter(sample.grids);
+      RowCounter counter(sample.grids, tokens_per_second);
       if (placeholders_of(text.tokens) == 0)
         while (source < first_token + frames * rows_per_frame) add_visual_row(source++, counter);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
@@ -164,16 +165,16 @@ void add_bytes(Pack& pack, const std::vector<Sample>& samples, const Capacity& c
   pack.patches = segments_of(lengths, capacity.frames, capacity.bytes, longest, device);
 }
 
-// A segment for each image, as many as the next power of two has: packs have few shapes, and empty segments cost
-// little.
+// A segment for each image and step of a video, as many as the next power of two has: packs have few shapes, and empty
+// segments cost little.
 void add_images(Pack& pack, const std::vector<Sample>& samples, const FrameReader& reader, int64_t longest,
                 at::Device device) {
-  CellLayout layout{{}, pack.encoder_slots, device};
+  CellLayout layout{{}, pack.encoder_slots, pack.slot_squares > 1 ? pack.square_slots() : 0, device};
   std::vector<int64_t> lengths;
   for (const Sample& sample : samples)
     for (const ImageGrid& image : sample.grids) {
       layout.images.push_back(image);
-      lengths.push_back(image.cells() * reader.tokens_per_frame);
+      lengths.insert(lengths.end(), static_cast<size_t>(image.steps), image.step_cells() * reader.tokens_per_frame);
     }
   const auto segments = static_cast<int64_t>(std::bit_ceil(lengths.size()));
   pack.patches = segments_of(lengths, segments, pack.encoder_slots * reader.tokens_per_frame,
@@ -197,15 +198,20 @@ void require_grids(const Sample& sample, const FrameReader& reader) {
       throw Error(ErrorKind::data, "its frames are cells of images, and the encoder reads whole images");
     return;
   }
-  int64_t cells = 0;
+  int64_t squares = 0;
   for (const ImageGrid& image : sample.grids) {
-    if (image.rows < 1 || image.columns < 1)
-      throw Error(ErrorKind::data, "it has an image of {} x {} cells", image.rows, image.columns);
-    cells += image.cells();
+    if (image.rows < 1 || image.columns < 1 || image.steps < 1)
+      throw Error(ErrorKind::data, "it has an image of {} x {} cells in {} steps", image.rows, image.columns,
+                  image.steps);
+    if (const int64_t own = reader.of_cells->step_frames(); image.step_frames != 1 && image.step_frames != own)
+      throw Error(ErrorKind::data, "it has a video with {} in each step, of which the encoder reads {}",
+                  counted(image.step_frames, "frame"), own);
+    squares += image.squares();
   }
-  if (sample.copies != 1 || cells != frames_of(sample.frames))
+  if (sample.copies != 1 || squares != frames_of(sample.frames))
     throw Error(ErrorKind::data, "the encoder reads cells of images, and it has {} for {} of {} in all",
-                counted(frames_of(sample), "frame"), counted(std::ssize(sample.grids), "image"), counted(cells, "cell"))
+                counted(frames_of(sample.frames) * sample.copies, "frame"), counted(std::ssize(sample.grids), "image"),
+                counted(squares, "cell"))
         .advise("give the rows and columns of each image, whose cells are the frames");
 }
 
@@ -233,7 +239,10 @@ int64_t frames_of(const at::Tensor& frames) {
 }
 
 int64_t frames_of(const Sample& sample) {
-  return frames_of(sample.frames) * sample.copies;
+  if (sample.grids.empty()) return frames_of(sample.frames) * sample.copies;
+  int64_t cells = 0;
+  for (const ImageGrid& image : sample.grids) cells += image.cells();
+  return cells;
 }
 
 at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options) {
@@ -366,7 +375,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   require_fit("frames in one sample", used.longest_video, capacity.longest_video);
   require_fit("bytes of texts", used.bytes, capacity.bytes);
 
-  Maps maps(reader.rows_per_frame);
+  Maps maps(reader);
   for (const Sample& sample : samples) maps.add(sample);
   const at::Device device = options.device();
   const auto filled = [&](std::vector<int64_t> values, int64_t size, int64_t padding) {
@@ -380,6 +389,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   const bool repeats = used.encoder_frames < used.frames;
   pack.encoder_slots =
       repeats ? std::clamp(capacity.encoder_frames, used.encoder_frames, capacity.frames) : capacity.frames;
+  if (used.encoder_frames > used.frames) pack.slot_squares = reader.of_cells->step_frames();
   pack.text_rows = maps.text_rows;
   pack.labels_per_text = maps.labels_per_text;
   if (capacity.frames > 0) {
@@ -387,7 +397,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     if (reader.reads_bytes) {
       add_bytes(pack, samples, capacity, patches, device);
     } else {
-      if (frames == Frames::copied) pack.frames = frames_in_slots(samples, pack.encoder_slots).to(device);
+      if (frames == Frames::copied) pack.frames = frames_in_slots(samples, pack.square_slots()).to(device);
       if (reader.of_cells) {
         add_images(pack, samples, reader, capacity.longest_video, device);
       } else {

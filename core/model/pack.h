@@ -21,11 +21,12 @@ struct Text {
 
 // What is seen and what is said of it: one text, or for preferences the chosen and the rejected one.
 struct Sample {
-  // [n, 3, H, W] float32, normalised; or for an encoder of bytes one text, uint8 [bytes]; undefined: none
+  // [n, 3, H, W] float32, normalised; or for an encoder of bytes one text, uint8 [bytes]; undefined: none. Where
+  // `grids` has videos, a cell takes several, see ImageGrid::squares().
   at::Tensor frames;
   std::vector<Text> texts;
   int64_t copies = 1; // frame slots that each of `frames` takes, one after the other: a still image takes several
-  std::vector<ImageGrid> grids; // of the images whose cells the frames are, in order; other frames have none
+  std::vector<ImageGrid> grids; // of the images and videos whose cells the frames are, in order; others have none
 };
 
 // Sizes of a pack's buffers.
@@ -37,7 +38,8 @@ struct Capacity {
   int64_t longest_sequence = 0; // rows of one sequence
   int64_t longest_video = 0;    // frames of one sample
   int64_t bytes = 0;            // of all texts that an encoder of bytes reads
-  int64_t encoder_frames = 0;   // frames that the encoder reads, where samples repeat theirs; without, it reads all
+  // Frames that the encoder reads, where samples repeat theirs; without, it reads all. Of cells their squares.
+  int64_t encoder_frames = 0;
 
   // What these samples fill exactly.
   static Capacity of(const std::vector<Sample>& samples, int64_t rows_per_frame);
@@ -57,9 +59,9 @@ struct PackMaps {
 };
 
 struct Pack {
-  at::Tensor frames;     // [encoder slots, 3, H, W]; undefined where there are no frame slots, or frames are texts
+  at::Tensor frames;     // [square slots, 3, H, W]; undefined where there are no frame slots, or frames are texts
   at::Tensor bytes;      // int64 [bytes] of all texts, one after the other, where the encoder reads bytes
-  ops::Segments patches; // the encoder's tokens: a segment for each encoder slot, or for each image of cells
+  ops::Segments patches; // the encoder's tokens: a segment for each encoder slot, or for each image or step of cells
   PackMaps maps;         // the encoder's and the connector's
   // int64 [frame slots]: the encoder slot of the frame that each shows; undefined: each its own. A frame that several
   // show is encoded once; they are adjacent.
@@ -73,9 +75,11 @@ struct Pack {
   ops::Segments texts;    // a segment a text, with its visual rows; positions on three axes where the decoder has them
   Labels labels;
   int64_t frame_slots = 0, frames_used = 0, encoder_slots = 0;
+  int64_t slot_squares = 1;             // of each encoder slot, in `frames`: several where there are cells of videos
   std::vector<int64_t> text_rows;       // rows that hold text, in order
   std::vector<int64_t> labels_per_text; // how many each text has
 
+  int64_t square_slots() const { return encoder_slots * slot_squares; }
   // The frames or the bytes; undefined where there are no frame slots.
   const at::Tensor& encoder_input() const { return bytes.defined() ? bytes : frames; }
   std::vector<at::Tensor*> tensors(); // all of them, those that are not defined too
@@ -103,11 +107,12 @@ struct FrameReader {
   bool reads_bytes = false;
   const Encoder* of_cells = nullptr; // where frames are cells of images
   bool has_row_axes = false;         // the decoder's rows have positions on three axes: see row_positions.h
+  int64_t tokens_per_second = 0;     // by which those in time grow in a video
 };
 
 // Of what a sample has as frames, see Sample::frames; each once.
 int64_t frames_of(const at::Tensor& frames);
-// With all their copies: the frame slots that the sample takes.
+// With all their copies, or of cells: the frame slots that the sample takes.
 int64_t frames_of(const Sample& sample);
 // The same on the device and in the type that an encoder reads.
 at::Tensor encoder_input(const at::Tensor& frames, const at::TensorOptions& options);

@@ -9,9 +9,10 @@ namespace fvlm::model {
 
 RowPosition RowCounter::text() {
   if (cell_ > 0)
-    throw Error(ErrorKind::data, "the placeholders of an image of {} x {} cells are interrupted behind {}",
-                grids_.front().rows, grids_.front().columns, cell_)
-        .advise("the rows of an image stand one after the other: put text before or behind all of its placeholders");
+    throw Error(ErrorKind::data, "the placeholders of {} of {} x {} cells are interrupted behind {}",
+                grids_.front().is_video() ? "a video" : "an image", grids_.front().rows, grids_.front().columns, cell_)
+        .advise("the rows of an image or video stand one after the other: put text before or behind all of its "
+                "placeholders");
   return equal_positions(next_++);
 }
 
@@ -19,7 +20,12 @@ RowPosition RowCounter::visual() {
   if (grids_.empty()) return text();
   const ImageGrid& grid = grids_.front();
   const auto position = [&](int64_t offset) { return static_cast<int32_t>(next_ + offset); };
-  const RowPosition found{position(0), position(cell_ / grid.columns), position(cell_ % grid.columns)};
+  const int64_t step = cell_ / grid.step_cells(), place = cell_ % grid.step_cells();
+  // In float32, as transformers has it.
+  const float interval =
+      tokens_per_second_ > 0 ? static_cast<float>(tokens_per_second_) * static_cast<float>(grid.step_seconds) : 1;
+  const auto time = static_cast<int64_t>(static_cast<float>(step) * interval);
+  const RowPosition found{position(time), position(place / grid.columns), position(place % grid.columns)};
   if (++cell_ == grid.cells()) {
     next_ += std::max(grid.rows, grid.columns);
     cell_ = 0;
@@ -28,8 +34,9 @@ RowPosition RowCounter::visual() {
   return found;
 }
 
-SequencePositions::SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids) {
-  RowCounter counter(grids);
+SequencePositions::SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids,
+                                     int64_t tokens_per_second) {
+  RowCounter counter(grids, tokens_per_second);
   for (const int64_t row : rows) prompt_.push_back(row == visual_placeholder ? counter.visual() : counter.text());
   next_ = counter.next();
 }

@@ -1,6 +1,7 @@
 // Positions of decoder rows as M-RoPE has them: on three axes, which are time, height and width. A row of text has one
 // number on all of them, as anywhere else. The cells of an image have the number of the image's first row for time, and
-// from there on their line and their column; what follows goes on behind the largest number of the image.
+// from there on their line and their column; what follows goes on behind the largest line or column. Those of a video
+// have the same lines and columns in each step, and their numbers for time grow from step to step.
 #pragma once
 #include "recipe/image_grid.h"
 
@@ -25,18 +26,21 @@ constexpr bool are_equal(const RowPosition& position) {
 // Counts the rows of one text. Rows of frames that are no cells of images count as text.
 class RowCounter {
  public:
-  explicit RowCounter(std::span<const ImageGrid> grids) : grids_(grids) {}
+  // `tokens_per_second`: how the numbers for time grow in a video; 0: by one from step to step.
+  explicit RowCounter(std::span<const ImageGrid> grids, int64_t tokens_per_second = 0)
+      : grids_(grids), tokens_per_second_(tokens_per_second) {}
 
   // Of the next row. Throws Error(data) for text between the cells of an image.
   RowPosition text();
   RowPosition visual();
-  // Of the row of text that would be next.
+  // Of the row of text that would be next, which may be less than numbers for time in a video, as in transformers.
   int64_t next() const { return next_; }
 
  private:
-  std::span<const ImageGrid> grids_; // of the images that are not over
-  int64_t cell_ = 0;                 // of the first of them, that is next
-  int64_t next_ = 0;                 // behind the rows of text and the images that are over
+  std::span<const ImageGrid> grids_; // of the images and videos that are not over
+  int64_t tokens_per_second_;
+  int64_t cell_ = 0; // of the first of them, that is next
+  int64_t next_ = 0; // behind the rows of text and the images that are over
 };
 
 // The positions of a sequence that is generated: of the prompt's rows, and of all that follow.
@@ -44,7 +48,7 @@ class SequencePositions {
  public:
   SequencePositions() = default; // each row's number
   // `rows`: tokens; visual_placeholder where a visual row stands.
-  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids);
+  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids, int64_t tokens_per_second = 0);
 
   RowPosition of(int64_t row) const;
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace fvlm::train {
@@ -82,7 +83,7 @@ objective::PassInputs on_device(BuiltPass built, at::Device device) {
     if (tensor->defined()) *tensor = tensor->to(device);
   if (built.frames.frames.defined()) {
     in.pack.frames =
-        at::empty(built.frames.shape_of(in.pack.encoder_slots), at::TensorOptions(device).dtype(at::kFloat));
+        at::empty(built.frames.shape_of(in.pack.square_slots()), at::TensorOptions(device).dtype(at::kFloat));
     const auto* bytes = device.is_cpu() ? nullptr : built.frames.normalization;
     built.frames.copy_to(in.pack.frames, bytes ? feed::table_on(device, *bytes) : at::Tensor());
   }
@@ -101,7 +102,7 @@ InputStaging::~InputStaging() {
 void InputStaging::stage(BuiltPass built, std::shared_ptr<std::byte> memory, StagedInputs& place) {
   const at::Tensor bytes = packed_bytes(built.inputs, device_.is_cuda());
   if (!place.bytes.defined()) {
-    if (built.frames.frames.defined()) built.inputs.pack.frames = frame_slots(built.inputs.pack.encoder_slots);
+    if (built.frames.frames.defined()) built.inputs.pack.frames = frame_slots(built.inputs.pack.square_slots());
     place.bytes = at::empty(bytes.sizes(), at::TensorOptions(device_).dtype(at::kByte));
     place_in(place.bytes, built.inputs);
     place.inputs = std::move(built.inputs);
@@ -110,9 +111,15 @@ void InputStaging::stage(BuiltPass built, std::shared_ptr<std::byte> memory, Sta
   if (built.frames.frames.defined()) copy_frames(built.frames, std::move(memory), place.inputs.pack.frames);
 }
 
-// The first slots of those that all packs share.
+// The first slots of those that all packs share, but for packs of more squares than frames, which videos have.
 at::Tensor InputStaging::frame_slots(int64_t count) {
-  if (!slots_.defined()) slots_ = at::empty(max_frames_, at::TensorOptions(device_).dtype(at::kFloat));
+  const auto options = at::TensorOptions(device_).dtype(at::kFloat);
+  if (count > max_frames_[0]) {
+    auto shape = max_frames_;
+    shape[0] = count;
+    return at::empty(shape, options);
+  }
+  if (!slots_.defined()) slots_ = at::empty(max_frames_, options);
   return slots_.narrow(0, 0, count);
 }
 
@@ -121,9 +128,10 @@ void InputStaging::copy_frames(const feed::HostFrames& frames, std::shared_ptr<s
                                const at::Tensor& slots) {
   if (frames.normalization && !table_.defined()) table_ = feed::table_on(device_, *frames.normalization);
   if (overlap_) {
-    if (!incoming_.defined()) {
+    if (const int64_t own = frames.frames.size(0); !incoming_.defined() || incoming_.size(0) < own) {
+      if (copied_) copied_->wait();
       auto shape = frames.frames.sizes().vec();
-      shape[0] = max_frames_[0];
+      shape[0] = std::max(max_frames_[0], own);
       incoming_ = at::empty(shape, frames.frames.options().device(device_));
       free_ = runtime_.record_event(); // work that is under way may still use that memory
     }

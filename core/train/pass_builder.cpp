@@ -155,7 +155,7 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
                                            },
                                            {texts_, repeats, false});
   const auto used = model::Capacity::of(samples, reader_.rows_per_frame), capacity = padded(used);
-  built.encoded_frames = used.encoder_frames;
+  built.encoded_frames = std::min(used.encoder_frames, used.frames); // cells of videos have several squares
   built.used_rows = used.rows;
   built.all_rows = capacity.rows;
   objective::PassInputs& in = built.inputs;

@@ -133,6 +133,24 @@ TEST(RowPositions, PagesAreSharedByImagesOfTheSameCellsAndShape) {
   EXPECT_EQ(answers[2].shared_rows, 10);
 }
 
+// Lines and columns begin anew in each step, and the text goes on behind them, whatever the time.
+TEST(RowPositions, OfAVideoGrowWithTime) {
+  const std::vector<int64_t> rows{5, cell, cell, cell, cell, cell, cell, cell, cell, 9};
+  const std::vector<ImageGrid> grids{{1, 2, 4, 2, 0.5}};
+  const auto positions = [&](int64_t tokens_per_second) {
+    const SequencePositions of(rows, grids, tokens_per_second);
+    std::array<std::vector<int32_t>, 3> all;
+    for (int64_t row = 0; row < std::ssize(rows) + 1; ++row)
+      for (size_t axis = 0; axis < 3; ++axis) all[axis].push_back(of.of(row)[axis]);
+    return all;
+  };
+  EXPECT_THAT(positions(0), ElementsAre(std::vector<int32_t>{0, 1, 1, 2, 2, 3, 3, 4, 4, 3, 4},
+                                        std::vector<int32_t>{0, 1, 1, 1, 1, 1, 1, 1, 1, 3, 4},
+                                        std::vector<int32_t>{0, 1, 2, 1, 2, 1, 2, 1, 2, 3, 4}));
+  EXPECT_THAT(positions(3)[0], ElementsAre(0, 1, 1, 2, 2, 4, 4, 5, 5, 3, 4)) << "1.5 numbers a step, cut off";
+  EXPECT_EQ(positions(3)[1], positions(0)[1]);
+}
+
 TEST(RowPositions, TextInsideAnImageIsRefused) {
   Tiny tiny(config_with_axes());
   Prompt prompt = prompt_of_two_images();

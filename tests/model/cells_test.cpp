@@ -18,6 +18,7 @@ class CellEncoder : public Encoder {
   int64_t width() const override { return 1; }
   int64_t tokens_per_frame(int64_t, int64_t) const override { return 4; }
   bool reads_cells() const override { return true; }
+  int64_t step_frames() const override { return 2; }
   void add_maps(PackMaps&, const CellLayout& layout) const override { seen = layout; }
   Value forward(Tape&, Operations&, const at::Tensor&, const Segments&, const PackMaps&) const override { return {}; }
   double flops(int64_t, bool) const override { return 0; }
@@ -66,6 +67,21 @@ TEST(Cells, OfAnImageAreASegment) {
   EXPECT_EQ(pack.patches.positions.size(0), 16 * 4);
   EXPECT_EQ(pack.patches.max_length, 7 * 4) << "no image has more cells than the longest sample";
   EXPECT_FALSE(pack.patches.uniform_lengths);
+}
+
+TEST(Cells, OfAVideoAreASegmentForEachStep) {
+  Cells cells;
+  const std::vector<Sample> samples{with_images({{2, 3}}, 6), with_images({{1, 2, 3, 2, 0.5}, {1, 1}}, 13)};
+  EXPECT_EQ(frames_of(samples[1]), 7);
+  const Pack pack = cells.pack(samples, Capacity::of(samples, 1));
+  EXPECT_EQ(cells.encoder.seen.slots, 13);
+  EXPECT_EQ(cells.encoder.seen.squares, 26) << "a shape that all packs with videos have";
+  EXPECT_EQ(pack.frames.size(0), 26);
+  const at::Tensor starts = at::tensor({0, 24, 32, 40, 48, 52, 52, 52, 52}, at::kInt);
+  EXPECT_TRUE(at::equal(pack.patches.cu_seqlens, starts)) << pack.patches.cu_seqlens;
+  EXPECT_THAT(cells.refusal(with_images({{1, 2, 3, 3}}, 18)),
+              HasSubstr("a video with 3 frames in each step, of which the encoder reads 2"));
+  EXPECT_THAT(cells.refusal(with_images({{1, 2, 3, 2}}, 6)), HasSubstr("it has 6 frames for 1 image of 12 cells"));
 }
 
 // What was recorded of one pack does for the other: two texts read the same rows, of images of other sizes.

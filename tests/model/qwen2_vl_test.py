@@ -1,7 +1,8 @@
-"""Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL against transformers: logits, loss and every gradient on texts with images of any size inside,
-generated tokens, and folders that go through the engine and back.
+"""Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL against transformers: logits, loss and every gradient on texts with images and videos of any
+size inside, generated tokens, and folders that go through the engine and back.
 
 usage: qwen2_vl_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
+import itertools
 import json
 import shutil
 import unittest
@@ -15,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
                           Qwen3VLConfig, Qwen3VLForConditionalGeneration)
 
-IMAGE = 256
+IMAGE, VIDEO = 256, 257
 TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}}
-TOKENS = {"image_token_id": IMAGE, "video_token_id": 257, "vision_start_token_id": 258, "vision_end_token_id": 259}
+TOKENS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": 258, "vision_end_token_id": 259}
 OF_QWEN3 = TEXT | {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2],
                                                        "mrope_interleaved": True}}
 VISION = {"depth": 3, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2, "num_position_embeddings": 25}
@@ -41,41 +42,92 @@ MODELS = {
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 12845056}
-GRIDS = [[(2, 3), (5, 2)], [(3, 4)], []]  # lines and columns of cells, of each text's images
-CELLS = [sum(rows * columns for rows, columns in grids) for grids in GRIDS]
+# Lines and columns of cells, and steps of time, 0 for an image, of each text's images and videos.
+PICTURES = {
+    "images": [[(2, 3, 0), (5, 2, 0)], [(3, 4, 0)], []],
+    "videos": [[(2, 2, 4)], [(2, 3, 0), (3, 1, 2), (1, 2, 5)], [], [(3, 3, 1), (2, 1, 0)]],
+}
+SECONDS = 0.6  # of a step of time
 
 
-def texts():
-    """Two images and text around them, one image at the beginning, and none."""
-    a, b, c = ([258] + [IMAGE] * rows * columns + [259] for rows, columns in (*GRIDS[0], *GRIDS[1]))
-    return [[5, 9] + a + [11, 3] + b + [7, 8, 1, 30], c + [17, 22, 4], [40, 41, 42, 43]]
+def labels_steps(model):
+    """Whether the text says of each step of a video when it is, so that all steps are as images."""
+    return model.config.model_type == "qwen3_vl"
 
 
-def masks():
-    return [torch.tensor([token < IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts()]
+def shown(model, rows, columns, steps):
+    if steps == 0:
+        return [258] + [IMAGE] * rows * columns + [259]
+    if not labels_steps(model):
+        return [258] + [VIDEO] * rows * columns * steps + [259]
+    return [258] + sum(([60 + step, 61, 258] + [VIDEO] * rows * columns + [259] for step in range(steps)), []) + [259]
 
 
-def cells(side):
-    return torch.randn(sum(CELLS), 3, side, side, generator=torch.Generator().manual_seed(6))
+def texts(model, batch):
+    """Text around all images and videos, and behind the first: the last texts begin with one."""
+    out = []
+    for place, pictures in enumerate(PICTURES[batch]):
+        pieces = [shown(model, *picture) for picture in pictures]
+        out.append([5, 9] * (place == 0) + sum((piece + [11 + number, 3] for number, piece in enumerate(pieces)), []) + [7, 8, 1, 30])
+    return out
+
+
+def masks(model, batch):
+    return [torch.tensor([token < IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts(model, batch)]
+
+
+def squares(pictures):
+    return sum(rows * columns * max(1, 2 * steps) for rows, columns, steps in pictures)
+
+
+def cells(side, batch):
+    """[squares, 3, side, side] of each text. Those of a step's first moment come before those of its second."""
+    counts = [squares(pictures) for pictures in PICTURES[batch]]
+    return torch.randn(sum(counts), 3, side, side, generator=torch.Generator().manual_seed(6)).split(counts)
 
 
 def side_of(model):
     return model.config.vision_config.patch_size * model.config.vision_config.spatial_merge_size
 
 
-def batch_for(model):
-    return root / f"batch-{side_of(model)}.safetensors"
+def batch_for(model, batch="images"):
+    grids = [(rows, columns, steps) for pictures in PICTURES[batch] for rows, columns, steps in pictures]
+    counts = [len(pictures) for pictures in PICTURES[batch]]
+    if labels_steps(model):
+        counts = [sum(max(1, steps) for _, _, steps in pictures) for pictures in PICTURES[batch]]
+        grids = [(rows, columns, min(1, steps)) for rows, columns, steps in grids for _ in range(max(1, steps))]
+    kinds = {"image_grids": torch.tensor([grid[:2] for grid in grids])}
+    if batch == "videos":
+        kinds = {"image_grids": torch.tensor([(rows, columns, max(1, steps), min(2, steps + 1)) for rows, columns, steps in grids]),
+                 "step_seconds": torch.full([len(grids)], SECONDS)}
+    own = texts(model, batch)
+    path = root / "batch.safetensors"
+    save_file(kinds | {"frames": torch.cat(cells(side_of(model), batch)), "image_counts": torch.tensor(counts),
+                       "frame_counts": torch.tensor([squares(pictures) for pictures in PICTURES[batch]]),
+                       "input_ids": torch.tensor([-1 if token in (IMAGE, VIDEO) else token for text in own for token in text]),
+                       "loss_mask": torch.cat(masks(model, batch)).to(torch.uint8),
+                       "text_lengths": torch.tensor([len(text) for text in own])}, path)
+    return path
 
 
-def inputs(model):
-    """What transformers' model gets of each text: patches of both moments of a cell, which are equal, line by line."""
+def inputs(model, batch):
+    """What transformers' model gets of each text: patches of both moments of a cell, which are equal in an image, line by line."""
     merge, patch = model.config.vision_config.spatial_merge_size, model.config.vision_config.patch_size
-    for text, grids, own in zip(texts(), GRIDS, cells(side_of(model)).split(CELLS)):
-        given = {"input_ids": torch.tensor([text]), "mm_token_type_ids": torch.tensor([[int(token == IMAGE) for token in text]])}
-        if grids:
-            patches = own.reshape(-1, 3, merge, patch, merge, patch).permute(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, patch, patch)
-            given["pixel_values"] = patches.expand(-1, -1, 2, -1, -1).reshape(len(patches), -1)
-            given["image_grid_thw"] = torch.tensor([[1, merge * rows, merge * columns] for rows, columns in grids])
+    for text, pictures, own in zip(texts(model, batch), PICTURES[batch], cells(side_of(model), batch)):
+        types = [{IMAGE: 1, VIDEO: 2}.get(token, 0) for token in text]
+        given = {"input_ids": torch.tensor([text]), "mm_token_type_ids": torch.tensor([types])}
+        rows_of = {"image": [], "video": []}
+        for (rows, columns, steps), of_picture in zip(pictures, own.split([squares([picture]) for picture in pictures])):
+            moments = of_picture.reshape(max(1, steps), -1, rows * columns, 3, side_of(model), side_of(model)).transpose(1, 2)
+            patches = moments.expand(-1, -1, 2, -1, -1, -1).reshape(-1, 2, 3, merge, patch, merge, patch)
+            rows_of["video" if steps else "image"].append(patches.permute(0, 3, 5, 2, 1, 4, 6).reshape(-1, 3 * 2 * patch * patch))
+        for kind, values in (("image", "pixel_values"), ("video", "pixel_values_videos")):
+            if rows_of[kind]:
+                given[values] = torch.cat(rows_of[kind])
+                given[f"{kind}_grid_thw"] = torch.tensor([[max(1, steps), merge * rows, merge * columns] for rows, columns, steps in pictures
+                                                          if (steps > 0) == (kind == "video")])
+        if model.config.model_type == "qwen2_5_vl" and rows_of["video"]:
+            given["second_per_grid_ts"] = torch.full([len(rows_of["video"])], SECONDS)
         yield given
 
 
@@ -106,41 +158,37 @@ def make(name):
 def setUpModule():
     global models
     models = {name: make(name) for name in MODELS}
-    ids = torch.tensor([-1 if token == IMAGE else token for text in texts() for token in text])
-    for side in {side_of(model) for model in models.values()}:
-        save_file({"frames": cells(side), "frame_counts": torch.tensor(CELLS), "image_grids": torch.tensor([grid for grids in GRIDS for grid in grids]),
-                   "image_counts": torch.tensor([len(grids) for grids in GRIDS]), "input_ids": ids, "loss_mask": torch.cat(masks()).to(torch.uint8),
-                   "text_lengths": torch.tensor([len(text) for text in texts()])}, root / f"batch-{side}.safetensors")
 
 
 class QwenVl(unittest.TestCase):
     def test_logits_loss_and_every_gradient(self):
-        for name, model in models.items():
-            with self.subTest(name):
-                run(engine, "trace", root / f"{name}.model", "--batch", batch_for(model), "--grads", "--out",
+        for (name, model), batch in itertools.product(models.items(), PICTURES):
+            with self.subTest(name, batch=batch):
+                run(engine, "trace", root / f"{name}.model", "--batch", batch_for(model, batch), "--grads", "--out",
                     root / "trace.safetensors")
                 ours = load_file(root / "trace.safetensors")
                 model.zero_grad()
-                logits = [model(**given).logits[0] for given in inputs(model)]
+                logits = [model(**given).logits[0] for given in inputs(model, batch)]
+                read = texts(model, batch)
                 loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
-                                  for row, text, mask in zip(logits, texts(), masks())]).mean()
+                                  for row, text, mask in zip(logits, read, masks(model, batch))]).mean()
                 loss.backward()
                 expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
                 floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
-                expected |= {"loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE]
-                                                                         for row, text in zip(logits, texts())]).detach()}
+                expected |= {"loss": loss.detach(), "logits": torch.cat([row[[token not in (IMAGE, VIDEO) for token in text]]
+                                                                         for row, text in zip(logits, read)]).detach()}
                 self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
                 for key, right in expected.items():
                     scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
                     off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
-                    self.assertLessEqual(off, 1e-5, f"{name}: {key}")
+                    self.assertLessEqual(off, 1e-5, f"{name}, {batch}: {key}")
 
     def test_generates_the_same_tokens(self):
-        for name, model in models.items():
-            with self.subTest(name):
-                answers = json.loads(run(engine, "generate", root / f"{name}.model", "--batch", batch_for(model), "--limit", "12",
+        for (name, model), batch in itertools.product(models.items(), PICTURES):
+            with self.subTest(name, batch=batch):
+                answers = json.loads(run(engine, "generate", root / f"{name}.model", "--batch", batch_for(model, batch), "--limit", "12",
                                          "--ignore-eos", "--json"))
-                for given, sample in zip(inputs(model), answers["samples"], strict=True):
+                for given, sample in zip(inputs(model, batch), answers["samples"], strict=True):
                     ids = given["input_ids"]
                     rows = model.generate(**given, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=12,
                                           do_sample=False, eos_token_id=1000, pad_token_id=0)

@@ -62,12 +62,13 @@ TEST(GraphCache, RunsEagerlyWithoutADeviceOrByRequest) {
 class Staging : public testing::Test {
  protected:
   // Frames of one pixel, all of this value, in a place with so many slots.
-  void stage(int64_t used, float value, int64_t slots, const std::vector<int64_t>& copies = {}) {
+  void stage(int64_t used, float value, int64_t slots, const std::vector<int64_t>& copies = {}, int64_t squares = 1) {
     const std::shared_ptr<std::byte> memory = allocate_host(16);
     memory_ = memory;
     BuiltPass built;
     built.frames = {at::full({used, 3, 1, 1}, value), copies};
-    built.inputs.pack.encoder_slots = slots;
+    built.inputs.pack.encoder_slots = slots / squares;
+    built.inputs.pack.slot_squares = squares;
     built.inputs.frame_shares = at::zeros({slots}, at::kDouble);
     staging.stage(std::move(built), memory, places[slots]);
   }
@@ -90,6 +91,17 @@ TEST_F(Staging, FramesFillTheFirstSlotsAndTheRestIsZero) {
   stage(2, 2, 3);
   expect_slots(3, {2, 2, 0});
   expect_slots(4, {2, 2, 0, 1}); // packs of all shapes share the slots
+}
+
+TEST_F(Staging, SquaresOfVideosMayBeMoreThanTheLargestPackHasFrames) {
+  stage(2, 1, 4);
+  stage(5, 2, 6, {}, 2);
+  expect_slots(6, {2, 2, 2, 2, 2, 0});
+  expect_slots(4, {1, 1, 0, 0}); // in memory of their own
+  stage(6, 3, 6, {}, 2);
+  stage(3, 4, 4);
+  expect_slots(6, {3, 3, 3, 3, 3, 3});
+  expect_slots(4, {4, 4, 4, 0});
 }
 
 TEST_F(Staging, RepeatedFramesTravelOnceAndFillTheirSlots) {

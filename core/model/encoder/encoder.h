@@ -14,10 +14,12 @@ namespace fvlm::model {
 class LayerwiseEncoder; // encoder/layerwise.h
 struct PackMaps;        // pack.h
 
-// The images of a pack whose frames are their cells, one after the other.
+// The images and videos of a pack whose frames are their cells, one after the other.
 struct CellLayout {
   std::vector<ImageGrid> images;
   int64_t slots = 0; // of cells, used or not
+  // Of squares, where some are videos': see ImageGrid. 0: each slot has its own.
+  int64_t squares = 0;
   at::Device device = at::kCPU;
 };
 
@@ -30,14 +32,16 @@ class Encoder {
   // Whether frames are texts of bytes, of different lengths.
   virtual bool reads_bytes() const { return false; }
   // Whether frames are cells of images of any size. Samples then say how their cells lie (ImageGrid), a pack has a
-  // segment for each image in place of each frame, and what add_maps() adds.
+  // segment for each image, and each step of a video, in place of each frame, and what add_maps() adds.
   virtual bool reads_cells() const { return false; }
+  // How many frames of a video each of its cells shows.
+  virtual int64_t step_frames() const { return 1; }
   // Adds named tensors and segments of the encoder's own to a pack of cells.
   virtual void add_maps(PackMaps&, const CellLayout&) const {}
   // Hidden states of every token, [tokens, width]: transformers' last_hidden_state, or those that the config names.
   // frames [n, 3, H, W], normalised, or the bytes of all texts, int64 [rows]. `tokens`: one segment for each frame, of
-  // tokens_per_frame rows, or of as many as the text has bytes; for cells one for each image. Rows behind the last
-  // segment are padding. `maps`: the pack's.
+  // tokens_per_frame rows, or of as many as the text has bytes; for cells one for each image and step of a video. Rows
+  // behind the last segment are padding. `maps`: the pack's.
   virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                         const PackMaps& maps) const = 0;
   // The same, and behind it the hidden states of the layers that the config names for DeepStack.
@@ -47,7 +51,7 @@ class Encoder {
   }
   // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
   virtual double flops(int64_t tokens, bool trains) const = 0;
-  // The same for an image whose cells are frames, where reads_cells(): they attend to each other.
+  // The same for an image or video whose cells are frames, where reads_cells(): those of a step attend to each other.
   virtual double image_flops(const ImageGrid&, bool) const { return 0; }
   // Whether the encoder's parameters are trained.
   virtual bool trains() const = 0;

@@ -29,19 +29,19 @@ at::Tensor buckets(int64_t count, int64_t side) {
 } // namespace
 
 at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type, int64_t width, int64_t times) {
-  const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
-                columns = frames.size(3) / patch, own = channels * times * patch * patch;
+  const at::Tensor moments = frames.dim() == 5 ? frames : frames.unsqueeze(1);
+  const int64_t n = frames.size(0), channels = frames.size(-3), rows = frames.size(-2) / patch,
+                columns = frames.size(-1) / patch, own = channels * times * patch * patch;
   const at::Tensor patches = at::empty({n * rows * columns, width}, frames.options().dtype(type));
   if (width > own) patches.narrow(1, own, width - own).zero_();
   patches.narrow(1, 0, own)
       .unflatten(1, {channels, times, patch, patch})
       .unflatten(0, {n, rows, columns})
-      .copy_(frames.narrow(2, 0, rows * patch)
-                 .narrow(3, 0, columns * patch)
-                 .unflatten(2, {rows, patch})
-                 .unflatten(4, {columns, patch})
-                 .permute({0, 2, 4, 1, 3, 5})
-                 .unsqueeze(4));
+      .copy_(moments.narrow(3, 0, rows * patch)
+                 .narrow(4, 0, columns * patch)
+                 .unflatten(3, {rows, patch})
+                 .unflatten(5, {columns, patch})
+                 .permute({0, 3, 5, 2, 1, 4, 6}));
   return patches;
 }
 

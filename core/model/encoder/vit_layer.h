@@ -22,7 +22,8 @@ struct VitNorm {
 };
 
 // Cuts frames into patches, one for each row: [n * rows * columns, 3 * patch * patch], zero-padded to `width` columns.
-// `times`: how often a row has each channel, as a convolution over time reads a still image.
+// `times`: how often a row has each channel, as a convolution over time reads a still image; or how many frames, which
+// are then [n, times, 3, H, W].
 at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type, int64_t width, int64_t times = 1);
 
 class VitEmbedding {

@@ -24,6 +24,7 @@ constexpr uint64_t largest_config = uint64_t{16} << 20;
 // What transformers keeps beside weights and belongs to them.
 constexpr const char* carried_files[] = {"LICENSE",
                                          "preprocessor_config.json",
+                                         "video_preprocessor_config.json",
                                          "chat_template.json",
                                          "added_tokens.json",
                                          "NOTICE",

@@ -44,10 +44,12 @@ struct VisionConfig {
   int64_t max_bytes = 0;           // of a text, whose bytes are read in place of images; 0: images are
   bool vision_use_head = false;    // its files have the weights of a pooling head, which is not used
 
-  // Where frames are cells of images of any size: patches along each side of a cell, how often the patch embedding
-  // reads the pixels of a still image, and what the model's own merger makes of a cell.
+  // Where frames are cells of images of any size: patches along each side of a cell, how many frames of a video the
+  // patch embedding reads together, or how often the pixels of a still image, and what the model's own merger makes of
+  // a cell.
   int64_t spatial_merge_size = 0; // 0: frames are images
   int64_t temporal_patch_size = 0, out_hidden_size = 0;
+  int64_t tokens_per_second = 0; // by which positions in time grow in a video; 0: by one from step to step
   // Pixels along each side of the windows that all layers but these attend to; 0: all attend to whole images.
   int64_t window_size = 0;
   std::vector<int64_t> fullatt_block_indexes;

@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 using Prefix = WholeModelFamily::Prefix;
 
 // What a Hugging Face folder has for its image processor. It goes with the encoder.
-constexpr const char* image_processor_files[] = {"preprocessor_config.json", "processor_config.json"};
+constexpr const char* image_processor_files[] = {"preprocessor_config.json", "video_preprocessor_config.json",
+                                                 "processor_config.json"};
 
 const WholeModelFamily& family_of(const Json& config, const std::string& where) {
   const auto model_type = config.find("model_type");

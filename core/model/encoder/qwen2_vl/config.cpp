@@ -74,6 +74,7 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   out.image_size = out.patch_size * out.spatial_merge_size;
   if (is_qwen2_5) {
     out.window_size = reader.whole("window_size", 112, 1, 1 << 14);
+    out.tokens_per_second = reader.whole("tokens_per_second", 4, 1, 1000);
     out.fullatt_block_indexes = reader.wholes("fullatt_block_indexes", {7, 15, 23, 31});
   }
   if (is_qwen3) {
@@ -106,6 +107,7 @@ nlohmann::json write(const VisionConfig& config) {
   }
   if (config.model_type == qwen2_5) {
     out["window_size"] = config.window_size;
+    out["tokens_per_second"] = config.tokens_per_second;
     out["fullatt_block_indexes"] = config.fullatt_block_indexes;
   }
   return out;

@@ -1,8 +1,9 @@
-// The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which read images of any size. A frame is a cell of an
-// image, the square of patches that becomes one row of the decoder. Queries and keys are rotated by the patch's line,
-// and by its column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers
-// attend to windows of an image, but for some that attend to the whole image; its rows are in the windows' order
-// meanwhile. Qwen3-VL's patches have learned positions besides, those of a square grid interpolated to the image's.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which read images and videos of any size. A frame is a cell
+// of an image, the square of patches that becomes one row of the decoder, or the same square of a few frames of a
+// video, whose steps are as images here. Queries and keys are rotated by the patch's line, and by its column: the first
+// half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to windows of an image,
+// but for some that attend to the whole image; its rows are in the windows' order meanwhile. Qwen3-VL's patches have
+// learned positions besides, those of a square grid interpolated to the image's.
 #include "base/error.h"
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
@@ -30,6 +31,8 @@ constexpr const char* positions_map = "encoder.positions";
 // int64 [slots]: the cell at each place of the windows' order; and int64 [patches]: where each patch is in that order.
 constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encoder.window_places";
 constexpr const char* windows_map = "encoder.windows"; // segments
+// int64 [slots * frames of a step]: the squares that each cell shows, in packs with videos.
+constexpr const char* squares_map = "encoder.squares";
 // int64 and float32 [patches, 4]: the learned positions around each patch, and their shares.
 constexpr const char *learned_map = "encoder.learned_positions", *shares_map = "encoder.position_shares";
 
@@ -58,6 +61,11 @@ struct Windows {
   std::vector<int64_t> cells, lengths;
 
   void add(const ImageGrid& image, int64_t side) {
+    for (int64_t step = 0; step < image.steps; ++step) add_step(image, side);
+  }
+
+ private:
+  void add_step(const ImageGrid& image, int64_t side) {
     const int64_t first = std::ssize(cells);
     for (int64_t top = 0; top < image.rows; top += side)
       for (int64_t left = 0; left < image.columns; left += side) {
@@ -139,6 +147,7 @@ class Qwen2Vl : public Encoder {
     return fvlm::tokens_per_frame(config_, height, image_width);
   }
   bool reads_cells() const override { return config_.reads_cells(); }
+  int64_t step_frames() const override { return config_.temporal_patch_size; }
   bool trains() const override { return patch_weight_.requires_grad(); }
 
   void add_maps(PackMaps& maps, const CellLayout& layout) const override {
@@ -147,7 +156,7 @@ class Qwen2Vl : public Encoder {
     LearnedPositions learned;
     for (const ImageGrid& image : layout.images)
       for (int64_t patch = 0; patch < image.cells() * patches; ++patch) {
-        const int64_t cell = patch / patches, inner = patch % patches,
+        const int64_t cell = patch / patches % image.step_cells(), inner = patch % patches,
                       line = cell / image.columns * side + inner / side,
                       column = cell % image.columns * side + inner % side, grid = config_.position_side();
         lines.push_back(static_cast<int32_t>(line));
@@ -158,7 +167,8 @@ class Qwen2Vl : public Encoder {
     if (has_learned_positions()) learned.add_to(maps, rows, layout.device);
     lines.resize(static_cast<size_t>(rows), 0);
     columns.resize(static_cast<size_t>(rows), 0);
-    at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)});
+    at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)}),
+               squares = squares_of(layout);
     if (has_windows()) {
       Windows windows;
       for (const ImageGrid& image : layout.images) windows.add(image, window_side());
@@ -168,6 +178,7 @@ class Qwen2Vl : public Encoder {
       const at::Tensor cells = at::tensor(windows.cells, at::kLong);
       const at::Tensor order = (cells.unsqueeze(1) * patches + at::arange(patches)).flatten();
       positions = positions.index_select(1, order);
+      if (squares.defined()) squares = squares.index_select(0, cells);
       maps.tensors[cells_map] = cells.to(layout.device);
       maps.tensors[patches_map] = order.argsort().to(layout.device);
       const int64_t longest = window_side() * window_side() * patches;
@@ -176,6 +187,7 @@ class Qwen2Vl : public Encoder {
       maps.segments[windows_map].positions = at::Tensor();
     }
     maps.tensors[positions_map] = positions.to(layout.device);
+    if (squares.defined()) maps.tensors[squares_map] = squares.flatten().to(layout.device);
   }
 
   Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
@@ -191,8 +203,7 @@ class Qwen2Vl : public Encoder {
                   frames.size(2), frames.size(3), side, side)
           .advise("set the model's image_size to {}: images themselves may have any size", side);
     const Tape::LightCheckpointing lean(tape, recompute.light);
-    const at::Tensor cells = has_windows() ? frames.index_select(0, maps.tensors.at(cells_map)) : frames;
-    const Value pixels(patches_of(cells, config_.patch_size, ops.options().dtype,
+    const Value pixels(patches_of(cells_of(frames, maps), config_.patch_size, ops.options().dtype,
                                   ops.padded(patch_weight_.value().size(1)), config_.temporal_patch_size));
     Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
     if (has_learned_positions())
@@ -218,13 +229,14 @@ class Qwen2Vl : public Encoder {
   double flops(int64_t, bool trains) const override { return image_flops({1, 1}, trains); }
   double image_flops(const ImageGrid& image, bool trains) const override {
     const int64_t width = config_.hidden_size, patches = config_.spatial_merge_size * config_.spatial_merge_size;
-    const auto rows = static_cast<double>(image.cells() * patches);
+    const auto rows = static_cast<double>(image.cells() * patches),
+               rows_of_step = static_cast<double>(image.step_cells() * patches);
     Windows windows;
     if (has_windows()) windows.add(image, window_side());
     double pairs = 0; // of all layers
     for (const Layer& layer : layers_)
       if (!layer.attends_to_windows)
-        pairs += rows * rows;
+        pairs += rows * rows_of_step;
       else
         for (const int64_t cells : windows.lengths)
           pairs += static_cast<double>(cells * cells) * static_cast<double>(patches * patches);
@@ -239,6 +251,28 @@ class Qwen2Vl : public Encoder {
   bool has_windows() const { return config_.window_size > 0; }
   bool has_learned_positions() const { return config_.num_position_embeddings > 0; }
   int64_t window_side() const { return std::max<int64_t>(1, config_.window_size / config_.image_size); } // in cells
+
+  // [slots, frames of a step] where the pack has videos. An image shows the same square in all of them.
+  at::Tensor squares_of(const CellLayout& layout) const {
+    if (layout.squares == 0) return {};
+    const int64_t times = config_.temporal_patch_size;
+    std::vector<int64_t> squares;
+    int64_t begin = 0;
+    for (const ImageGrid& image : layout.images)
+      for (int64_t step = 0; step < image.steps; ++step, begin += image.step_cells() * image.step_frames)
+        for (int64_t cell = 0; cell < image.step_cells(); ++cell)
+          for (int64_t time = 0; time < times; ++time)
+            squares.push_back(begin + cell + (image.is_video() ? time * image.step_cells() : 0));
+    squares.resize(static_cast<size_t>(layout.slots * times), layout.squares - 1);
+    return at::tensor(squares, at::kLong).view({layout.slots, times});
+  }
+
+  // [slots, 3, H, W], or with all frames of their steps [slots, frames, 3, H, W], in the order of windows.
+  at::Tensor cells_of(const at::Tensor& frames, const PackMaps& maps) const {
+    if (const auto found = maps.tensors.find(squares_map); found != maps.tensors.end())
+      return frames.index_select(0, found->second).unflatten(0, {-1, config_.temporal_patch_size});
+    return has_windows() ? frames.index_select(0, maps.tensors.at(cells_map)) : frames;
+  }
 
   Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
              const at::Tensor& positions) const {
