@@ -208,7 +208,9 @@ void ChatSession::show_video(const std::string& file) {
         .advise("/reset begins a new one");
   video_ = read_video(file, model_.input.media, *model_.registry);
   marks_ = video_mark;
-  const int64_t frames = video_->frames.size(0) * video_->copies;
+  int64_t frames = video_->frames.size(0) * video_->copies;
+  if (!grids_of(video_->tiles).empty()) frames = 0;
+  for (const ImageGrid& cells : grids_of(video_->tiles)) frames += cells.steps * cells.step_frames;
   say(fmt::format("the next message shows {} of {}", counted(frames, "frame"), file));
 }
 

@@ -246,7 +246,7 @@ int data_stats(Arguments arguments) {
 
 // The frames side by side, eight in a row, at the size that the vision tower gets.
 Image contact_sheet(std::span<const float> frames, const Sample& sample, const FramePreparation& preparation) {
-  const int64_t size = preparation.image_size(), count = sample.frames;
+  const int64_t size = preparation.image_size(), count = sample.distinct_frames() * sample.copies;
   constexpr int64_t max_columns = 8, gap = 2;
   const int64_t columns = std::min(count, max_columns), rows = (count + columns - 1) / columns;
   Image image;

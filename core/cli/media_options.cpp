@@ -24,6 +24,7 @@ bool read_training_settings(const fs::path& model, InputSettings& out) {
     const plan::Stage& stage = stage_named(trained->plan, trained->stage);
     out.media.image_size = trained->plan.model.image_size;
     out.media.max_frames = stage.data.max_frames;
+    if (out.media.processor && out.media.processor->has_cells()) out.media.max_cells = stage.data.max_frames;
     out.media.image_frames = stage.data.replicate_image_frames;
     out.system = stage.data.system;
     out.chat_template = stage.data.chat_template;

@@ -49,6 +49,10 @@ void mention_frames(std::vector<Turn>& turns, std::string_view marks) {
   if (first != turns.end()) first->text = std::string(marks) + "\n" + first->text;
 }
 
+bool mentions_video(std::span<const Turn> turns) {
+  return std::ranges::count(marks_in(turns), video_mark_id) > 0;
+}
+
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows,
                            const std::optional<std::string>& name)
     : tokenizer_(tokenizer), tool_tokens_(ToolTokens::of(tokenizer)), has_marks_(visual_rows.in_place) {

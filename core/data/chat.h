@@ -24,6 +24,8 @@ inline constexpr std::string_view default_system_prompt = "You are a helpful AI 
 // Lets frames that no turn mentions open the first turn of the user: "<image>\n". `marks`: <image> for each image, or
 // <video>.
 void mention_frames(std::vector<Turn>& turns, std::string_view marks);
+// Whether a turn of the user has a <video>.
+bool mentions_video(std::span<const Turn> turns);
 
 // Writes the system prompt (none where it is empty), then the turns. Text of a turn never becomes a special token, so
 // users cannot inject markup.

@@ -47,7 +47,10 @@ std::string json_of(const Sample& sample) {
   if (sample.correct_choice) out += fmt::format(R"(,"answer":{})", *sample.correct_choice);
   if (!sample.answers.empty()) out += fmt::format(R"(,"answers":{})", nlohmann::json(sample.answers).dump());
   std::vector<std::string> grids;
-  for (const ImageGrid& image : sample.grids()) grids.push_back(fmt::format("[{},{}]", image.rows, image.columns));
+  for (const ImageGrid& image : sample.grids())
+    grids.push_back(image.is_video() ? fmt::format("[{},{},{},{},{}]", image.rows, image.columns, image.steps,
+                                                   image.step_frames, image.step_seconds)
+                                     : fmt::format("[{},{}]", image.rows, image.columns));
   if (!grids.empty()) out += fmt::format(R"(,"image_grids":[{}])", fmt::join(grids, ","));
   return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
 }

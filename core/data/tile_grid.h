@@ -3,6 +3,7 @@
 #include "recipe/image_grid.h"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace fvlm {
@@ -12,21 +13,27 @@ namespace fvlm {
 enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl };
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all
-// that there is; 0: the image was not cut.
+// that there is; 0: the image was not cut. Cells may be those of a video, or of one step of it, see ImageGrid.
 struct TileGrid {
   int64_t rows = 0, columns = 0;
   // Of the image, where it is padded to the grid's aspect ratio and the rows of its margins are left out; else 0.
   int64_t height = 0, width = 0;
   bool is_of_cells = false;
-  int64_t frames() const { return rows * columns + (is_of_cells ? 0 : 1); }
+  int64_t steps = 1, step_frames = 1;
+  double step_seconds = 0;
+  std::optional<double> label_seconds; // when the step is shown, where the text says so before it
+
+  int64_t frames() const { return rows * columns * steps + (is_of_cells ? 0 : 1); }
+  bool is_of_video() const { return step_frames > 1; }
   bool operator==(const TileGrid&) const = default;
 };
 
-// Of the images that were cut into cells.
+// Of the images and videos that were cut into cells.
 inline std::vector<ImageGrid> grids_of(const std::vector<TileGrid>& tiles) {
   std::vector<ImageGrid> grids;
   for (const TileGrid& image : tiles)
-    if (image.is_of_cells) grids.push_back({image.rows, image.columns});
+    if (image.is_of_cells)
+      grids.push_back({image.rows, image.columns, image.steps, image.step_frames, image.step_seconds});
   return grids;
 }
 

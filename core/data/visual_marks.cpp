@@ -19,7 +19,8 @@ size_t count_of(const std::vector<TokenId>& ids, TokenId id) {
 
 [[noreturn]] void refuse_marks(std::string what, bool are_cells) {
   throw Error(ErrorKind::data, std::move(what))
-      .advise(are_cells ? "write one <image> for each image; a text without any has them before it"
+      .advise(are_cells ? "write one <image> for each image, or one <video> for a video; a text without any has them "
+                          "before it"
                         : "write one <image> for each image, or one <video> for all frames; a text without either has "
                           "them before it");
 }
@@ -27,8 +28,9 @@ size_t count_of(const std::vector<TokenId>& ids, TokenId id) {
 void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
   const auto refuse = [&](std::string what) { refuse_marks(std::move(what), frames.are_cells); };
   const auto all = static_cast<size_t>(frames.frames);
-  if (videos > 0 && frames.are_cells)
-    refuse("the text has a <video>, and videos are not supported for an encoder that reads images of any size");
+  if (frames.are_cells && frames.are_of_video && images > 0)
+    refuse("the text has an <image>, and the sample has a video");
+  if (frames.are_cells && !frames.are_of_video && videos > 0) refuse("the text has a <video>, and the sample has none");
   if (videos > 0 && (videos > 1 || images > 0))
     refuse(fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));
   if (videos == 1 && all == 0) refuse("the text has a <video>, and the sample has no frames");
@@ -233,6 +235,10 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids) {
   frames.are_cells = form == TileForm::qwen2_vl;
+  frames.are_of_video = !grids.empty() && grids.front().is_of_video();
+  for (const TileGrid& grid : grids)
+    if (grid.label_seconds)
+      frames.video_labels.push_back(tokenizer.encode(fmt::format("<{:.1f} seconds>", *grid.label_seconds)));
   const std::vector<TileGrid> uncut(grids.empty() && !frames.are_cells ? static_cast<size_t>(frames.frames) : 0);
   int64_t first_row = 0;
   for (const TileGrid& grid : grids.empty() ? uncut : grids) {
@@ -265,7 +271,7 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
         auto label = frames.video_labels.begin();
         for (; image != end; ++image) {
           if (is_video && label != frames.video_labels.end()) append(expanded, *label++);
-          append(expanded, frames.are_cells ? cells_at(ids, i, *image) : *image);
+          append(expanded, frames.are_cells && frames.video_labels.empty() ? cells_at(ids, i, *image) : *image);
         }
         if (!mask.empty()) expanded_mask.resize(expanded.size());
         continue;

@@ -33,9 +33,9 @@ struct MarkedFrames {
   std::vector<std::vector<TokenId>> images;
   // What stands before each of them in place of <video>; empty: nothing.
   std::vector<std::vector<TokenId>> video_labels;
-  // The frames are cells of images (TileForm::qwen2_vl). There is no <video>, and the tokens around an image's rows are
-  // left out where the text has them there already.
-  bool are_cells = false;
+  // The frames are cells (TileForm::qwen2_vl) of images, whose text has no <video>, or of a video, whose text has no
+  // <image>. The tokens around the rows are left out where the text has them there already.
+  bool are_cells = false, are_of_video = false;
 };
 // The placeholders of an image that is cut into tiles, between the tokens that models were trained with. Idefics3 and
 // SmolVLM: <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img>
@@ -49,7 +49,7 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
                                int64_t first_row);
 // Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames
 // of a video, which LLaVA-OneVision has at half the size with one newline at the end; and the labels of a video's
-// frames, which InternVL has: "Frame1: ".
+// frames, which InternVL has, "Frame1: ", or of its steps, which Qwen3-VL has, "<0.5 seconds>".
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids);
 

@@ -172,17 +172,17 @@ Sample Questions::measure(const DrawnSample& drawn) const {
                 .rows_per_frame = request_.visual_rows.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
-  for (Conversation& conversation : parsed.conversations) {
-    if (request_.visual_rows.in_place && !located.question.media.empty())
-      mention_frames(conversation.turns, image_mark);
-    ChatTokens tokens = chat_.encode(conversation.turns, conversation.system, conversation.tools.get());
-    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
-  }
   if (!located.question.media.empty()) {
     const MediaFile media = media_of(located);
     sample.frames = media.frames();
     sample.copies = media.copies();
     sample.media.tiles = media.tiles();
+  }
+  for (Conversation& conversation : parsed.conversations) {
+    if (request_.visual_rows.in_place && !located.question.media.empty())
+      mention_frames(conversation.turns, sample.is_video_of_cells() ? video_mark : image_mark);
+    ChatTokens tokens = chat_.encode(conversation.turns, conversation.system, conversation.tools.get());
+    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}, {}};
   const FramePreparation preparation = request_.media_options.preparation();

@@ -53,17 +53,17 @@ void write_frame(const at::Tensor& frame, const FramePreparation& preparation, c
   write_file_atomic(path, write_png(image));
 }
 
-// What is shown of a sample: its frames, or the images whose cells they are.
+// What is shown of a sample: its frames, or the images and frames of videos whose cells they are.
 std::vector<at::Tensor> pictures_of(const model::Sample& sample) {
   std::vector<at::Tensor> pictures;
   int64_t first = 0;
-  for (const ImageGrid& image : sample.grids) {
-    const at::Tensor cells = sample.frames.narrow(0, first, image.cells());
-    first += image.cells();
-    const int64_t height = image.rows * cells.size(2), width = image.columns * cells.size(3);
-    pictures.push_back(
-        cells.unflatten(0, {image.rows, image.columns}).permute({2, 0, 3, 1, 4}).reshape({3, height, width}));
-  }
+  for (const ImageGrid& image : sample.grids)
+    for (int64_t picture = 0; picture < image.steps * image.step_frames; ++picture, first += image.step_cells()) {
+      const at::Tensor cells = sample.frames.narrow(0, first, image.step_cells());
+      const int64_t height = image.rows * cells.size(2), width = image.columns * cells.size(3);
+      pictures.push_back(
+          cells.unflatten(0, {image.rows, image.columns}).permute({2, 0, 3, 1, 4}).reshape({3, height, width}));
+    }
   if (sample.grids.empty())
     for (int64_t i = 0; i < model::frames_of(sample); ++i) pictures.push_back(sample.frames[i / sample.copies]);
   return pictures;

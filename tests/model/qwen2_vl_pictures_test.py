@@ -1,8 +1,11 @@
-"""What Qwen2-VL, Qwen2.5-VL and Qwen3-VL answer about picture files beside transformers with its processor and the folder's own chat template.
+"""What Qwen2-VL, Qwen2.5-VL and Qwen3-VL answer about picture files and videos beside transformers with its processor and the folder's own chat
+template.
 
 usage: qwen2_vl_pictures_test.py FVLM_ENGINE CHAT_TEMPLATE; exit 77 where transformers is missing."""
+import itertools
 import json
 import pathlib
+import shutil
 import sys
 import unittest
 
@@ -37,6 +40,8 @@ MODELS = {
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 28 * 28 * 24}
 OWN_IMAGES = {"qwen3_vl": {"patch_size": 16, "min_pixels": 4096, "max_pixels": 32 * 32 * 24, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}}
+# Without a file of its own, videos have the limits of images.
+QWEN3_VIDEOS = OWN_IMAGES["qwen3_vl"] | {"video_processor_type": "Qwen3VLVideoProcessor", "max_pixels": 32 * 32 * 200}
 SIZES = [(60, 90), (301, 77), (28, 28), (200, 190)]  # the second and the last are shrunk
 LENGTH = 10
 TEMPLATE = pathlib.Path(sys.argv.pop(1))
@@ -56,6 +61,8 @@ def make(name, template):
     (folder / name / "tokenizer_config.json").write_text(json.dumps(
         {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}))
     (folder / name / "preprocessor_config.json").write_text(json.dumps(IMAGES | OWN_IMAGES.get(name, {})))
+    if name == "qwen3_vl":
+        (folder / name / "video_preprocessor_config.json").write_text(json.dumps(QWEN3_VIDEOS))
     run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
     return model
 
@@ -66,7 +73,7 @@ def setUpModule():
     models = {name: make(name, template) for name in MODELS}
     words = PreTrainedTokenizerFast.from_pretrained(folder / "qwen2_vl")
     words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
-    processors = {name: processor_of(folder / name, words, template) for name in MODELS}
+    processors = {name: processor_of(folder / name, words, template, name) for name in MODELS}
     for number, size in enumerate(SIZES):
         picture = Image.merge("RGB", [Image.linear_gradient("L").resize(size).rotate(90 * turn).resize(size) for turn in range(3)])
         ImageDraw.Draw(picture).ellipse((4, 4, size[0] // 2, size[1] // 2), fill=(250 - 50 * number, 40 * number, 90))
@@ -108,27 +115,62 @@ class Pictures(unittest.TestCase):
                                for options in ([], ["--chat-template", "chatml", "--system", "You are a helpful assistant."]))
                 self.assertEqual((own["prompt"], own["ids"]), (chatml["prompt"], chatml["ids"]))
 
-    def test_videos_are_refused(self):
+    def test_videos(self):
+        """Pictures a second apart in a folder, and a GIF with an odd number of frames."""
+        frames = [Image.open(folder / "3.png").resize((90, 60)).rotate(30 * turn) for turn in range(5)]
+        (folder / "frames").mkdir()
+        for number, frame in enumerate(frames[:4]):
+            frame.save(folder / "frames" / f"{number}.png")
+        coloured = [frame.quantize(64) for frame in frames]
+        coloured[0].save(folder / "frames.gif", save_all=True, append_images=coloured[1:], duration=1000)
+        shown = {"frames": frames[:4], "frames.gif": [frame.convert("RGB") for frame in coloured]}
+        for (name, model), (path, clip) in itertools.product(models.items(), shown.items()):
+            processor, answers = processors[name], set()
+            for before, after in (("", "What happens?"), ("Does this ", " end?")):
+                with self.subTest(name, path=path, after=after):
+                    content = [{"type": "text", "text": before}] * bool(before) + [{"type": "video"}, {"type": "text", "text": after}]
+                    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+                    inputs = processor(text=text, videos=[clip], return_tensors="pt")
+                    right = model.generate(**inputs, max_new_tokens=LENGTH, min_new_tokens=LENGTH, do_sample=False, eos_token_id=1000,
+                                           pad_token_id=0)
+                    ours = self.answer(name, "--video", folder / path, "--prompt", f"{before}<video>{after}" if before else after)
+                    rows = (inputs["input_ids"] == TOKENS["video_token_id"]).sum().item()
+                    self.assertEqual(ours["frames"], rows)
+                    self.assertEqual(ours["prompt"] + rows, inputs["input_ids"].shape[1])
+                    self.assertEqual(ours["ids"], right[0, inputs["input_ids"].shape[1]:].tolist())
+                    answers.add(tuple(ours["ids"]))
+            self.assertEqual(len(answers), 2)
+        fewer = self.answer("qwen2_vl", "--video", folder / "frames", "--frames", "2", "--prompt", "What happens?")
+        whole = self.answer("qwen2_vl", "--video", folder / "frames", "--prompt", "What happens?")
+        self.assertEqual(2 * fewer["frames"], whole["frames"])
+
+    def test_videos_that_do_not_fit_are_refused(self):
         clip = folder / "clip"
         clip.mkdir()
         for number in range(2):
             (clip / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
-        Image.open(folder / "0.png").save(folder / "clip.gif", save_all=True, append_images=[Image.open(folder / "3.png").resize((60, 90))])
+        silent = folder / "silent.model"
+        shutil.copytree(folder / "qwen3_vl.model", silent)
+        for file in silent.rglob("video_preprocessor_config.json"):
+            file.unlink()
         batch = {"frames": torch.zeros(2, 3, 28, 28), "frame_counts": torch.tensor([2]), "input_ids": torch.tensor([257, -1, -1, 9]),
                  "text_lengths": torch.tensor([4])}
         save_file(batch, folder / "video.safetensors")
-        refusal = "videos, and folders of their frames, are not supported for an encoder that reads images of any size"
-        for words, options in ((refusal, ["--video", clip, "--prompt", "<video>What happens?"]),
-                               (refusal, ["--video", clip, "--prompt", "<image>and <image>"]),
-                               (refusal, ["--video", folder / "clip.gif", "--prompt", "What happens?"]),
-                               (refusal, ["--video", folder / "0.png", "--prompt", "What happens?"]),
-                               ("the text has a <video>, and videos are not supported",
+        for words, options in (("frame 1 of the video has 301 x 77 pixels, and the first one 60 x 90",
+                                ["--video", clip, "--prompt", "<video>What happens?"]),
+                               ("the text has a <video>, and the sample has none",
                                 ["--image", folder / "0.png", "--prompt", "<video>What happens?"]),
                                ("the encoder reads cells of images, and it has 2 frames for 0 images",
                                 ["--batch", folder / "video.safetensors"])):
             with self.subTest(options=options):
                 self.assertIn(words, run(engine, "generate", folder / "qwen2_vl.model", *options, code=4))
-        self.assertIn(refusal, run(engine, "chat", folder / "qwen2_vl.model", "--video", clip, code=4))
+        (clip / "1.png").unlink()
+        self.assertIn("the text has an <image>, and the sample has a video",
+                      run(engine, "generate", folder / "qwen2_vl.model", "--video", clip, "--prompt", "<image>?", code=4))
+        refusal = "the model's folder does not say how videos are prepared"
+        for verb in ("generate", "chat"):
+            asked = ["--prompt", "What?"] if verb == "generate" else []
+            self.assertIn(refusal, run(engine, verb, silent, "--video", clip, *asked, code=4))
 
 
 if __name__ == "__main__":

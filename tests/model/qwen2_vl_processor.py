@@ -1,12 +1,35 @@
-"""The processor of a Qwen2-VL folder, without its processor of videos, which needs torchvision."""
-from transformers.models.qwen2_vl import processing_qwen2_vl
+"""The processors of Qwen2-VL, Qwen2.5-VL and Qwen3-VL folders. Their own processors of videos need torchvision; here the processor of
+images makes the pixels of each frame, and texts and times of videos are transformers'."""
+import torch
+from transformers import BatchFeature
+from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.video_utils import VideoMetadata
 
 
-class Processor(processing_qwen2_vl.Qwen2VLProcessor):
-    def check_argument_for_proper_class(self, *_):
-        pass
+class VideoProcessor:
+    """Of frames that are a second apart. An odd one is shown twice."""
+    merge_size = temporal_patch_size = 2
+    model_input_names = ["pixel_values_videos", "video_grid_thw"]
+
+    def __init__(self, images):
+        self.images = images
+
+    def __call__(self, videos, **_):
+        values, grids, metadata = [], [], []
+        for frames in videos:
+            shown = [self.images(frame, return_tensors="pt") for frame in frames + frames[-1:] * (len(frames) % 2)]
+            patches = torch.stack([one["pixel_values"] for one in shown]).unflatten(2, (3, 2, -1))[:, :, :, 0]  # of a still image all moments are equal
+            values.append(patches.unflatten(0, (-1, 2)).permute(0, 2, 3, 1, 4).flatten(2).flatten(0, 1))
+            grids.append([len(shown) // 2, *shown[0]["image_grid_thw"][0, 1:].tolist()])
+            metadata.append(VideoMetadata(total_num_frames=len(frames), fps=1.0, frames_indices=list(range(len(frames)))))
+        return BatchFeature({"pixel_values_videos": torch.cat(values), "video_grid_thw": torch.tensor(grids), "video_metadata": metadata})
 
 
-def processor_of(folder, words, template):
-    return Processor(Qwen2VLImageProcessorPil.from_pretrained(folder), words, None, chat_template=template)
+def processor_of(folder, words, template, family="qwen2_vl"):
+    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}[family]
+    kind = type("Processor", (base,), {"check_argument_for_proper_class": lambda *_: None})
+    images = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    return kind(images, words, VideoProcessor(images), chat_template=template)

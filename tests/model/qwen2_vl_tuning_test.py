@@ -2,9 +2,11 @@
 and transformers has the same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: qwen2_vl_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import time
 import unittest
 
@@ -12,7 +14,7 @@ FAMILY = sys.argv.pop(3)
 
 import peft
 import picture_questions
-from picture_questions import Pictures, answer, draw_picture, engine, folder, inputs_of, loaded, make, metrics, run, torch
+from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, inputs_of, loaded, make, metrics, run, torch
 from qwen2_vl_processor import processor_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -20,19 +22,53 @@ from torch.utils.flop_counter import FlopCounterMode
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells
 CELLS = 40  # of an image at most
 SAMPLES = 12  # of questions.tar
+CLIPS = [((24, 16), 5), ((16, 32), 2), ((8, 8), 4), ((40, 24), 3)]  # size and number of frames of each video
 LAYERS, WIDTH = 2, 64  # of the decoder
 
 
 def setUpModule():
     words = make("make-qwen2-vl", SIZES, CELLS, 1024, "--family", FAMILY)
-    QwenVl.processor = processor_of(folder / "hf", words, words.chat_template)
+    words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
+    QwenVl.processor = processor_of(folder / "hf", words, words.chat_template, FAMILY)
     for number in range(SAMPLES):
         draw_picture(number, SIZES[number % len(SIZES)]).save(folder / f"question-{number}.png")
     # Every step has all samples, so that their order means nothing.
     whole = (folder / "recipe.lua").read_text().replace("batch = 8, samples = 48", f"batch = {SAMPLES}, samples = {4 * SAMPLES}")
+    write_videos()
+    (folder / "videos.lua").write_text(whole.replace("questions.tar", "videos.tar")
+                                       .replace("max_frames = 40, max_text_tokens = 64", "max_frames = 64, max_text_tokens = 160")
+                                       .replace(f"batch = {SAMPLES}, samples = {4 * SAMPLES}", "batch = 8, samples = 32"))
     (folder / "all.lua").write_text(whole.replace("batch =", """evaluation = { fvlm.evaluation "asked" {
         data = fvlm.mix { { "questions.tar" }, chat_template = "default", system = "", max_frames = 40, max_text_tokens = 64 } } },
     batch ="""))
+
+
+def clip(number):
+    """The frames of a video, by their number of colours as a GIF holds them."""
+    size, count = CLIPS[number % len(CLIPS)]
+    return [draw_picture(number + place, size).quantize(64).convert("RGB") for place in range(count)]
+
+
+def write_videos():
+    """Videos a frame a second, every other one as a GIF, and else as numbered pictures."""
+    with tarfile.open(folder / "videos.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        def add(name, content):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        for number in range(8):
+            frames = [frame.quantize(64) for frame in clip(number)]
+            if number % 2 == 0:
+                video = io.BytesIO()
+                frames[0].save(video, "gif", save_all=True, append_images=frames[1:], duration=1000)
+                add(f"{number:03}.gif", video.getvalue())
+                (folder / f"{number}.gif").write_bytes(video.getvalue())
+            else:
+                for place, frame in enumerate(frames):
+                    picture = io.BytesIO()
+                    frame.convert("RGB").save(picture, "png")
+                    add(f"{number:03}.{place:03}.png", picture.getvalue())
+            add(f"{number:03}.json", json.dumps({"user": "<video>Which number?", "assistant": f"It is {number}."}).encode())
 
 
 def losses(name):
@@ -52,7 +88,9 @@ class QwenVl(Pictures):
 
     def summed_loss(self, model, number):
         """Of an answer, its number of labels, and that of the text's tokens."""
-        inputs = inputs_of(self.processor, "Which number?", [f"question-{number}.png"])
+        return self.loss_of_answer(model, inputs_of(self.processor, "Which number?", [f"question-{number}.png"]), number)
+
+    def loss_of_answer(self, model, inputs, number):
         asked = inputs["input_ids"].shape[1]
         answer = self.processor.tokenizer(f"It is {number}.<|im_end|>\n", return_tensors="pt")["input_ids"]
         inputs["input_ids"] = torch.cat([inputs["input_ids"], answer], 1)
@@ -61,6 +99,15 @@ class QwenVl(Pictures):
         end = inputs["input_ids"].shape[1]
         logits = model(**inputs, logits_to_keep=torch.arange(asked - 1, end - 1)).logits[0]
         return torch.nn.functional.cross_entropy(logits, answer[0], reduction="sum"), answer.numel(), end
+
+    def inputs_of_video(self, number):
+        content = [{"type": "video"}, {"type": "text", "text": "Which number?"}]
+        text = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        return self.processor(text=text, videos=[clip(number)], return_tensors="pt")
+
+    def mean_loss_of_videos(self, model):
+        parts = [self.loss_of_answer(model, self.inputs_of_video(number), number) for number in range(8)]
+        return sum(loss for loss, _, _ in parts) / sum(labels for _, labels, _ in parts)
 
     def mean_loss(self, model):
         parts = [self.summed_loss(model, number) for number in range(SAMPLES)]
@@ -85,6 +132,42 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
             trained = self.mean_loss(model).item()
         found, = json.loads(run(engine, "eval", "all.lua", "--model", "all", "--json"))["results"]
         self.assertAlmostEqual(found["loss"], trained, delta=2e-4)
+
+    def test_steps_on_videos_are_those_of_transformers(self):
+        run(engine, "train", "videos.lua", "--run-dir", "videos")
+        lines, model = metrics("videos"), loaded("hf")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
+        for step, line in enumerate(lines):
+            loss = self.mean_loss_of_videos(model)
+            self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {step}")
+            optimizer.zero_grad()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+            self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {step}")
+            optimizer.step()
+        self.assertLess(lines[-1]["loss"], 0.9 * lines[0]["loss"])
+        run(engine, "export", "videos", "--huggingface", "--out", "videos.hf")
+        trained = loaded("videos.hf")
+        for number in (0, 2):
+            ours = answer("videos", "--video", f"{number}.gif", "--prompt", "Which number?")
+            inputs = self.inputs_of_video(number)
+            rows = (inputs["input_ids"] == self.processor.video_token_id).sum().item()
+            self.assertEqual(ours["frames"], rows)
+            self.assertEqual(ours["ids"], generated(trained, inputs, min_new_tokens=8, eos_token_id=[]))
+
+    def test_runs_on_videos_stop_and_read_preprocessed_cells_to_equal_bits(self):
+        run(engine, "train", "videos.lua", "--run-dir", "clips")
+        run(engine, "train", "videos.lua", "--run-dir", "clips_stopped", "--max-steps", 2)
+        run(engine, "train", "videos.lua", "--run-dir", "clips_stopped")
+        run(engine, "preprocess", "videos.lua", "--out", "clips_prepared")
+        run(engine, "train", "videos.lua", "--set", "stages.sft.data.preprocessed=clips_prepared/sft", "--run-dir", "clips_read")
+        small = ["--set", "stages.sft.packing={\"frames\": 64, \"tokens\": 1024, \"segments\": 8}"]
+        run(engine, "train", "videos.lua", *small, "--run-dir", "clips_small")
+        for name in ("clips_stopped", "clips_read"):
+            self.assertEqual(finals(name), finals("clips"), name)
+            self.assertEqual(losses(name), losses("clips"), name)
+        for packed, alone in zip(losses("clips"), losses("clips_small"), strict=True):
+            self.assertAlmostEqual(packed, alone, delta=2e-4 * packed, msg="steps of many packs")
 
     def test_floating_point_operations_are_those_that_pytorch_counts(self):
         run(engine, "train", "all.lua", "--run-dir", "counted", "--max-steps", 1)
@@ -127,16 +210,18 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
         self.assertEqual(finals("lines"), finals("tars"))
 
     def test_a_killed_run_resumes_to_equal_bits(self):
-        options = [engine, "train", "recipe.lua", "--set", "stages.sft.samples=480", "--run-dir"]
-        run(*options, "unharmed")
-        running = subprocess.Popen([*options, "killed"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not list((folder / "killed/sft").glob("step-*")) and running.poll() is None:
-            time.sleep(0.002)
-        running.kill()
-        self.assertEqual(running.wait(), -9, "it ended before it was killed")
-        run(*options, "killed")
-        self.assertEqual(losses("killed"), losses("unharmed"))
-        self.assertEqual(finals("killed"), finals("unharmed"))
+        for data in ("recipe", "videos"):
+            options = [engine, "train", f"{data}.lua", "--set", "stages.sft.samples=480", "--run-dir"]
+            unharmed, killed = f"{data}_unharmed", f"{data}_killed"
+            run(*options, unharmed)
+            running = subprocess.Popen([*options, killed], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while not list((folder / killed / "sft").glob("step-*")) and running.poll() is None:
+                time.sleep(0.002)
+            running.kill()
+            self.assertEqual(running.wait(), -9, "it ended before it was killed")
+            run(*options, killed)
+            self.assertEqual(losses(killed), losses(unharmed))
+            self.assertEqual(finals(killed), finals(unharmed))
 
     def test_two_ranks_share_texts_and_their_positions(self):
         run(engine, "train", "recipe.lua", "--run-dir", "alone")

@@ -52,7 +52,7 @@ void FramePreparation::prepare_image(std::span<const std::byte> file, int64_t im
     resize(decode_image(file, {.width = image_size_, .height = image_size_}), image_size_, image_size_, pixels);
     return take(pixels);
   }
-  const Image image = decode_image(file, {.white_background = true});
+  const Image image = decoded(file);
   const ImageProcessor processor = for_images(*processor_, images);
   std::vector<uint8_t> pixels(static_cast<size_t>(layout_of(processor, {image.height, image.width}).frames()) * frame);
   process_pixels(processor, image, pixels);
@@ -73,32 +73,105 @@ void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAc
   const VideoInfo info = probe_video(decoder, file);
   const size_t decoded = static_cast<size_t>(info.width * info.height * 3);
   const size_t at_once = std::clamp<size_t>(max_bytes / std::max<size_t>(decoded, 1), 1, times.size());
-  ImageProcessor whole = *processor_;
-  whole.splits_into_tiles = false;
-  std::vector<uint8_t> pixels(frame);
+  const ImageSize size{info.height, info.width};
+  ImageProcessor prepares = *processor_;
+  prepares.splits_into_tiles = false;
+  if (has_cells()) prepares = for_video(*processor_, size, std::ssize(times));
+  std::vector<uint8_t> pixels(static_cast<size_t>(layout_of(prepares, size).frames()) * frame);
+  const auto take_all = [&] {
+    for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
+  };
   for (size_t first = 0; first < times.size(); first += at_once) {
     const auto some = times.subspan(first, std::min(at_once, times.size() - first));
     std::vector<uint8_t> raw(some.size() * decoded);
     decode_video(decoder, file, some, info.width, info.height, raw);
     for (auto begin = raw.begin(); begin != raw.end(); begin += static_cast<std::ptrdiff_t>(decoded)) {
       const Image image{info.width, info.height, {begin, begin + static_cast<std::ptrdiff_t>(decoded)}};
-      process_pixels(whole, image, pixels);
-      take(pixels);
+      process_pixels(prepares, image, pixels);
+      take_all();
     }
+  }
+  for (int64_t i = 0; i < missing_frames(std::ssize(times)); ++i) take_all();
+}
+
+void FramePreparation::prepare_pictures(int64_t count, const ReadPicture& read, const TakeFrame& take) const {
+  const auto frame = static_cast<size_t>(image_size_ * image_size_ * 3);
+  std::optional<ImageSize> size;
+  std::vector<uint8_t> pixels;
+  for (int64_t i = 0; i < count + missing_frames(count); ++i) {
+    if (i < count) {
+      const Image image = read(i);
+      const ImageSize own{image.height, image.width};
+      if (own != size.value_or(own))
+        throw Error(ErrorKind::data, "frame {} of the video has {} x {} pixels, and the first one {} x {}", i,
+                    own.width, own.height, size->width, size->height)
+            .advise("give all frames of a video one size");
+      size = own;
+      const ImageProcessor prepares = for_video(*processor_, own, count);
+      pixels.resize(static_cast<size_t>(layout_of(prepares, own).frames()) * frame);
+      process_pixels(prepares, image, pixels);
+    }
+    for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
   }
 }
 
+// Of the last step, which shows the last frame in their place.
+int64_t FramePreparation::missing_frames(int64_t frames) const {
+  return has_cells() ? steps_of(frames) * processor_->step_frames - frames : 0;
+}
+
+int64_t FramePreparation::steps_of(int64_t frames) const {
+  return (frames + processor_->step_frames - 1) / processor_->step_frames;
+}
+
+std::vector<TileGrid> FramePreparation::video_cells(ImageSize frame, std::span<const double> times) const {
+  const int64_t frames = std::ssize(times), steps = steps_of(frames), together = processor_->step_frames;
+  TileGrid cells = layout_of(for_video(*processor_, frame, frames), frame).grid();
+  cells.step_frames = together;
+  if (frames > 1)
+    cells.step_seconds =
+        (times.back() - times.front()) / static_cast<double>(frames - 1) * static_cast<double>(together);
+  if (!processor_->video->counts_all_frames) {
+    cells.steps = steps;
+    return {cells};
+  }
+  std::vector<TileGrid> all;
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto at = [&](int64_t place) { return times[static_cast<size_t>(std::min(place, frames - 1))]; };
+    cells.label_seconds = (at(step * together) + at((step + 1) * together - 1)) / 2;
+    all.push_back(cells);
+  }
+  return all;
+}
+
+int64_t FramePreparation::frames_within(int64_t max_cells, ImageSize frame, int64_t frames) const {
+  for (; frames > 1; --frames) {
+    const ImageLayout cells = layout_of(for_video(*processor_, frame, frames), frame);
+    if (steps_of(frames) * cells.frames() <= max_cells) break;
+  }
+  return frames;
+}
+
 void FramePreparation::require_videos() const {
-  if (has_cells())
-    throw Error(ErrorKind::data,
-                "videos, and folders of their frames, are not supported for an encoder that reads images of any size")
-        .advise("show single images in place of a video, each with an <image> in the text");
+  if (has_cells() && !processor_->video)
+    throw Error(ErrorKind::data, "the model's folder does not say how videos are prepared")
+        .advise(
+            "copy the video_preprocessor_config.json of the model there, or show single images in place of a video, "
+            "each with an <image> in the text");
+}
+
+Image FramePreparation::decoded(std::span<const std::byte> file) {
+  return decode_image(file, {.white_background = true});
+}
+
+ImageSize FramePreparation::size_of(std::span<const std::byte> file) {
+  const Image head = decode_image(file, {.only_size = true});
+  return {head.height, head.width};
 }
 
 ImageLayout FramePreparation::layout(std::span<const std::byte> file, int64_t images) const {
   if (!makes_tiles()) return {0, 0, {image_size_, image_size_}};
-  const Image head = decode_image(file, {.only_size = true});
-  return layout_of(for_images(*processor_, images), {head.height, head.width});
+  return layout_of(for_images(*processor_, images), size_of(file));
 }
 
 } // namespace fvlm

@@ -25,7 +25,7 @@ class FramePreparation {
   const std::optional<ImageProcessor>& processor() const { return processor_; }
   bool makes_tiles() const { return processor_ && processor_->splits_into_tiles; } // several frames of an image
   bool has_cells() const { return processor_ && processor_->has_cells(); } // the tiles are cells, see ImageProcessor
-  // Throws Error(data) where frames are cells: videos have none.
+  // Throws Error(data) where frames are cells and the encoder's folder does not say how those of videos are made.
   void require_videos() const;
   // Whether tile_text() stands for an image.
   bool has_tile_text() const { return processor_ && processor_->tile; }
@@ -35,10 +35,22 @@ class FramePreparation {
   using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;
   // Decodes the file of one of so many images of a sample. Throws Error(data). [any thread]
   void prepare_image(std::span<const std::byte> file, int64_t images, const TakeFrame& take) const;
-  // One frame, never cut into tiles, at each of the times in seconds; without a decoder, of a GIF alone. [any thread]
+  // One frame, never cut into tiles, at each of the times in seconds, or the cells of all that stand in video_cells();
+  // without a decoder, of a GIF alone. [any thread]
   void prepare_video(const VideoDecoder* decoder, const RandomAccess& file, std::span<const double> times,
                      const TakeFrame& take) const;
-  // The tiles that such an image will be cut into, from the head of its file.
+  // The cells of a video with so many frames, which are pictures of one size. [any thread]
+  using ReadPicture = std::function<Image(int64_t frame)>;
+  void prepare_pictures(int64_t count, const ReadPicture& read, const TakeFrame& take) const;
+  static Image decoded(std::span<const std::byte> file); // as an image processor reads it
+
+  // Where frames are cells: those of a video with frames of this size at these times, one entry for all of it or one
+  // for each step that has a label.
+  std::vector<TileGrid> video_cells(ImageSize frame, std::span<const double> times) const;
+  // The most frames of a video, of so many, that have no more than `max_cells` cells; at least one.
+  int64_t frames_within(int64_t max_cells, ImageSize frame, int64_t frames) const;
+  // From the head of an image's file: its size, and the tiles that it will be cut into.
+  static ImageSize size_of(std::span<const std::byte> file);
   ImageLayout layout(std::span<const std::byte> file, int64_t images) const;
 
   const NormalizationTable& normalization() const { return table_; }
@@ -46,6 +58,9 @@ class FramePreparation {
   void denormalise(std::span<const float> chw, std::span<uint8_t> hwc) const { fvlm::denormalise(chw, hwc, table_); }
 
  private:
+  int64_t missing_frames(int64_t frames) const;
+  int64_t steps_of(int64_t frames) const;
+
   int64_t image_size_;
   std::optional<ImageProcessor> processor_;
   NormalizationTable table_;

@@ -91,30 +91,57 @@ ImageSize by_kept_pixels(ImageSize image, int64_t tile, const std::vector<ImageS
   return best;
 }
 
-// Both sides are rounded, to the even one of two multiples that are equally close.
-ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t max_pixels) {
+// Both sides are rounded, to the even one of two multiples that are equally close. The limits are for so many frames
+// together, where rounding counts `padded` of them.
+ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t max_pixels, int64_t frames = 1,
+                    int64_t padded = 1) {
   constexpr int64_t max_ratio = 200;
   if (std::max(image.height, image.width) > max_ratio * std::min(image.height, image.width))
     throw Error(ErrorKind::data, "an image of {} x {} pixels is more than {} times as long as it is narrow",
                 image.width, image.height, max_ratio)
         .advise("crop or pad images that are so long and narrow");
   const auto side = static_cast<double>(cell), height = static_cast<double>(image.height),
-             width = static_cast<double>(image.width);
+             width = static_cast<double>(image.width), pixels = static_cast<double>(frames) * height * width;
   const ImageSize size{static_cast<int64_t>(std::nearbyint(height / side)) * cell,
                        static_cast<int64_t>(std::nearbyint(width / side)) * cell};
-  if (size.height * size.width > max_pixels) {
-    const double shrink = std::sqrt(height * width / static_cast<double>(max_pixels));
+  if (padded * size.height * size.width > max_pixels) {
+    const double shrink = std::sqrt(pixels / static_cast<double>(max_pixels));
     const auto rounded = [&](double length) {
       return std::max(cell, static_cast<int64_t>(std::floor(length / shrink / side)) * cell);
     };
     return {rounded(height), rounded(width)};
   }
-  if (size.height * size.width < min_pixels) {
-    const double grow = std::sqrt(static_cast<double>(min_pixels) / (height * width));
+  if (padded * size.height * size.width < min_pixels) {
+    const double grow = std::sqrt(static_cast<double>(min_pixels) / pixels);
     const auto rounded = [&](double length) { return static_cast<int64_t>(std::ceil(length * grow / side)) * cell; };
     return {rounded(height), rounded(width)};
   }
   return size;
+}
+
+// The size of the frames of a video. Numbers are truncated where transformers does it.
+ImageSize of_video(const ImageProcessor& processor, ImageSize frame, int64_t frames) {
+  const VideoProcessor& video = *processor.video;
+  const int64_t cell = *processor.tile, steps = processor.step_frames,
+                least = static_cast<int64_t>(static_cast<double>(video.min_pixels) * 1.05);
+  int64_t most = video.max_pixels;
+  if (!video.counts_all_frames) {
+    if (video.max_tokens) {
+      const auto all = static_cast<int64_t>(static_cast<double>(*video.max_tokens * cell * cell) * 0.9);
+      most = std::max(std::min(most, all * steps / frames), least);
+    }
+    return by_pixels(frame, cell, video.min_pixels, most);
+  }
+  frames = std::max(frames, steps); // of one frame a step is made, too
+  if (video.max_tokens) most = std::max(std::min(*video.max_tokens * cell * cell, most / frames), least) * frames;
+  if (std::min(frame.height, frame.width) < cell) {
+    const double scale = std::max(static_cast<double>(cell) / static_cast<double>(frame.height),
+                                  static_cast<double>(cell) / static_cast<double>(frame.width));
+    frame = {truncated(static_cast<double>(frame.height) * scale), truncated(static_cast<double>(frame.width) * scale)};
+  }
+  const auto padded =
+      static_cast<int64_t>(std::nearbyint(static_cast<double>(frames) / static_cast<double>(steps))) * steps;
+  return by_pixels(frame, cell, video.min_pixels, most, frames, padded);
 }
 
 // The largest size that has the image's aspect ratio and fits into another.
@@ -151,7 +178,8 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
     break;
   }
   sizes.tiled = sizes.resized;
-  if (processor.tile) sizes.tiled = {*processor.tile, *processor.tile};
+  const bool has_own_size = processor.has_cells() && processor.resize == ImageProcessor::Resize::exact;
+  if (processor.tile && !has_own_size) sizes.tiled = {*processor.tile, *processor.tile};
   if (processor.splits_into_tiles) switch (processor.tile_form) {
     case TileForm::idefics3:
       sizes.tiled = by_tiles(sizes.resized, *processor.tile);
@@ -165,7 +193,7 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       sizes.resized = fitted(image, sizes.tiled);
       break;
     case TileForm::qwen2_vl:
-      sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
+      if (!has_own_size) sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
       break;
     }
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})
@@ -236,6 +264,13 @@ ImageProcessor for_images(const ImageProcessor& processor, int64_t images) {
 
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image) {
   return layout_of(processor, sizes_of(processor, image));
+}
+
+ImageProcessor for_video(const ImageProcessor& processor, ImageSize frame, int64_t frames) {
+  ImageProcessor out = processor;
+  out.resize = ImageProcessor::Resize::exact;
+  out.size = of_video(processor, frame, frames);
+  return out;
 }
 
 NormalizationTable normalization_of(const ImageProcessor& processor) {

@@ -24,6 +24,17 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
+// What differs for videos, where images are cut into cells.
+struct VideoProcessor {
+  int64_t min_pixels = 0, max_pixels = 0; // of each frame, or of all frames of a video together:
+  // Qwen3-VL. The text then says of each step when it is shown.
+  bool counts_all_frames = false;
+  // Where a frame has its even share of a limit for the whole video at most: how many tokens a video is meant to take,
+  // or with counts_all_frames a frame of it.
+  std::optional<int64_t> max_tokens;
+  bool operator==(const VideoProcessor&) const = default;
+};
+
 // The steps in their order. The image should be decoded with DecodeOptions::white_background.
 struct ImageProcessor {
   // Pads the shorter side with this color on both sides until the image is square.
@@ -53,6 +64,8 @@ struct ImageProcessor {
   // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
   // before, but min_pixels to max_pixels.
   int64_t min_pixels = 0, max_pixels = 0;
+  int64_t step_frames = 1;             // of a video, that are read together
+  std::optional<VideoProcessor> video; // nothing: the folder does not say how videos are prepared
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.
   std::optional<std::array<uint8_t, 3>> padding_of_several;
 
@@ -82,6 +95,9 @@ ImageProcessor for_images(const ImageProcessor& processor, int64_t images);
 // cannot be cut into cells.
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
+// For the frames of a video of so many, all of this size. The processor has cells, and `video`. Throws as above.
+ImageProcessor for_video(const ImageProcessor& processor, ImageSize frame, int64_t frames);
+
 // out: [frames, 3, height, width] as layout_of() says. [any thread]
 void process(const ImageProcessor& processor, const Image& image, std::span<float> out);
 // The same in two steps: pixels [frames, height, width, 3], and the normalized value of each.
@@ -93,8 +109,9 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor) and Qwen2-VL are supported. Throws Error(data)
-// with every option that is not.
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor) and Qwen2-VL are supported, the last one with
+// what video_preprocessor_config.json says of videos (Qwen2-VL's and Qwen3-VL's). Throws Error(data) with every option
+// that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

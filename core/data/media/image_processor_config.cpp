@@ -31,6 +31,10 @@ struct ProcessorClass {
   std::optional<TileForm> tile_form = {}; // of InternVL, which calls tiles patches, and of LLaVA, which lists its grids
   const std::array<double, 3>&mean = clip_mean, &deviation = clip_deviation;
 
+  // Of cells: what they are made of, and the limits of a video, 0 for images.
+  int64_t patch = 14, min_pixels = 56 * 56, max_pixels = 28 * 28 * 1280;
+  bool is_of_videos = false;
+
   constexpr bool has_patches() const { return tile_form == TileForm::internvl; }
   constexpr bool has_cells() const { return tile_form == TileForm::qwen2_vl; }
   constexpr bool has_grids() const { return tile_form && !has_patches() && !has_cells(); }
@@ -46,6 +50,21 @@ constexpr ProcessorClass of_idefics3(const char* type) {
           .deviation = half};
 }
 
+constexpr ProcessorClass of_videos(const char* type, int64_t patch, const std::array<double, 3>& mean,
+                                   const std::array<double, 3>& deviation) {
+  const int64_t cell = 4 * patch * patch;
+  return {.type = type,
+          .tile_form = TileForm::qwen2_vl,
+          .mean = mean,
+          .deviation = deviation,
+          .patch = patch,
+          .min_pixels = 128 * cell,
+          .max_pixels = 768 * cell,
+          .is_of_videos = true};
+}
+
+constexpr const char* qwen3_videos = "Qwen3VLVideoProcessor";
+
 constexpr ProcessorClass families[]{
     {.type = "CLIPImageProcessor", .center_crop = true},
     {.type = "SiglipImageProcessor", .resize = Resize::exact, .mean = half, .deviation = half},
@@ -60,6 +79,8 @@ constexpr ProcessorClass families[]{
     of_idefics3("SmolVLMImageProcessor"),
     {.type = "Qwen2VLImageProcessor", .tile_form = TileForm::qwen2_vl},
     {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
+    of_videos("Qwen2VLVideoProcessor", 14, clip_mean, clip_deviation),
+    of_videos(qwen3_videos, 16, half, half),
 };
 
 // Options that change no pixel come last.
@@ -77,6 +98,13 @@ constexpr std::array known_keys{"image_processor_type", "feature_extractor_type"
                                 // of Qwen2-VL
                                 "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"};
 
+// What a processor of videos has besides. Which frames are read is the engine's own choice.
+constexpr std::array video_keys{"video_processor_type", "cap_pixels_per_frame", "max_video_tokens",
+                                "do_sample_frames",     "num_frames",           "fps",
+                                "min_frames",           "max_frames",           "max_duration",
+                                "return_metadata",      "video_metadata",       "use_token_compression",
+                                "max_image_size"};
+
 // transformers reads null as if the option were left out.
 Json without_nulls(const Json& object) {
   Json out = Json::object();
@@ -89,9 +117,11 @@ class Reader {
  public:
   Reader(const Json& config, const std::string& where) : config_(without_nulls(config)), reader_(config_, where) {}
 
-  ImageProcessor read() {
-    family_ = &find_family();
-    reader_.refuse_unknown(known_keys);
+  ImageProcessor read(bool of_videos = false) {
+    family_ = &find_family(of_videos);
+    std::vector<const char*> known(known_keys.begin(), known_keys.end());
+    if (of_videos) known.insert(known.end(), video_keys.begin(), video_keys.end());
+    reader_.refuse_unknown(known);
     read_filter();
     if (family_->has_cells()) {
       read_cells();
@@ -104,14 +134,21 @@ class Reader {
     reader_.refuse_unless(reader_.text("data_format", "channels_first") == "channels_first", "data_format",
                           "frames are [channels, height, width]");
     reader_.refuse_unless(!reader_.has("input_data_format"), "input_data_format", "images come from files");
+    if (of_videos) read_limits_of_videos();
     reader_.finish("change the option, or take another image processor: images would not be what the model was "
                    "trained on");
     return out_;
   }
 
  private:
-  const ProcessorClass& find_family() {
+  const ProcessorClass& find_family(bool of_videos) {
     std::string type = reader_.text("image_processor_type", "");
+    if (of_videos) {
+      constexpr std::string_view images = "ImageProcessor";
+      if (const size_t at = type.find(images); at != std::string::npos)
+        type.replace(at, images.size(), "VideoProcessor");
+      type = reader_.text("video_processor_type", type);
+    }
     if (type.empty()) { // the name of such classes before transformers 4.26
       type = reader_.text("feature_extractor_type", "");
       constexpr std::string_view ending = "FeatureExtractor";
@@ -121,11 +158,13 @@ class Reader {
     if (type.ends_with(fast)) type.resize(type.size() - fast.size());
     std::vector<std::string> names;
     for (const ProcessorClass& family : families) {
+      if (family.is_of_videos != of_videos) continue;
       if (type == family.type) return family;
       names.emplace_back(family.type);
     }
-    throw Error(ErrorKind::data, type.empty() ? "'image_processor_type' is missing"
-                                              : fmt::format("the image processor '{}' is not supported", type))
+    const char* what = of_videos ? "video" : "image";
+    throw Error(ErrorKind::data, type.empty() ? fmt::format("'{}_processor_type' is missing", what)
+                                              : fmt::format("the {} processor '{}' is not supported", what, type))
         .at(reader_.where())
         .advise("supported are {}", fmt::join(names, ", "));
   }
@@ -309,9 +348,9 @@ class Reader {
 
   void read_cells() {
     constexpr int64_t most_pixels = 64 << 20, most_patches = 64;
-    const int64_t patch = reader_.square("patch_size", 14, 1, max_edge),
+    const int64_t patch = reader_.square("patch_size", family_->patch, 1, max_edge),
                   merge = reader_.whole("merge_size", 2, 1, most_patches);
-    reader_.whole("temporal_patch_size", 2, 1, most_patches); // how often the encoder reads a still image
+    out_.step_frames = reader_.whole("temporal_patch_size", 2, 1, most_patches);
     out_.tile_form = TileForm::qwen2_vl;
     out_.splits_into_tiles = true;
     out_.tile = patch * merge;
@@ -328,10 +367,20 @@ class Reader {
       if (!is_good) refuse("size", fmt::format("expected a '{}' of 1 to {} pixels", in_size, most_pixels));
       return is_good ? found->get<int64_t>() : otherwise;
     };
-    out_.min_pixels = limit("min_pixels", "shortest_edge", 56 * 56);
-    out_.max_pixels = limit("max_pixels", "longest_edge", 28 * 28 * 1280);
+    out_.min_pixels = limit("min_pixels", "shortest_edge", family_->min_pixels);
+    out_.max_pixels = limit("max_pixels", "longest_edge", family_->max_pixels);
     if (out_.min_pixels > out_.max_pixels)
       reader_.problems().add("at least {} pixels are more than at most {}", out_.min_pixels, out_.max_pixels);
+  }
+
+  void read_limits_of_videos() {
+    constexpr int64_t most_tokens = 1 << 24;
+    VideoProcessor& video = out_.video.emplace();
+    video.min_pixels = out_.min_pixels;
+    video.max_pixels = out_.max_pixels;
+    video.counts_all_frames = std::string_view(family_->type) == qwen3_videos;
+    const int64_t tokens = reader_.whole("max_video_tokens", video.counts_all_frames ? 768 : 128000, 1, most_tokens);
+    if (reader_.flag("cap_pixels_per_frame", false)) video.max_tokens = tokens;
   }
 
   // A number for all channels, or one for each.
@@ -366,10 +415,48 @@ class Reader {
   ImageProcessor out_;
 };
 
-} // namespace
+constexpr uint64_t max_bytes = 1 << 20; // of a file
 
-std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
-  constexpr uint64_t max_bytes = 1 << 20;
+std::string model_type_in(const std::filesystem::path& folder) {
+  const auto file = folder / "config.json";
+  const Json config = exists(file) ? read_json_object(file, max_bytes) : Json::object();
+  const auto found = config.find("model_type");
+  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// Its frames go through the same normalization and the same encoder as images do.
+VideoProcessor read_videos(const Json& config, const std::string& where, const ImageProcessor& images) {
+  const ImageProcessor videos = Reader(config, where).read(true);
+  ImageProcessor expected = images;
+  expected.min_pixels = videos.min_pixels;
+  expected.max_pixels = videos.max_pixels;
+  expected.video = videos.video;
+  if (videos != expected)
+    throw Error(ErrorKind::data,
+                "videos are prepared with another patch_size, merge_size, temporal_patch_size, resample, image_mean, "
+                "image_std or rescale_factor than images")
+        .at(where)
+        .advise("give both the same: one encoder reads them");
+  return *videos.video;
+}
+
+// Nothing where the folder says nothing of videos, or the encoder reads one frame at a time.
+std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, const ImageProcessor& images) {
+  if (images.step_frames < 2) return std::nullopt;
+  if (const auto nested = folder / "processor_config.json"; exists(nested)) {
+    const Json config = read_json_object(nested, max_bytes);
+    const auto found = config.find("video_processor");
+    if (found != config.end() && found->is_object()) return read_videos(*found, nested.string(), images);
+  }
+  if (const auto own = folder / "video_preprocessor_config.json"; exists(own))
+    return read_videos(read_json_object(own, max_bytes), own.string(), images);
+  // Older folders of Qwen2-VL and Qwen2.5-VL have one file for both.
+  const auto of_both = folder / "preprocessor_config.json";
+  if (!exists(of_both) || model_type_in(folder).starts_with("qwen3_vl")) return std::nullopt;
+  return read_videos(read_json_object(of_both, max_bytes), of_both.string(), images);
+}
+
+std::optional<ImageProcessor> find_images(const std::filesystem::path& folder) {
   const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
   Json processor_class; // of text and images together, which may stand in either file
   const auto with_class = [&](Json config) {
@@ -377,11 +464,8 @@ std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& 
     return config;
   };
   // fVLM's frames have the size that DINOv2 reads, and are not cropped.
-  if (const auto model = folder / "config.json"; exists(model)) {
-    const Json config = read_json_object(model, max_bytes);
-    const auto type = config.find("model_type");
-    if (type != config.end() && (*type == "dinov2" || *type == "dinov2_with_registers")) return std::nullopt;
-  }
+  const std::string type = model_type_in(folder);
+  if (type == "dinov2" || type == "dinov2_with_registers") return std::nullopt;
   if (exists(nested)) {
     const Json config = read_json_object(nested, max_bytes);
     processor_class = config.value("processor_class", Json());
@@ -390,6 +474,14 @@ std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& 
   }
   if (!exists(own)) return std::nullopt;
   return Reader(with_class(read_json_object(own, max_bytes)), own.string()).read();
+}
+
+} // namespace
+
+std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
+  auto found = find_images(folder);
+  if (found && found->has_cells()) found->video = find_videos(folder, *found);
+  return found;
 }
 
 ImageProcessor read_image_processor(const std::filesystem::path& folder) {

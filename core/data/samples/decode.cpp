@@ -51,6 +51,15 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 }
 
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
+  if (sample.is_video_of_cells())
+    return frames_.prepare_pictures(
+        std::ssize(sample.media.members),
+        [&](int64_t frame) {
+          const Member& member = sample.media.members[static_cast<size_t>(frame)];
+          const auto bytes = read_image(shard, member);
+          return with_member_context(member, [&] { return FramePreparation::decoded(bytes); });
+        },
+        take);
   for (const Member& member : sample.media.members) {
     const auto bytes = read_image(shard, member);
     with_member_context(member, [&] { frames_.prepare_image(bytes, std::ssize(sample.media.members), take); });

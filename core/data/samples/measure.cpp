@@ -61,19 +61,25 @@ std::vector<TileGrid> cells_in(const Parts& parts) {
   std::vector<TileGrid> tiles;
   bool is_good = found->is_array();
   for (const auto& image : is_good ? *found : nlohmann::json::array()) {
-    is_good = is_good && image.is_array() && image.size() == 2 && side(image[0]) && side(image[1]);
+    const bool is_video = image.is_array() && image.size() == 5;
+    is_good = is_good && image.is_array() && (image.size() == 2 || is_video) && side(image[0]) && side(image[1]);
+    is_good = is_good && (!is_video || (side(image[2]) && side(image[3]) && image[4].is_number()));
     if (is_good) tiles.push_back({image[0], image[1], 0, 0, true});
+    if (is_good && is_video)
+      tiles.back().steps = image[2], tiles.back().step_frames = image[3], tiles.back().step_seconds = image[4];
   }
   if (!is_good)
-    broken(fmt::format("{} is no list of pairs of whole numbers, the rows and columns of each image's cells",
+    broken(fmt::format("{} is no list of pairs of whole numbers, the rows and columns of each image's cells, and of "
+                       "five numbers of videos",
                        parts.name("image_grids")));
   return tiles;
 }
 
-// For a text that mentions no frames. Cells are of single images, and never of a video.
+// For a text that mentions no frames. Numbered frames that are cut into cells are then single images.
 std::string marks_of(const FoundFrames& found, const Sample& sample, bool are_cells) {
   if (found.still) return std::string(image_mark);
-  if (!are_cells || found.media.kind == Media::Kind::video) return std::string(video_mark);
+  if (!are_cells || found.media.kind == Media::Kind::video || sample.is_video_of_cells())
+    return std::string(video_mark);
   const size_t images =
       found.media.kind == Media::Kind::pixels ? sample.media.tiles.size() : found.media.members.size();
   std::string marks;
@@ -141,9 +147,12 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
   std::optional<FoundFrames> found;
   if (visual_rows_.in_place) {
     found = find_frames(members);
-    if (found->media.kind != Media::Kind::none)
-      for (Conversation& conversation : parsed.conversations)
-        mention_frames(conversation.turns, marks_of(*found, sample, frames_.has_cells()));
+    for (Conversation& conversation : parsed.conversations) {
+      if (found->media.kind == Media::Kind::none) break;
+      found->is_video = found->is_video || (found->media.kind == Media::Kind::images && !found->still &&
+                                            frames_.has_cells() && mentions_video(conversation.turns));
+      mention_frames(conversation.turns, marks_of(*found, sample, frames_.has_cells()));
+    }
   }
   if (parsed.question) {
     encode_question(*parsed.question, source.text_only(), sample);
@@ -282,8 +291,11 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
     }
     break;
   case Media::Kind::images:
-    count_images(found.still, found.gap, told, sample);
-    if (frames_.makes_tiles()) count_tiles(shard, found.still, sample);
+    count_images(found, told, sample);
+    if (found.is_video)
+      count_video_pictures(shard, sample);
+    else if (frames_.makes_tiles())
+      count_tiles(shard, found.still, sample);
     break;
   case Media::Kind::video:
     time_video(shard, sample);
@@ -295,18 +307,18 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
   }
 }
 
-void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told,
-                                Sample& sample) const {
+void SampleReader::count_images(const FoundFrames& found, std::optional<int64_t> told, Sample& sample) const {
   auto& members = sample.media.members;
   auto count = static_cast<int64_t>(members.size());
-  bool repeated = still && told == mix_.replicate_image_frames; // it may count what becomes of the image
+  bool repeated = found.still && told == mix_.replicate_image_frames; // it may count what becomes of the image
   if (told && *told != count && !repeated)
     broken(fmt::format("'frame_count' is {}, and there {} {}", *told, count == 1 ? "is" : "are", count));
-  if (still) {
+  if (found.still) {
     sample.frames = sample.copies = mix_.replicate_image_frames;
     return;
   }
-  if (gap && !told) broken(fmt::format("frame {} is missing", *gap));
+  if (found.gap && !told) broken(fmt::format("frame {} is missing", *found.gap));
+  if (found.is_video) return; // which of them are read depends on their cells
   std::vector<Member> picked;
   for (int64_t pick : evenly_spaced(count, mix_.max_frames)) picked.push_back(members[static_cast<size_t>(pick)]);
   members = std::move(picked);
@@ -341,9 +353,9 @@ void SampleReader::count_cells(int64_t frames, Sample& sample) const {
   sample.frames = 0;
   sample.copies = 1;
   for (const TileGrid& image : sample.media.tiles) sample.frames += image.frames();
-  if (sample.frames != frames)
+  if (sample.distinct_frames() != frames)
     throw Error(ErrorKind::data, "its 'image_grids' have {} of images, and KEY.npy has {}",
-                counted(sample.frames, "cell"), counted(frames, "frame"))
+                counted(sample.distinct_frames(), "cell"), counted(frames, "frame"))
         .advise("run preprocess again with this recipe");
   sample.media.picks.resize(static_cast<size_t>(frames));
   std::iota(sample.media.picks.begin(), sample.media.picks.end(), int64_t{0});

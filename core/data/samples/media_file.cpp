@@ -67,7 +67,7 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
   if (fs::is_directory(path_)) {
     with_path_context(path_, [&] { options_.preparation().require_videos(); });
     find_pictures(span);
-    count_tiles();
+    if (!options_.preparation().has_cells()) count_tiles();
     return;
   }
   const auto file = MappedFile::open(path_);
@@ -106,11 +106,37 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
                   options_.images_per_second)
           .at(path_.string());
   }
+  int64_t most = options_.max_frames;
+  std::optional<ImageSize> cut;
+  if (options_.preparation().has_cells()) {
+    const std::string head = read_file(pictures_.front(), max_image_file_bytes);
+    with_path_context(pictures_.front(), [&] {
+      cut = FramePreparation::size_of(std::as_bytes(std::span(head)));
+      most = frames_within(*cut, std::min(most, std::ssize(pictures_)));
+    });
+  }
   std::vector<fs::path> picked;
-  for (const int64_t pick : evenly_spaced(std::ssize(pictures_), options_.max_frames))
+  for (const int64_t pick : evenly_spaced(std::ssize(pictures_), most)) {
     picked.push_back(pictures_[static_cast<size_t>(pick)]);
+    if (cut) times_.push_back(static_cast<double>(pick) / (span ? options_.images_per_second : 1));
+  }
   pictures_ = std::move(picked);
   frames_ = std::ssize(pictures_);
+  if (cut) place_cells(*cut);
+}
+
+int64_t MediaFile::frames_within(ImageSize frame, int64_t frames) const {
+  if (!options_.max_cells) return frames;
+  return options_.preparation().frames_within(*options_.max_cells, frame, frames);
+}
+
+void MediaFile::place_cells(ImageSize frame) {
+  tiles_ = options_.preparation().video_cells(frame, times_);
+  frames_ = 0;
+  for (const TileGrid& cells : tiles_) {
+    frames_ += cells.frames();
+    squares_ += cells.frames() * cells.step_frames;
+  }
 }
 
 void MediaFile::count_tiles() {
@@ -129,9 +155,12 @@ void MediaFile::count_tiles() {
 
 void MediaFile::find_times(std::optional<TimeSpan> span) {
   const VideoInfo info = probe_video(options_.video, *video_);
+  const ImageSize frame{info.height, info.width};
+  const bool has_cells = options_.preparation().has_cells();
   if (info.is_still) {
     times_ = {0};
     frames_ = 1;
+    if (has_cells) place_cells(frame);
     return;
   }
   const double seconds = info.seconds;
@@ -141,9 +170,12 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
   if (!(shown.begin >= 0 && shown.begin < shown.end))
     throw Error(ErrorKind::data, "nothing of a video of {:.2f} s lies between {:.2f} and {:.2f} s", seconds,
                 shown.begin, span->end);
-  times_ = sample_frame_times(shown.end - shown.begin, options_.max_frames);
+  const double length = shown.end - shown.begin;
+  times_ = sample_frame_times(length, options_.max_frames);
+  if (has_cells) times_ = sample_frame_times(length, frames_within(frame, std::ssize(times_)));
   for (double& time : times_) time += shown.begin;
   frames_ = std::ssize(times_);
+  if (has_cells) place_cells(frame);
 }
 
 void MediaFile::decode(std::span<float> frames) const {
@@ -160,6 +192,15 @@ void MediaFile::decode(std::span<float> frames) const {
     with_path_context(path_, [&] { preparation.prepare_video(options_.video, *video_, times_, take); });
     return;
   }
+  if (squares_ > 0)
+    return preparation.prepare_pictures(
+        std::ssize(pictures_),
+        [&](int64_t number) {
+          const fs::path& picture = pictures_[static_cast<size_t>(number)];
+          const std::string bytes = read_file(picture, max_image_file_bytes);
+          return with_path_context(picture, [&] { return FramePreparation::decoded(std::as_bytes(std::span(bytes))); });
+        },
+        take);
   for (const fs::path& picture : pictures_) {
     const std::string bytes = read_file(picture, max_image_file_bytes);
     with_path_context(picture,

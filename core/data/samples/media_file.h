@@ -17,8 +17,9 @@ class VideoDecoder;
 struct MediaOptions {
   int64_t image_size = 224;                // pixels a side
   int64_t max_frames = 64;                 // of a video (one frame per second, or spread evenly) or a folder
+  std::optional<int64_t> max_cells;        // of a video, where frames are cells
   int64_t image_frames = 1;                // how often a still image is repeated
-  double images_per_second = 3;            // frame rate of a folder, for a time span
+  double images_per_second = 3;            // frame rate of a folder, for a time span; else they are a second apart
   const VideoDecoder* video = nullptr;     // null: videos are rejected
   std::optional<ImageProcessor> processor; // of the encoder
 
@@ -37,7 +38,7 @@ class MediaFile {
   int64_t frames() const { return frames_; }
   // As a Sample has them.
   int64_t copies() const { return copies_; }
-  int64_t distinct_frames() const { return frames_ / copies_; }
+  int64_t distinct_frames() const { return squares_ > 0 ? squares_ : frames_ / copies_; }
   const std::vector<TileGrid>& tiles() const { return tiles_; } // see Media
   // [distinct_frames, 3, image_size, image_size], normalised. Throws Error(data).
   void decode(std::span<float> frames) const;
@@ -48,11 +49,13 @@ class MediaFile {
   std::filesystem::path path_;
   MediaOptions options_;
   void count_tiles();
-  int64_t frames_ = 0, copies_ = 1;
+  int64_t frames_within(ImageSize frame, int64_t frames) const;
+  void place_cells(ImageSize frame);
+  int64_t frames_ = 0, copies_ = 1, squares_ = 0; // squares: of cells of a video
   std::vector<TileGrid> tiles_;
   std::vector<std::filesystem::path> pictures_; // one, or one a frame; or
   std::shared_ptr<const RandomAccess> video_;   // a video
-  std::vector<double> times_;                   // of its frames
+  std::vector<double> times_;                   // of the frames of a video, or of pictures whose cells it has
 };
 
 } // namespace fvlm

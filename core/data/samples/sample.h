@@ -31,8 +31,8 @@ struct Media {
   };
   Kind kind = Kind::none;
   std::vector<Member> members;
-  std::vector<TileGrid> tiles; // of each image, where the encoder's image processor cuts images
-  std::vector<double> times;   // seconds, one a frame
+  std::vector<TileGrid> tiles; // of each image, where the encoder's image processor cuts images; or of a video's cells
+  std::vector<double> times;   // seconds, one a frame of the video
   std::vector<int64_t> picks;  // frame indices: one that is repeated, or one for each frame
 };
 
@@ -55,10 +55,16 @@ struct Sample {
   bool lacks_answer = false;                                 // dropped because nothing is left to learn
   std::vector<std::shared_ptr<const Sample>> further;        // the same sample as further decoders read it
 
-  // Those that are decoded, and that a pack's memory holds.
-  int64_t distinct_frames() const { return frames / copies; }
+  // Those that are decoded, and that a pack's memory holds: of cells their squares.
+  int64_t distinct_frames() const {
+    if (media.tiles.empty() || !media.tiles.front().is_of_cells) return frames / copies;
+    int64_t squares = 0;
+    for (const TileGrid& image : media.tiles) squares += image.frames() * image.step_frames;
+    return squares;
+  }
+  bool is_video_of_cells() const { return !media.tiles.empty() && media.tiles.front().is_of_video(); }
   size_t decoders() const { return 1 + further.size(); }
-  // Of the images whose cells the frames are, in order; other frames have none.
+  // Of the images and videos whose cells the frames are, in order; other frames have none.
   std::vector<ImageGrid> grids() const { return grids_of(media.tiles); }
 
   // Decoder positions: of one text, its visual rows and its tokens; and of all texts, a teacher's included if it reads

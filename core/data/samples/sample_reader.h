@@ -59,12 +59,15 @@ class SampleReader {
   void place_visual_rows(Sample& sample) const;
   void count_frames(const Shard& shard, const ShardSample& members, FoundFrames found, std::optional<int64_t> told,
                     bool text_only, Sample& sample) const;
-  void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
+  void count_images(const FoundFrames& found, std::optional<int64_t> told, Sample& sample) const;
   void count_tiles(const Shard& shard, bool still, Sample& sample) const;
   void limit_tiles(int64_t images, Sample& sample) const;
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
   void count_cells(int64_t frames, Sample& sample) const;
   void time_video(const Shard& shard, Sample& sample) const;
+  void count_video_pictures(const Shard& shard, Sample& sample) const;
+  int64_t most_video_frames() const;
+  void place_video_cells(ImageSize frame, std::vector<double> times, Sample& sample) const;
 
   using PutFrame = std::function<void(std::span<const uint8_t> pixels, size_t begin)>;
   void put_frames(const Shard& shard, const Sample& sample, size_t elements, const PutFrame& put) const;

@@ -1,5 +1,6 @@
 #include "data/stream/frame_pool.h"
 
+#include <algorithm>
 #include <new>
 
 namespace fvlm {
@@ -10,23 +11,27 @@ std::shared_ptr<std::byte> allocate_host(size_t bytes) {
           [](std::byte* memory) { ::operator delete (memory, std::align_val_t{64}); }};
 }
 
-std::shared_ptr<std::byte> FramePool::take() {
+std::shared_ptr<std::byte> FramePool::take(size_t bytes) {
   std::unique_lock hold(lock_);
   released_.wait(hold, [&] { return stopped_ || !free_.empty() || allocated_ < max_buffers_; });
   if (stopped_) return nullptr;
-  std::shared_ptr<std::byte> buffer;
+  Buffer buffer;
   if (free_.empty()) {
-    buffer = allocate_(bytes_);
     ++allocated_;
   } else {
     buffer = std::move(free_.back());
     free_.pop_back();
   }
+  if (!buffer.memory || buffer.bytes < bytes) {
+    buffer.memory.reset();
+    buffer.bytes = std::max<size_t>(1, (bytes + bytes_ - 1) / bytes_) * bytes_;
+    buffer.memory = allocate_(buffer.bytes);
+  }
   // The buffer keeps the pool alive.
-  return {buffer.get(), [pool = shared_from_this(), buffer](std::byte*) { pool->release(buffer); }};
+  return {buffer.memory.get(), [pool = shared_from_this(), buffer](std::byte*) { pool->release(buffer); }};
 }
 
-void FramePool::release(std::shared_ptr<std::byte> buffer) {
+void FramePool::release(Buffer buffer) {
   {
     const std::lock_guard hold(lock_);
     free_.push_back(std::move(buffer));

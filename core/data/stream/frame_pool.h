@@ -1,4 +1,5 @@
-// A pool of a limited number of frame buffers, which are allocated on demand and reused.
+// A pool of a limited number of frame buffers, which are allocated on demand and reused. A buffer grows for a pack that
+// needs more than the usual: cells of videos take several frames each.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -19,16 +20,20 @@ class FramePool : public std::enable_shared_from_this<FramePool> {
       : bytes_(bytes), max_buffers_(max_buffers), allocate_(std::move(allocate)) {}
 
   // Blocks until a buffer is free; it returns to the pool with its last reference. Null after stop(). [any thread]
-  std::shared_ptr<std::byte> take();
+  std::shared_ptr<std::byte> take(size_t bytes);
   void stop();
 
  private:
-  void release(std::shared_ptr<std::byte> buffer);
+  struct Buffer {
+    std::shared_ptr<std::byte> memory;
+    size_t bytes = 0;
+  };
+  void release(Buffer buffer);
   const size_t bytes_, max_buffers_;
   const AllocateHost allocate_;
   std::mutex lock_; // of all below
   std::condition_variable released_;
-  std::vector<std::shared_ptr<std::byte>> free_;
+  std::vector<Buffer> free_;
   size_t allocated_ = 0;
   bool stopped_ = false;
 };

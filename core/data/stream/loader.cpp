@@ -136,7 +136,7 @@ class DataLoader::Pipeline {
       pending->frame_count += measured.sample->distinct_frames();
     }
     if (pending->frame_count > 0 && source_.frame_elements() > 0) {
-      pending->buffer = pool_->take();
+      pending->buffer = pool_->take(bytes_of(pending->frame_count));
       if (!pending->buffer) return false;
     }
     pending->undecoded = pending->samples.size();

@@ -24,6 +24,11 @@ except ImportError as error:
     print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
+try:
+    import torchvision  # which transformers' processors of videos need
+except ImportError:
+    torchvision = None
+
 draw = numpy.random.default_rng(7)
 scratch = tempfile.TemporaryDirectory()
 root = Path(scratch.name)
@@ -117,7 +122,72 @@ LLAVA_ONEVISION = {"do_convert_rgb": True, "do_normalize": True, "do_pad": True,
 QWEN2_VL = {"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
             "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
             "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"}
+OF_VIDEOS = {"do_resize": True, "patch_size": 8, "merge_size": 2, "temporal_patch_size": 2}
+QWEN2_VIDEOS = OF_VIDEOS | {"video_processor_type": "Qwen2VLVideoProcessor", "size": {"shortest_edge": 1000, "longest_edge": 20000},
+                            "max_video_tokens": 300}
+QWEN3_VIDEOS = OF_VIDEOS | {"video_processor_type": "Qwen3VLVideoProcessor", "size": {"shortest_edge": 1000, "longest_edge": 60000},
+                            "max_video_tokens": 20}
+# Rows and columns of cells that transformers 5.23 makes of frames of a size, for each number of frames.
+VIDEO_SIZES, VIDEO_FRAMES = [(160, 90), (90, 160), (31, 97), (16, 16), (7, 9), (640, 480)], [2, 3, 7, 16, 41]
+VIDEO_CELLS = {
+    ("qwen2", False): [[(6, 10), (6, 10), (6, 10), (6, 10), (6, 10)],
+        [(10, 6), (10, 6), (10, 6), (10, 6), (10, 6)],
+        [(6, 2), (6, 2), (6, 2), (6, 2), (6, 2)],
+        [(2, 2), (2, 2), (2, 2), (2, 2), (2, 2)],
+        [(3, 2), (3, 2), (3, 2), (3, 2), (3, 2)],
+        [(7, 10), (7, 10), (7, 10), (7, 10), (7, 10)]],
+    ("qwen2", True): [[(6, 10), (6, 10), (6, 10), (4, 7), (2, 4)],
+        [(10, 6), (10, 6), (10, 6), (7, 4), (4, 2)],
+        [(6, 2), (6, 2), (6, 2), (6, 2), (6, 2)],
+        [(2, 2), (2, 2), (2, 2), (2, 2), (2, 2)],
+        [(3, 2), (3, 2), (3, 2), (3, 2), (3, 2)],
+        [(7, 10), (7, 10), (7, 10), (5, 6), (3, 4)]],
+    ("qwen3", False): [[(6, 10), (6, 11), (4, 7), (2, 5), (1, 3)],
+        [(10, 6), (11, 6), (7, 4), (5, 2), (3, 1)],
+        [(6, 2), (6, 2), (6, 2), (6, 2), (4, 1)],
+        [(2, 2), (1, 1), (1, 1), (1, 1), (1, 1)],
+        [(2, 2), (1, 1), (1, 1), (1, 1), (1, 1)],
+        [(9, 12), (7, 10), (5, 6), (3, 4), (2, 2)]],
+    ("qwen3", True): [[(3, 5), (3, 5), (3, 5), (2, 5), (1, 3)],
+        [(5, 3), (5, 3), (5, 3), (5, 2), (3, 1)],
+        [(6, 2), (6, 2), (6, 2), (6, 2), (4, 1)],
+        [(2, 2), (1, 1), (1, 1), (1, 1), (1, 1)],
+        [(2, 2), (1, 1), (1, 1), (1, 1), (1, 1)],
+        [(3, 5), (3, 5), (3, 5), (3, 4), (2, 2)]],
+}
 ODD = [(337, 251), (251, 337), (640, 480), (31, 97), (224, 224), (225, 224), (1, 1), (7, 300), (500, 31)]
+
+
+OF_IMAGES = {key: OF_VIDEOS[key] for key in ("patch_size", "merge_size", "temporal_patch_size")} | {
+    "image_processor_type": "Qwen2VLImageProcessor", "image_mean": CLIP_336["image_mean"], "image_std": CLIP_336["image_std"]}
+
+
+def video_folder(config):
+    """The images have the values that the videos have."""
+    values = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+    folder = folder_of(OF_IMAGES | values)
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(values | config))
+    return folder
+
+
+def probed(*words, code=0):
+    done = subprocess.run([str(word) for word in (probe, *words)], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def oracle_of(config):
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+    kinds = {kind.__name__: kind for kind in (Qwen2VLVideoProcessor, Qwen3VLVideoProcessor)}
+    options = {key: value for key, value in config.items() if key != "video_processor_type"}
+    return kinds[config["video_processor_type"]](image_mean=CLIP_336["image_mean"], image_std=CLIP_336["image_std"], do_sample_frames=False,
+                                                 **options)
+
+
+def theirs_of(oracle, width, height, frames):
+    grid = oracle(videos=[numpy.zeros((frames, 3, height, width), numpy.uint8)], return_tensors="np")["video_grid_thw"][0]
+    return int(grid[1]) // 2, int(grid[2]) // 2
 
 
 class ImageProcessors(unittest.TestCase):
@@ -162,6 +232,64 @@ class ImageProcessors(unittest.TestCase):
         both = {**QWEN2_VL, "size": {"shortest_edge": 9, "longest_edge": 10}, "max_pixels": 28 * 28 * 9}
         self.expect_cells(Qwen2VLImageProcessorPil.from_dict({**QWEN2_VL, "max_pixels": 28 * 28 * 9}), paths, both)
         self.expect_cells(Qwen2VLImageProcessorPil(), all_modes())
+
+    def test_cells_of_videos(self):
+        """Of the processors of Qwen2-VL and Qwen3-VL, without and with a limit for the whole video."""
+        for name, config in (("qwen2", QWEN2_VIDEOS), ("qwen3", QWEN3_VIDEOS)):
+            for capped in (False, True):
+                config = config | {"cap_pixels_per_frame": capped}
+                folder, oracle = video_folder(config), None
+                if torchvision:
+                    oracle = oracle_of(config)
+                    found = [[theirs_of(oracle, width, height, frames) for frames in VIDEO_FRAMES] for width, height in VIDEO_SIZES]
+                    self.assertEqual(VIDEO_CELLS[name, capped], found)
+                for (width, height), expected in zip(VIDEO_SIZES, VIDEO_CELLS[name, capped]):
+                    for frames, cells in zip(VIDEO_FRAMES, expected):
+                        with self.subTest(name, capped=capped, size=(width, height), frames=frames):
+                            ours = [line.split() for line in probed("cells", folder, width, height, frames).splitlines()]
+                            steps, pairs = (frames + 1) // 2, [range(frames)[place:place + 2] for place in range(0, frames, 2)]
+                            shown = [steps] if name == "qwen2" else [1] * steps
+                            labels = [-1] if name == "qwen2" else [(pair[0] + pair[-1]) / 2 for pair in pairs]
+                            self.assertEqual(ours, [[*map(str, cells), str(of), "2", f"{label:g}"] for of, label in zip(shown, labels)])
+
+    def test_pixels_of_videos(self):
+        """Those of transformers' PIL-based image processor, and but for rounding those that torchvision resizes for its processors of videos."""
+        for config in (QWEN2_VIDEOS, QWEN3_VIDEOS | {"size": {"shortest_edge": 1000, "longest_edge": 20000}}):
+            for count, size in ((3, (83, 61)), (4, (40, 120))):
+                paths, folder = rgb_of(*[size] * count), video_folder(config)
+                rows, columns = map(int, probed("cells", folder, *size, count).split()[:2])
+                probed("video", folder, root / "video.bin", *paths)
+                ours = numpy.fromfile(root / "video.bin", numpy.float32).reshape(-1, rows, columns, 3, 16, 16)
+                self.assertEqual(len(ours), count + count % 2)
+                exact = Qwen2VLImageProcessorPil.from_dict(OF_IMAGES | {"size": {"shortest_edge": 1, "longest_edge": 10**9}})
+                pictures = [Image.open(path) for path in paths]
+                for place, frame in enumerate(ours):
+                    shown = pictures[min(place, count - 1)].resize((16 * columns, 16 * rows), Image.BICUBIC)
+                    patches = exact(shown, return_tensors="np")["pixel_values"].reshape(rows, columns, 2, 2, 3, 2, 8, 8)[:, :, :, :, :, 0]
+                    theirs = patches.transpose(0, 1, 4, 2, 5, 3, 6).reshape(frame.shape)
+                    self.assertEqual(float(numpy.abs(frame - theirs).max()), 0, "largest difference")
+                if torchvision:
+                    video = numpy.stack([numpy.asarray(picture).transpose(2, 0, 1) for picture in pictures])
+                    said = oracle_of(config)(videos=[video], return_tensors="np")["pixel_values_videos"]
+                    patches = said.reshape(-1, rows, columns, 2, 2, 3, 2, 8, 8).transpose(0, 6, 1, 2, 5, 3, 7, 4, 8)
+                    off = numpy.abs(patches.reshape(ours.shape) - ours) * 255 * 0.27
+                    self.assertLess(off.max(), 2.1, "levels")
+                    self.assertLess(off.mean(), 0.02, "levels")
+
+    def test_videos_that_images_do_not_go_with_are_refused(self):
+        for change, said in (({"patch_size": 4}, "videos are prepared with another patch_size"),
+                             ({"image_mean": [0.5] * 3}, "videos are prepared with another patch_size"),
+                             ({"video_processor_type": "LlavaOnevisionVideoProcessor"}, "the video processor 'LlavaOnevisionVideoProcessor' is not supported"),
+                             ({"max_video_tokenz": 3}, "did you mean 'max_video_tokens'?"),
+                             ({"cap_pixels_per_frame": 3}, "'cap_pixels_per_frame' is 3")):
+            with self.subTest(change):
+                self.assertIn(said, probed("cells", video_folder(QWEN2_VIDEOS | change), 16, 16, 2, code=4))
+        folder = video_folder(QWEN2_VIDEOS)
+        (folder / "video_preprocessor_config.json").unlink()
+        self.assertEqual(probed("cells", folder, 160, 90, 2).split()[:2], ["15", "27"])  # as Qwen2-VL's processor has it by default
+        nested = {"video_processor": QWEN2_VIDEOS | {"size": {"shortest_edge": 1, "longest_edge": 256 * 4}}, "image_processor": OF_IMAGES}
+        (folder / "processor_config.json").write_text(json.dumps(nested))
+        self.assertEqual(probed("cells", folder, 160, 90, 2).split()[:2], ["1", "2"])
 
     def test_published_configs(self):
         paths = rgb_of(*ODD)

@@ -2,11 +2,15 @@
 //                                                     for WIDTH 0 as it is, else resized; "-1 -1" for a broken one
 // media_probe process FOLDER OUT FILE...               appends what the folder's image processor makes of each picture:
 //                                                     int32 frames, rows, columns, height, width, then float32 values
+// media_probe cells FOLDER WIDTH HEIGHT FRAMES         prints a line for each entry of a video with so many frames, a
+//                                                     second apart: rows, columns, steps, seconds a step, label
+// media_probe video FOLDER OUT FILE...                 writes the float32 values of a video's cells
 // media_probe animate OUT WIDTH HEIGHT FILE TIME...    writes the frames of a GIF at these times, RGB bytes
 // media_probe time WIDTH HEIGHT SCALED SECONDS FILE    milliseconds an image: decode, resize, normalise
 #include "base/error.h"
 #include "base/file.h"
 #include "data/media/decode_image.h"
+#include "data/media/frame_preparation.h"
 #include "data/media/image_processor.h"
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
@@ -98,6 +102,34 @@ void process_all(const std::vector<std::string>& words) {
   }
 }
 
+fvlm::FramePreparation preparation_of(const std::string& folder) {
+  const fvlm::ImageProcessor processor = fvlm::read_image_processor(folder);
+  return {frame_size(processor)->height, processor};
+}
+
+void print_cells(const std::vector<std::string>& words) {
+  std::vector<double> times;
+  for (int64_t i = 0; i < std::stoll(words[4]); ++i) times.push_back(static_cast<double>(i));
+  for (const fvlm::TileGrid& cells :
+       preparation_of(words[1]).video_cells({std::stoll(words[3]), std::stoll(words[2])}, times))
+    std::cout << cells.rows << " " << cells.columns << " " << cells.steps << " " << cells.step_seconds << " "
+              << cells.label_seconds.value_or(-1) << "\n";
+}
+
+void cut_video(const std::vector<std::string>& words) {
+  const fvlm::FramePreparation preparation = preparation_of(words[1]);
+  std::ofstream out(words[2], std::ios::binary);
+  preparation.prepare_pictures(
+      std::ssize(words) - 3,
+      [&](int64_t frame) { return decode(fvlm::read_file(words[static_cast<size_t>(frame) + 3]), {}); },
+      [&](std::span<const uint8_t> pixels) {
+        std::vector<float> values(pixels.size());
+        preparation.normalise(pixels, values);
+        out.write(reinterpret_cast<const char*>(values.data()),
+                  static_cast<std::streamsize>(values.size() * sizeof(float)));
+      });
+}
+
 void time_one(const std::vector<std::string>& words) {
   using Clock = std::chrono::steady_clock;
   const int64_t width = std::stoll(words[1]), height = std::stoll(words[2]);
@@ -127,9 +159,10 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() >= 6 && words[0] == "decode") return decode_all(words), 0;
   if (words.size() >= 6 && words[0] == "animate") return animate(words), 0;
-  if (words.size() >= 4 && words[0] == "process") {
+  const bool cuts = words.size() == 5 && words[0] == "cells", writes = words.size() >= 4 && words[0] == "video";
+  if (cuts || writes || (words.size() >= 4 && words[0] == "process")) {
     try {
-      return process_all(words), 0;
+      return (cuts ? print_cells : writes ? cut_video : process_all)(words), 0;
     } catch (const fvlm::Error& error) {
       std::cerr << error.text() << "\n";
       return error.exit_code();

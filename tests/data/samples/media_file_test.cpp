@@ -50,15 +50,31 @@ TEST(MediaFile, PictureIsRepeatedToTheRequestedFramesAndDecodedOnce) {
   EXPECT_EQ(shades(repeated, 4), std::vector<int>{70});
 }
 
-TEST(MediaFile, FolderIsNoVideoForAnEncoderOfCells) {
+TEST(MediaFile, FolderIsAVideoForAnEncoderOfCells) {
   Folder folder;
   write_bytes(folder / "a.png", grey_png(70));
   MediaOptions options{.image_size = 4};
   options.processor = ImageProcessor{
       .tile = 4, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl, .min_pixels = 16, .max_pixels = 400};
   EXPECT_EQ(MediaFile(folder / "a.png", options).frames(), 4);
-  EXPECT_THAT(refused(folder / "", options), HasSubstr("videos, and folders of their frames, are not supported"));
+  EXPECT_THAT(refused(folder / "", options), HasSubstr("does not say how videos are prepared"));
   EXPECT_THAT(refused(folder / "", options), HasSubstr((folder / "").string()));
+  options.processor->step_frames = 2;
+  options.processor->video = VideoProcessor{16, 400, false, {}};
+  write_bytes(folder / "b.png", grey_png(80));
+  write_bytes(folder / "c.png", grey_png(90));
+  const MediaFile video(folder / "", options);
+  EXPECT_EQ(video.frames(), 8);
+  EXPECT_EQ(video.distinct_frames(), 16);
+  EXPECT_EQ(grids_of(video.tiles()), (std::vector<ImageGrid>{{2, 2, 2, 2, 2.0}}));
+  options.max_cells = 5;
+  EXPECT_EQ(grids_of(MediaFile(folder / "", options).tiles()), (std::vector<ImageGrid>{{2, 2, 1, 2, 4.0}}))
+      << "the first and the last";
+  options.max_frames = 1;
+  EXPECT_EQ(grids_of(MediaFile(folder / "", options).tiles()), (std::vector<ImageGrid>{{2, 2, 1, 2, 0.0}}));
+  write_bytes(folder / "c.png", write_png(plain_image(6, 6, 1, 1, 1)));
+  EXPECT_THAT(refused(folder / "", {.image_size = 4, .processor = options.processor}),
+              HasSubstr("frame 2 of the video has 6 x 6 pixels, and the first one 8 x 6"));
 }
 
 TEST(MediaFile, FolderIsOrderedByNameAndSampledEvenly) {

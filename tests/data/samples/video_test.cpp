@@ -57,6 +57,33 @@ std::string video_refusal(const std::string& file) {
 
 } // namespace
 
+// Cells of a quarter of a frame; two frames are a step, and the fifth one is shown twice.
+TEST(SampleVideo, OfCellsHasTheFramesWhoseCellsFit) {
+  const VideoDecoder decoder = media_test::ffmpeg_decoder();
+  ImageProcessor processor{.tile = size, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl};
+  processor.step_frames = 2;
+  processor.video = VideoProcessor{32 * 32, 32 * 32, false, {}};
+  const OneSample one({{"json", R"({"caption":"x"})"}, {"mp4", video(5)}});
+  Wanted wanted;
+  const auto seconds_of = [&](int64_t max_frames) {
+    wanted.mix.max_frames = max_frames;
+    const SampleReader reader(wanted.mix, byte_tokenizer(), FramePreparation(size, processor), &decoder);
+    const Sample sample = reader.measure(*one.shard, one.shard->sample(0), wanted.source);
+    EXPECT_LE(sample.frames, max_frames);
+    EXPECT_EQ(sample.distinct_frames(), 2 * sample.frames);
+    std::vector<uint8_t> pixels(static_cast<size_t>(sample.distinct_frames() * 3 * size * size));
+    reader.decode_pixels(*one.shard, sample, pixels);
+    std::vector<int> seconds; // that the first cell of each frame shows, whose cells are all alike
+    for (size_t at = 0; at < pixels.size(); at += 4 * 3 * size * size) {
+      seconds.push_back((pixels[at] - 20 + 15) / 30);
+      EXPECT_NEAR(pixels[at], pixels[at + 4 * 3 * size * size - 1], 12);
+    }
+    return seconds;
+  };
+  EXPECT_THAT(seconds_of(12), ElementsAre(0, 1, 2, 3, 4, 4));
+  EXPECT_THAT(seconds_of(11), ElementsAre(0, 1, 3, 4)) << "four frames, evenly spread";
+}
+
 TEST(SampleVideo, HasAFrameASecondOrEvenlySpacedBelowTheLimit) {
   Read all = read(video(5));
   EXPECT_EQ(all.sample.frames, 5);

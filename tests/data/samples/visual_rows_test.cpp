@@ -266,10 +266,73 @@ TEST(VisualRows, OfCellsAreAsManyAsTheImagesHave) {
   reader.wanted.mix.max_frames = 8;
   EXPECT_THAT(reader.read(images).dropped, HasSubstr("2 images that the image processor cuts into 9 frames"));
   EXPECT_THAT(reader.read(written(R"(,"image_grids":[[2,4],[1,1]])")).dropped, HasSubstr("more than max_frames = 8"));
-  EXPECT_THAT(
-      reader.refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
-      HasSubstr("videos, and folders of their frames, are not supported for an encoder that reads images of any size"));
+  EXPECT_THAT(reader.refusal({{"json", R"({"user":"?","assistant":"x"})"}, {"gif", "GIF89a"}}),
+              HasSubstr("the model's folder does not say how videos are prepared"));
   EXPECT_THROW(FramePreparation(8, reader.processor), Error) << "cells have four pixels a side";
+}
+
+// Three frames are two steps of two, the last of which shows the third frame twice.
+TEST(VisualRows, OfAVideoOfCellsAreThoseOfItsSteps) {
+  CellReader reader;
+  reader.processor.step_frames = 2;
+  reader.processor.video = VideoProcessor{16, 400, false, {}};
+  const auto clip = [](const char* user, int count, int64_t width = 8) {
+    Files files{{"json", fmt::format(R"({{"user":"{}","assistant":"x"}})", user)}};
+    for (int i = 0; i < count; ++i)
+      files.emplace_back(fmt::format("{:03}.png", i),
+                         write_png(plain_image(width, 4, 200, 0, static_cast<uint8_t>(i))));
+    return files;
+  };
+  const Sample sample = reader.read(clip("<video>What?", 3));
+  EXPECT_EQ(sample.frames, 4);
+  EXPECT_EQ(sample.distinct_frames(), 8);
+  EXPECT_EQ(sample.grids(), (std::vector<ImageGrid>{{1, 2, 2, 2, 2.0}}));
+  EXPECT_THAT(reader.text(clip("<video>What?", 3)),
+              HasSubstr("user\n<|vision_start|>[4 visual rows]<|vision_end|>What?"));
+  EXPECT_EQ(reader.read(clip("What?", 3)).grids(), (std::vector<ImageGrid>{{1, 2}, {1, 2}, {1, 2}}))
+      << "numbered frames are single images unless the text says <video>";
+  std::vector<int> blues;
+  const OneSample one(clip("<video>What?", 3));
+  const SampleReader samples(reader.wanted.mix, reader.tokenizer, FramePreparation(4, reader.processor), nullptr,
+                             reader.wanted.visual_rows);
+  samples.each_frame(*one.shard, sample, [&](std::span<const uint8_t> pixels) { blues.push_back(pixels[2]); });
+  EXPECT_EQ(blues, (std::vector<int>{0, 0, 1, 1, 2, 2, 2, 2}));
+
+  // The limits of Qwen3-VL are for all frames together, and each step has a label.
+  reader.processor.video = VideoProcessor{16, 64, true, {}};
+  EXPECT_EQ(reader.read(clip("<video>What?", 4)).grids(),
+            (std::vector<ImageGrid>{{1, 1, 1, 2, 2.0}, {1, 1, 1, 2, 2.0}}));
+  EXPECT_THAT(reader.text(clip("<video>What?", 4)),
+              HasSubstr("user\n<0.5 seconds><|vision_start|>[1 visual row]<|vision_end|>"
+                        "<2.5 seconds><|vision_start|>[1 visual row]<|vision_end|>What?"));
+  reader.processor.video = VideoProcessor{16, 400, false, {}};
+  reader.wanted.mix.max_frames = 5;
+  const Sample fewer = reader.read(clip("<video>What?", 9));
+  EXPECT_EQ(fewer.grids(), (std::vector<ImageGrid>{{1, 2, 2, 2, 2 * 8 / 3.0}})) << "four frames of nine";
+  EXPECT_EQ(fewer.media.times, (std::vector<double>{0, 2, 5, 8}));
+  reader.wanted.mix.max_frames = 1;
+  EXPECT_THAT(reader.read(clip("<video>What?", 9)).dropped,
+              HasSubstr("a video of which one frame has 2 cells, more than max_frames = 1"));
+  reader.wanted.mix.max_frames = 64;
+  EXPECT_THAT(reader.refusal(clip("<video> or <video>?", 2)), HasSubstr("the text has 2 <video> and 0 <image>"));
+  EXPECT_THAT(reader.refusal(clip("<video> or <image>?", 2)),
+              HasSubstr("the text has an <image>, and the sample has a video"));
+  Files other = clip("<video>What?", 2);
+  other.back().second = write_png(plain_image(9, 4, 0, 0, 0));
+  const OneSample uneven(other);
+  try {
+    samples.each_frame(*uneven.shard, samples.measure(*uneven.shard, uneven.shard->sample(0), {}), [](auto) {});
+    FAIL() << "frames of two sizes were read";
+  } catch (const Error& refused) {
+    EXPECT_THAT(refused.text(), HasSubstr("frame 1 of the video has 9 x 4 pixels, and the first one 8 x 4"));
+  }
+
+  // As `preprocess` writes it.
+  const Files written{
+      {"json", R"({"token_ids":[-1,-1,-1,-1,5],"loss_mask":[0,0,0,0,1],"image_grids":[[1,2,2,2,1.5]]})"},
+      {"npy", npy_head(8, 4, 4) + std::string(8 * 4 * 4 * 3, 'p')}};
+  EXPECT_EQ(reader.read(written).grids(), (std::vector<ImageGrid>{{1, 2, 2, 2, 1.5}}));
+  EXPECT_EQ(reader.read(written).frames, 4);
 }
 
 TEST(VisualRows, OfCellsAreOfSingleImagesAndNotOfAVideo) {
@@ -282,9 +345,8 @@ TEST(VisualRows, OfCellsAreOfSingleImagesAndNotOfAVideo) {
               {"npy", npy_head(3, 4, 4) + std::string(3 * 4 * 4 * 3, 'p')}};
   EXPECT_THAT(reader.text(cells), HasSubstr("user\n<|vision_start|>[2 visual rows]<|vision_end|>"
                                             "<|vision_start|>[1 visual row]<|vision_end|>\nWhat?"));
-  EXPECT_THAT(
-      reader.refusal(with("<video>What?")),
-      HasSubstr("the text has a <video>, and videos are not supported for an encoder that reads images of any size"));
+  EXPECT_THAT(reader.refusal(with("<video>What?")),
+              HasSubstr("the model's folder does not say how videos are prepared"));
   EXPECT_THAT(reader.refusal(with("<image>What?")), HasSubstr("the text has 1 <image>, and the sample has 2 images"));
   for (const auto& [special, missing] : std::vector<std::pair<std::vector<const char*>, const char*>>{
            {{}, "'<|vision_start|>'"}, {{"<|vision_start|>"}, "'<|vision_end|>'"}}) {
