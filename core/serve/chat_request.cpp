@@ -129,10 +129,8 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   return request;
 }
 
-std::string image_of(const Json& part, const std::string& where) {
-  const auto url = part.find("image_url");
-  const Json* address = url == part.end() ? nullptr : url->is_object() && url->contains("url") ? &(*url)["url"] : &*url;
-  if (!address || !address->is_string()) throw wrong(where, "expected {\"image_url\": {\"url\": \"data:image/...\"}}");
+std::string file_of(const Json* address, const std::string& where, const char* expected) {
+  if (!address || !address->is_string()) throw wrong(where, expected);
   const std::string_view text = address->get_ref<const std::string&>();
   if (!text.starts_with("data:"))
     throw wrong(where, "images are taken as data URLs only; this server fetches nothing")
@@ -143,6 +141,12 @@ std::string image_of(const Json& part, const std::string& where) {
   std::optional<std::string> file = decode_base64(text.substr(comma + 1));
   if (!file) throw wrong(where, "the data URL is not valid base64");
   return std::move(*file);
+}
+
+std::string image_of(const Json& part, const std::string& where) {
+  const auto url = part.find("image_url");
+  const Json* address = url == part.end() ? nullptr : url->is_object() && url->contains("url") ? &(*url)["url"] : &*url;
+  return file_of(address, where, "expected {\"image_url\": {\"url\": \"data:image/...\"}}");
 }
 
 // Reads the contents of messages, and counts what they hold together.
@@ -166,10 +170,15 @@ class Contents {
         all += text(Fields(part).text("text"), place, is_users);
       } else if (type == "image_url") {
         if (!is_users) throw wrong(place, "only a user's messages may have images");
+        if (request_.video_fps) throw wrong(place, one_video);
         add_image(image_of(part, place), place);
         all += image_mark;
+      } else if (type == "video") {
+        if (!is_users) throw wrong(place, "only a user's messages may have a video");
+        add_video(part, place);
+        all += video_mark;
       } else {
-        throw wrong(place, fmt::format("parts are of type text or image_url, not '{}'", type));
+        throw wrong(place, fmt::format("parts are of type text, image_url or video, not '{}'", type));
       }
     }
     return all;
@@ -185,6 +194,17 @@ class Contents {
   }
 
  private:
+  static constexpr const char* one_video = "a request has one video, or any number of images";
+
+  void add_video(const Json& part, const std::string& where) {
+    constexpr const char* expected = "expected {\"video\": [\"data:image/...\", ...]}, the frames in order";
+    if (!request_.images.empty()) throw wrong(where, one_video);
+    const Json* frames = Fields(part).find("video");
+    if (!frames || !frames->is_array() || frames->empty()) throw wrong(where, expected);
+    request_.video_fps = Fields(part).number("fps", 1, 1e-3, 1e3);
+    for (const Json& frame : *frames) add_image(file_of(&frame, where, expected), where);
+  }
+
   void add_image(std::string file, const std::string& where) {
     const size_t number = request_.images.size();
     if (std::ssize(request_.images) >= limits_.most_images)

@@ -37,7 +37,8 @@ struct ChatRequest {
   bool is_chat = true;                // otherwise a text is continued, which is turns[0]
   std::optional<std::string> system;  // empty text: none; nothing: the model's usual one
   std::vector<Turn> turns;            // <image> in a user's text for each image of it
-  std::vector<std::string> images;    // the files, in the order of their marks
+  std::vector<std::string> images;    // the files, in the order of their marks, or those of a video's frames:
+  std::optional<double> video_fps;    // they are the frames of a video, so many a second, and <video> stands for them
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
   infer::Sampling sampling;
@@ -48,8 +49,8 @@ struct ChatRequest {
   bool attention = false;              // an extension: show where the model looks in the frames
 };
 
-// Throw Error(usage) for what is not valid or not supported, at the field's name. Images are data URLs; nothing is
-// fetched from a network or read from a file.
+// Throw Error(usage) for what is not valid or not supported, at the field's name. Images and frames of videos are data
+// URLs; nothing is fetched from a network or read from a file.
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits);
 ChatRequest parse_completion(std::string_view body, const RequestLimits& limits);
 

@@ -57,21 +57,63 @@ PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::v
       throw Error(ErrorKind::usage, "image {}: {}", i, error.what());
     }
   if (pixels.empty()) return out;
-  const auto read = static_cast<int64_t>(pixels.size() / frame);
-  out.is_one_image = images.size() == 1 && read == 1 && grids_of(out.tiles).empty();
+  out.is_one_image = images.size() == 1 && pixels.size() == frame && grids_of(out.tiles).empty();
   if (out.is_one_image) {
     out.copies = settings_.image_frames;
     keys.resize(static_cast<size_t>(out.copies), keys[0]);
   }
-  out.frames = at::empty({read, 3, size, size}, at::TensorOptions(at::kFloat).pinned_memory(settings_.pinned));
-  std::ranges::copy(pixels, out.frames.data_ptr<float>());
+  out.frames = in_memory(pixels);
+  return out;
+}
+
+at::Tensor PromptWriter::in_memory(const std::vector<float>& pixels) const {
+  const int64_t size = settings_.preparation.image_size();
+  const at::Tensor frames = at::empty({std::ssize(pixels) / (3 * size * size), 3, size, size},
+                                      at::TensorOptions(at::kFloat).pinned_memory(settings_.pinned));
+  std::ranges::copy(pixels, frames.data_ptr<float>());
+  return frames;
+}
+
+PromptFrames PromptWriter::decode_video(const ChatRequest& request, std::vector<std::string>& keys) const {
+  const FramePreparation& preparation = settings_.preparation;
+  if (!preparation.has_cells())
+    throw Error(ErrorKind::usage, "this model reads a video as its frames, each a part of type image_url")
+        .advise("send {{\"type\": \"image_url\", ...}} for each frame, in order");
+  const auto file_at = [&](int64_t frame) {
+    return std::as_bytes(std::span(request.images[static_cast<size_t>(frame)]));
+  };
+  std::vector<double> times;
+  std::string all;
+  for (const std::string& image : request.images) {
+    times.push_back(static_cast<double>(times.size()) / *request.video_fps);
+    all += sha256_hex(image);
+  }
+  const std::string digest = sha256_hex(all);
+  PromptFrames out;
+  std::vector<float> pixels;
+  try {
+    preparation.require_videos();
+    out.tiles = preparation.video_cells(FramePreparation::size_of(file_at(0)), times);
+    preparation.prepare_pictures(
+        std::ssize(times), [&](int64_t frame) { return FramePreparation::decoded(file_at(frame)); },
+        [&](std::span<const uint8_t> bytes) {
+          keys.push_back(fmt::format("{}.{}", digest, keys.size()));
+          pixels.resize(pixels.size() + bytes.size());
+          preparation.normalise(bytes, std::span(pixels).last(bytes.size()));
+        });
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, "the video: {}", error.what()).advise(error.advice());
+  }
+  out.frames = in_memory(pixels);
   return out;
 }
 
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
   if (request.frames && !request.frames->is_one_image) settings_.preparation.require_videos();
-  const PromptFrames shown = request.frames ? *request.frames : decode(request.images, written.frame_keys);
+  const PromptFrames shown = request.frames      ? *request.frames
+                             : request.video_fps ? decode_video(request, written.frame_keys)
+                                                 : decode(request.images, written.frame_keys);
   if (request.frames) written.frame_keys = keys_of(shown);
   written.sample = {shown.frames, {}, shown.copies, grids_of(shown.tiles)};
   const int64_t frames = model::frames_of(written.sample);

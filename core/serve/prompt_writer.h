@@ -41,6 +41,8 @@ class PromptWriter {
 
  private:
   PromptFrames decode(const std::vector<std::string>& images, std::vector<std::string>& keys) const;
+  PromptFrames decode_video(const ChatRequest& request, std::vector<std::string>& keys) const;
+  at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
 
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;

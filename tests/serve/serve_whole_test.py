@@ -124,13 +124,42 @@ class WholeModels(unittest.TestCase):
     def test_llava(self):
         self.check("llava.model")
 
-    def test_qwen2_vl_reads_cells_and_no_videos(self):
+    def test_qwen2_vl_reads_cells(self):
         self.check("qwen2-vl.model")
-        with Server(model="qwen2-vl.model") as server:
-            self.assertEqual(json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]["video_frames"], 0)
 
     def test_qwen3_vl_shares_pages_of_pictures_with_their_deepstack(self):
         self.check("qwen3-vl.model")
+
+    def test_a_video_is_one_part_of_a_message(self):
+        clip = [picture(60, step=step) for step in (1, 3, 7)]
+        (folder / "clip").mkdir()
+        for number, frame in enumerate(clip):
+            (folder / "clip" / f"{number}.png").write_bytes(frame)
+        video = {"type": "video", "video": [data_url(frame) for frame in clip]}
+        image = {"type": "image_url", "image_url": {"url": data_url(clip[0])}}
+        words = {"type": "text", "text": "What happens?"}
+        for model in ("qwen2-vl.model", "qwen3-vl.model"):
+            with self.subTest(model), Server(model=model) as server:
+                self.assertEqual(json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]["video_frames"], 0)
+                expected = json.loads(run(engine, "generate", folder / model, "--video", folder / "clip", "--prompt", "<video>What happens?",
+                                          "--max-tokens", 12, "--json"))["text"]
+                for _ in range(2):  # the second time from pages
+                    self.assertEqual(server.ask({"role": "user", "content": [video, words]}, max_tokens=12), expected)
+                self.assertGreater(server.metrics()["cache_shared_tokens_total"], 0)
+                for parts, said in (([video, image, words], "a request has one video, or any number of images"),
+                                    ([image, video, words], "a request has one video, or any number of images"),
+                                    ([video, video, words], "a request has one video, or any number of images"),
+                                    ([video | {"video": []}, words], "the frames in order"),
+                                    ([video | {"fps": 0}, words], "expected a number from 0.001"),
+                                    ([video | {"video": [data_url(picture(60)), data_url(picture(40))]}, words],
+                                     "frame 1 of the video has 40 x 40 pixels, and the first one 60 x 60")):
+                    with self.subTest(said):
+                        status, answer = server.send("/v1/chat/completions", {"messages": [{"role": "user", "content": parts}]})[:2]
+                        self.assertEqual(status, 400)
+                        self.assertIn(said, str(answer))
+        with Server(model="llava.model") as server:
+            self.assertIn("each a part of type image_url",
+                          str(server.send("/v1/chat/completions", {"messages": [{"role": "user", "content": [video, words]}]})[1]))
 
 
 if __name__ == "__main__":
