@@ -55,7 +55,20 @@ struct Findings {
   bool are_pairs() const { return 2 * pairs > usable; }
 };
 
-void count(const MeasuredSample& measured, Findings& seen) {
+// Of cells of a video: fewer of its frames are read where it has more.
+int64_t most_video_cells(const plan::Plan& plan) {
+  constexpr int64_t usual = 4096;
+  const auto positions = budget::decoder_positions(plan.model);
+  return positions ? std::min(usual, *positions / 2) : usual;
+}
+
+int64_t needed_frames(const Sample& sample, int64_t most_video_cells) {
+  if (!sample.is_video_of_cells()) return sample.frames;
+  const ImageGrid video = sample.grids().front();
+  return std::min(sample.frames, std::max(most_video_cells, video.step_cells()));
+}
+
+void count(const MeasuredSample& measured, int64_t most_video_cells, Findings& seen) {
   ++seen.looked_at;
   if (!measured.sample) {
     if (seen.first_reason.empty()) seen.first_reason = place_of(measured.skipped) + ": " + measured.skipped.reason;
@@ -65,7 +78,7 @@ void count(const MeasuredSample& measured, Findings& seen) {
   ++seen.usable;
   seen.with_choice += sample.correct_choice.has_value();
   seen.pairs += sample.texts.size() == 2 && !sample.correct_choice;
-  seen.most_frames = std::max(seen.most_frames, sample.frames);
+  seen.most_frames = std::max(seen.most_frames, needed_frames(sample, most_video_cells));
   seen.short_answers.add(sample);
   for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
 }
@@ -100,7 +113,7 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
   Findings seen{.samples = samples.sizes()};
   const std::vector<MeasuredSample> all = measure_evenly(samples, most_looked_at);
   progress.finish();
-  for (const MeasuredSample& measured : all) count(measured, seen);
+  for (const MeasuredSample& measured : all) count(measured, most_video_cells(plan), seen);
   if (2 * seen.usable < seen.looked_at)
     throw Error(ErrorKind::data, "{} of the {} samples looked at cannot be used, the first of them: {}",
                 grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason)

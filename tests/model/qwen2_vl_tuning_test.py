@@ -169,6 +169,20 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
         for packed, alone in zip(losses("clips"), losses("clips_small"), strict=True):
             self.assertAlmostEqual(packed, alone, delta=2e-4 * packed, msg="steps of many packs")
 
+    def test_a_new_recipe_has_room_for_a_part_of_a_long_video(self):
+        """100 steps of 25 cells, or with Qwen3-VL as many as its limit for a whole video makes; the decoder has 2048 positions."""
+        frames = [draw_picture(number, (40, 40)).quantize(8) for number in range(200)]
+        video = io.BytesIO()
+        frames[0].save(video, "gif", save_all=True, append_images=frames[1:], duration=1000)
+        (folder / "long.gif").write_bytes(video.getvalue())
+        (folder / "long.jsonl").write_text(json.dumps({"video": "long.gif", "conversations": [
+            {"from": "human", "value": "<video>\nWhich number?"}, {"from": "gpt", "value": "It is 1."}]}) + "\n")
+        run(engine, "recipe", "new", "long.lua", "--model", "model", "--data", "long.jsonl")
+        recipe = (folder / "long.lua").read_text()
+        self.assertIn("max_frames = 100" if FAMILY == "qwen3_vl" else "max_frames = 1024", recipe)
+        said = json.loads(run(engine, "data", "show", "long.lua", 0, "--json"))
+        self.assertIn(said["frames"], range(1000, 1025) if FAMILY != "qwen3_vl" else [100])
+
     def test_floating_point_operations_are_those_that_pytorch_counts(self):
         run(engine, "train", "all.lua", "--run-dir", "counted", "--max-steps", 1)
         line, model, unseen = metrics("counted")[0], loaded("hf"), 0
