@@ -96,7 +96,7 @@ int run(cli::Arguments arguments) {
   described.of_program("make-shapes")
       .required_value("out", "DIR", "the data set; made anew if it was made with other options")
       .value("seed", "N", "another data set for another number (1)")
-      .value("samples", "PART=N,...", "only these parts, of so many samples each (" + counts + ")")
+      .repeated_value("samples", "PART=N,...", "only these parts, of so many samples each (" + counts + ")")
       .value("frames", "N", "of each clip, 2 to 64 (4)")
       .value("size", "N|WxH", "pixels of a frame (32)")
       .value("format", "png|jpeg|mp4", format_help)
