@@ -233,6 +233,7 @@ Ref<Stage> stage_schema() {
           .field("batch", &Stage::batch, batch(), "Samples of one optimizer step, or limits by tokens and frames.")
           .required()
           .aliases({"batch_size", "per_device_train_batch_size"})
+          .hint("it decides what is learned; for packs as large as memory allows: packing = { tokens = \"memory\" }")
           .example("32")
           .field("packing", &Stage::packing, packing(), "How samples are packed into fixed shapes.")
           .field("activation_checkpointing", &Stage::activation_checkpointing, activation_checkpointing(),

@@ -153,6 +153,15 @@ TEST(Mistakes, AWarmupInStepsIsToldThatItIsAShare) {
                           "  it is a fraction of the stage's steps: warmup = 0.01 is 100 of 10,000 steps"));
 }
 
+TEST(Mistakes, ABatchByMemoryIsToldOfPacking) {
+  EXPECT_THAT(
+      of_stage({key("batch", 16, "auto")}),
+      ElementsAre("r.lua:16: stages.align.batch: expected an integer of at least 1 or a table { samples, tokens, "
+                  "frames }, got the string \"auto\"\n"
+                  "  it decides what is learned; for packs as large as memory allows: packing = { tokens = "
+                  "\"memory\" }"));
+}
+
 TEST(Mistakes, AKeyOfAStageOrASourceSaysWhereItGoes) {
   EXPECT_THAT(
       mistakes_of(small_recipe(), {"samples=10"}),
