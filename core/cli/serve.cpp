@@ -110,10 +110,15 @@ int serve_model(Arguments arguments) {
   const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
   const std::string name = parsed->value_or("name", usual_name);
   serve::RequestLimits requests;
-  requests.most_images = std::max(requests.most_images, model.input.media.max_frames);
+  const FramePreparation preparation = model.input.media.preparation();
+  const bool has_cells = preparation.has_cells();
+  int64_t video_frames = model.input.media.max_frames;
+  // Of cells a run's plan says how many of these there are.
+  if (has_cells) video_frames = preparation.processor()->video ? MediaOptions().max_frames : 0;
+  requests.most_images = std::max(requests.most_images, video_frames);
   serve::ApiServer api(service,
-                       {name, token, requests, limits.max_tokens, model.generator.has_attention(),
-                        model.input.media.preparation().has_cells() ? 0 : model.input.media.max_frames},
+                       {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
+                        has_cells && video_frames > 0},
                        std::move(guard));
   HttpServer server(host, static_cast<uint16_t>(port), http,
                     [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });

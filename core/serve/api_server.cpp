@@ -218,7 +218,8 @@ nlohmann::json ApiServer::model() const {
             {"max_images", settings_.requests.most_images},
             {"max_tokens", settings_.requests.most_tokens},
             {"usual_tokens", settings_.usual_tokens},
-            {"video_frames", settings_.video_frames}}}};
+            {"video_frames", settings_.video_frames},
+            {"video_part", settings_.video_is_part}}}};
 }
 
 std::string ApiServer::models() const {

@@ -18,6 +18,7 @@ struct ApiSettings {
   int64_t usual_tokens = 512; // of an answer whose request sets no max_tokens
   bool has_attention = false; // whether the model can show where it looks
   int64_t video_frames = 64;  // that clients should take of a video at most; 0: the model reads none
+  bool video_is_part = false; // of type video, in place of an image_url for each frame
 };
 
 class ApiServer {

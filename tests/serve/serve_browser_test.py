@@ -19,6 +19,7 @@ if not find_chromium():
     sys.exit(77)
 
 from against_oracle import engine, folder, tool
+from byte_tokenizer import tokenizer
 from running_server import Server, make_endless, picture
 
 TOKEN = "correct horse"
@@ -248,6 +249,34 @@ class Page(unittest.TestCase):
         with Server("--image-size", 28, "--frames", 99, model="trained") as server:
             limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
             self.assertEqual((limits["video_frames"], limits["max_images"]), (99, 99))
+
+    def test_sends_a_video_as_one_part_where_the_model_reads_it_so(self):
+        (folder / "words").mkdir()
+        words = json.loads(tokenizer())
+        for part in ("pre_tokenizer", "decoder"): # as the package tokenizers, which adds tokens to it, wants them
+            words[part] |= {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        (folder / "words" / "tokenizer.json").write_text(json.dumps(words))
+        tool("make-qwen2-vl", folder / "qwen3-vl", "--tokenizer", folder / "words", "--family", "qwen3_vl")
+        subprocess.run([engine, "import", "--model", folder / "qwen3-vl", "--out", folder / "qwen"], check=True, capture_output=True)
+        with Server(model="qwen") as server:
+            self.open(server)
+            self.browser.wait_for("model.fvlm.video_part")
+            self.attach_clip()
+            frames = self.value("attached.length")
+            self.assertGreaterEqual(frames, 2)
+            self.browser.attach("#files", folder / "picture.png")
+            self.browser.wait_for("document.getElementById('status').textContent.includes('one video')")
+            self.assertEqual(self.value("attached.length"), frames)
+            self.value("document.querySelector('#attached button').click()")
+            self.assertEqual(self.value("attached.length"), 0, "its frames go together")
+            self.attach_clip()
+            self.set("max_tokens", 3)
+            self.ask("Which colour came first?")
+            self.answered(1)
+            self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 0, self.words())
+            part = self.value("requestBody().messages[0].content[0]")
+            self.assertEqual([part["type"], len(part["video"]), part["fps"]], ["video", frames, 1])
+            self.screenshot("video-part-1280")
 
     def test_stops_an_answer_by_escape_and_retries_it(self):
         before = self.server.metrics()["requests_abandoned_total"]

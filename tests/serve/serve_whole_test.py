@@ -140,7 +140,8 @@ class WholeModels(unittest.TestCase):
         words = {"type": "text", "text": "What happens?"}
         for model in ("qwen2-vl.model", "qwen3-vl.model"):
             with self.subTest(model), Server(model=model) as server:
-                self.assertEqual(json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]["video_frames"], 0)
+                takes = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
+                self.assertEqual((takes["video_frames"], takes["video_part"]), (64, True))
                 expected = json.loads(run(engine, "generate", folder / model, "--video", folder / "clip", "--prompt", "<video>What happens?",
                                           "--max-tokens", 12, "--json"))["text"]
                 for _ in range(2):  # the second time from pages

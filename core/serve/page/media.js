@@ -66,24 +66,24 @@ async function framesOf(file, most) {
       await end;
     }
     if (!Number.isFinite(video.duration)) throw new Error("it does not say how long it is");
-    const urls = [];
-    for (const time of frameTimes(video.duration, most)) {
+    const urls = [], times = frameTimes(video.duration, most);
+    for (const time of times) {
       const shown = event(video, "seeked");
       video.currentTime = Math.min(time, Math.max(0, video.duration - 0.01));
       await shown;
       urls.push(drawn(video, video.videoWidth, video.videoHeight));
     }
-    return urls;
+    return {urls, fps: times.length > 1 ? 1 / (times[1] - times[0]) : 1};
   } finally {
     URL.revokeObjectURL(address);
   }
 }
 
-// The pictures of a file, each with what it is called.
+// The pictures of a file, each with what it is called; those of a video also with how many there are a second.
 async function picturesOf(file, mostFrames) {
   if (file.type.startsWith("video/")) {
-    const urls = await framesOf(file, mostFrames);
-    return urls.map((url, frame) => ({url, name: `${file.name}, frame ${frame + 1} of ${urls.length}`}));
+    const {urls, fps} = await framesOf(file, mostFrames);
+    return urls.map((url, frame) => ({url, fps, name: `${file.name}, frame ${frame + 1} of ${urls.length}`}));
   }
   return [{url: await pictureOf(file), name: file.name || "picture"}];
 }

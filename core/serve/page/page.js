@@ -107,7 +107,7 @@ function showAttached() {
     image.src = picture.url;
     image.alt = picture.name;
     const remove = button("×", () => {
-      attached.splice(place, 1);
+      attached.splice(...(isClip(picture) ? [0, attached.length] : [place, 1]));
       showAttached();
     });
     remove.setAttribute("aria-label", `Remove ${picture.name}`);
@@ -116,15 +116,23 @@ function showAttached() {
   }));
 }
 
+// Whether it is a frame of a video that is one part of a message: all of its frames go together, and nothing beside them.
+function isClip(picture) {
+  return model.fvlm.video_part && picture.fps !== undefined;
+}
+
 async function attach(files) {
   await known;
   for (const file of files) {
-    const used = turns.reduce((sum, turn) => sum + (turn.pictures?.length ?? 0), attached.length);
-    const left = (model.fvlm.max_images ?? 64) - used;
+    const shown = [...turns.flatMap(turn => turn.pictures ?? []), ...attached];
+    const left = (model.fvlm.max_images ?? 64) - shown.length;
+    const isVideo = file.type.startsWith("video/");
+    if (model.fvlm.video_part && shown.length && (isVideo || shown.some(isClip)))
+      return say("This model takes one video in a conversation, or pictures.");
     if (left < 1) return say("This conversation has as many pictures as the server takes.");
     say(`Reading ${file.name} …`);
     try {
-      if (file.type.startsWith("video/") && model.fvlm.video_frames === 0) throw new Error("this model reads pictures and no videos");
+      if (isVideo && model.fvlm.video_frames === 0) throw new Error("this model reads pictures and no videos");
       attached.push(...await picturesOf(file, Math.min(left, Number($("video_frames").value) || (model.fvlm.video_frames ?? left))));
       say("");
     } catch (error) {
@@ -135,8 +143,12 @@ async function attach(files) {
 }
 
 function contentOf(turn) {
-  if (!turn.pictures?.length) return turn.text;
-  return [...turn.pictures.map(picture => ({type: "image_url", image_url: {url: picture.url}})), {type: "text", text: turn.text}];
+  const {pictures = [], text} = turn;
+  if (!pictures.length) return text;
+  const shown = isClip(pictures[0])
+    ? [{type: "video", video: pictures.map(picture => picture.url), fps: pictures[0].fps}]
+    : pictures.map(picture => ({type: "image_url", image_url: {url: picture.url}}));
+  return [...shown, {type: "text", text}];
 }
 
 function requestBody() {
