@@ -372,7 +372,7 @@ class Dpo(Bench):
 
     def test_wrong_options_are_refused(self):
         for words, *arguments in (("there is no shape 'tin'", "--configurations", "tin:1"),
-                                  ("bench has no option '--model'", "--model", "here")):
+                                  ("bench dpo has no option '--model'", "--model", "here")):
             self.refused(words, "dpo", *arguments)
 
 
