@@ -413,12 +413,15 @@ class Benchmarks(unittest.TestCase):
             self.assertEqual(done.returncode, 4, done.stderr)
             self.assertIn(words, done.stderr)
         file = self.write("good.json", [good])
-        for code, words, options in ((2, "mvbench, video-mme or scienceqa", ["--form", "quiz"]),
-                                     (2, "unknown --mode 'fast'", ["--mode", "fast"]), (2, "excludes --questions", ["--stage", "x"]),
-                                     (4, "no 'topic'", ["--by", "topic"]), (4, "no such media folder", ["--media", "/nowhere"])):
-            done = self.run_form("mvbench", *options, files=[file])
-            self.assertEqual(done.returncode, code, f"{options}: {done.stderr}")
+        def refused(code, words, form, *options, **where):
+            done = self.run_form(form, *options, files=[file], **where)
+            self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(words, done.stderr)
+        refused(2, "mvbench, video-mme or scienceqa", "quiz")
+        refused(2, "unknown --mode 'fast'", "mvbench", "--mode", "fast")
+        refused(2, "excludes --questions", "mvbench", "--stage", "x")
+        refused(4, "no 'topic'", "mvbench", "--by", "topic")
+        refused(4, "no such media folder", "mvbench", media="/nowhere")
 
 
 if __name__ == "__main__":
