@@ -217,9 +217,9 @@ struct SwigluBackward : WarpEpilogue {
       }
       full(i).wait(static_cast<unsigned>(tile_count * (steps / slots) + i / slots) & 1);
 #pragma unroll
-      for (int quarter = 0; quarter < 2; ++quarter) {
+      for (int column_half = 0; column_half < 2; ++column_half) {
         float d_y[8];
-        const int half = i / octets / wide, octet = i % octets, first = box(i) * box_width + quarter * 32;
+        const int half = i / octets / wide, octet = i % octets, first = box(i) * box_width + column_half * 32;
 #pragma unroll
         for (int square = 0; square < 4; ++square) {
           const int at = first / 2 + square * 4 + octet * 2;
@@ -227,7 +227,7 @@ struct SwigluBackward : WarpEpilogue {
           d_y[square * 2] = two.x;
           d_y[square * 2 + 1] = two.y;
         }
-        finish(d_y, at(gate, quarter), at(up, quarter), at(y, quarter));
+        finish(d_y, at(gate, column_half), at(up, column_half), at(y, column_half));
       }
       fence_proxy_async();
       __syncwarp();
@@ -256,9 +256,9 @@ struct SwigluBackward : WarpEpilogue {
     return WarpEpilogue::row(of, step / octets / wide) + step % octets * octet_rows;
   }
   // The address that this lane passes to ldmatrix or stmatrix for four matrices of a box.
-  __device__ static std::uint32_t at(const char* box, int quarter) {
+  __device__ static std::uint32_t at(const char* box, int column_half) {
     const unsigned lane = threadIdx.x % warp_size, row = lane % octet_rows, pack = lane / octet_rows;
-    return shared_address(box) + row * box_row_bytes + (((4 * static_cast<unsigned>(quarter) + pack) ^ row) << 4);
+    return shared_address(box) + row * box_row_bytes + (((4 * static_cast<unsigned>(column_half) + pack) ^ row) << 4);
   }
   __device__ void load(int step, const Tile& of) const {
     Barrier& barrier = full(step);
