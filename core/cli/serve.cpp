@@ -113,7 +113,7 @@ int serve_model(Arguments arguments) {
   const FramePreparation preparation = model.input.media.preparation();
   const bool has_cells = preparation.has_cells();
   int64_t video_frames = model.input.media.max_frames;
-  // Of cells a run's plan says how many of these there are.
+  // Where frames are cells, max_frames of a run counts these, and clients count frames.
   if (has_cells) video_frames = preparation.processor()->video ? MediaOptions().max_frames : 0;
   requests.most_images = std::max(requests.most_images, video_frames);
   serve::ApiServer api(service,

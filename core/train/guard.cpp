@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t losses_before_spikes = 20; // the first losses of a stage fall from high up
 constexpr double share_of_newest = 0.05;     // in the running mean
-constexpr double least_mean = 0.1;           // a few hard samples are many times as much as a smaller one
+constexpr double least_mean = 0.1;           // smaller ones count as this: a hard sample is many times as much
 
 constexpr int64_t steps_before_doubling = 2000;
 constexpr double min_scale = 1, max_scale = 16777216;
