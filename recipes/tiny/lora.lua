@@ -1,5 +1,5 @@
 -- LoRA on two CPU cores: the quickstart's first stage describes pictures of coloured shapes; adapters on its encoder and its
--- decoder, 36 k numbers beside the frozen 242 k, teach it to answer questions: 94 to 95 % of the held-out ones after a minute,
+-- decoder, 36 k numbers beside the frozen 242 k, teach it to answer questions: 94 to 95 % of the held-out ones after 90 s,
 -- as the quickstart reaches by training all weights on 72,000 samples, where the first stage ended at a loss of 0.02. One that
 -- ended at 0.07, as some seeds do, has not learned where a shape ends, and 82 to 84 % are all that adapters reach (bench/LOG.md).
 --
