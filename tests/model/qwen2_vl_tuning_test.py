@@ -14,7 +14,7 @@ FAMILY = sys.argv.pop(3)
 
 import peft
 import picture_questions
-from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, inputs_of, loaded, make, metrics, run, torch
+from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, metrics, run, torch, weights
 from qwen2_vl_processor import processor_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -69,15 +69,6 @@ def write_videos():
                     frame.convert("RGB").save(picture, "png")
                     add(f"{number:03}.{place:03}.png", picture.getvalue())
             add(f"{number:03}.json", json.dumps({"user": "<video>Which number?", "assistant": f"It is {number}."}).encode())
-
-
-def losses(name):
-    return [line["loss"] for line in metrics(name)]
-
-
-def finals(name):
-    last = max((folder / name / "sft").glob("step-*"))
-    return {str(path.relative_to(last)): path.read_bytes() for path in last.rglob("*.safetensors")}
 
 
 class QwenVl(Pictures):
@@ -150,16 +141,9 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
             self.assertEqual(ours["ids"], generated(trained, inputs, min_new_tokens=8, eos_token_id=[]))
 
     def test_runs_on_videos_stop_and_read_preprocessed_cells_to_equal_bits(self):
-        run(engine, "train", "videos.lua", "--run-dir", "clips")
-        run(engine, "train", "videos.lua", "--run-dir", "clips_stopped", "--max-steps", 2)
-        run(engine, "train", "videos.lua", "--run-dir", "clips_stopped")
-        run(engine, "preprocess", "videos.lua", "--out", "clips_prepared")
-        run(engine, "train", "videos.lua", "--set", "stages.sft.data.preprocessed=clips_prepared/sft", "--run-dir", "clips_read")
+        self.expect_equal_bits("videos.lua", "clips", max_steps=2)
         small = ["--set", "stages.sft.packing={\"frames\": 64, \"tokens\": 1024, \"segments\": 8}"]
         run(engine, "train", "videos.lua", *small, "--run-dir", "clips_small")
-        for name in ("clips_stopped", "clips_read"):
-            self.assertEqual(finals(name), finals("clips"), name)
-            self.assertEqual(losses(name), losses("clips"), name)
         for packed, alone in zip(losses("clips"), losses("clips_small"), strict=True):
             self.assertAlmostEqual(packed, alone, delta=2e-4 * packed, msg="steps of many packs")
 
@@ -215,7 +199,7 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
         (folder / "lines.lua").write_text((folder / "recipe.lua").read_text().replace("questions.tar", "questions.jsonl"))
         run(engine, "train", "lines.lua", "--run-dir", "lines")
         self.assertEqual(losses("lines"), losses("tars"))
-        self.assertEqual(finals("lines"), finals("tars"))
+        self.assertEqual(weights("lines"), weights("tars"))
 
     def test_a_killed_run_resumes_to_equal_bits(self):
         for data in ("recipe", "videos"):
@@ -229,7 +213,7 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
             self.assertEqual(running.wait(), -9, "it ended before it was killed")
             run(*options, killed)
             self.assertEqual(losses(killed), losses(unharmed))
-            self.assertEqual(finals(killed), finals(unharmed))
+            self.assertEqual(weights(killed), weights(unharmed))
 
     def test_two_ranks_share_texts_and_their_positions(self):
         run(engine, "train", "recipe.lua", "--run-dir", "alone")
