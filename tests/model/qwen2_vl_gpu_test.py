@@ -1,4 +1,4 @@
-"""A Qwen2-VL, Qwen2.5-VL or Qwen3-VL on a GPU, with heads as wide as those of Qwen2's own models and images of several sizes: in float32
+"""A Qwen2-VL, Qwen2.5-VL or Qwen3-VL on a GPU, with heads as wide as those of Qwen2's own models, images of several sizes and a video: in float32
 its steps, gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran
 one operation after the other, to the bit, and it is plugins that attend.
 
@@ -9,7 +9,7 @@ import unittest
 
 FAMILY = sys.argv.pop(3)
 
-from picture_questions import PROMPTS, answer, engine, folder, load_file, make, metrics, run, save_file, torch
+from picture_questions import PROMPTS, answer, engine, folder, load_file, make, metrics, run, save_file, torch, write_clip
 
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells; windows have 2 x 2
 STEPS = 40
@@ -17,6 +17,7 @@ STEPS = 40
 
 def setUpModule():
     make("make-qwen2-vl", SIZES, 40, 1024, "--family", FAMILY, "--published-heads")
+    write_clip()
 
 
 @functools.cache
@@ -42,13 +43,16 @@ def final_weights(name):
 
 @functools.cache
 def batch():
-    """Three samples that are questions about one image, about two, and about none."""
-    grids, counts, lengths = torch.tensor([[4, 3], [2, 5], [1, 7]]), torch.tensor([1, 2, 0]), torch.tensor([20, 33, 9])
+    """Three samples: a question about an image, one about an image and a video of two moments of two frames, and one about none. Qwen3-VL's
+    text has room between the moments, so that each is a picture of its own."""
+    moments = [[1, 7, 1, 2], [1, 7, 1, 2]] if FAMILY == "qwen3_vl" else [[1, 7, 2, 2]]
+    grids, lengths = torch.tensor([[4, 3, 1, 1], [2, 5, 1, 1], *moments]), torch.tensor([20, 33, 9])
     cells = grids.prod(1)
     generator = torch.Generator().manual_seed(1)
     frames = torch.stack([cells[0], cells[1:].sum(), torch.tensor(0)])
     save_file({"frames": torch.randn(int(cells.sum()), 3, 8, 8, generator=generator), "frame_counts": frames, "image_grids": grids,
-               "image_counts": counts, "input_ids": torch.randint(256, (int(lengths.sum()),), generator=generator),
+               "step_seconds": torch.full([len(grids)], 0.5), "image_counts": torch.tensor([1, 1 + len(moments), 0]),
+               "input_ids": torch.randint(256, (int(lengths.sum()),), generator=generator),
                "text_lengths": lengths, "loss_mask": torch.ones(int(lengths.sum()), dtype=torch.long)}, folder / "batch.safetensors")
 
 
@@ -126,6 +130,8 @@ class OnGpu(unittest.TestCase):
         options = ("--image", "1.png", "--image", "0.png", "--prompt", "Is <image> like <image>?")
         self.assertEqual(answer("model", *options, "--device", "cuda")["ids"], answer("model", *options)["ids"])
         self.assertEqual(len(answer("model", *options, "--device", "cuda", "--dtype", "bf16")["ids"]), 8)
+        options = ("--video", "clip.gif", "--prompt", "What happens?")
+        self.assertEqual(answer("model", *options, "--device", "cuda")["ids"], answer("model", *options)["ids"])
 
 
 if __name__ == "__main__":
