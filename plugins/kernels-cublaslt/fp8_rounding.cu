@@ -1,9 +1,9 @@
 // fp8_rounding.cu: rounding to e4m3 at memory speed. Rows are held in registers between the search for their largest
-// magnitude and the conversion. Columns are searched by one kernel, and converted and transposed by another.
-#include "common/cuda_packs.cuh"
+// magnitude and the conversion. Columns that are too long for fp8_strips.cu are searched by one kernel, and converted
+// and transposed by another.
 #include "fp8_rounding.h"
-
-#include <cuda_fp8.h>
+#include "fp8_scale.cuh"
+#include "fp8_strips.h"
 
 namespace fvlm::plugins {
 namespace {
@@ -11,24 +11,6 @@ namespace {
 using std::int64_t;
 
 constexpr int block_threads = 256;
-
-// What the values of a row are multiplied by, and the power of two that products are multiplied by in turn.
-struct RowScale {
-  float factor, scale;
-
-  __device__ explicit RowScale(float largest) {
-    // The exponent of largest / 448, rounded up: 448 is 1.75 * 2^8. Neither power is subnormal.
-    const int bits = __float_as_int(fmaxf(largest, 0x1p-100f)),
-              exponent = (bits >> 23) - 8 + ((bits & 0x7fffff) > 0x600000);
-    factor = __int_as_float((254 - exponent) << 23);
-    // The conversion saturates infinity, but not what is multiplied by this.
-    scale = isinf(largest) ? largest : __int_as_float(exponent << 23);
-  }
-};
-
-__device__ inline std::uint16_t two_e4m3(float first, float second) {
-  return __nv_cvt_float2_to_fp8x2({first, second}, __NV_SATFINITE, __NV_E4M3);
-}
 
 // The maximum over `threads` threads: a warp or the whole block.
 template <int threads>
@@ -47,13 +29,6 @@ __device__ float group_max(float value) {
 }
 
 template <int count>
-__device__ float largest_of(const float (&values)[count], float largest) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) largest = fmaxf(largest, fabsf(values[i]));
-  return largest;
-}
-
-template <int count>
 __device__ void store_e4m3(std::uint8_t* to, const float (&values)[count], float factor) {
   if constexpr (count == 1) {
     *to = static_cast<std::uint8_t>(two_e4m3(values[0] * factor, 0) & 0xff);
@@ -62,8 +37,8 @@ __device__ void store_e4m3(std::uint8_t* to, const float (&values)[count], float
     std::uint32_t words[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      words[i] = two_e4m3(values[4 * i] * factor, values[4 * i + 1] * factor) |
-                 static_cast<std::uint32_t>(two_e4m3(values[4 * i + 2] * factor, values[4 * i + 3] * factor)) << 16;
+      words[i] = four_e4m3(values[4 * i] * factor, values[4 * i + 1] * factor, values[4 * i + 2] * factor,
+                           values[4 * i + 3] * factor);
     *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
   }
 }
@@ -178,8 +153,7 @@ __global__ void __launch_bounds__(block_threads)
     for (int j = 0; j < pack; ++j) {
       const float factor = RowScale(largest[column + j]).factor;
       turned[in_column + j][spread(in_column + j, quad)] =
-          two_e4m3(values[0][j] * factor, values[1][j] * factor) |
-          static_cast<std::uint32_t>(two_e4m3(values[2][j] * factor, values[3][j] * factor)) << 16;
+          four_e4m3(values[0][j] * factor, values[1][j] * factor, values[2][j] * factor, values[3][j] * factor);
     }
   }
   __syncthreads();
@@ -231,6 +205,7 @@ void round_rows_to_fp8(const Device& device, const Shape& s, const Rows& x, cons
 }
 
 void round_columns_to_fp8(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
+  if (round_strips_of_columns(device, s, x, out)) return;
   sdk::check_cuda(cudaMemsetAsync(out.scales, 0, static_cast<std::size_t>(s.width) * sizeof(float), device.stream),
                   "cudaMemsetAsync");
   const dim3 tiles(blocks(s.width, tile_columns), blocks(s.rows, tile_rows));

@@ -1,9 +1,7 @@
 // fp8_transpose.cu: the operands of a weight gradient in e4m3, which Hopper reads by rows only: matrices that were
 // rounded by rows, transposed at memory speed. See FVLM_BOTH_GRADIENTS in fvlm/kernels.h.
-#include "common/cuda_packs.cuh"
+#include "fp8_scale.cuh"
 #include "fp8_transpose.h"
-
-#include <cuda_fp8.h>
 
 namespace fvlm::plugins {
 namespace {
@@ -85,22 +83,30 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-// One block. Scales are powers of two, and what is not finite stays so.
-__global__ void __launch_bounds__(1024) join_scales(const float* a, const float* b, float* factors, float* of_rows,
-                                                    float* of_columns, int64_t count, int64_t rows, int64_t columns) {
-  __shared__ float warps[1024 / warp_size];
+constexpr int join_threads = 512;
+
+// One cluster. Scales are powers of two, and what is not finite stays so.
+__global__ void __launch_bounds__(join_threads)
+    join_scales(const float* a, const float* b, JoinedScales out, int64_t count) {
+  __shared__ float warps[join_threads / warp_size], all;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * join_threads + threadIdx.x,
+                step = static_cast<int64_t>(gridDim.x) * join_threads;
   float largest = 0;
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) largest = fmaxf(largest, a[i] * b[i]);
+#pragma unroll 4
+  for (int64_t i = begin; i < count; i += step) largest = fmaxf(largest, a[i] * b[i]);
   for (int lane_mask = warp_size / 2; lane_mask > 0; lane_mask /= 2)
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lane_mask));
   if (threadIdx.x % warp_size == 0) warps[threadIdx.x / warp_size] = largest;
   __syncthreads();
-  for (const float each : warps) largest = fmaxf(largest, each);
-  largest = fmaxf(largest, 0x1p-126f); // of rows that are all but zero
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
-    factors[i] = isinf(largest) ? 1 : fminf(a[i] * b[i] / largest, 1);
-  for (int64_t i = threadIdx.x; i < rows; i += blockDim.x) of_rows[i] = largest;
-  for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) of_columns[i] = 1;
+  if (threadIdx.x == 0) {
+    for (const float each : warps) largest = fmaxf(largest, each);
+    all = largest;
+  }
+  find_largest_of_cluster<1>(&all);
+  largest = fmaxf(all, 0x1p-126f); // of rows that are all but zero
+  for (int64_t i = begin; i < count; i += step) out.factors[i] = isinf(largest) ? 1 : fminf(a[i] * b[i] / largest, 1);
+  for (int64_t i = begin; i < out.rows; i += step) out.of_rows[i] = largest;
+  for (int64_t i = begin; i < out.columns; i += step) out.of_columns[i] = 1;
 }
 
 unsigned tiles(int64_t count) {
@@ -117,9 +123,7 @@ void transpose_fp8(const Device& device, const std::uint8_t* from, std::uint8_t*
 
 void join_fp8_scales(const Device& device, const float* a, const float* b, std::int64_t count,
                      const JoinedScales& out) {
-  join_scales<<<1, 1024, 0, device.stream>>>(a, b, out.factors, out.of_rows, out.of_columns, count, out.rows,
-                                             out.columns);
-  sdk::check_cuda(cudaGetLastError(), "launch");
+  launch_clusters(device, join_scales, max_cluster_blocks, 1, join_threads, a, b, out, count);
 }
 
 } // namespace fvlm::plugins

@@ -1,5 +1,6 @@
 #include "linear_fp8.h"
 
+#include "fp8_strips.h"
 #include "linear_operands.h"
 
 namespace fvlm::plugins {
@@ -99,9 +100,12 @@ void fp8_both_gradients(const Fp8Call& on, const NarrowGradients& o) {
     fp8_input_gradient(on, d_y, matrix_of(o.weight), matrix_of(o.d_x));
   else
     round_rows_to_fp8(on.device, shape_of(q.dtype, q.rows, q.width, {d_y}), o.d_y, s.rows);
-  round_rows_to_fp8(on.device, shape_of(q.dtype, q.rows, q.inner, {x}), o.x, s.x);
+  const Shape of_x = shape_of(q.dtype, q.rows, q.inner, {x});
+  if (!round_strips_of_rows(on.device, of_x, o.x, {s.turned_x, s.x.scales})) {
+    round_rows_to_fp8(on.device, of_x, o.x, s.x);
+    transpose_fp8(on.device, s.x.values, s.turned_x, nullptr, q.rows, q.inner);
+  }
   join_fp8_scales(on.device, s.rows.scales, s.x.scales, q.rows, s.joined);
-  transpose_fp8(on.device, s.x.values, s.turned_x, nullptr, q.rows, q.inner);
   transpose_fp8(on.device, s.rows.values, s.turned_d_y, s.joined.factors, q.rows, q.width);
   MatmulOperands operands{{s.turned_d_y, q.rows}, {s.turned_x, q.rows}, {o.d_weight, q.inner}, nullptr, o.accumulate};
   operands.a_scales = s.joined.of_rows, operands.b_scales = s.joined.of_columns;
