@@ -40,8 +40,9 @@ class AttentionCudnn : public Attention {
     if (query.dtype == float32)
       return refuse("head_dim %d is not supported in float32: expected 32, 64 or 128", query.head_dim);
     if (query.queries_alone) return refuse("dq_only (queries_alone) is supported for one query per segment only");
-    if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
-      return refuse("head_dim %d is not supported: expected a multiple of 8, at most 128", query.head_dim);
+    const int widest = is_hopper(query.device) ? 256 : 128;
+    if (query.head_dim < 8 || query.head_dim > widest || query.head_dim % 8 != 0)
+      return refuse("head_dim %d is not supported: expected a multiple of 8, at most %d", query.head_dim, widest);
     if (Support no = supports_ragged_segments(query.device); no.score == 0) return no;
     if (max_row_multiple * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *
             query.head_dim >

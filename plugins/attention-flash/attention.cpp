@@ -97,8 +97,9 @@ class AttentionFlash : public Attention {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     if (!is_one_of<BFloat16, Half, float>(query.dtype))
       return refuse("dtype %s is not supported: expected bfloat16, float16 or float32", sdk::name_of(query.dtype));
-    if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
-      return refuse("head_dim %d is not supported: expected a multiple of 8, up to 128", query.head_dim);
+    const int widest = max_paged_head_dim(query.dtype);
+    if (query.head_dim < 8 || query.head_dim > widest || query.head_dim % 8 != 0)
+      return refuse("head_dim %d is not supported: expected a multiple of 8, up to %d", query.head_dim, widest);
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
       return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
     if (query.page_rows < 1 || (query.page_rows & (query.page_rows - 1)) != 0)

@@ -24,7 +24,7 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int max_warps = 8, max_cluster = 8, max_dim = 128;
+constexpr int max_warps = 8, max_cluster = 8;
 // How a block is laid out: warps at most, keys that a thread has on the way, blocks that have to fit on a
 // multiprocessor.
 struct Roomy {
@@ -33,6 +33,10 @@ struct Roomy {
 struct Dense {
   static constexpr int warps = 3, unroll = 3, blocks = 8;
 };
+
+// The room for a head of which `lanes` threads hold 16 bytes each.
+template <class T, int lanes>
+inline constexpr int widest = lanes* pack_size<T> > 128 ? lanes* pack_size<T> : 128;
 
 // Fewer keys than this are not worth another block of the cluster.
 constexpr int min_keys_per_block = 128;
@@ -56,7 +60,7 @@ __device__ Share share_of_block(int length) {
 }
 
 // What a row appends, and its query heads of a tile, as they are attended with.
-template <class T, int heads>
+template <class T, int heads, int max_dim>
 struct AppendedRow {
   alignas(16) T k[max_dim], v[max_dim], q[heads][max_dim];
 
@@ -130,14 +134,15 @@ struct AppendedRow {
   }
 };
 
-template <int heads>
+template <int heads, int max_dim>
 struct PartialSums {
   float values[max_warps][heads][max_dim], maximum[max_warps][heads], sum[max_warps][heads];
 };
 
 template <class T, int lanes, int heads, int unroll>
 struct Rows {
-  static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once;
+  static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once,
+                       max_dim = widest<T, lanes>;
   float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
   Pack<T, pack> k[unroll], v[unroll];
 
@@ -175,8 +180,8 @@ struct Rows {
                 piece * pack);
     }
   }
-  __device__ void load_appended(const AppendedRow<T, heads>& row, int first, int end, int piece, bool has_piece,
-                                int appended) {
+  __device__ void load_appended(const AppendedRow<T, heads, max_dim>& row, int first, int end, int piece,
+                                bool has_piece, int appended) {
 #pragma unroll
     for (int u = 0; u < unroll; ++u)
       if (has_piece && min(first + u * keys_at_once, end - 1) == appended)
@@ -222,7 +227,7 @@ struct Rows {
     }
   }
 
-  __device__ void store(PartialSums<heads>& sums, int piece, bool has_piece) const {
+  __device__ void store(PartialSums<heads, max_dim>& sums, int piece, bool has_piece) const {
     const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
@@ -257,15 +262,15 @@ struct Rows {
 };
 
 // What a block found, as the other blocks of the cluster read it.
-template <int heads>
+template <int heads, int max_dim>
 struct BlockSums {
   alignas(16) float values[heads][max_dim];
   float4 maximum_and_sum[heads];
 };
 
 // Writes what the blocks of the cluster found together.
-template <class T, int heads>
-__device__ void combine_cluster(const PagedProblem& p, const BlockSums<heads>& of_block, T* out, int count) {
+template <class T, int heads, int max_dim>
+__device__ void combine_cluster(const PagedProblem& p, const BlockSums<heads, max_dim>& of_block, T* out, int count) {
   for (int index = 4 * static_cast<int>(threadIdx.x); index < count * p.head_dim;
        index += 4 * static_cast<int>(blockDim.x)) {
     const int h = index / p.head_dim, d = index % p.head_dim;
@@ -293,9 +298,10 @@ template <class T, int lanes, int heads, bool appends, class Size>
 __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     paged_attention_kernel(const __grid_constant__ PagedProblem p,
                            const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
-  __shared__ std::conditional_t<appends, AppendedRow<T, heads>, Nothing> appended;
-  __shared__ PartialSums<heads> of_warps;
-  __shared__ BlockSums<heads> of_block;
+  constexpr int max_dim = widest<T, lanes>;
+  __shared__ std::conditional_t<appends, AppendedRow<T, heads, max_dim>, Nothing> appended;
+  __shared__ PartialSums<heads, max_dim> of_warps;
+  __shared__ BlockSums<heads, max_dim> of_block;
   if constexpr (!appends) start_next_kernel();
   // Heads of a row side by side, as their keys are in memory.
   const int row = static_cast<int>(blockIdx.z), tile = static_cast<int>(blockIdx.y);
@@ -430,7 +436,7 @@ void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch&
     const int pieces = p.head_dim / pack_size<T>;
     if (pieces <= 8) return enqueue_heads<T, 8>(call, launch, p, append);
     if (pieces <= 16) return enqueue_heads<T, 16>(call, launch, p, append);
-    if constexpr (sizeof(T) == 4) enqueue_heads<T, 32>(call, launch, p, append);
+    enqueue_heads<T, 32>(call, launch, p, append);
   });
 }
 

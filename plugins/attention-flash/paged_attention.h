@@ -7,6 +7,11 @@
 
 namespace fvlm::plugins {
 
+// A warp holds a key, 16 bytes a thread.
+constexpr int max_paged_head_dim(fvlm_dtype dtype) {
+  return 32 * 128 / dtype.bits;
+}
+
 // Pointers, and strides in elements.
 struct PagedProblem {
   const void *q, *k, *v;
@@ -26,7 +31,7 @@ struct PagedAppend {
   std::int64_t k_row, k_head, v_row, v_head;
   const void *q_norm, *k_norm; // NULL: ones
   const double* frequencies;   // NULL: `steps`
-  std::uint64_t steps[64];     // angles per position, of rotary_step()
+  std::uint64_t steps[128];    // angles per position, of rotary_step()
   int rotary_dim;              // 0: no rotary embedding
   bool inverse, has_norm;
   float epsilon;
@@ -41,8 +46,8 @@ struct PagedLaunch {
 };
 PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiprocessors, bool has_clusters);
 
-// head_dim is at most 128 and a multiple of 8; keys and values are aligned to 16 bytes. append: NULL where the pages
-// have the rows already.
+// head_dim is at most max_paged_head_dim() and a multiple of 8; keys and values are aligned to 16 bytes. append: NULL
+// where the pages have the rows already.
 void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch& launch, const PagedProblem& problem,
                      const PagedAppend* append);
 

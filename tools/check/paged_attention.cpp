@@ -314,6 +314,17 @@ Outcome paged_head_dims(Context& context) {
   return paged(context, cases);
 }
 
+Outcome paged_wider_heads(Context& context) {
+  std::vector<PagedCase> cases;
+  for (const int head_dim : {129, 136, 192, 256})
+    for (const int heads : {1, 3, 8})
+      for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf})
+        cases.push_back({.dtype = type, .heads_q = heads, .heads_kv = 1, .head_dim = head_dim, .keys = {50, 3, 700}});
+  std::erase_if(cases, [&](const PagedCase& one) { return !refusal(context, paged_trial(one)).empty(); });
+  if (cases.empty()) return not_applicable("supports_paged() takes none of 129, 136, 192 and 256");
+  return expect_correct(context, trials_of(cases, paged_trial));
+}
+
 Outcome paged_lengths(Context& context) {
   std::vector<PagedCase> cases;
   for (const int64_t keys : {127, 129, 513, 1025, 4099})
@@ -352,6 +363,8 @@ Outcome paged_append(Context& context, bool captured) {
       {.heads_q = 9, .heads_kv = 3, .keys = {200, 1, 64, 65}, .shared = 1, .rotary_dim = 64, .seed = 2},
       {.keys = {50, 33, 18}, .sequences = {2, -5, 0, 1 << 30, 1}, .lengths = {17, 0, 49, 0, 33}, .rotary_dim = 64},
       {.heads_q = 8, .heads_kv = 1, .head_dim = 128, .keys = {40, 300}, .qk_norm = true, .rotary_dim = 128},
+      {.heads_q = 4, .heads_kv = 1, .head_dim = 256, .keys = {40, 300}, .qk_norm = true, .rotary_dim = 256},
+      {.heads_q = 3, .heads_kv = 1, .head_dim = 192, .keys = {40, 300}, .frequencies = true, .rotary_dim = 192},
       {.heads_q = 4, .heads_kv = 2, .inverse = true, .qk_norm = true, .norm_weights = false, .rotary_dim = 64},
       {.head_dim = 96, .keys = {513, 20}, .frequencies = true, .rotary_dim = 32},
       {.heads_q = 5, .heads_kv = 5, .head_dim = 16, .keys = std::vector<int64_t>(70, 40), .rotary_dim = 0},
@@ -401,6 +414,7 @@ std::vector<Check> paged_attention_checks() {
       {"paged_prompts", "many rows of one sequence, between rows of others", paged_prompts, plain + ",paged_pages"},
       {"paged_groups", "query heads share key heads in order", paged_groups, plain},
       {"paged_head_dims", "head_dim 8 to 128", paged_head_dims, plain},
+      {"paged_wider_heads", "head_dim up to 256, as far as supports_paged() says yes", paged_wider_heads, plain},
       {"paged_lengths", "sequences of up to 4099 keys, and many sequences", paged_lengths, plain},
       {"paged_zero_rows", "no rows at all", paged_zero_rows, plain},
       {"paged_large_scores", "scores in the thousands do not overflow", paged_large_scores, plain},
