@@ -23,10 +23,10 @@ class TokenizerFile : private TokenizerJson {
     Json root = Json::parse(text, nullptr, false);
     if (root.is_discarded()) fail("it is not valid JSON", "take the tokenizer.json that came with the model");
     if (!root.is_object()) fail("a JSON object was expected at the top");
-    // Llama 2's form, characters and byte_fallback: nothing splits the text, or Metaspace does.
+    // SentencePiece's form, characters and byte_fallback: nothing splits the text, or Metaspace does.
     const Json pre = member(root, "pre_tokenizer", nullptr);
-    tokenizer_.sentencepiece_ =
-        flag(object(root, "model"), "byte_fallback", false) && (pre.is_null() || metaspace_of(pre));
+    tokenizer_.sentencepiece_ = flag(object(root, "model"), "byte_fallback", false) &&
+                                (pre.is_null() || metaspace_of(pre) || splits_at_no_space(root));
     read_normalizer(root);
     read_added(member(root, "added_tokens", Json::array()));
     read_model(object(root, "model"));
@@ -264,7 +264,7 @@ class TokenizerFile : private TokenizerJson {
     Json pre = member(root, "pre_tokenizer", nullptr);
     tokenizer_.pretokenizer_.pattern = WordPattern::none;
     if (tokenizer_.sentencepiece_) {
-      if (!pre.is_null()) tokenizer_.pretokenizer_.metaspace = read_metaspace(*metaspace_of(pre));
+      if (const auto metaspace = metaspace_of(pre)) tokenizer_.pretokenizer_.metaspace = read_metaspace(*metaspace);
       return;
     }
     if (pre.is_null()) fail("there is no pre_tokenizer: byte-level BPE needs ByteLevel", advice);
@@ -304,6 +304,15 @@ class TokenizerFile : private TokenizerJson {
     const Json list = pre.is_object() ? member(pre, "pretokenizers", Json::array({pre})) : Json();
     const bool is_one = list.is_array() && list.size() == 1 && list[0].is_object();
     return is_one && member(list[0], "type", "") == "Metaspace" ? std::optional(list[0]) : std::nullopt;
+  }
+
+  // Whether the text is split at spaces, of which the normalizer has left none: Gemma's form.
+  static bool splits_at_no_space(const Json& root) {
+    const Json space = {{"String", " "}};
+    return member(root, "normalizer", nullptr) ==
+               Json{{"type", "Replace"}, {"pattern", space}, {"content", Metaspace::mark}} &&
+           member(root, "pre_tokenizer", nullptr) ==
+               Json{{"type", "Split"}, {"pattern", space}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
   }
 
   Metaspace read_metaspace(const Json& step) const {
@@ -373,7 +382,7 @@ class TokenizerFile : private TokenizerJson {
 
   static constexpr const char* advice = "use a tokenizer with byte-level BPE, such as those of Llama 3, Qwen and "
                                         "SmolLM, or "
-                                        "with SentencePiece's BPE in the form of Llama 2 and Mistral";
+                                        "with SentencePiece's BPE in the form of Llama 2, Mistral and Gemma";
   std::vector<AddedToken> added_;
   Tokenizer tokenizer_;
 };

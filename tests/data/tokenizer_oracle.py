@@ -1,7 +1,7 @@
 """tokenizer_oracle.py FAMILY FOLDER COUNT: trains a tokenizer, and encodes COUNT generated strings with the wheel.
 
 Writes tokenizer.json, strings.bin (u32 length + bytes, not always UTF-8) and ids.bin (u32 count + u32 ids, u32 length +
-bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, qwen2, nanochat, tekken, or one with the
+bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, gemma, qwen2, nanochat, tekken, or one with the
 pre-tokenizer Metaspace: mistral, mistral_plain or metaspace."""
 import json
 import random
@@ -20,7 +20,7 @@ TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo
 PATTERNS = {"llama3": LLAMA3, "qwen2": QWEN2, "nanochat": NANOCHAT, "tekken": TEKKEN}
 METASPACE = {"mistral": {"prepend_scheme": "first", "split": False}, "mistral_plain": {"prepend_scheme": "never", "split": False},
              "metaspace": {"prepend_scheme": "always", "split": True}}
-SENTENCEPIECE = {"llama2", *METASPACE}
+SENTENCEPIECE = {"llama2", "gemma", *METASPACE}
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im|>", "<file_sep>"]
 draw = random.Random(7)
 
@@ -73,6 +73,8 @@ if family in SENTENCEPIECE:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
 if family == "llama2":
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+if family == "gemma":
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
 byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family not in PATTERNS)
 first = {"smollm2": pre_tokenizers.Digits(individual_digits=True), "gpt2": None}.get(family)
 if family in PATTERNS:
@@ -81,10 +83,10 @@ tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, byte_level]) if first 
 tokenizer.decoder = decoders.ByteLevel()
 alphabet = pre_tokenizers.ByteLevel.alphabet()
 if family in SENTENCEPIECE:
-    tokenizer.pre_tokenizer = (pre_tokenizers.Split("▁", "merged_with_next") if family == "llama2"  # for training alone
+    tokenizer.pre_tokenizer = (pre_tokenizers.Split("▁", "merged_with_next") if family in ("llama2", "gemma")  # for training alone
                                else pre_tokenizers.Metaspace("▁", METASPACE[family]["prepend_scheme"], False))
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                           *([] if family == "mistral_plain" else [decoders.Strip(" ", 1, 0)])])
+                                           *([] if family in ("mistral_plain", "gemma") else [decoders.Strip(" ", 1, 0)])])
     alphabet = ["▁"]
 trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_progress=False,
                               **({"limit_alphabet": 200} if family in SENTENCEPIECE else {}),
@@ -96,7 +98,9 @@ tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in rang
 tokenizer.pre_tokenizer = words
 if family in SENTENCEPIECE:
     written = json.loads(tokenizer.to_str())
-    written["pre_tokenizer"] = None if family == "llama2" else written["pre_tokenizer"] | METASPACE[family]
+    gemma = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    written["pre_tokenizer"] = ({"llama2": None, "gemma": gemma}[family] if family not in METASPACE
+                                else written["pre_tokenizer"] | METASPACE[family])
     vocabulary = written["model"]["vocab"]
     for text in ["<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]:
         vocabulary.setdefault(text, len(vocabulary))

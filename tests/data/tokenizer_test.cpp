@@ -237,6 +237,23 @@ TEST(Tokenizer, FormsOfMetaspaceAreReadOrRefused) {
   EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("byte_fallback in its place is not supported"));
 }
 
+// Gemma's splits at spaces, of which the normalizer leaves none.
+TEST(Tokenizer, ASplitAtSpacesThatAreMarksSplitsNothing) {
+  auto file = metaspace_tokenizer();
+  const nlohmann::json space = {{"String", " "}};
+  file["normalizer"] = {{"type", "Replace"}, {"pattern", space}, {"content", "\u2581"}};
+  file["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", space}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
+  file["decoder"]["decoders"].erase(3); // no Strip
+  EXPECT_EQ(make(file).encode("a a"), (std::vector<TokenId>{258, 259}));
+  EXPECT_EQ(make(file).decode(std::vector<TokenId>{259, 259}), " a a");
+  file["pre_tokenizer"]["behavior"] = "Removed";
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("byte_fallback in its place is not supported"));
+  file["pre_tokenizer"]["behavior"] = "MergedWithPrevious";
+  file["normalizer"] = nullptr;
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("byte_fallback in its place is not supported"));
+}
+
 TEST(Chat, MasksTextAfterTheAssistantLine) {
   Tokenizer tokenizer = make(small_tokenizer());
   ChatTemplate chat(tokenizer);
@@ -309,6 +326,6 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle,
-                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2", "mistral",
+                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2", "gemma", "mistral",
                                          "mistral_plain", "metaspace", "tekken"),
                          [](const auto& info) { return std::string(info.param); });
