@@ -137,7 +137,8 @@ Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack
     for (int64_t first = width; first < all.data.size(1); first += width)
       added.by_layer.push_back(ops.slice_columns(tape, all, first, width));
   }
-  const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence, ops.options().dtype);
+  const Value x =
+      ops::embed(tape, decoder_->embedding(), shown, pack.sequence, ops.options().dtype, decoder_->token_scale());
   // Kahan compensation wherever gradients follow: without it some of them have a cosine below 0.999 with float32's.
   return decoder_->forward(tape, ops, x, pack.texts, pass, tape.records(x), added);
 }

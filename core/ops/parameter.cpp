@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "device/runtime.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -75,6 +76,12 @@ Weight Weight::as_matrix() const {
   matrix.value_ = value_.flatten(1);
   if (requires_grad()) matrix.gradient_ = gradient_.flatten(1);
   return matrix;
+}
+
+Weight Weight::plus_one() const {
+  Weight sum = *this;
+  sum.value_ = value_ + 1;
+  return sum;
 }
 
 Weight Weight::rows(int64_t first, int64_t count) const {

@@ -10,6 +10,9 @@ Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compens
 // relu(x)^2
 Value relu_squared(Tape& tape, const Value& x);
 
+// gelu(gate) * up, with GELU's approximation with tanh, where gate_up holds the columns of gate, then those of up.
+Value geglu(Tape& tape, const Value& gate_up);
+
 // cap * tanh(x / cap), computed and returned in float32, or in float64 where x is.
 Value softcap(Tape& tape, const Value& x, double cap);
 

@@ -51,7 +51,21 @@ Value gather_repeated_rows(Tape& tape, const Value& x, const at::Tensor& index) 
   return y;
 }
 
-Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype) {
+double rounded(double number, at::ScalarType type) {
+  switch (type) {
+  case at::kBFloat16:
+    return c10::BFloat16(static_cast<float>(number));
+  case at::kHalf:
+    return c10::Half(static_cast<float>(number));
+  case at::kFloat:
+    return static_cast<float>(number);
+  default:
+    return number;
+  }
+}
+
+Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype,
+            double token_scale) {
   const int64_t rows = sequence.tokens.size(0);
   // Padding is copied to an additional row at the end.
   const at::Tensor with_padding_row =
@@ -61,10 +75,12 @@ Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence
     at::index_select_out(text, table.value(), 0, sequence.tokens);
   else
     text.copy_(table.value().index_select(0, sequence.tokens));
+  const double factor = rounded(token_scale, dtype);
+  if (factor != 1) text.mul_(factor);
   if (visual.defined()) with_padding_row.index_copy_(0, sequence.visual_rows, visual.data);
   Value y(text, tape.records(table, visual));
   if (!y.requires_grad()) return y;
-  tape.push([table, sequence, rows, in = visual.gradient, out = y.gradient] {
+  tape.push([table, sequence, rows, factor, in = visual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     if (in) {
@@ -73,7 +89,8 @@ Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence
     }
     if (!table.requires_grad()) return;
     if (!Weight::begin_write(table)) table.gradient().zero_();
-    table.gradient().index_add_(0, sequence.tokens, (d_y * sequence.is_text).to(table.gradient().scalar_type()));
+    const at::Tensor of_tokens = (d_y * sequence.is_text).to(table.gradient().scalar_type());
+    table.gradient().index_add_(0, sequence.tokens, factor == 1 ? of_tokens : of_tokens * factor);
   });
   return y;
 }

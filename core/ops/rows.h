@@ -23,8 +23,13 @@ struct Sequence {
   at::Tensor is_text;     // float32 [rows, 1]: 1 or 0
   at::Tensor visual_rows; // int64 [visual tokens]: the row of each; `rows` for padding
 };
-// In `dtype`, which is that of the table where it trains.
-Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype);
+// In `dtype`, which is that of the table where it trains. Embeddings of tokens are multiplied by `token_scale`, rounded
+// to that type; visual tokens are not.
+Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence, at::ScalarType dtype,
+            double token_scale = 1);
+
+// The nearest number of this type.
+double rounded(double number, at::ScalarType type);
 
 // Each row a mean of rows of the table: those of `index`, int64 [rows, n], times their `shares`, float32 [rows, n]. In
 // `dtype`; computed in float32, or in float64 where the table is.

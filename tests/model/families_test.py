@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, MistralConfig,
-                          NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          GemmaConfig, Gemma3TextConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -49,6 +49,14 @@ MODELS = {
                                      "logits_scaling": 2.0, "rope_parameters": YARN, "mlp_bias": True, "tie_word_embeddings": True}),
     "olmo2": (Olmo2Config, {}),
     "olmo2-biases": (Olmo2Config, {"attention_bias": True, "num_key_value_heads": 1, "rope_parameters": YARN}),
+    "gemma": (GemmaConfig, {"head_dim": 24, "tie_word_embeddings": True}),
+    "gemma-biases": (GemmaConfig, {"head_dim": 16, "attention_bias": True, "hidden_act": "gelu", "num_key_value_heads": 1}),
+    "gemma3": (Gemma3TextConfig, {"head_dim": 24, "query_pre_attn_scalar": 7, "sliding_window": 128, "sliding_window_pattern": 2,
+                                  "tie_word_embeddings": True, "rope_parameters": {
+                                      "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                                      "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}}),
+    "gemma3-full": (Gemma3TextConfig, {"head_dim": 16, "attention_bias": True, "final_logit_softcapping": 2.0,
+                                       "layer_types": ["full_attention"] * 3}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
@@ -101,7 +109,7 @@ def draw(model):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("norm.weight"):
-            parameter.data = 1 + 0.2 * noise
+            parameter.data = 0.2 * noise + (0 if "Gemma" in type(model).__name__ else 1)
         elif name.endswith("bias"):
             parameter.data = 0.3 * noise
         else:
@@ -194,7 +202,7 @@ class Families(unittest.TestCase):
                       f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
                       f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
         save_file(batch, folder / "pairs.safetensors")
-        for name in ("granite", "qwen3", "nanochat-biases"):
+        for name in ("granite", "gemma3", "qwen3", "nanochat-biases"):
             with self.subTest(name):
                 model = models[name]
                 model.zero_grad()
@@ -266,7 +274,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "smollm3", "granite", "olmo2"):
+        for name in ("mistral", "smollm3", "granite", "olmo2", "gemma", "gemma3"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

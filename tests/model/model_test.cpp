@@ -103,7 +103,18 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                  decoder.attention_multiplier = 0.5;
                  decoder.logits_scaling = 8;
                }},
-        Family{"olmo2", [](DecoderConfig& decoder) { decoder.qk_row_norm = decoder.post_norms = true; }},
+        Family{
+            "olmo2",
+            [](DecoderConfig& decoder) { decoder.qk_row_norm = decoder.post_norms = true, decoder.pre_norms = false; }},
+        Family{"gemma3_text",
+               [](DecoderConfig& decoder) {
+                 decoder.qk_norm = decoder.post_norms = decoder.unit_offset = true;
+                 decoder.gelu_gate = decoder.scaled_tokens = true;
+                 decoder.attention_multiplier = 0.5;
+                 decoder.sliding_layers = {1, 0};
+                 decoder.sliding_window = decoder.max_position_embeddings;
+                 decoder.local_rope_theta = 100;
+               }},
         Family{"smollm3",
                [](DecoderConfig& decoder) {
                  decoder.no_rope_layers = {0, 1};

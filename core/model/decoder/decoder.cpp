@@ -29,7 +29,8 @@ std::map<std::string, MakeDecoder>& all_decoders() {
 } // namespace
 
 at::Tensor Decoder::embed(const Operations& ops, const at::Tensor& tokens) const {
-  return embedding().value().index_select(0, tokens).to(ops.options().dtype);
+  const at::Tensor rows = embedding().value().index_select(0, tokens).to(ops.options().dtype);
+  return token_scale() == 1 ? rows : rows * ops::rounded(token_scale(), ops.options().dtype);
 }
 
 Value Decoder::head_rows(Tape& tape, const Value& hidden) const {

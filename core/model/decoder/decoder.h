@@ -26,6 +26,8 @@ class Decoder {
   virtual double softcap() const { return 0; }
   // The head's logits are divided by it before that.
   virtual double logits_scaling() const { return 1; }
+  // Embeddings of tokens are multiplied by it where they enter; rows of images are not.
+  virtual double token_scale() const { return 1; }
   // The rows of text tokens, without a gradient.
   at::Tensor embed(const Operations& ops, const at::Tensor& tokens) const;
   // The rows whose products with the head are the logits: last hidden states, divided by logits_scaling().

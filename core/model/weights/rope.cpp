@@ -23,6 +23,8 @@ constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::n
                                                              {"yarn", Type::yarn},
                                                              {"dynamic", Type::none}}};
 constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved";
+constexpr const char *full_key = "full_attention", *sliding_key = "sliding_attention",
+                     *local_theta_key = "rope_local_base_freq";
 constexpr double max_theta = 1e12, max_factor = 1e6;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
@@ -141,7 +143,7 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
   const nlohmann::json* used = scaling && !scaling->empty() ? scaling : parameters;
   if (!used) return rope;
   ConfigReader inner(*used, config.where());
-  std::vector<const char*> unsupported_keys{"full_attention", "sliding_attention"};
+  std::vector<const char*> unsupported_keys{full_key, sliding_key};
   if (!has_mrope) unsupported_keys.push_back(section_key);
   for (const char* unsupported : unsupported_keys)
     if (inner.has(unsupported))
@@ -157,6 +159,40 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
   require_full_rotation(inner);
   rope.scaling = read_scaling(config, key, inner, max_position_embeddings, has_mrope);
   for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
+  return rope;
+}
+
+Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults,
+                        double& local_theta) {
+  Rope rope = defaults;
+  if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
+  if (config.has(local_theta_key)) local_theta = config.number(local_theta_key, std::nullopt, 1, max_theta);
+  require_full_rotation(config);
+  const auto read = [&](ConfigReader& inner, const char* key, double& theta) {
+    if (inner.has("rope_theta")) theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
+    require_full_rotation(inner);
+    const RopeScaling scaling = read_scaling(config, key, inner, max_position_embeddings, false);
+    for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
+    return scaling;
+  };
+  if (const nlohmann::json* parameters = config.object("rope_parameters")) {
+    ConfigReader types(*parameters, config.where());
+    if (const nlohmann::json* full = types.object(full_key)) {
+      ConfigReader inner(*full, config.where());
+      rope.scaling = read(inner, full_key, rope.theta);
+    }
+    if (const nlohmann::json* sliding = types.object(sliding_key)) {
+      ConfigReader inner(*sliding, config.where());
+      if (read(inner, sliding_key, local_theta) != RopeScaling())
+        config.problems().add("'rope_parameters' scales the rotary positions of layers with a sliding window, which is "
+                              "not supported");
+    }
+    for (const std::string& problem : types.problems().list()) config.problems().add("rope_parameters: {}", problem);
+  }
+  const nlohmann::json* scaling = config.object("rope_scaling"); // wins, as in transformers
+  if (!scaling || scaling->empty()) return rope;
+  ConfigReader inner(*scaling, config.where());
+  rope.scaling = read(inner, "rope_scaling", rope.theta);
   return rope;
 }
 

@@ -36,6 +36,11 @@ struct Rope {
 // wrong or not supported is noted in the reader. `defaults`: the family's, whose rows have positions on three axes
 // where there is a section.
 Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults);
+// The same where layers with a sliding window have rotary positions of their own, which are not scaled: from
+// `rope_parameters` by the type of the layer, or the older keys with `rope_local_base_freq`. `local_theta`: in, the
+// family's base of these layers; out, what config.json says.
+Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults,
+                        double& local_theta);
 // Writes the older keys, which all versions read.
 void write_rope(nlohmann::json& config, const Rope& rope);
 

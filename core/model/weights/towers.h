@@ -95,6 +95,10 @@ struct DecoderConfig {
   // have one position.
   std::vector<int64_t> mrope_section;
   bool mrope_interleaved = false; // the axes' pairs take turns, in place of one axis behind the other
+  // Of each layer 1, or 0: it attends to the last `sliding_window` rows alone, its own among them. Empty: none does.
+  std::vector<int64_t> sliding_layers;
+  int64_t sliding_window = 0;
+  std::optional<double> local_rope_theta; // of these layers, without scaling; absent: they are rotated as the others
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
@@ -103,10 +107,14 @@ struct DecoderConfig {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   bool qk_norm = false;        // RMSNorm of each head of q and k
   bool qk_row_norm = false;    // RMSNorm of all heads of q together, and of all of k
-  bool post_norms = false;     // what each branch adds is normalized, in place of what it reads
+  bool pre_norms = true;       // what each branch reads is normalized
+  bool post_norms = false;     // what each branch adds is normalized
   bool norm_weights = true;    // whether RMSNorms have weights
+  bool unit_offset = false;    // RMSNorms multiply by 1 + their weight
   bool embedding_norm = false; // RMSNorm of the rows that enter
-  bool gated_mlp = true; // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
+  bool gated_mlp = true;      // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
+  bool gelu_gate = false;     // the MLP's gate is GELU, approximated with tanh, in place of SiLU
+  bool scaled_tokens = false; // embeddings of tokens, unlike rows of images, are multiplied by sqrt(hidden_size)
   double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
   double embedding_multiplier = 1;    // of the rows that enter
   double residual_multiplier = 1;     // of what each branch adds to the residual
@@ -117,6 +125,10 @@ struct DecoderConfig {
     return no_rope_layers.empty() || no_rope_layers[static_cast<size_t>(layer)] != 0;
   }
   bool has_row_axes() const { return !mrope_section.empty(); }
+  bool has_window(int64_t layer) const {
+    return !sliding_layers.empty() && sliding_layers[static_cast<size_t>(layer)] != 0;
+  }
+  double token_scale() const { return scaled_tokens ? std::sqrt(static_cast<double>(hidden_size)) : 1; }
   bool operator==(const DecoderConfig&) const = default;
 };
 

@@ -81,6 +81,7 @@ class ManifoldLoss : public Loss {
   Statistics embedding(const model::Decoder& decoder, at::ScalarType type) const {
     if (const auto known = embeddings_.find(&decoder); known != embeddings_.end()) return known->second;
     const ops::Weight table = decoder.embedding();
+    const double scale = decoder.token_scale();
     constexpr int64_t slice = 4096;
     const at::Tensor& rows = table.value();
     const int64_t count = rows.size(0);
@@ -90,13 +91,12 @@ class ManifoldLoss : public Loss {
         all.add_(of_slice(rows.narrow(0, first, std::min(slice, count - first)).to(type)).sum(0));
       return all;
     };
-    Statistics found;
-    found.mean = sum([](const at::Tensor& values) { return values; }) / count;
+    const at::Tensor mean = sum([](const at::Tensor& values) { return values; }) / count;
     const at::Tensor squares = sum([&](const at::Tensor& values) {
-      const at::Tensor deviation = values - found.mean;
+      const at::Tensor deviation = values - mean;
       return deviation * deviation;
     });
-    found.std = at::sqrt(squares / (count - 1));
+    const Statistics found{mean * scale, at::sqrt(squares / (count - 1)) * scale};
     if (!table.requires_grad()) embeddings_[&decoder] = found;
     return found;
   }

@@ -108,8 +108,8 @@ at::Tensor EmbeddingRms::value() const {
   const ops::Weight embedding = decoder_.embedding();
   const at::Tensor& table = embedding.value();
   const auto type = table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor rms =
-      at::linalg_vector_norm(table, 2, {}, false, type) / std::sqrt(static_cast<double>(table.numel()));
+  const at::Tensor rms = at::linalg_vector_norm(table, 2, {}, false, type) *
+                         (decoder_.token_scale() / std::sqrt(static_cast<double>(table.numel())));
   if (!embedding.requires_grad()) known_ = rms;
   return rms;
 }

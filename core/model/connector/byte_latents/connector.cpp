@@ -133,7 +133,8 @@ class ByteLatentsConnector : public FramewiseConnector {
   std::map<std::string, at::Tensor> initial_values() const override {
     std::map<std::string, at::Tensor> values;
     for (size_t i = 0; settings_.color && i < readers_.size(); ++i) {
-      const at::Tensor table = parts_.decoder_at(i).embedding().value().to(at::kFloat);
+      const Decoder& decoder = parts_.decoder_at(i);
+      const at::Tensor table = decoder.embedding().value().to(at::kFloat) * decoder.token_scale();
       const std::string color = "adapter." + plan::decoder_name(i) + ".color.";
       values[color + "gamma"] = table.std(0);
       values[color + "beta"] = table.mean(0);

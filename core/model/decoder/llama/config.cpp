@@ -1,22 +1,20 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Qwen2, Qwen3, the decoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL,
-// nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL, Qwen2.5-VL and
+// Qwen3-VL, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+#include "model/decoder/llama/config.h"
+
 #include "base/text.h"
-#include "model/weights/model_family.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
 namespace fvlm {
 namespace {
 
-constexpr int64_t most_positions = int64_t{1} << 30;
-constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text", *qwen3_vl = "qwen3_vl_text";
-constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
+using namespace llama;
 
 void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derives_head_dim) {
   if (derives_head_dim && decoder.hidden_size % decoder.num_attention_heads)
@@ -38,60 +36,24 @@ void refuse_unsupported(ConfigReader& config) {
   for (const char* key : {"num_experts", "num_local_experts"})
     if (config.has(key))
       config.refuse_unless(config.whole(key, 0, 0) <= 1, key, "the MLP is one, not a mixture of experts");
-  const auto layers = config.texts("layer_types");
-  config.refuse_unless(
-      std::all_of(layers.begin(), layers.end(), [](const auto& one) { return one == "full_attention"; }), "layer_types",
-      "every layer has full attention, without a sliding window");
+  if (config.has("use_bidirectional_attention"))
+    config.refuse_unless(!config.flag("use_bidirectional_attention", false), "use_bidirectional_attention",
+                         "a row attends to itself and those before it");
 }
 
-DecoderConfig llama_defaults(ConfigReader& config) {
-  DecoderConfig out;
-  out.vocab_size = 32000;
-  out.hidden_size = 4096;
-  out.intermediate_size = 11008;
-  out.num_hidden_layers = out.num_attention_heads = 32;
-  out.max_position_embeddings = 2048;
-  out.rms_norm_eps = 1e-6;
-  out.eos_token_id = {2};
-  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
-  out.mlp_bias = config.flag("mlp_bias", false);
-  return out;
-}
-
-// Mistral's linears have no biases, whatever config.json says.
-DecoderConfig mistral_defaults(ConfigReader& config) {
-  DecoderConfig out = llama_defaults(config);
-  out.intermediate_size = 14336;
-  out.num_key_value_heads = 8;
-  out.max_position_embeddings = int64_t{1} << 17;
-  out.qkv_bias = out.out_bias = out.mlp_bias = false;
-  return out;
+void refuse_windows_by_layer(ConfigReader& config) {
+  const auto layers = config.texts(layer_types_key);
+  config.refuse_unless(std::ranges::all_of(layers, [](const auto& one) { return one == full_attention; }),
+                       layer_types_key, "every layer has full attention, without a sliding window");
 }
 
 // A window of as many rows as there are positions hides nothing.
 void check_mistral_window(ConfigReader& config, int64_t positions) {
-  constexpr const char* key = "sliding_window";
-  const int64_t window = config.has_null(key) ? positions : config.whole(key, 4096, 1, most_positions);
+  const int64_t window = config.has_null(window_key) ? positions : config.whole(window_key, 4096, 1, most_positions);
   if (window < positions)
     config.problems().add("'{}' = {} is not supported, because it is less than 'max_position_embeddings' = {}: every "
                           "layer has full attention; set it to null if no text is longer than the window",
-                          key, window, positions);
-}
-
-DecoderConfig smollm3_defaults(ConfigReader& config) {
-  DecoderConfig out = llama_defaults(config);
-  out.vocab_size = 128256;
-  out.hidden_size = 2048;
-  out.num_hidden_layers = 36;
-  out.num_attention_heads = 16;
-  out.num_key_value_heads = 4;
-  out.max_position_embeddings = int64_t{1} << 15;
-  out.rope_theta = 2e6;
-  out.eos_token_id = {128001};
-  out.tie_word_embeddings = true;
-  config.refuse_unless(!config.flag("use_sliding_window", false) || !config.has("sliding_window"), "sliding_window",
-                       "every layer has full attention; set it to null if no text is longer than the window");
-  return out;
+                          window_key, window, positions);
 }
 
 // Which layers have no rotary positions: every fourth, or what the config says.
@@ -112,122 +74,23 @@ std::vector<int64_t> smollm3_rope_layers(ConfigReader& config, int64_t layers) {
   return all;
 }
 
-DecoderConfig granite_defaults(ConfigReader& config) {
-  DecoderConfig out = llama_defaults(config);
-  constexpr double least = 1e-6, most = 1e6;
-  out.embedding_multiplier = config.number("embedding_multiplier", 1, least, most);
-  out.residual_multiplier = config.number("residual_multiplier", 1, least, most);
-  out.attention_multiplier = config.number("attention_multiplier", 1, least, most);
-  out.logits_scaling = config.number("logits_scaling", 1, least, most);
-  return out;
-}
-
-DecoderConfig olmo2_defaults(ConfigReader& config) {
-  DecoderConfig out = llama_defaults(config);
-  out.vocab_size = 50304;
-  out.rms_norm_eps = 1e-5;
-  out.eos_token_id = {50279};
-  out.mlp_bias = false;
-  out.qk_row_norm = out.post_norms = true;
-  return out;
-}
-
-// `layers`: how many there are where config.json does not say it; `unwindowed`: how many of them have no window, where
-// there is one.
-DecoderConfig qwen_defaults(ConfigReader& config, int64_t layers = 32, int64_t unwindowed = 28) {
-  DecoderConfig out;
-  out.vocab_size = 151936;
-  out.hidden_size = 4096;
-  out.intermediate_size = 22016;
-  out.num_hidden_layers = layers;
-  out.num_attention_heads = out.num_key_value_heads = 32;
-  out.max_position_embeddings = 32768;
-  out.rms_norm_eps = 1e-6;
-  // Without layer_types, layers from max_window_layers on have the window.
-  const bool has_window =
-      config.flag("use_sliding_window", false) && !config.has_null("sliding_window") && !config.has("layer_types") &&
-      config.whole("max_window_layers", unwindowed, 0) < config.whole("num_hidden_layers", layers, 1);
-  config.refuse_unless(!has_window, "use_sliding_window",
-                       "every layer has full attention; set it to false if no text is longer than the window");
-  return out;
-}
-
-DecoderConfig qwen2_defaults(ConfigReader& config) {
-  DecoderConfig out = qwen_defaults(config);
-  out.qkv_bias = true;
-  return out;
-}
-
-// The decoder of Qwen2-VL and Qwen2.5-VL.
-DecoderConfig qwen2_vl_defaults(ConfigReader& config) {
-  DecoderConfig out = qwen_defaults(config, 80, 80);
-  out.qkv_bias = true;
-  out.vocab_size = 152064;
-  out.hidden_size = 8192;
-  out.intermediate_size = 29568;
-  out.num_attention_heads = 64;
-  out.num_key_value_heads = 8;
-  out.rms_norm_eps = 1e-5;
-  out.rope_theta = 1e6;
-  out.mrope_section = {16, 24, 24};
-  out.eos_token_id = {151645};
-  return out;
-}
-
-DecoderConfig qwen3_defaults(ConfigReader& config) {
-  DecoderConfig out = qwen_defaults(config);
-  out.head_dim = 128;
-  out.qk_norm = true;
-  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
-  return out;
-}
-
-DecoderConfig qwen3_vl_defaults(ConfigReader& config) {
-  DecoderConfig out = qwen3_defaults(config);
-  out.max_position_embeddings = 128000;
-  out.rope_theta = 5e5;
-  out.mrope_section = {24, 20, 20};
-  out.mrope_interleaved = true;
-  return out;
-}
-
-DecoderConfig nanochat_defaults(ConfigReader& config) {
-  DecoderConfig out;
-  out.vocab_size = 50304;
-  out.hidden_size = 768;
-  out.intermediate_size = 8192;
-  out.num_hidden_layers = 12;
-  out.num_attention_heads = 6;
-  out.max_position_embeddings = 2048;
-  out.rms_norm_eps = 1e-6;
-  out.eos_token_id = {1};
-  out.norm_weights = out.gated_mlp = false;
-  out.embedding_norm = out.qk_norm = out.rope_reversed = true;
-  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
-  constexpr const char* cap = "final_logit_softcapping";
-  out.final_logit_softcapping = config.has_null(cap) ? 0 : config.number(cap, 15, 1e-3, 1e6);
-  return out;
-}
-
-// nanochat with Llama's MLP.
-DecoderConfig ghostvis_defaults(ConfigReader& config) {
-  DecoderConfig out = nanochat_defaults(config);
-  out.rms_norm_eps = 0x1p-23;
-  out.gated_mlp = true;
-  out.qkv_bias = config.flag("attention_bias", true);
-  out.out_bias = false;
-  return out;
-}
-
-// The traits of each model_type, and the sizes that it has where a config.json lacks them. A head_dim of 0 stands for
-// hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
-const std::map<std::string, DecoderConfig (*)(ConfigReader&)>& all_defaults() {
-  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},     {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
-      {"granite", granite_defaults}, {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
-      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
-      {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults}, {qwen3_vl, qwen3_vl_defaults}};
-  return all;
+// Which layers of Gemma 3 have a sliding window: all but every sixth, or what the config says.
+void read_gemma3_windows(ConfigReader& config, DecoderConfig& out) {
+  const auto count = static_cast<size_t>(out.num_hidden_layers);
+  const std::vector<std::string> layers = config.texts(layer_types_key);
+  const auto pattern = static_cast<size_t>(config.whole("sliding_window_pattern", 6, 1));
+  config.refuse_unless(layers.empty() || layers.size() == count, layer_types_key,
+                       fmt::format("there are {} layers, and each has an entry", count));
+  config.refuse_unless(
+      std::ranges::all_of(layers, [](const auto& one) { return one == full_attention || one == sliding_attention; }),
+      layer_types_key, "an entry is full_attention or sliding_attention");
+  for (size_t i = 0; i < count; ++i)
+    out.sliding_layers.push_back(layers.size() == count ? layers[i] == sliding_attention : (i + 1) % pattern != 0);
+  out.sliding_window = config.whole(window_key, 4096, 1, most_positions);
+  if (out.sliding_window < out.max_position_embeddings && std::ranges::count(out.sliding_layers, 1) > 0)
+    config.problems().add("'{}' = {} is not supported, because it is less than 'max_position_embeddings' = {}: lower "
+                          "that if no text is longer than the window",
+                          window_key, out.sliding_window, out.max_position_embeddings);
 }
 
 void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
@@ -240,8 +103,23 @@ void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
                           fmt::join(section, ", "), pairs);
 }
 
+// The key of the MLP's activation, and its name.
+std::pair<const char*, const char*> activation_of(const DecoderConfig& decoder) {
+  return {decoder.model_type == gemma3 ? "hidden_activation" : "hidden_act", decoder.gelu_gate   ? gelu_tanh
+                                                                             : decoder.gated_mlp ? "silu"
+                                                                                                 : "relu2"};
+}
+
+void check_activation(ConfigReader& config, const DecoderConfig& decoder) {
+  const auto [key, expected] = activation_of(decoder);
+  std::string activation = config.text(key, expected);
+  if (decoder.gelu_gate && activation == "gelu") activation = gelu_tanh; // what Gemma's first files mean by it
+  if (activation == "swish") activation = "silu";
+  config.refuse_unless(activation == expected, key, fmt::format("only {} is", expected));
+}
+
 DecoderConfig read(ConfigReader& config, const std::string& model_type) {
-  DecoderConfig out = all_defaults().at(model_type)(config);
+  DecoderConfig out = llama::defaults(config, model_type);
   out.model_type = model_type;
   const bool derives_head_dim = out.head_dim == 0;
   out.vocab_size = config.whole("vocab_size", out.vocab_size, 1);
@@ -259,8 +137,14 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   if (model_type == "mistral") check_mistral_window(config, out.max_position_embeddings);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
-  const Rope rope =
-      read_rope(config, out.max_position_embeddings, {out.rope_theta, {}, out.mrope_section, out.mrope_interleaved});
+  const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved};
+  if (model_type == gemma3)
+    read_gemma3_windows(config, out);
+  else
+    refuse_windows_by_layer(config);
+  const Rope rope = model_type == gemma3 ? read_rope_by_layer(config, out.max_position_embeddings, usual,
+                                                              out.local_rope_theta.emplace(Rope::default_theta))
+                                         : read_rope(config, out.max_position_embeddings, usual);
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
   out.mrope_section = rope.mrope_section;
@@ -272,11 +156,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.tie_word_embeddings = config.flag("tie_word_embeddings", out.tie_word_embeddings);
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
 
-  const std::string activation = config.text("hidden_act", out.gated_mlp ? "silu" : "relu2");
-  if (out.gated_mlp)
-    config.refuse_unless(activation == "silu" || activation == "swish", "hidden_act", "only silu is");
-  else
-    config.refuse_unless(activation == "relu2", "hidden_act", "only relu2 is");
+  check_activation(config, out);
   refuse_unsupported(config);
   check_heads(config, out, derives_head_dim);
   return out;
@@ -294,16 +174,23 @@ nlohmann::json write(const DecoderConfig& config) {
                      {"rms_norm_eps", config.rms_norm_eps},
                      {"initializer_range", config.initializer_range},
                      {"tie_word_embeddings", config.tie_word_embeddings},
-                     {"hidden_act", config.gated_mlp ? "silu" : "relu2"},
                      {"attention_bias", config.qkv_bias},
                      {"mlp_bias", config.mlp_bias},
                      {"attention_dropout", 0.0}};
+  const auto [activation_key, activation] = activation_of(config);
+  out[activation_key] = activation;
   if (config.eos_token_id.size() == 1)
     out["eos_token_id"] = config.eos_token_id[0];
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
-  if (config.model_type == "mistral") out["sliding_window"] = nullptr; // where the key is missing, there is a window
-  if (config.attention_multiplier != 0) {
+  if (config.model_type == "mistral") out[window_key] = nullptr; // where the key is missing, there is a window
+  if (config.model_type == gemma3) {
+    out[query_scale_key] = std::llround(std::pow(config.attention_multiplier, -2));
+    out[window_key] = config.sliding_window;
+    for (const int64_t slides : config.sliding_layers)
+      out[layer_types_key].push_back(slides ? sliding_attention : full_attention);
+    out["rope_local_base_freq"] = *config.local_rope_theta;
+  } else if (config.attention_multiplier != 0) {
     out["embedding_multiplier"] = config.embedding_multiplier;
     out["residual_multiplier"] = config.residual_multiplier;
     out["attention_multiplier"] = config.attention_multiplier;
@@ -311,8 +198,8 @@ nlohmann::json write(const DecoderConfig& config) {
   }
   if (!config.no_rope_layers.empty()) out["no_rope_layers"] = config.no_rope_layers;
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
-  if (config.embedding_norm) // of a family that has one where the key is missing
-    out["final_logit_softcapping"] =
+  if (config.embedding_norm || config.final_logit_softcapping != 0) // some have one where the key is missing
+    out[cap_key] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
   write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section, config.mrope_interleaved});
   return out;
@@ -347,7 +234,7 @@ WeightLayout layout(const DecoderConfig& config) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
   };
   const auto add_norm = [&](const std::string& name, int64_t size) {
-    if (config.norm_weights) add(name + ".weight", {size}, one);
+    if (config.norm_weights) add(name + ".weight", {size}, config.unit_offset ? zero : one);
   };
   const auto add_filled = [&](const std::string& name, int64_t rows, int64_t columns, bool bias, Initializer fill) {
     add(name + ".weight", {rows, columns}, fill);
@@ -363,7 +250,7 @@ WeightLayout layout(const DecoderConfig& config) {
   add("model.embed_tokens.weight", {config.vocab_size, width}, fresh.embedding());
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
-    if (!config.post_norms) add_norm(layer + "input_layernorm", width);
+    if (config.pre_norms) add_norm(layer + "input_layernorm", width);
     add_linear(layer + "self_attn.q_proj", query, width, config.qkv_bias);
     add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
     add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
@@ -373,6 +260,7 @@ WeightLayout layout(const DecoderConfig& config) {
     }
     add_last(layer + "self_attn.o_proj", width, query, config.out_bias);
     add_norm(layer + "post_attention_layernorm", width);
+    if (config.pre_norms && config.post_norms) add_norm(layer + "pre_feedforward_layernorm", width);
     if (config.post_norms) add_norm(layer + "post_feedforward_layernorm", width);
     if (config.gated_mlp) {
       add_linear(layer + "mlp.gate_proj", mlp, width, config.mlp_bias);
@@ -400,6 +288,8 @@ DecoderFamily llama_family() {
                     {"smollm3", "SmolLM3ForCausalLM"},
                     {"granite", "GraniteForCausalLM"},
                     {"olmo2", "Olmo2ForCausalLM"},
+                    {"gemma", "GemmaForCausalLM"},
+                    {gemma3, "Gemma3ForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},
                     {qwen2_vl, "Qwen2VLTextModel"},

@@ -41,12 +41,17 @@ at::Tensor frequencies_by_axis(const at::Tensor& frequencies, const DecoderConfi
   return axes;
 }
 
-// Of layers with and without rotary positions.
-ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device device, bool is_rotary) {
+// Of layers without rotary positions, with those of the config, and with those of a sliding window's.
+enum class Positions { none, rotary, local };
+ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device device, Positions positions) {
   ops::AttentionShape shape{config.head_dim, true};
   if (config.attention_multiplier != 0)
     shape.score_factor = config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim));
-  if (!is_rotary) return shape;
+  if (positions == Positions::none) return shape;
+  if (positions == Positions::local) {
+    shape.rotary = {config.head_dim, *config.local_rope_theta};
+    return shape;
+  }
   shape.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
   const bool is_scaled = config.rope_scaling.type != RopeScaling::Type::none;
   if (!is_scaled && !config.has_row_axes()) return shape;
@@ -82,11 +87,13 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     return ops::Operations::Layer{all(".weight"), has_bias ? all(".bias") : ops::Weight()};
   };
   const at::Device device = embedding_.value().device();
-  const ops::AttentionShape rotary = attention_shape(config, device, true),
-                            without = attention_shape(config, device, false);
+  const ops::AttentionShape rotary = attention_shape(config, device, Positions::rotary),
+                            without = attention_shape(config, device, Positions::none);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     Layer& layer = layers_.emplace_back();
     layer.attention = config.has_rope(i) ? rotary : without;
+    if (config.has_window(i) && config.local_rope_theta)
+      layer.attention = attention_shape(config, device, Positions::local);
     layer.qkv = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
     layer.out = linear(i, {"self_attn.o_proj"}, config.out_bias);
     layer.up = config.gated_mlp ? linear(i, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias)
@@ -95,8 +102,15 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer stay in 16 bits, as is common
       for (const auto* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
         for (ops::Parameter* part : each->weight.parts()) part->allows_fp8 = true;
-    layer.attention_norm = norm(layer_name(i, config.post_norms ? "post_attention_layernorm" : "input_layernorm"));
-    layer.mlp_norm = norm(layer_name(i, config.post_norms ? "post_feedforward_layernorm" : "post_attention_layernorm"));
+    if (config.pre_norms) {
+      layer.attention_norm = norm(layer_name(i, "input_layernorm"));
+      layer.mlp_norm =
+          norm(layer_name(i, config.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"));
+    }
+    if (config.post_norms) {
+      layer.attention_post_norm = norm(layer_name(i, "post_attention_layernorm"));
+      layer.mlp_post_norm = norm(layer_name(i, "post_feedforward_layernorm"));
+    }
     if (!config.qk_norm && !config.qk_row_norm) continue;
     layer.q_norm = norm(layer_name(i, "self_attn.q_norm"));
     layer.k_norm = norm(layer_name(i, "self_attn.k_norm"));
@@ -124,7 +138,7 @@ struct Llama::Stream {
 
 Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                     const at::Tensor& into) const {
-  auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, weight, residual_epsilon_, into,
+  auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, factor_of(weight), residual_epsilon_, into,
                               stream.compensated ? &stream.compensation : nullptr);
   stream.residual = std::move(sum);
   stream.branch = {}; // it is part of the sum
@@ -133,7 +147,7 @@ Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weig
 
 Value Llama::branch_input(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& norm,
                           const at::Tensor& into) const {
-  if (!config_.post_norms) return normed(tape, ops, stream, norm, into);
+  if (config_.pre_norms) return normed(tape, ops, stream, norm, into);
   stream.residual = stream.residual.defined() ? ops::add(tape, stream.branch, stream.residual,
                                                          stream.compensated ? &stream.compensation : nullptr)
                                               : stream.branch;
@@ -142,7 +156,7 @@ Value Llama::branch_input(Tape& tape, Operations& ops, Stream& stream, const ops
 }
 
 Value Llama::branch_output(Tape& tape, Operations& ops, Value rows, const ops::Weight& norm) const {
-  return config_.post_norms ? ops.rmsnorm(tape, rows, {}, norm, config_.rms_norm_eps).y : rows;
+  return config_.post_norms ? ops.rmsnorm(tape, rows, {}, factor_of(norm), config_.rms_norm_eps).y : rows;
 }
 
 Value Llama::QueryKeyValue::adjacent(int64_t head_dim) const {
@@ -166,8 +180,8 @@ Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& l
     heads.k = {both, q * dim, kv};
     return heads;
   }
-  heads.q = {ops.rmsnorm_heads(tape, heads.q, dim, layer.q_norm, config_.rms_norm_eps), 0, q};
-  heads.k = {ops.rmsnorm_heads(tape, heads.k, dim, layer.k_norm, config_.rms_norm_eps), 0, kv};
+  heads.q = {ops.rmsnorm_heads(tape, heads.q, dim, factor_of(layer.q_norm), config_.rms_norm_eps), 0, q};
+  heads.k = {ops.rmsnorm_heads(tape, heads.k, dim, factor_of(layer.k_norm), config_.rms_norm_eps), 0, kv};
   return heads;
 }
 
@@ -178,13 +192,17 @@ static at::Tensor input_of(const ops::Weight& weight, int64_t rows, const ops::S
   return shared.defined() ? shared : Operations::input_memory(weight, rows);
 }
 
+Value Llama::activated(Tape& tape, const Value& up) const {
+  return config_.gelu_gate ? ops::geglu(tape, up) : ops::relu_squared(tape, up);
+}
+
 Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const {
-  if (config_.gated_mlp) {
+  if (has_swiglu()) {
     const at::Tensor into = input_of(layer.down.weight, x.data.size(0), pass);
     return ops.swiglu_mlp(tape, std::move(x), layer.up, layer.down, pass, into);
   }
   const Value up = ops.linear(tape, x, layer.up.weight, layer.up.bias, pass);
-  return ops.linear(tape, ops::relu_squared(tape, up), layer.down.weight, layer.down.bias, pass);
+  return ops.linear(tape, activated(tape, up), layer.down.weight, layer.down.bias, pass);
 }
 
 template <class Attend>
@@ -197,9 +215,9 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
   x = ops.linear(tape, x, layer.qkv.weight, layer.qkv.bias, pass);
   x = attend(heads_of(tape, ops, layer, x), input(layer.out.weight));
   x = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
-  stream.branch = branch_output(tape, ops, std::move(x), layer.attention_norm);
+  stream.branch = branch_output(tape, ops, std::move(x), layer.attention_post_norm);
   x = branch_input(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
-  stream.branch = branch_output(tape, ops, mlp(tape, ops, layer, std::move(x), pass), layer.mlp_norm);
+  stream.branch = branch_output(tape, ops, mlp(tape, ops, layer, std::move(x), pass), layer.mlp_post_norm);
 }
 
 Value Llama::entry(Tape& tape, Operations& ops, const Value& x) const {
@@ -270,15 +288,17 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
       stream.branch = with_added(stream.branch, i);
       continue;
     }
-    const ops::Operations::HeadNorms norms{layer.q_norm, layer.k_norm, config_.rms_norm_eps};
-    const Value qkv = ops.linear_of_norm(no_grad, residual, layer.attention_norm, residual_epsilon_, layer.qkv);
+    const ops::Operations::HeadNorms norms{factor_of(layer.q_norm), factor_of(layer.k_norm), config_.rms_norm_eps};
+    const Value qkv =
+        ops.linear_of_norm(no_grad, residual, factor_of(layer.attention_norm), residual_epsilon_, layer.qkv);
     residual = ops.linear(no_grad, attend(qkv, config_.qk_norm ? &norms : nullptr), layer.out, residual);
-    Value inner = ops.linear_of_norm(no_grad, residual, layer.mlp_norm, residual_epsilon_, layer.up, config_.gated_mlp);
-    if (!config_.gated_mlp) inner = ops::relu_squared(no_grad, inner);
+    Value inner =
+        ops.linear_of_norm(no_grad, residual, factor_of(layer.mlp_norm), residual_epsilon_, layer.up, has_swiglu());
+    if (!has_swiglu()) inner = activated(no_grad, inner);
     residual = with_added(ops.linear(no_grad, inner, layer.down, residual), i);
   }
   if (config_.post_norms) return normed(no_grad, ops, stream, norm_).data;
-  return ops.rmsnorm(no_grad, residual, {}, norm_, residual_epsilon_).y.data;
+  return ops.rmsnorm(no_grad, residual, {}, factor_of(norm_), residual_epsilon_).y.data;
 }
 
 bool Llama::can_defer_gradients(int64_t rows, int64_t element) const {

@@ -1,5 +1,5 @@
-// Llama and its family: RMSNorm, rotary positions, grouped queries, SwiGLU, and the traits of DecoderConfig in which
-// the family's members differ.
+// Llama and its family: RMSNorm, rotary positions, grouped queries, a gated MLP, and the traits of DecoderConfig in
+// which the family's members differ.
 #pragma once
 #include "model/decoder/decoder.h"
 
@@ -14,6 +14,7 @@ class Llama : public Decoder {
   ops::Weight head() const override { return head_; }
   double softcap() const override { return config_.final_logit_softcapping; }
   double logits_scaling() const override { return config_.logits_scaling; }
+  double token_scale() const override { return config_.token_scale(); }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                 const ops::SharedGradientPass& pass, bool compensated, const AddedRows& added) const override;
   KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const override;
@@ -27,15 +28,19 @@ class Llama : public Decoder {
   struct Layer {
     ops::Operations::Layer qkv, out;
     ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
-    ops::Weight attention_norm, mlp_norm, q_norm, k_norm;
+    ops::Weight attention_norm, mlp_norm, attention_post_norm, mlp_post_norm, q_norm, k_norm;
     ops::AttentionShape attention;
   };
   struct Stream;
-  // What a branch reads: the sum of the residual and of the branch before it, normalized. And what it adds to the
-  // residual. With post_norms the latter is normalized, in place of the former.
+  // What a branch reads: the sum of the residual and of the branch before it, with pre_norms normalized. And what it
+  // adds to the residual, with post_norms normalized.
   Value branch_input(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& norm,
                      const at::Tensor& into) const;
   Value branch_output(Tape& tape, Operations& ops, Value rows, const ops::Weight& norm) const;
+  // By which a norm with this weight multiplies.
+  ops::Weight factor_of(const ops::Weight& norm) const {
+    return config_.unit_offset && norm.defined() ? norm.plus_one() : norm;
+  }
   // Adds the branch to the residual and normalizes the sum.
   Value normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                const at::Tensor& into = {}) const;
@@ -45,6 +50,9 @@ class Llama : public Decoder {
     Value adjacent(int64_t head_dim) const; // in one value, as append_and_attend() reads them; without a gradient
   };
   QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const;
+  bool has_swiglu() const { return config_.gated_mlp && !config_.gelu_gate; }
+  // The MLP's activation where it is another one.
+  Value activated(Tape& tape, const Value& up) const;
   Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
   template <class Attend>
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,

@@ -1,0 +1,201 @@
+#include "model/decoder/llama/config.h"
+
+#include <cmath>
+#include <map>
+
+namespace fvlm::llama {
+namespace {
+
+DecoderConfig llama_defaults(ConfigReader& config) {
+  DecoderConfig out;
+  out.vocab_size = 32000;
+  out.hidden_size = 4096;
+  out.intermediate_size = 11008;
+  out.num_hidden_layers = out.num_attention_heads = 32;
+  out.max_position_embeddings = 2048;
+  out.rms_norm_eps = 1e-6;
+  out.eos_token_id = {2};
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  out.mlp_bias = config.flag("mlp_bias", false);
+  return out;
+}
+
+// Mistral's linears have no biases, whatever config.json says.
+DecoderConfig mistral_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.intermediate_size = 14336;
+  out.num_key_value_heads = 8;
+  out.max_position_embeddings = int64_t{1} << 17;
+  out.qkv_bias = out.out_bias = out.mlp_bias = false;
+  return out;
+}
+
+DecoderConfig smollm3_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 128256;
+  out.hidden_size = 2048;
+  out.num_hidden_layers = 36;
+  out.num_attention_heads = 16;
+  out.num_key_value_heads = 4;
+  out.max_position_embeddings = int64_t{1} << 15;
+  out.rope_theta = 2e6;
+  out.eos_token_id = {128001};
+  out.tie_word_embeddings = true;
+  config.refuse_unless(!config.flag("use_sliding_window", false) || !config.has("sliding_window"), "sliding_window",
+                       "every layer has full attention; set it to null if no text is longer than the window");
+  return out;
+}
+
+DecoderConfig granite_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  constexpr double least = 1e-6, most = 1e6;
+  out.embedding_multiplier = config.number("embedding_multiplier", 1, least, most);
+  out.residual_multiplier = config.number("residual_multiplier", 1, least, most);
+  out.attention_multiplier = config.number("attention_multiplier", 1, least, most);
+  out.logits_scaling = config.number("logits_scaling", 1, least, most);
+  return out;
+}
+
+DecoderConfig olmo2_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 50304;
+  out.rms_norm_eps = 1e-5;
+  out.eos_token_id = {50279};
+  out.mlp_bias = false;
+  out.qk_row_norm = out.post_norms = true;
+  out.pre_norms = false;
+  return out;
+}
+
+DecoderConfig gemma_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 256000;
+  out.hidden_size = 3072;
+  out.intermediate_size = 24576;
+  out.num_hidden_layers = 28;
+  out.num_attention_heads = 16;
+  out.head_dim = 256;
+  out.max_position_embeddings = 8192;
+  out.eos_token_id = {1};
+  out.tie_word_embeddings = true;
+  out.mlp_bias = false;
+  out.unit_offset = out.gelu_gate = out.scaled_tokens = true;
+  return out;
+}
+
+DecoderConfig gemma3_defaults(ConfigReader& config) {
+  DecoderConfig out = gemma_defaults(config);
+  out.vocab_size = 262208;
+  out.hidden_size = 2304;
+  out.intermediate_size = 9216;
+  out.num_hidden_layers = 26;
+  out.num_attention_heads = 8;
+  out.num_key_value_heads = 4;
+  out.max_position_embeddings = int64_t{1} << 17;
+  out.rope_theta = 1e6;
+  out.qk_norm = out.post_norms = true;
+  out.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.whole(query_scale_key, 256, 1)));
+  if (config.has(cap_key)) out.final_logit_softcapping = config.number(cap_key, std::nullopt, 1e-3, 1e6);
+  config.refuse_unless(!config.has("attn_logit_softcapping"), "attn_logit_softcapping", "scores have no bound");
+  return out;
+}
+
+// `layers`: how many there are where config.json does not say it; `unwindowed`: how many of them have no window, where
+// there is one.
+DecoderConfig qwen_defaults(ConfigReader& config, int64_t layers = 32, int64_t unwindowed = 28) {
+  DecoderConfig out;
+  out.vocab_size = 151936;
+  out.hidden_size = 4096;
+  out.intermediate_size = 22016;
+  out.num_hidden_layers = layers;
+  out.num_attention_heads = out.num_key_value_heads = 32;
+  out.max_position_embeddings = 32768;
+  out.rms_norm_eps = 1e-6;
+  // Without layer_types, layers from max_window_layers on have the window.
+  const bool has_window =
+      config.flag("use_sliding_window", false) && !config.has_null("sliding_window") && !config.has("layer_types") &&
+      config.whole("max_window_layers", unwindowed, 0) < config.whole("num_hidden_layers", layers, 1);
+  config.refuse_unless(!has_window, "use_sliding_window",
+                       "every layer has full attention; set it to false if no text is longer than the window");
+  return out;
+}
+
+DecoderConfig qwen2_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen_defaults(config);
+  out.qkv_bias = true;
+  return out;
+}
+
+// The decoder of Qwen2-VL and Qwen2.5-VL.
+DecoderConfig qwen2_vl_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen_defaults(config, 80, 80);
+  out.qkv_bias = true;
+  out.vocab_size = 152064;
+  out.hidden_size = 8192;
+  out.intermediate_size = 29568;
+  out.num_attention_heads = 64;
+  out.num_key_value_heads = 8;
+  out.rms_norm_eps = 1e-5;
+  out.rope_theta = 1e6;
+  out.mrope_section = {16, 24, 24};
+  out.eos_token_id = {151645};
+  return out;
+}
+
+DecoderConfig qwen3_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen_defaults(config);
+  out.head_dim = 128;
+  out.qk_norm = true;
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  return out;
+}
+
+DecoderConfig qwen3_vl_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen3_defaults(config);
+  out.max_position_embeddings = 128000;
+  out.rope_theta = 5e5;
+  out.mrope_section = {24, 20, 20};
+  out.mrope_interleaved = true;
+  return out;
+}
+
+DecoderConfig nanochat_defaults(ConfigReader& config) {
+  DecoderConfig out;
+  out.vocab_size = 50304;
+  out.hidden_size = 768;
+  out.intermediate_size = 8192;
+  out.num_hidden_layers = 12;
+  out.num_attention_heads = 6;
+  out.max_position_embeddings = 2048;
+  out.rms_norm_eps = 1e-6;
+  out.eos_token_id = {1};
+  out.norm_weights = out.gated_mlp = false;
+  out.embedding_norm = out.qk_norm = out.rope_reversed = true;
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  out.final_logit_softcapping = config.has_null(cap_key) ? 0 : config.number(cap_key, 15, 1e-3, 1e6);
+  return out;
+}
+
+// nanochat with Llama's MLP.
+DecoderConfig ghostvis_defaults(ConfigReader& config) {
+  DecoderConfig out = nanochat_defaults(config);
+  out.rms_norm_eps = 0x1p-23;
+  out.gated_mlp = true;
+  out.qkv_bias = config.flag("attention_bias", true);
+  out.out_bias = false;
+  return out;
+}
+
+} // namespace
+
+DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
+  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
+      {"llama", llama_defaults},       {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
+      {"granite", granite_defaults},   {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
+      {"qwen3", qwen3_defaults},       {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
+      {"gemma", gemma_defaults},       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults},
+      {qwen2_5_vl, qwen2_vl_defaults}, {qwen3_vl, qwen3_vl_defaults}};
+  return all.at(model_type)(config);
+}
+
+} // namespace fvlm::llama
