@@ -66,6 +66,9 @@ struct AttentionShape {
   bool causal = false;
   Rotary rotary = {};
   double score_factor = 1; // of the scores, besides 1 / sqrt(head_dim)
+  // With `causal`, of rows that attend to rows of the same segments: to the last `window` ones alone, their own among
+  // them. 0: to all before them.
+  int64_t window = 0;
 };
 
 // The exact one, x sigmoid(1.702 x), and the approximation with tanh: "gelu", "quick_gelu" and "gelu_pytorch_tanh" of
@@ -169,7 +172,8 @@ class Operations {
   // Applies rotary embedding to q and k, inside the plugin where it can; their memory may hold rotated values
   // afterwards. `shared_kv`: k and v of this attention as other attentions read them. If the plugin can, this
   // attention's backward also adds the contribution of one of those to d_k and d_v (deferred queries). Segments with a
-  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time.
+  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time. Plugins know no windows:
+  // where some segment may be longer than one, ATen computes it.
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                   const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 
@@ -261,6 +265,8 @@ class Operations {
   const Attention& attention_for(fvlm_attention_query query);
   fvlm_attention_query attention_query(const Heads& q, const Heads& k, const Segments& of_q, const Segments& of_kv,
                                        const AttentionShape& shape) const;
+  Value windowed_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
+                           const at::Tensor& into);
   Value ring_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
                        const at::Tensor& into);
   const PagedAttention& paged_attention_for(const fvlm_paged_attention_query& query);

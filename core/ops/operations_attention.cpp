@@ -1,10 +1,14 @@
 // Attention over heads that are columns of wider values, and the rotary embedding before it.
 #include "base/error.h"
+#include "ops/dry_run.h"
 #include "ops/operations.h"
+#include "ops/reference/attention.h"
+#include "ops/reference/common.h"
 
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -172,11 +176,12 @@ at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, cons
   query.qk_norm = norms != nullptr;
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.epsilon = norms ? static_cast<float>(norms->epsilon) : 0;
-  const PagedAttention& op = paged_attention_for(query);
-  if (op.query().appends) {
+  const bool has_window = shape.window > 0 && keys.page_table.size(1) * keys.k_pages.size(1) > shape.window;
+  const PagedAttention* const op = has_window ? nullptr : &paged_attention_for(query);
+  if (op && op->query().appends) {
     AppendedKeys appended{heads_of(qkv.data, k, dim), heads_of(qkv.data, v, dim), {}, {}, shape.rotary.frequencies};
     if (norms) appended.q_norm = norms->q.value(), appended.k_norm = norms->k.value();
-    return op.forward(heads_of(qkv.data, q, dim), keys, appended).flatten(1);
+    return op->forward(heads_of(qkv.data, q, dim), keys, appended).flatten(1);
   }
   Tape no_grad(Tape::Mode::forward_only);
   if (norms && !norms->q.defined() && !norms->k.defined()) { // one norm of both, which are adjacent
@@ -188,7 +193,10 @@ at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, cons
   }
   if (shape.rotary.dimensions > 0) rotate(no_grad, q, k, v, positions, positions, dim, shape.rotary);
   write_to_pages(k, v, keys, places);
-  return op.forward(heads_of(q.value.data, q, dim), keys).flatten(1);
+  const at::Tensor queries = heads_of(q.value.data, q, dim);
+  return (op ? op->forward(queries, keys)
+             : reference::paged_attention_in_window(queries, keys, positions, shape.window, query.scale))
+      .flatten(1);
 }
 
 void Operations::rotate(Tape& tape, Heads& q, Heads& k, Heads& v, const at::Tensor& positions_q,
@@ -226,6 +234,8 @@ fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k,
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                             const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
   if (of_q.ring.defined()) return ring_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
+  if (shape.window > 0 && of_q.max_length > shape.window)
+    return windowed_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
   const bool records = tape.records(q.value, k.value, v.value);
   fvlm_attention_query query = attention_query(q, k, of_q, of_kv, shape);
   query.needs_backward = records;
@@ -268,6 +278,38 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
           op.backward(rows(q), rows(k), rows(v), packing, output, d_out, d, deferred);
         });
       });
+  return y;
+}
+
+Value Operations::windowed_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments,
+                                     const AttentionShape& shape, const at::Tensor& into) {
+  const bool records = tape.records(q.value, k.value, v.value);
+  if (shape.rotary.dimensions > 0)
+    rotate(tape, q, k, v, segments.positions, segments.positions, shape.head_dim, shape.rotary);
+  const bool on_cpu = real_device(options_.device).is_cpu();
+  at::Tensor bounds = segments.cu_seqlens;
+  if (on_cpu && bounds.is_meta()) // in a dry run, where they are unknown: one segment, as long as any
+    bounds = at::tensor({int64_t{0}, std::min(q.value.data.size(0), segments.max_length)}, at::kInt);
+  const reference::AttentionShape windows{
+      bounds, bounds, shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)), true, shape.window};
+  const auto rows = [dim = shape.head_dim](const Heads& heads) {
+    return reference::upcast(heads_of(heads.value.data, heads, dim));
+  };
+  const at::Tensor out =
+      (on_cpu ? reference::attention_by_segment : reference::attention_by_mask)(windows, rows(q), rows(k), rows(v), {});
+  Value y(into.defined() ? into.copy_(out.flatten(1)) : out.flatten(1).to(q.value.data.scalar_type()), records);
+  if (!records) return y;
+  if (!is_packed_qkv(q, k, v, shape.head_dim)) announce(q, k, v, shape.head_dim);
+  tape.push([windows, on_cpu, q, k, v, rows, head_dim = shape.head_dim, out = y.gradient] {
+    const at::Tensor gradient = out->take();
+    if (!gradient.defined()) return;
+    const at::Tensor d_out = reference::upcast(gradient).unflatten(1, {q.count, head_dim});
+    const auto compute = on_cpu ? reference::attention_gradients_by_segment : reference::attention_gradients_by_mask;
+    const auto [d_q, d_k, d_v] = compute(windows, rows(q), rows(k), rows(v), d_out, {});
+    add_gradients(q, k, v, head_dim, [&, &d_q = d_q, &d_k = d_k, &d_v = d_v](const Attention::Gradients& d) {
+      d.q.copy_(d_q), d.k.copy_(d_k), d.v.copy_(d_v);
+    });
+  });
   return y;
 }
 

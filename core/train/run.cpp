@@ -32,6 +32,17 @@
 namespace fvlm::train {
 namespace {
 
+// Ranks that share a sequence exchange the keys of all of it.
+void require_no_window(const ModelDescription& description) {
+  for (const DecoderConfig& decoder : description.decoders())
+    if (std::ranges::count(decoder.sliding_layers, 1) > 0)
+      throw Error(ErrorKind::usage,
+                  "--context-parallel: layers of the decoder attend to the last {} rows alone, and "
+                  "ranks share the attention to all rows",
+                  decoder.sliding_window)
+          .advise("train it without --context-parallel");
+}
+
 void require_positions(const recipe::Resolved& resolved, const ModelDescription& description) {
   for (const DecoderConfig& decoder : description.decoders())
     recipe::require_positions(resolved, decoder.max_position_embeddings,
@@ -205,6 +216,7 @@ class Run {
     ModelDescription description = describe(plan_);
     description.seal_bases();
     require_positions(resolved_, description);
+    if (ranks_.context_count() > 1) require_no_window(description);
     sources_.emplace(description);
     if (!place.checkpoint.empty()) {
       const auto directory = ModelDirectory::open(place.checkpoint);

@@ -208,6 +208,10 @@ TEST(Config, TraitsOfEachFamily) {
   EXPECT_FALSE(mistral.qkv_bias || mistral.out_bias || mistral.mlp_bias || mistral.tie_word_embeddings);
   EXPECT_EQ(mistral.num_key_value_heads, 8);
   EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  EXPECT_TRUE(mistral.sliding_layers.empty());
+  const DecoderConfig window = read(R"({"model_type": "mistral", "num_hidden_layers": 2})");
+  EXPECT_THAT(window.sliding_layers, testing::ElementsAre(1, 1));
+  EXPECT_EQ(window.sliding_window, 4096);
   const DecoderConfig smollm3 = read(R"({"model_type": "smollm3", "num_hidden_layers": 9})");
   EXPECT_THAT(smollm3.no_rope_layers, testing::ElementsAre(1, 1, 1, 0, 1, 1, 1, 0, 1));
   EXPECT_TRUE(smollm3.tie_word_embeddings);
@@ -284,6 +288,7 @@ TEST(Config, WrittenConfigReadsBack) {
         R"({"initializer_range": 0.125, "embedding_initializer_range": 1})",
         R"({"attention_bias": true, "mlp_bias": true, "rope_scaling": {"rope_type": "linear", "factor": 2}})",
         R"({"model_type": "mistral", "sliding_window": 8192, "head_dim": 32})",
+        R"({"model_type": "mistral", "sliding_window": 32})",
         R"({"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [0, 1, 0]})",
         R"({"model_type": "smollm3", "no_rope_layer_interval": 5, "use_sliding_window": true})",
         R"({"model_type": "granite", "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "mlp_bias": true,
@@ -381,9 +386,6 @@ std::vector<Wrong> wrong_decoders() {
               {"\"qwen3_moe\"", "llama, mistral, smollm3, granite, olmo2, gemma, gemma3_text, qwen2, qwen3"}),
       decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
               {"'use_sliding_window' = true", "full attention", "set it to false"}),
-      decoder("mistrals_window", R"({"model_type": "mistral", "sliding_window": 4096})",
-              {"'sliding_window' = 4096", "'max_position_embeddings' = 8192", "full attention", "set it to null"}),
-      decoder("mistrals_window_by_default", R"({"model_type": "mistral"})", {"'sliding_window' = 4096"}),
       decoder("mistrals_window_zero", R"({"model_type": "mistral", "sliding_window": 0})", {"'sliding_window' is 0"}),
       decoder("smollm3s_window", R"({"model_type": "smollm3", "use_sliding_window": true, "sliding_window": 512})",
               {"'sliding_window' = 512", "full attention", "set it to null"}),

@@ -30,7 +30,7 @@ const Json gemma3 = Json::parse(R"({
   "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "max_position_embeddings": 32768,
   "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 3, "num_key_value_heads": 1,
   "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": null,
-  "rope_theta": 1000000.0, "sliding_window": 32768, "use_bidirectional_attention": false, "vocab_size": 262144})");
+  "rope_theta": 1000000.0, "sliding_window": 512, "use_bidirectional_attention": false, "vocab_size": 262144})");
 
 std::vector<std::string> names_of(const DecoderConfig& config, const std::string& layer) {
   std::vector<std::string> names;
@@ -47,6 +47,7 @@ TEST(GemmaConfig, TraitsOfGemma3) {
   EXPECT_DOUBLE_EQ(config.token_scale(), 25.298221281347036);
   EXPECT_EQ(config.attention_multiplier, 0.0625);
   EXPECT_THAT(config.sliding_layers, testing::ElementsAre(1, 0, 1));
+  EXPECT_EQ(config.sliding_window, 512);
   EXPECT_EQ(config.rope_theta, 1e6);
   EXPECT_EQ(config.local_rope_theta, 1e4);
   EXPECT_THAT(names_of(config, "model.layers.0."),
@@ -62,7 +63,7 @@ TEST(GemmaConfig, TraitsOfGemma3) {
 // The text_config of the 4B model says little more than its sizes.
 TEST(GemmaConfig, DefaultsOfGemma3) {
   const DecoderConfig config = read(Json::parse(R"({"model_type": "gemma3_text", "hidden_size": 2560,
-      "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 131072,
+      "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
       "rope_scaling": {"factor": 8.0, "rope_type": "linear"}})"));
   EXPECT_EQ(config.num_attention_heads, 8);
   EXPECT_EQ(config.num_key_value_heads, 4);
@@ -106,7 +107,6 @@ TEST(GemmaConfig, RefusesWhatIsNotSupported) {
     std::vector<const char*> words;
   };
   for (const auto& [changes, words] : std::vector<Wrong>{
-           {R"({"sliding_window": 512})", {"'sliding_window' = 512", "'max_position_embeddings' = 32768"}},
            {R"({"sliding_window": 0})", {"'sliding_window' is 0"}},
            {R"({"layer_types": ["full_attention"]})", {"'layer_types' = [\"full_attention\"]", "there are 3 layers"}},
            {R"({"layer_types": ["full_attention", "chunked_attention", "full_attention"]})",

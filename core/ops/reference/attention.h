@@ -2,6 +2,8 @@
 // can be read (CPU), and one masked softmax over all tokens where reading them would synchronize with the device
 // (CUDA). Tensors are [tokens, heads, head_dim] in an accumulation type; padding rows of results are 0.
 #pragma once
+#include "ops/attention.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -12,6 +14,9 @@ struct AttentionShape {
   at::Tensor cu_q, cu_kv; // int32 [segments + 1]
   double scale;
   bool causal;
+  // Under a causal mask, of rows that attend to rows of the same buffer. A row attends to the last `window` ones alone,
+  // its own among them; 0: to all before it.
+  int64_t window = 0;
 };
 
 // log_sum_exp, where it is defined: of a partial call, [tokens, heads], written for rows with a visible key.
@@ -32,5 +37,10 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
 AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
                                                const at::Tensor& v, const at::Tensor& d_out,
                                                const MergedAttention& merged = {});
+
+// Attention over pages (fvlm/attention.h) of rows that attend to the last `window` keys up to their own, which is
+// number positions[row] of their sequence; rows of length 0 are padding. q: [rows, heads, head_dim].
+at::Tensor paged_attention_in_window(const at::Tensor& q, const PagedKeys& keys, const at::Tensor& positions,
+                                     int64_t window, double scale);
 
 } // namespace fvlm::ops::reference

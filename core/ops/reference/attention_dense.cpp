@@ -14,7 +14,9 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace fvlm::ops::reference {
 namespace {
@@ -95,21 +97,51 @@ DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, co
           at::bmm(d_scores.mT(), q_KND).permute({1, 0, 2}), at::bmm(weights.mT(), d_out_KND).permute({1, 0, 2})};
 }
 
-struct Segment {
+// Queries, and the keys that any of them may attend to.
+struct Block {
   int64_t q_begin, q_length, kv_begin, kv_length;
 };
 
-// Calls body for each segment that has queries and keys. The bounds have to be in host memory.
+// Rows [begin, end), in parts that attend to few rows besides their window's.
 template <class Body>
-void each_segment(const AttentionShape& shape, Body&& body) {
-  const auto* q = shape.cu_q.const_data_ptr<int32_t>();
-  const auto* kv = shape.cu_kv.const_data_ptr<int32_t>();
-  for (int64_t s = 0; s + 1 < shape.cu_q.numel(); ++s)
-    if (q[s + 1] > q[s] && kv[s + 1] > kv[s]) body(Segment{q[s], q[s + 1] - q[s], kv[s], kv[s + 1] - kv[s]});
+void each_window(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
+  const int64_t rows = std::max(shape.window, min_rows);
+  for (int64_t first = begin; first < end; first += rows) {
+    const int64_t stop = std::min(first + rows, end), first_key = std::max(begin, first - shape.window + 1);
+    body(Block{first, stop - first, first_key, stop - first_key});
+  }
 }
 
-Mask segment_mask(const AttentionShape& shape, const Segment& segment, const Tensor& like) {
+// Calls body for each segment that has queries and keys, or the parts of it. The bounds have to be in host memory.
+template <class Body>
+void each_segment(const AttentionShape& shape, Body&& body) {
+  constexpr int64_t min_rows = 32;
+  const auto* q = shape.cu_q.const_data_ptr<int32_t>();
+  const auto* kv = shape.cu_kv.const_data_ptr<int32_t>();
+  for (int64_t s = 0; s + 1 < shape.cu_q.numel(); ++s) {
+    if (q[s + 1] == q[s] || kv[s + 1] == kv[s]) continue;
+    if (shape.window > 0)
+      each_window(shape, q[s], q[s + 1], min_rows, body);
+    else
+      body(Block{q[s], q[s + 1] - q[s], kv[s], kv[s + 1] - kv[s]});
+  }
+}
+
+// Of these rows of a buffer: which keys are no part of a query's window.
+Tensor outside_window(const AttentionShape& shape, const Tensor& row_of_q, const Tensor& row_of_key) {
+  const Tensor distance = row_of_q.unsqueeze(1) - row_of_key.unsqueeze(0);
+  return distance.lt(0) | distance.ge(shape.window);
+}
+
+Mask segment_mask(const AttentionShape& shape, const Block& segment, const Tensor& like) {
   if (!shape.causal) return {};
+  if (shape.window > 0) {
+    const auto rows = [&](int64_t begin, int64_t count) {
+      return at::arange(begin, begin + count, like.options().dtype(at::kInt));
+    };
+    return {outside_window(shape, rows(segment.q_begin, segment.q_length), rows(segment.kv_begin, segment.kv_length)),
+            Tensor()};
+  }
   const int64_t shift = segment.kv_length - segment.q_length;
   const auto options = like.options().dtype(at::kBool);
   const Tensor hidden = at::ones({segment.q_length, segment.kv_length}, options).triu(shift + 1);
@@ -120,7 +152,11 @@ Mask segment_mask(const AttentionShape& shape, const Segment& segment, const Ten
 // segment's end. The causal mask is aligned to the bottom right: a key is visible if it is no farther from the end of
 // its segment than the query is.
 struct Rows {
-  Tensor segment, to_end, valid;
+  Tensor number, segment, to_end, valid;
+  Rows narrow(int64_t first, int64_t count) const {
+    const auto part = [&](const Tensor& all) { return all.narrow(0, first, count); };
+    return {part(number), part(segment), part(to_end), part(valid)};
+  }
 };
 Rows rows_of(const Tensor& cu, int64_t tokens) {
   const int64_t segments = cu.numel() - 1;
@@ -129,18 +165,27 @@ Rows rows_of(const Tensor& cu, int64_t tokens) {
   const Tensor segment = at::bucketize(row, ends, true, true);
   // The segment of a padding row is one past the last, and its end does not matter.
   const Tensor end = at::concat({ends, ends.new_zeros({1})}).index_select(0, segment);
-  return {segment, end - row, segment < segments};
+  return {row, segment, end - row, segment < segments};
+}
+
+// The blocks of a buffer whose segments' bounds are not read.
+std::vector<Block> blocks_of(const AttentionShape& shape, int64_t tokens_q, int64_t tokens_kv) {
+  if (shape.window == 0) return {{0, tokens_q, 0, tokens_kv}};
+  constexpr int64_t min_rows = 256;
+  std::vector<Block> blocks;
+  each_window(shape, 0, tokens_q, min_rows, [&](const Block& block) { blocks.push_back(block); });
+  return blocks;
 }
 
 struct PackedMask {
   Mask mask;
   Tensor valid_q, valid_kv;
 };
-PackedMask packed_mask(const AttentionShape& shape, int64_t tokens_q, int64_t tokens_kv) {
-  const Rows q = rows_of(shape.cu_q, tokens_q), kv = rows_of(shape.cu_kv, tokens_kv);
+PackedMask packed_mask(const AttentionShape& shape, const Rows& q, const Rows& kv) {
   Tensor visible = q.segment.unsqueeze(1).eq(kv.segment) & q.valid.unsqueeze(1);
   if (shape.causal) visible &= kv.to_end.ge(q.to_end.unsqueeze(1));
-  const Tensor hidden = visible.logical_not();
+  Tensor hidden = visible.logical_not();
+  if (shape.window > 0) hidden |= outside_window(shape, q.number, kv.number);
   return {{hidden, hidden.all(1, true)}, q.valid.view({-1, 1, 1}), kv.valid.view({-1, 1, 1})};
 }
 
@@ -154,7 +199,7 @@ Tensor zero_padding(const Tensor& x, const Tensor& valid) {
 Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& log_sum_exp) {
   Tensor out = at::zeros_like(q, at::MemoryFormat::Contiguous);
-  each_segment(shape, [&](const Segment& s) {
+  each_segment(shape, [&](const Block& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Mask mask = segment_mask(shape, s, q);
     const Tensor scores = visible_scores(q_s, k.narrow(0, s.kv_begin, s.kv_length), mask);
@@ -171,7 +216,7 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
   AttentionGradients result = {at::zeros_like(q, at::MemoryFormat::Contiguous),
                                at::zeros_like(k, at::MemoryFormat::Contiguous),
                                at::zeros_like(v, at::MemoryFormat::Contiguous)};
-  each_segment(shape, [&](const Segment& s) {
+  each_segment(shape, [&](const Block& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Tensor d_out_s = grouped(d_out.narrow(0, s.q_begin, s.q_length), k.size(1));
     MergedAttention merged_s;
@@ -181,8 +226,8 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
         dense_gradients(shape, segment_mask(shape, s, q), q_s, k.narrow(0, s.kv_begin, s.kv_length),
                         v.narrow(0, s.kv_begin, s.kv_length), d_out_s, merged_s);
     result[0].narrow(0, s.q_begin, s.q_length).copy_(ungrouped(d_q, s.q_length));
-    result[1].narrow(0, s.kv_begin, s.kv_length).copy_(d_k);
-    result[2].narrow(0, s.kv_begin, s.kv_length).copy_(d_v);
+    result[1].narrow(0, s.kv_begin, s.kv_length).add_(d_k);
+    result[2].narrow(0, s.kv_begin, s.kv_length).add_(d_v);
   });
   return result;
 }
@@ -190,25 +235,45 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
 Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                          const Tensor& log_sum_exp) {
   if (q.numel() == 0 || k.numel() == 0) return at::zeros_like(q, at::MemoryFormat::Contiguous);
-  const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
-  const Tensor q_all = scaled_queries(shape, zero_padding(q, valid_q), k.size(1));
-  const Tensor scores = visible_scores(q_all, zero_padding(k, valid_kv), mask);
-  if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp);
-  const Tensor weights = probabilities(scores, mask);
-  return ungrouped(at::bmm(weights, zero_padding(v, valid_kv).permute({1, 0, 2})), q.size(0));
+  const Rows rows_q = rows_of(shape.cu_q, q.size(0)), rows_kv = rows_of(shape.cu_kv, k.size(0));
+  std::vector<Tensor> parts;
+  for (const Block& s : blocks_of(shape, q.size(0), k.size(0))) {
+    const auto keys = [&s](const Tensor& x) { return x.narrow(0, s.kv_begin, s.kv_length); };
+    const auto [mask, valid_q, valid_kv] =
+        packed_mask(shape, rows_q.narrow(s.q_begin, s.q_length), rows_kv.narrow(s.kv_begin, s.kv_length));
+    const Tensor q_s = scaled_queries(shape, zero_padding(q.narrow(0, s.q_begin, s.q_length), valid_q), k.size(1));
+    const Tensor scores = visible_scores(q_s, zero_padding(keys(k), valid_kv), mask);
+    if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp.narrow(0, s.q_begin, s.q_length));
+    const Tensor weights = probabilities(scores, mask);
+    parts.push_back(ungrouped(at::bmm(weights, zero_padding(keys(v), valid_kv).permute({1, 0, 2})), s.q_length));
+  }
+  return parts.size() == 1 ? parts[0] : at::concat(parts);
 }
 
 AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                                const Tensor& v, const Tensor& d_out, const MergedAttention& merged) {
   if (q.numel() == 0 || k.numel() == 0) return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
-  const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
-  const Tensor q_all = scaled_queries(shape, zero_padding(q, valid_q), k.size(1));
-  const Tensor d_out_all = grouped(zero_padding(d_out, valid_q), k.size(1));
-  MergedAttention merged_all = merged;
-  if (merged.out.defined()) merged_all.out = zero_padding(merged.out, valid_q);
-  const auto [d_q, d_k, d_v] =
-      dense_gradients(shape, mask, q_all, zero_padding(k, valid_kv), zero_padding(v, valid_kv), d_out_all, merged_all);
-  return {ungrouped(d_q, q.size(0)), d_k, d_v};
+  const Rows rows_q = rows_of(shape.cu_q, q.size(0)), rows_kv = rows_of(shape.cu_kv, k.size(0));
+  const std::vector<Block> blocks = blocks_of(shape, q.size(0), k.size(0));
+  AttentionGradients sums;
+  for (const Block& s : blocks) {
+    const auto queries = [&s](const Tensor& x) { return x.narrow(0, s.q_begin, s.q_length); };
+    const auto keys = [&s](const Tensor& x) { return x.narrow(0, s.kv_begin, s.kv_length); };
+    const auto [mask, valid_q, valid_kv] =
+        packed_mask(shape, rows_q.narrow(s.q_begin, s.q_length), rows_kv.narrow(s.kv_begin, s.kv_length));
+    const Tensor q_s = scaled_queries(shape, zero_padding(queries(q), valid_q), k.size(1));
+    const Tensor d_out_s = grouped(zero_padding(queries(d_out), valid_q), k.size(1));
+    MergedAttention merged_s;
+    if (merged.out.defined()) merged_s = {zero_padding(queries(merged.out), valid_q), queries(merged.log_sum_exp)};
+    const auto [d_q, d_k, d_v] = dense_gradients(shape, mask, q_s, zero_padding(keys(k), valid_kv),
+                                                 zero_padding(keys(v), valid_kv), d_out_s, merged_s);
+    const AttentionGradients part{ungrouped(d_q, s.q_length), d_k, d_v};
+    if (blocks.size() == 1) return part;
+    if (!sums[0].defined()) sums = {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
+    queries(sums[0]).add_(part[0]);
+    for (const size_t i : {1, 2}) keys(sums[i]).add_(part[i]);
+  }
+  return sums;
 }
 
 } // namespace fvlm::ops::reference

@@ -1,17 +1,21 @@
 // Attention over pages in plain ATen: the pages of a few rows at a time are gathered, and one masked softmax follows.
 // Suffixes name dimensions: R rows, K key heads, G query heads for each key head, M keys, D head_dim.
+#include "ops/reference/attention.h"
 #include "ops/reference/common.h"
 
 #include <ATen/core/List.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/einsum.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace fvlm::ops::reference {
 namespace {
@@ -41,13 +45,25 @@ PagesOfRows pages_of(const fvlm_paged_attention_query& query, const Tensor& page
   return {of_row, key.unsqueeze(0).lt(lengths.unsqueeze(1))};
 }
 
-Tensor attend(const fvlm_paged_attention_query& query, const PagesOfRows& of, const Tensor& q, const Tensor& k_pages,
-              const Tensor& v_pages) {
+// The pages that windows of this many keys, up to the one at each position, may lie in.
+PagesOfRows pages_in_window(const PagedKeys& keys, const Tensor& sequences, const Tensor& lengths,
+                            const Tensor& positions, int64_t window) {
+  const int64_t page_rows = keys.k_pages.size(1), max_pages = keys.page_table.size(1),
+                count = std::min(max_pages, (window + page_rows - 2) / page_rows + 1);
+  const Tensor first_key = (positions - (window - 1)).clamp_min(0);
+  const Tensor page_RP = first_key.floor_divide(page_rows).unsqueeze(1) + at::arange(count, lengths.options());
+  const Tensor of_row = keys.page_table.index_select(0, sequences.clamp(0, keys.page_table.size(0) - 1))
+                            .gather(1, page_RP.clamp_max(max_pages - 1).to(at::kLong))
+                            .clamp(0, keys.k_pages.size(0) - 1);
+  const Tensor key_RM = (page_RP.unsqueeze(2) * page_rows + at::arange(page_rows, lengths.options())).flatten(1);
+  return {of_row, key_RM.ge(first_key.unsqueeze(1)) & key_RM.lt(lengths.unsqueeze(1))};
+}
+
+Tensor attend(double scale, const PagesOfRows& of, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages) {
   const Tensor hidden = of.visible_RM.logical_not();
   const Tensor is_padding = hidden.all(1);
-  const Tensor q_RKGD = at::where(is_padding.view({-1, 1, 1}), 0, upcast(q))
-                            .mul(query.scale)
-                            .view({q.size(0), query.heads_kv, -1, query.head_dim});
+  const Tensor q_RKGD =
+      at::where(is_padding.view({-1, 1, 1}), 0, upcast(q)).mul(scale).view({q.size(0), k_pages.size(2), -1, q.size(2)});
   const Tensor scores = at::einsum("rkgd,rmkd->rkgm", {q_RKGD, of.gathered(k_pages)});
   scores.masked_fill_(hidden.unsqueeze(1).unsqueeze(2), -std::numeric_limits<double>::infinity());
   const Tensor weights = at::softmax(scores, -1).masked_fill(is_padding.view({-1, 1, 1, 1}), 0);
@@ -112,8 +128,20 @@ void Attention::forward_paged(const fvlm_call&, const PagedQuery& query, const P
     const int64_t count = std::min(rows_at_once, query.rows - first);
     const auto rows = [&](const Tensor& x) { return x.narrow(0, first, count); };
     const auto pages = pages_of(query, torch_tensor(arguments.page_table), rows(sequences), rows(lengths));
-    store(rows(out), attend(query, pages, rows(q), torch_tensor(arguments.k_pages), torch_tensor(arguments.v_pages)));
+    store(rows(out),
+          attend(query.scale, pages, rows(q), torch_tensor(arguments.k_pages), torch_tensor(arguments.v_pages)));
   }
+}
+
+Tensor paged_attention_in_window(const Tensor& q, const PagedKeys& keys, const Tensor& positions, int64_t window,
+                                 double scale) {
+  std::vector<Tensor> parts;
+  for (int64_t first = 0; first < q.size(0); first += rows_at_once) {
+    const auto rows = [&](const Tensor& x) { return x.narrow(0, first, std::min(rows_at_once, q.size(0) - first)); };
+    const auto pages = pages_in_window(keys, rows(keys.sequences), rows(keys.lengths), rows(positions), window);
+    parts.push_back(attend(scale, pages, rows(q), keys.k_pages, keys.v_pages).to(q.scalar_type()));
+  }
+  return parts.empty() ? at::zeros_like(q) : at::concat(parts);
 }
 
 } // namespace fvlm::ops::reference

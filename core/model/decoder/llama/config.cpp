@@ -47,13 +47,13 @@ void refuse_windows_by_layer(ConfigReader& config) {
                        layer_types_key, "every layer has full attention, without a sliding window");
 }
 
-// A window of as many rows as there are positions hides nothing.
-void check_mistral_window(ConfigReader& config, int64_t positions) {
-  const int64_t window = config.has_null(window_key) ? positions : config.whole(window_key, 4096, 1, most_positions);
-  if (window < positions)
-    config.problems().add("'{}' = {} is not supported, because it is less than 'max_position_embeddings' = {}: every "
-                          "layer has full attention; set it to null if no text is longer than the window",
-                          window_key, window, positions);
+// All layers of Mistral have a window. One of as many rows as there are positions hides nothing.
+void read_mistral_window(ConfigReader& config, DecoderConfig& out) {
+  const int64_t positions = out.max_position_embeddings,
+                window = config.has_null(window_key) ? positions : config.whole(window_key, 4096, 1, most_positions);
+  if (window >= positions) return;
+  out.sliding_window = window;
+  out.sliding_layers.assign(static_cast<size_t>(out.num_hidden_layers), 1);
 }
 
 // Which layers have no rotary positions: every fourth, or what the config says.
@@ -87,10 +87,6 @@ void read_gemma3_windows(ConfigReader& config, DecoderConfig& out) {
   for (size_t i = 0; i < count; ++i)
     out.sliding_layers.push_back(layers.size() == count ? layers[i] == sliding_attention : (i + 1) % pattern != 0);
   out.sliding_window = config.whole(window_key, 4096, 1, most_positions);
-  if (out.sliding_window < out.max_position_embeddings && std::ranges::count(out.sliding_layers, 1) > 0)
-    config.problems().add("'{}' = {} is not supported, because it is less than 'max_position_embeddings' = {}: lower "
-                          "that if no text is longer than the window",
-                          window_key, out.sliding_window, out.max_position_embeddings);
 }
 
 void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
@@ -134,7 +130,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.head_dim = config.whole_or_null("head_dim", most_heads)
                      .value_or(derives_head_dim ? out.hidden_size / out.num_attention_heads : out.head_dim);
   out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
-  if (model_type == "mistral") check_mistral_window(config, out.max_position_embeddings);
+  if (model_type == "mistral") read_mistral_window(config, out);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
   const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved};
@@ -183,7 +179,8 @@ nlohmann::json write(const DecoderConfig& config) {
     out["eos_token_id"] = config.eos_token_id[0];
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
-  if (config.model_type == "mistral") out[window_key] = nullptr; // where the key is missing, there is a window
+  if (config.model_type == "mistral") // where the key is missing, there is a window
+    out[window_key] = config.sliding_window == 0 ? nlohmann::json() : nlohmann::json(config.sliding_window);
   if (config.model_type == gemma3) {
     out[query_scale_key] = std::llround(std::pow(config.attention_multiplier, -2));
     out[window_key] = config.sliding_window;

@@ -92,8 +92,10 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     Layer& layer = layers_.emplace_back();
     layer.attention = config.has_rope(i) ? rotary : without;
-    if (config.has_window(i) && config.local_rope_theta)
-      layer.attention = attention_shape(config, device, Positions::local);
+    if (config.has_window(i)) {
+      if (config.local_rope_theta) layer.attention = attention_shape(config, device, Positions::local);
+      layer.attention.window = config.sliding_window;
+    }
     layer.qkv = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
     layer.out = linear(i, {"self_attn.o_proj"}, config.out_bias);
     layer.up = config.gated_mlp ? linear(i, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias)

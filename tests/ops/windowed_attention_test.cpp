@@ -1,0 +1,110 @@
+// Sliding windows: both methods of packed attention, and attention over pages, beside their definition.
+#include "ops/reference/attention.h"
+#include "tools.h"
+
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::ops {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t heads_q = 4, heads_kv = 2, dim = 6, window = 20;
+constexpr double scale = 0.4;
+// Longer than the rows that are computed together, shorter than a window, empty, and rows of padding behind them.
+const std::vector<int32_t> bounds{0, 300, 301, 301, 560};
+constexpr int64_t tokens = 600;
+
+struct Problem {
+  Tensor q, k, v, d_out;
+  reference::AttentionShape shape{at::tensor(bounds, at::kInt), at::tensor(bounds, at::kInt), scale, true, window};
+
+  Problem() {
+    at::manual_seed(3);
+    const auto draw = [](int64_t heads) { return at::randn({tokens, heads, dim}, at::kDouble); };
+    q = draw(heads_q), k = draw(heads_kv), v = draw(heads_kv), d_out = draw(heads_q);
+    for (Tensor* each : {&q, &k, &v, &d_out}) each->narrow(0, bounds.back(), tokens - bounds.back()).fill_(NAN);
+  }
+};
+
+// Row by row, so that autograd finds the gradients.
+Tensor by_definition(const Tensor& q, const Tensor& k, const Tensor& v) {
+  std::vector<Tensor> rows;
+  for (size_t s = 0; s + 1 < bounds.size(); ++s)
+    for (int64_t row = bounds[s]; row < bounds[s + 1]; ++row) {
+      const int64_t first = std::max<int64_t>(bounds[s], row - window + 1), count = row + 1 - first;
+      const auto keys = [&](const Tensor& x) {
+        return x.narrow(0, first, count).repeat_interleave(heads_q / heads_kv, 1);
+      };
+      const Tensor weights = at::softmax(at::einsum("hd,mhd->hm", {q[row] * scale, keys(k)}), 1);
+      rows.push_back(at::einsum("hm,mhd->hd", {weights, keys(v)}));
+    }
+  return at::stack(rows);
+}
+
+TEST(WindowedAttention, BothMethodsFollowTheDefinition) {
+  const Problem p;
+  const int64_t used = bounds.back();
+  const auto leaf = [&](const Tensor& x) { return x.narrow(0, 0, used).clone().requires_grad_(); };
+  const Tensor q = leaf(p.q), k = leaf(p.k), v = leaf(p.v), out = by_definition(q, k, v);
+  out.backward(p.d_out.narrow(0, 0, used));
+  const c10::InferenceMode no_autograd;
+  struct Method {
+    const char* name;
+    decltype(&reference::attention_by_mask) forward;
+    decltype(&reference::attention_gradients_by_mask) backward;
+  };
+  for (const Method& method :
+       {Method{"by mask", reference::attention_by_mask, reference::attention_gradients_by_mask},
+        Method{"by segment", reference::attention_by_segment, reference::attention_gradients_by_segment}}) {
+    SCOPED_TRACE(method.name);
+    const auto expect_rows = [&](const Tensor& found, const Tensor& right, const char* what) {
+      expect_close(found.narrow(0, 0, used), right, 1e-12, what);
+      EXPECT_EQ(found.narrow(0, used, tokens - used).abs().max().item<double>(), 0) << what << ", padding";
+    };
+    expect_rows(method.forward(p.shape, p.q, p.k, p.v, {}), out, "out");
+    const auto [d_q, d_k, d_v] = method.backward(p.shape, p.q, p.k, p.v, p.d_out, {});
+    expect_rows(d_q, q.grad(), "d_q");
+    expect_rows(d_k, k.grad(), "d_k");
+    expect_rows(d_v, v.grad(), "d_v");
+  }
+}
+
+// The rows of a sequence in pages, some of them more than a window behind the first, and rows of padding.
+TEST(WindowedAttention, OverPages) {
+  at::manual_seed(5);
+  constexpr int64_t page_rows = 4, own_window = 6;
+  const std::vector<int32_t> pages{5, 0, 3, 6, 1}, positions{0, 3, 5, 6, 13, 18, 0}, lengths{1, 4, 6, 7, 14, 19, 0};
+  const Tensor q = at::randn({std::ssize(positions), heads_q, dim}, at::kDouble),
+               k_pages = at::randn({7, page_rows, heads_kv, dim}, at::kDouble), v_pages = at::randn(k_pages.sizes(), at::kDouble);
+  k_pages[4].fill_(NAN), v_pages[1][3].fill_(NAN); // a page that no sequence has, and a row behind its end
+  const PagedKeys keys{k_pages, v_pages, at::tensor(pages, at::kInt).unsqueeze(0),
+                       at::zeros({std::ssize(positions)}, at::kInt), at::tensor(lengths, at::kInt)};
+  const Tensor out = reference::paged_attention_in_window(q, keys, at::tensor(positions, at::kInt), own_window, scale);
+  for (int64_t row = 0; row < q.size(0); ++row) {
+    std::vector<Tensor> own_keys, own_values;
+    for (int64_t j = std::max<int64_t>(0, positions[row] - own_window + 1); j < lengths[row]; ++j) {
+      const int32_t page = pages[static_cast<size_t>(j / page_rows)];
+      own_keys.push_back(k_pages[page][j % page_rows].repeat_interleave(heads_q / heads_kv, 0));
+      own_values.push_back(v_pages[page][j % page_rows].repeat_interleave(heads_q / heads_kv, 0));
+    }
+    if (own_keys.empty()) {
+      EXPECT_EQ(out[row].abs().max().item<double>(), 0) << "padding";
+      continue;
+    }
+    const Tensor weights = at::softmax(at::einsum("hd,mhd->hm", {q[row] * scale, at::stack(own_keys)}), 1);
+    expect_close(out[row], at::einsum("hm,mhd->hd", {weights, at::stack(own_values)}), 1e-12, "row");
+  }
+}
+
+} // namespace
+} // namespace fvlm::ops
