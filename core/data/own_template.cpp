@@ -14,6 +14,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -27,6 +28,9 @@ constexpr std::string_view mark = "\uFDD0";
 // The image tokens of public models, which their templates write.
 constexpr std::array<std::string_view, 6> image_tokens{image_mark,           "<|image|>",        "<|image_pad|>",
                                                        "<image_soft_token>", "<start_of_image>", "<IMG_CONTEXT>"};
+// What Gemma 3's processor writes before and behind the token that its template writes for an image, behind whose rows
+// the latter stands.
+constexpr std::string_view gemma3_image = "<start_of_image>", gemma3_end = "<end_of_image>", gemma3_break = "\n\n";
 constexpr uint64_t max_file_bytes = 16 << 20;
 
 struct Source {
@@ -146,6 +150,26 @@ ChatText without_marks(jinja::Rendered rendered) {
   return made;
 }
 
+// The rows of each image of Gemma 3 between its two tokens and line breaks, which are part of the text around them.
+void surround_images(ChatText& chat) {
+  const std::string behind = std::string(gemma3_end) + std::string(gemma3_break);
+  const auto moved = [&](size_t at) {
+    const auto before = std::ranges::count_if(chat.marks, [at](const auto& mark) { return mark.first < at; });
+    return at + static_cast<size_t>(before) * (gemma3_break.size() + behind.size());
+  };
+  for (size_t& at : chat.literal) at = moved(at);
+  for (auto& [begin, end] : chat.answers) begin = moved(begin), end = moved(end);
+  std::string text;
+  size_t begin = 0;
+  for (auto& [first, last] : chat.marks) {
+    text.append(chat.text, begin, first - begin).append(gemma3_break).append(chat.text, first, last - first);
+    begin = std::exchange(last, text.size());
+    text += behind;
+  }
+  chat.text = text.append(chat.text, begin);
+  for (auto& [first, last] : chat.marks) first = last;
+}
+
 // A generation block may begin behind the space that a prompt lacks, as in LLaVA's "ASSISTANT: " and "ASSISTANT:". A
 // model has to say that space, so that its answers begin with it.
 void begin_behind_prompts(std::span<const Turn> turns,
@@ -237,6 +261,7 @@ void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const 
                 expected)
         .at(where_)
         .advise("make the template write each part of the type \"image\" once, or leave out chat_template for ChatML");
+  if (image_token_ == gemma3_image && tokenizer_.special_id(gemma3_end)) surround_images(chat);
 }
 
 // Line breaks between an image and a text belong to the form of data sets that write "<image>\n" into a text; in a list

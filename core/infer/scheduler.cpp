@@ -12,6 +12,16 @@ namespace fvlm::infer {
 
 namespace {
 
+// The last of the visual rows that stand side by side from this row on; the row itself where it is none.
+int64_t last_mutual_row(const std::vector<int64_t>& rows, int64_t row) {
+  const auto is_visual = [&](int64_t at) {
+    return at < std::ssize(rows) && rows[static_cast<size_t>(at)] == visual_placeholder;
+  };
+  if (!is_visual(row)) return row;
+  while (is_visual(row + 1)) ++row;
+  return row;
+}
+
 auto find(auto& sequences, int64_t number) {
   return std::ranges::find_if(sequences, [&](const auto& sequence) { return sequence.prompt.number == number; });
 }
@@ -30,11 +40,14 @@ const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
   const int64_t each = frames.empty() ? 0 : visual_rows / std::ssize(frames);
   while (std::ssize(sequence.keys) <= page) {
     const int64_t begin = std::ssize(sequence.keys) * limits_.page_rows;
-    const auto first = rows.begin() + begin, last = first + limits_.page_rows;
+    const auto first = rows.begin() + begin;
     std::string content = sequence.keys.empty() ? std::string() : sequence.keys.back();
     bool has_key = sequence.keys.empty() || !content.empty();
     int64_t visual = std::count(rows.begin(), first, visual_placeholder);
-    for (auto row = first; has_key && row != last; ++row) {
+    // Visual rows that attend to some behind the page differ where those do.
+    const int64_t last_row = sequence.prompt.has_mutual_rows ? last_mutual_row(rows, begin + limits_.page_rows - 1)
+                                                             : begin + limits_.page_rows - 1;
+    for (auto row = first; has_key && row <= rows.begin() + last_row; ++row) {
       content += fmt::format(" {}", *row);
       if (*row != visual_placeholder) continue;
       has_key = each > 0;
@@ -90,15 +103,22 @@ void Scheduler::make_room_for_drafts(Sequence& sequence) {
   if (std::ssize(sequence.drafts) > room) sequence.drafts.resize(static_cast<size_t>(room));
 }
 
+int64_t Scheduler::with_mutual_rows(const Sequence& sequence, int64_t count) {
+  if (!sequence.prompt.has_mutual_rows || count == 0) return count;
+  return last_mutual_row(sequence.prompt.rows, sequence.computed + count - 1) + 1 - sequence.computed;
+}
+
 void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   const std::vector<int64_t>& rows = sequence.prompt.rows;
   pass.parts.push_back({sequence.prompt.number, sequence.computed, count, count == sequence.remaining(), {}});
   if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
   make_room_for_drafts(sequence);
   pass.rows.begin_sequence(sequence.pages);
+  int64_t last = -1; // row that the next one attends to, if it is visual and not behind that one
   const auto append = [&](int64_t token) {
     const int64_t row = sequence.computed++;
-    pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row));
+    if (row > last) last = sequence.prompt.has_mutual_rows ? last_mutual_row(rows, row) : row;
+    pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row), last);
   };
   for (int64_t i = 0; i < count; ++i) append(rows[static_cast<size_t>(sequence.computed)]);
   if (pass.parts.back().is_continued) pass.rows.mark_output();
@@ -157,15 +177,15 @@ Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes
   // The oldest first. Who is preempted is younger than all that the pass has so far.
   for (auto sequence = running_.begin(); sequence != running_.end(); ++sequence) {
     const bool is_prefill = sequence->remaining() > 1;
-    const int64_t count = is_prefill ? std::min(budget, sequence->remaining()) : 1;
+    const int64_t count = is_prefill ? with_mutual_rows(*sequence, std::min(budget, sequence->remaining())) : 1;
     if (count == 0 || !may_take(*sequence)) continue;
     if (!make_room(sequence, count)) break;
     take(pass, *sequence, count);
-    if (is_prefill) budget -= count;
+    if (is_prefill) budget = std::max<int64_t>(0, budget - count);
   }
   while (budget > 0 && !waiting_.empty() && may_take(waiting_.front()) && admit()) {
     const auto sequence = std::prev(running_.end());
-    const int64_t count = std::min(budget, sequence->remaining());
+    const int64_t count = with_mutual_rows(*sequence, std::min(budget, sequence->remaining()));
     if (!make_room(sequence, count))
       throw Error(ErrorKind::internal, "a prompt was admitted for which there are no pages");
     take(pass, *sequence, count);

@@ -53,6 +53,7 @@ class Scheduler {
     // behind them are not shared.
     std::vector<std::string> visual_keys;
     model::SequencePositions positions = {};
+    bool has_mutual_rows = false; // visual rows side by side attend to each other, and so are read in one pass
   };
   void add(Prompt prompt);
 
@@ -123,6 +124,8 @@ class Scheduler {
   bool admit();
   bool make_room(Running::iterator sequence, int64_t rows);
   void preempt_youngest();
+  // So many of its next rows, and those that they attend to besides.
+  static int64_t with_mutual_rows(const Sequence& sequence, int64_t count);
   void take(Pass& pass, Sequence& sequence, int64_t count);
   void publish(Sequence& sequence, int64_t known);
   void make_room_for_drafts(Sequence& sequence);

@@ -1,5 +1,7 @@
 #include "model/context_part.h"
 
+#include "base/error.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -51,6 +53,10 @@ ContextPart keep_part(Pack& pack, const ops::ContextGroup& context,
             chosen(labels.sequences, part.labels, slots, static_cast<double>(pack.texts.cu_seqlens.size(0) - 2)),
             chosen(labels.weights, part.labels, slots, 0)};
 
+  if (pack.texts.last.defined())
+    throw Error(ErrorKind::usage, "--context-parallel: the rows of an image attend to each other in both directions, "
+                                  "and ranks share causal attention alone")
+        .advise("train it without --context-parallel");
   pack.sequence.tokens = part_of(pack.sequence.tokens);
   pack.sequence.is_text = part_of(pack.sequence.is_text);
   if (pack.sequence.visual_rows.defined())

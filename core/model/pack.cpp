@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 
 namespace fvlm::model {
 namespace {
@@ -192,6 +193,22 @@ void add_means(Pack& pack, Maps& maps, at::Device device) {
   pack.mean_shares = at::tensor(maps.mean_shares, at::kFloat).to(device).view({-1, 4});
 }
 
+// Visual rows that stand side by side in a text attend to the last of them, all others to themselves.
+at::Tensor last_rows(const Maps& maps, int64_t rows, at::Device device) {
+  std::vector<int32_t> last(static_cast<size_t>(rows));
+  std::iota(last.begin(), last.end(), 0);
+  std::vector<bool> is_visual(static_cast<size_t>(rows));
+  for (const int64_t row : maps.visual_rows) is_visual[static_cast<size_t>(row)] = true;
+  size_t begin = 0;
+  for (const int64_t length : maps.text_lengths) {
+    const size_t end = begin + static_cast<size_t>(length);
+    for (size_t row = end; row-- > begin + 1;)
+      if (is_visual[row] && is_visual[row - 1]) last[row - 1] = last[row];
+    begin = end;
+  }
+  return tensor_of(last, device);
+}
+
 void require_grids(const Sample& sample, const FrameReader& reader) {
   if (!reader.of_cells) {
     if (!sample.grids.empty())
@@ -345,7 +362,8 @@ std::vector<ops::Segments*> Pack::segments() {
 std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &bytes, &frame_source, &visual_source, &mean_rows, &mean_shares};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
-  for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring});
+  for (ops::Segments* each : segments())
+    all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring, &each->last});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
   return all;
@@ -429,6 +447,9 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     }
     pack.texts.positions = at::stack(axes);
   }
+
+  if (reader.connector.has_mutual_rows() && capacity.frames > 0)
+    pack.texts.last = last_rows(maps, capacity.rows, device);
 
   const auto count = static_cast<int64_t>(maps.targets.size());
   std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);

@@ -44,6 +44,9 @@ struct Segments {
   bool uniform_lengths = false; // the leading segments have `max_length` rows each and fill the buffer, the
                                 // remaining ones are empty
   at::Tensor ring = {};         // where the ranks of a context have a part of the rows each: see RingBounds
+  // int32 [rows]: under a causal mask, the last row that each attends to, its own or one behind it in the segment;
+  // undefined: its own.
+  at::Tensor last = {};
 };
 
 struct Rotary {
@@ -172,8 +175,9 @@ class Operations {
   // Applies rotary embedding to q and k, inside the plugin where it can; their memory may hold rotated values
   // afterwards. `shared_kv`: k and v of this attention as other attentions read them. If the plugin can, this
   // attention's backward also adds the contribution of one of those to d_k and d_v (deferred queries). Segments with a
-  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time. Plugins know no windows:
-  // where some segment may be longer than one, ATen computes it.
+  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time. Plugins know no windows
+  // and no rows that attend to those behind them: where some segment may be longer than a window, or has such rows,
+  // ATen computes it.
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                   const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 
@@ -265,8 +269,8 @@ class Operations {
   const Attention& attention_for(fvlm_attention_query query);
   fvlm_attention_query attention_query(const Heads& q, const Heads& k, const Segments& of_q, const Segments& of_kv,
                                        const AttentionShape& shape) const;
-  Value windowed_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
-                           const at::Tensor& into);
+  Value range_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
+                        const at::Tensor& into);
   Value ring_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
                        const at::Tensor& into);
   const PagedAttention& paged_attention_for(const fvlm_paged_attention_query& query);

@@ -234,8 +234,8 @@ fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k,
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                             const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
   if (of_q.ring.defined()) return ring_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
-  if (shape.window > 0 && of_q.max_length > shape.window)
-    return windowed_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
+  if ((shape.window > 0 && of_q.max_length > shape.window) || (shape.causal && of_q.last.defined()))
+    return range_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
   const bool records = tape.records(q.value, k.value, v.value);
   fvlm_attention_query query = attention_query(q, k, of_q, of_kv, shape);
   query.needs_backward = records;
@@ -281,8 +281,9 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   return y;
 }
 
-Value Operations::windowed_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments,
-                                     const AttentionShape& shape, const at::Tensor& into) {
+// Each row attends to a range of rows.
+Value Operations::range_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments,
+                                  const AttentionShape& shape, const at::Tensor& into) {
   const bool records = tape.records(q.value, k.value, v.value);
   if (shape.rotary.dimensions > 0)
     rotate(tape, q, k, v, segments.positions, segments.positions, shape.head_dim, shape.rotary);
@@ -290,22 +291,23 @@ Value Operations::windowed_attention(Tape& tape, Heads q, Heads k, Heads v, cons
   at::Tensor bounds = segments.cu_seqlens;
   if (on_cpu && bounds.is_meta()) // in a dry run, where they are unknown: one segment, as long as any
     bounds = at::tensor({int64_t{0}, std::min(q.value.data.size(0), segments.max_length)}, at::kInt);
-  const reference::AttentionShape windows{
-      bounds, bounds, shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)), true, shape.window};
+  const reference::AttentionShape ranges{
+      bounds, bounds,       shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)),
+      true,   shape.window, segments.last};
   const auto rows = [dim = shape.head_dim](const Heads& heads) {
     return reference::upcast(heads_of(heads.value.data, heads, dim));
   };
   const at::Tensor out =
-      (on_cpu ? reference::attention_by_segment : reference::attention_by_mask)(windows, rows(q), rows(k), rows(v), {});
+      (on_cpu ? reference::attention_by_segment : reference::attention_by_mask)(ranges, rows(q), rows(k), rows(v), {});
   Value y(into.defined() ? into.copy_(out.flatten(1)) : out.flatten(1).to(q.value.data.scalar_type()), records);
   if (!records) return y;
   if (!is_packed_qkv(q, k, v, shape.head_dim)) announce(q, k, v, shape.head_dim);
-  tape.push([windows, on_cpu, q, k, v, rows, head_dim = shape.head_dim, out = y.gradient] {
+  tape.push([ranges, on_cpu, q, k, v, rows, head_dim = shape.head_dim, out = y.gradient] {
     const at::Tensor gradient = out->take();
     if (!gradient.defined()) return;
     const at::Tensor d_out = reference::upcast(gradient).unflatten(1, {q.count, head_dim});
     const auto compute = on_cpu ? reference::attention_gradients_by_segment : reference::attention_gradients_by_mask;
-    const auto [d_q, d_k, d_v] = compute(windows, rows(q), rows(k), rows(v), d_out, {});
+    const auto [d_q, d_k, d_v] = compute(ranges, rows(q), rows(k), rows(v), d_out, {});
     add_gradients(q, k, v, head_dim, [&, &d_q = d_q, &d_k = d_k, &d_v = d_v](const Attention::Gradients& d) {
       d.q.copy_(d_q), d.k.copy_(d_k), d.v.copy_(d_v);
     });

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
 
@@ -26,6 +27,18 @@ Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compens
     if (!d_y.defined()) return;
     if (residual) residual->add(d_y);
     if (x) x->add(d_y);
+  });
+  return y;
+}
+
+Value matmul(Tape& tape, const Value& x, const Weight& weight) {
+  Value y(at::mm(x.data, weight.value()), tape.records(x, weight));
+  if (!y.requires_grad()) return y;
+  tape.push([x = x.data, weight, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (weight.requires_grad()) weight.add_gradient(at::mm(x.t(), d_y));
+    if (in) in->add(at::mm(d_y, weight.value().t()));
   });
   return y;
 }

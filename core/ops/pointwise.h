@@ -1,4 +1,4 @@
-// Elementwise operations that few models have. They are ATen's and need no plugin.
+// Operations that few models have, most of them elementwise. They are ATen's and need no plugin.
 #pragma once
 #include "ops/tape.h"
 
@@ -6,6 +6,9 @@ namespace fvlm::ops {
 
 // x + residual. compensation: see Operations::rmsnorm.
 Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compensation = nullptr);
+
+// x times a parameter [features of x, outputs].
+Value matmul(Tape& tape, const Value& x, const Weight& weight);
 
 // relu(x)^2
 Value relu_squared(Tape& tape, const Value& x);

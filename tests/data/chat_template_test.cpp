@@ -5,6 +5,7 @@
 #include "base/scratch_folder.h"
 #include "data/answer_end.h"
 #include "data/chat.h"
+#include "data/own_template.h"
 #include "data/visual_marks.h"
 #include "small_tokenizer.h"
 
@@ -265,6 +266,32 @@ TEST(OwnTemplate, ImagesBecomeWhatTheTemplateWritesForThem) {
   }
   EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", chatml}}), {{"user", "a", 1}}),
               testing::HasSubstr("the chat template has no place for images"));
+}
+
+// Gemma 3's processor writes around an image what its template does not.
+TEST(OwnTemplate, ImagesOfGemma3StandBetweenTheirTokens) {
+  const ChatFolder folder(
+      Json{{"chat_template", read_file(fs::path(FVLM_CHAT_TEMPLATES) / "gemma3.jinja")}, {"bos_token", "<bos>"}});
+  const std::vector<Turn> turns{{"user", "<image>\nIs <start_of_image> like <image>?"}, {"assistant", "abc"}};
+  const auto render = [&](const std::string& end) {
+    Json file = small_tokenizer();
+    for (const std::string& token : {std::string("<start_of_image>"), end})
+      file["added_tokens"].push_back(
+          {{"id", 259 + file["added_tokens"].size()}, {"content", token}, {"special", true}});
+    write(folder.path() / "tokenizer.json", file.dump());
+    const Tokenizer tokenizer = folder.tokenizer();
+    return OwnTemplate(tokenizer, "default", true).render(turns, false);
+  };
+  const ChatText chat = render("<end_of_image>");
+  const std::string before = "<bos><start_of_turn>user\n\n\n<start_of_image>", behind = "<end_of_image>\n\n",
+                    between = "Is <start_of_image> like\n\n<start_of_image>";
+  EXPECT_EQ(chat.text, before + behind + between + behind + "?<end_of_turn>\n<start_of_turn>model\nabc<end_of_turn>\n");
+  const size_t first = before.size(), second = first + behind.size() + between.size();
+  EXPECT_EQ(chat.marks, (std::vector<std::pair<size_t, size_t>>{{first, first}, {second, second}}));
+  ASSERT_EQ(chat.answers.size(), 1u);
+  EXPECT_EQ(chat.text.substr(chat.answers[0].first), "abc<end_of_turn>\n");
+  EXPECT_EQ(chat.literal, std::vector<size_t>{first + behind.size() + 3}) << "what the user spells";
+  EXPECT_THAT(render("<other>").text, testing::HasSubstr("user\n<start_of_image>Is")) << "without the token for it";
 }
 
 // Every public form finds the answer of a conversation of one answer.

@@ -331,6 +331,34 @@ TEST(Scheduler, PromptsThatBeginAlikeShareFullPagesInOnePass) {
   EXPECT_EQ(scheduler.counts().pages - scheduler.counts().free_pages, 3 + 3);
 }
 
+// Visual rows side by side are read in one pass, in which each attends to the last of them.
+TEST(Scheduler, RowsThatAttendToEachOtherAreNotDivided) {
+  const int64_t v = visual_placeholder;
+  const auto mutual = [&](int64_t number, std::vector<std::string> frames) {
+    Scheduler::Prompt made = prompt(number, {1, 2, v, v, v, v, 3, v, v, 4}, 2, std::move(frames));
+    made.has_mutual_rows = true;
+    return made;
+  };
+  Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});
+  scheduler.resize(64);
+  scheduler.add(mutual(0, {"a", "b", "c"}));
+  const auto first = scheduler.next(), second = scheduler.next();
+  EXPECT_EQ(first.rows.lengths, (std::vector<int32_t>{1, 2, 6, 6, 6, 6})) << "three rows, and those of the image";
+  EXPECT_TRUE(first.rows.looks_ahead);
+  EXPECT_EQ(second.rows.lengths, (std::vector<int32_t>{7, 9, 9})) << "what ends with an image";
+  scheduler.add(mutual(1, {"a", "d", "c"}));
+  (void)scheduler.next();
+  (void)scheduler.next();
+  EXPECT_EQ(scheduler.shared_rows(1), 2) << "rows of the frame a attend to those of the frame beside it";
+  Scheduler whole({.page_rows = 4, .prefill_rows = 100});
+  whole.resize(64);
+  whole.add(mutual(0, {"a", "b", "c"}));
+  whole.add(mutual(1, {"a", "b", "c"}));
+  const auto both = whole.next();
+  EXPECT_EQ(both.parts[1].begin, 8) << "in the middle of an image";
+  EXPECT_EQ(both.rows.lengths, (std::vector<int32_t>{1, 2, 6, 6, 6, 6, 7, 9, 9, 10, 9, 10}));
+}
+
 TEST(Scheduler, VisualRowsAreSharedByFrameAndNotByPlace) {
   const int64_t v = visual_placeholder;
   const auto shared_with = [&](const std::vector<std::string>& first, const std::vector<std::string>& second) {

@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3, SmolVLM) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Gemma 3, Idefics3, SmolVLM) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -7,7 +7,7 @@ from with_transformers import draw, engine, folder as root, run
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
+from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Gemma3Config, Gemma3TextConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
                           LlavaConfig, LlavaNextConfig, LlavaOnevisionConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
@@ -36,6 +36,11 @@ def internvl(vision, text, **changes):
     return InternVLConfig(vision_config=InternVLVisionConfig(**VISION, **vision), text_config=text, image_token_id=IMAGE, **changes)
 
 
+def gemma3(windows, **changes):
+    text = Gemma3TextConfig(**TEXT, head_dim=12, query_pre_attn_scalar=9, **windows)
+    return Gemma3Config(vision_config=SiglipVisionConfig(**VISION, vision_use_head=False), text_config=text, image_token_index=IMAGE, **changes)
+
+
 MODELS = {
     "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
     "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
@@ -53,6 +58,8 @@ MODELS = {
     "internvl-qwen2": internvl({"attention_bias": True}, Qwen2Config(**TEXT)),
     "internvl-qwen3": internvl({"use_qk_norm": True, "norm_type": "rms_norm"}, Qwen3Config(**TEXT, head_dim=12), tie_word_embeddings=False),
     "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
+    "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
+    "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
 }
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
@@ -138,6 +145,8 @@ def rows_per_image(name):
         return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
     if config.model_type == "internvl":
         return int(16 * config.downsample_ratio ** 2)
+    if config.model_type == "gemma3":
+        return config.mm_tokens_per_image
     return 16 // config.scale_factor ** 2
 
 
@@ -174,6 +183,8 @@ def pixels_for(name, text, pixels):
         images = [image.roll(1, 0) for image in pixels.split([frames_per_image(name, size) for size in sizes])]
         several = {"batch_num_images": torch.tensor([len(sizes)])} if is_onevision(name) else {}
         return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)} | several
+    if MODELS[name].model_type == "gemma3":
+        return {"pixel_values": pixels, "token_type_ids": torch.tensor([text]).eq(IMAGE).long()}
     return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl") else pixels[None]}
 
 

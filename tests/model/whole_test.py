@@ -192,7 +192,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "smolvlm", "internvl-qwen2"):
+        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "smolvlm", "internvl-qwen2", "gemma3"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")

@@ -109,9 +109,9 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor) and Qwen2-VL are supported, the last one with
-// what video_preprocessor_config.json says of videos (Qwen2-VL's and Qwen3-VL's). Throws Error(data) with every option
-// that is not.
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3 and Qwen2-VL are supported, the last
+// one with what video_preprocessor_config.json says of videos (Qwen2-VL's and Qwen3-VL's). Throws Error(data) with
+// every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

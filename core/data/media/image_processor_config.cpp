@@ -63,11 +63,13 @@ constexpr ProcessorClass of_videos(const char* type, int64_t patch, const std::a
           .is_of_videos = true};
 }
 
+constexpr auto bilinear = ResizeFilter::bilinear;
 constexpr const char* qwen3_videos = "Qwen3VLVideoProcessor";
 
 constexpr ProcessorClass families[]{
     {.type = "CLIPImageProcessor", .center_crop = true},
     {.type = "SiglipImageProcessor", .resize = Resize::exact, .mean = half, .deviation = half},
+    {.type = "Gemma3ImageProcessor", .resize = Resize::exact, .filter = bilinear, .mean = half, .deviation = half},
     {.type = "BitImageProcessor", .center_crop = true},
     {.type = "LlavaImageProcessor", .center_crop = true, .may_pad_to_square = true},
     {.type = "LlavaNextImageProcessor", .center_crop = true, .tile_form = TileForm::llava_next},
@@ -84,19 +86,20 @@ constexpr ProcessorClass families[]{
 };
 
 // Options that change no pixel come last.
-constexpr std::array known_keys{"image_processor_type", "feature_extractor_type", "do_convert_rgb", "do_resize", "size",
-                                "resample", "default_to_square", "do_center_crop", "crop_size", "do_rescale",
-                                "rescale_factor", "do_normalize", "image_mean", "image_std", "do_pad", "pad_size",
-                                "do_image_splitting", "max_image_size", "data_format", "input_data_format",
-                                // of video, of the program that reads the config, and of text
-                                "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors",
-                                "return_row_col_info", "device", "disable_grouping", "image_seq_length",
-                                // of InternVL
-                                "crop_to_patches", "min_patches", "max_patches",
-                                // of LLaVA-NeXT and LLaVA-OneVision
-                                "image_grid_pinpoints", "aspect_ratio_setting",
-                                // of Qwen2-VL
-                                "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"};
+constexpr std::array known_keys{
+    "image_processor_type", "feature_extractor_type", "do_convert_rgb", "do_resize", "size", "resample",
+    "default_to_square", "do_center_crop", "crop_size", "do_rescale", "rescale_factor", "do_normalize", "image_mean",
+    "image_std", "do_pad", "pad_size", "do_image_splitting", "max_image_size", "data_format", "input_data_format",
+    // of video, of the program that reads the config, and of text
+    "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors", "return_row_col_info", "device",
+    "disable_grouping", "image_seq_length",
+    // of InternVL and Gemma 3
+    "crop_to_patches", "min_patches", "max_patches", "do_pan_and_scan", "pan_and_scan_min_crop_size",
+    "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",
+    // of LLaVA-NeXT and LLaVA-OneVision
+    "image_grid_pinpoints", "aspect_ratio_setting",
+    // of Qwen2-VL
+    "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"};
 
 // What a processor of videos has besides. Which frames are read is the engine's own choice.
 constexpr std::array video_keys{"video_processor_type", "cap_pixels_per_frame", "max_video_tokens",
@@ -134,6 +137,8 @@ class Reader {
     reader_.refuse_unless(reader_.text("data_format", "channels_first") == "channels_first", "data_format",
                           "frames are [channels, height, width]");
     reader_.refuse_unless(!reader_.has("input_data_format"), "input_data_format", "images come from files");
+    reader_.refuse_unless(!reader_.flag("do_pan_and_scan", false), "do_pan_and_scan",
+                          "an image is one frame; set it to false");
     if (of_videos) read_limits_of_videos();
     reader_.finish("change the option, or take another image processor: images would not be what the model was "
                    "trained on");

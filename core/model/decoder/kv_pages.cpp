@@ -12,13 +12,15 @@
 
 namespace fvlm::model {
 
-void PassRows::append(int64_t token, int64_t position, const RowPosition& along) {
+void PassRows::append(int64_t token, int64_t position, const RowPosition& along, int64_t last) {
   const auto page = static_cast<size_t>(position / page_rows);
   if (page >= pages.back().size())
     throw Error(ErrorKind::internal, "row {} of a sequence that has {} pages of {} rows", position, pages.back().size(),
                 page_rows);
   tokens.push_back(static_cast<int32_t>(token));
   positions.push_back(static_cast<int32_t>(position));
+  lengths.push_back(static_cast<int32_t>(last + 1));
+  looks_ahead = looks_ahead || last > position;
   for (size_t axis = 0; axis < rotary.size(); ++axis) rotary[axis].push_back(along[axis]);
   has_axes = has_axes || !are_equal(along);
   places.push_back(static_cast<int32_t>(pages.back()[page] * page_rows + position % page_rows));
@@ -57,9 +59,7 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     all.resize(all.size() + static_cast<size_t>(size) - values.size());
   };
   const auto align = [&] { all.resize(static_cast<size_t>(aligned(std::ssize(all)))); };
-  std::vector<int32_t> keys, pages_of_places, rows_of_places;
-  keys.reserve(rows.positions.size());
-  for (const int32_t position : rows.positions) keys.push_back(position + 1);
+  std::vector<int32_t> pages_of_places, rows_of_places;
   for (const int32_t place : rows.places) {
     pages_of_places.push_back(static_cast<int32_t>(place / rows.page_rows));
     rows_of_places.push_back(static_cast<int32_t>(place % rows.page_rows));
@@ -68,7 +68,7 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
   for (size_t axis = 0; axis < (sizes.has_axes ? rows.rotary.size() : 1); ++axis)
     append(rows.rotary[axis], sizes.rows), align();
   append(rows.sequences, sizes.rows), align();
-  append(keys, sizes.rows), align();
+  append(rows.lengths, sizes.rows), align();
   for (const std::vector<int32_t>& values : {pages_of_places, rows_of_places}) append(values, sizes.rows), align();
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
@@ -89,7 +89,8 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
           row_class(std::ssize(rows.pages)),
           static_cast<int64_t>(std::bit_ceil(longest)),
           rows.are_independent(),
-          rows.has_axes};
+          rows.has_axes,
+          rows.looks_ahead};
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
@@ -104,7 +105,8 @@ StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
           sequences,
           padded(sizes.pages, 16, 2),
           /*independent=*/false,
-          sizes.has_axes};
+          sizes.has_axes,
+          sizes.looks_ahead};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)

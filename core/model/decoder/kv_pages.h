@@ -33,9 +33,10 @@ struct PassRows {
   // The rows appended from here on belong to a sequence with these pages, which hold its rows in order.
   void begin_sequence(std::span<const int32_t> its_pages) { pages.emplace_back(its_pages.begin(), its_pages.end()); }
   // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence. `along`: by which
-  // its query and key are rotated.
-  void append(int64_t token, int64_t position, const RowPosition& along);
-  void append(int64_t token, int64_t position) { append(token, position, equal_positions(position)); }
+  // its query and key are rotated. `last`: of the last row of the sequence that it attends to, its own or one behind
+  // it in this pass.
+  void append(int64_t token, int64_t position, const RowPosition& along, int64_t last);
+  void append(int64_t token, int64_t position) { append(token, position, equal_positions(position), position); }
   // The logits of the last row appended are wanted.
   void mark_output() { outputs.push_back(static_cast<int32_t>(size() - 1)); }
   int64_t size() const { return std::ssize(tokens); }
@@ -45,6 +46,8 @@ struct PassRows {
 
   int64_t page_rows;
   std::vector<int32_t> tokens, positions, sequences; // of each row
+  std::vector<int32_t> lengths;                      // of each row: how many rows of its sequence it attends to
+  bool looks_ahead = false;                          // whether some row attends to one behind it
   std::array<std::vector<int32_t>, 3> rotary;        // of each row, on each axis
   bool has_axes = false;                             // whether some row has not the same one on all axes
   std::vector<int32_t> places;                       // of each row, among all rows of all pages
@@ -58,6 +61,7 @@ struct StagedRows {
     int64_t rows, outputs, sequences, pages; // pages: of the longest sequence
     bool independent;                        // PassRows::are_independent()
     bool has_axes = false;                   // PassRows::has_axes
+    bool looks_ahead = false;                // PassRows::looks_ahead
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
@@ -79,6 +83,7 @@ struct StagedRows {
   at::Tensor outputs;                    // int32: rows whose logits are wanted, then padding
   at::Tensor page_table;                 // int32 [sequences, pages of the longest]
   bool are_independent() const { return sizes_.independent; }
+  bool looks_ahead() const { return sizes_.looks_ahead; }
 
  private:
   Sizes sizes_;

@@ -2,6 +2,7 @@
 #include "model/weights/model_family.h"
 #include "model/weights/whole_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace fvlm {
@@ -126,6 +127,29 @@ WholeModelFamily::Configs read_internvl(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_gemma3(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip_vision_model";
+  ConfigReader vision(out.vision, reader.where());
+  const int64_t image = vision.whole("image_size", 224, 1), patch = vision.whole("patch_size", 16, 1),
+                tokens = reader.whole("mm_tokens_per_image", 256, 1),
+                side = std::llround(std::floor(std::sqrt(static_cast<double>(tokens))));
+  if (side * side != tokens || image % (patch * side) != 0)
+    reader.problems().add("'mm_tokens_per_image' = {} is no square of numbers that divide the {} patches of a side of "
+                          "an image evenly",
+                          tokens, image / patch);
+  vision.refuse_unless(vision.number("layer_norm_eps", 1e-6, 0, 1) == 1e-6, "layer_norm_eps",
+                       "the connector's norm has 1e-6");
+  for (const std::string& problem : vision.problems().list()) reader.problems().add("vision_config: {}", problem);
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "gemma3_text";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  out.connector = {{"kind", "gemma3"}, {"factor", std::max<int64_t>(1, image / patch / side)}};
+  out.image_token_id = image_token(reader, 262144);
+  return out;
+}
+
 // Qwen2-VL and, with `version` "2_5" and "3", Qwen2.5-VL and Qwen3-VL. Published files have the keys of the text model
 // beside the others, and other words, or none, for the model_type of the vision tower.
 WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& version) {
@@ -208,6 +232,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
       {"internvl", read_internvl, llava_names},
+      {"gemma3", read_gemma3, llava_names},
       {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2"); }, qwen_vl_names},
       {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2_5"); }, qwen_vl_names},
       {"qwen3_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "3"); }, qwen3_vl_names()},

@@ -17,6 +17,9 @@ struct AttentionShape {
   // Under a causal mask, of rows that attend to rows of the same buffer. A row attends to the last `window` ones alone,
   // its own among them; 0: to all before it.
   int64_t window = 0;
+  // int32 [tokens]: the last row that each attends to, its own or one behind it; undefined: its own.
+  at::Tensor last = {};
+  bool has_ranges() const { return window > 0 || last.defined(); }
 };
 
 // log_sum_exp, where it is defined: of a partial call, [tokens, heads], written for rows with a visible key.
@@ -39,7 +42,8 @@ AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, cons
                                                const MergedAttention& merged = {});
 
 // Attention over pages (fvlm/attention.h) of rows that attend to the last `window` keys up to their own, which is
-// number positions[row] of their sequence; rows of length 0 are padding. q: [rows, heads, head_dim].
+// number positions[row] of their sequence, and to those behind it that lengths[row] says; rows of length 0 are padding.
+// q: [rows, heads, head_dim].
 at::Tensor paged_attention_in_window(const at::Tensor& q, const PagedKeys& keys, const at::Tensor& positions,
                                      int64_t window, double scale);
 

@@ -102,13 +102,19 @@ struct Block {
   int64_t q_begin, q_length, kv_begin, kv_length;
 };
 
-// Rows [begin, end), in parts that attend to few rows besides their window's.
+// Rows [begin, end), with windows in parts that attend to few rows besides their window's.
 template <class Body>
-void each_window(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
-  const int64_t rows = std::max(shape.window, min_rows);
+void each_range(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
+  const int64_t rows = shape.window > 0 ? std::max(shape.window, min_rows) : end - begin;
   for (int64_t first = begin; first < end; first += rows) {
-    const int64_t stop = std::min(first + rows, end), first_key = std::max(begin, first - shape.window + 1);
-    body(Block{first, stop - first, first_key, stop - first_key});
+    const int64_t stop = std::min(first + rows, end),
+                  first_key = shape.window > 0 ? std::max(begin, first - shape.window + 1) : begin;
+    int64_t stop_key = stop;
+    if (shape.last.defined() && stop < end) { // read where that needs no synchronization
+      const auto* const last = shape.last.is_cpu() ? shape.last.const_data_ptr<int32_t>() : nullptr;
+      stop_key = last ? *std::max_element(last + first, last + stop) + 1 : end;
+    }
+    body(Block{first, stop - first, first_key, stop_key - first_key});
   }
 }
 
@@ -120,26 +126,28 @@ void each_segment(const AttentionShape& shape, Body&& body) {
   const auto* kv = shape.cu_kv.const_data_ptr<int32_t>();
   for (int64_t s = 0; s + 1 < shape.cu_q.numel(); ++s) {
     if (q[s + 1] == q[s] || kv[s + 1] == kv[s]) continue;
-    if (shape.window > 0)
-      each_window(shape, q[s], q[s + 1], min_rows, body);
+    if (shape.has_ranges())
+      each_range(shape, q[s], q[s + 1], min_rows, body);
     else
       body(Block{q[s], q[s + 1] - q[s], kv[s], kv[s + 1] - kv[s]});
   }
 }
 
-// Of these rows of a buffer: which keys are no part of a query's window.
-Tensor outside_window(const AttentionShape& shape, const Tensor& row_of_q, const Tensor& row_of_key) {
-  const Tensor distance = row_of_q.unsqueeze(1) - row_of_key.unsqueeze(0);
-  return distance.lt(0) | distance.ge(shape.window);
+// Of these rows of a buffer: which keys are not in a query's range.
+Tensor outside_range(const AttentionShape& shape, const Tensor& row_of_q, const Tensor& row_of_key) {
+  const Tensor last = shape.last.defined() ? shape.last.index_select(0, row_of_q) : row_of_q;
+  Tensor outside = row_of_key.unsqueeze(0).gt(last.unsqueeze(1));
+  if (shape.window > 0) outside |= (row_of_q.unsqueeze(1) - row_of_key.unsqueeze(0)).ge(shape.window);
+  return outside;
 }
 
 Mask segment_mask(const AttentionShape& shape, const Block& segment, const Tensor& like) {
   if (!shape.causal) return {};
-  if (shape.window > 0) {
+  if (shape.has_ranges()) {
     const auto rows = [&](int64_t begin, int64_t count) {
       return at::arange(begin, begin + count, like.options().dtype(at::kInt));
     };
-    return {outside_window(shape, rows(segment.q_begin, segment.q_length), rows(segment.kv_begin, segment.kv_length)),
+    return {outside_range(shape, rows(segment.q_begin, segment.q_length), rows(segment.kv_begin, segment.kv_length)),
             Tensor()};
   }
   const int64_t shift = segment.kv_length - segment.q_length;
@@ -173,7 +181,7 @@ std::vector<Block> blocks_of(const AttentionShape& shape, int64_t tokens_q, int6
   if (shape.window == 0) return {{0, tokens_q, 0, tokens_kv}};
   constexpr int64_t min_rows = 256;
   std::vector<Block> blocks;
-  each_window(shape, 0, tokens_q, min_rows, [&](const Block& block) { blocks.push_back(block); });
+  each_range(shape, 0, tokens_q, min_rows, [&](const Block& block) { blocks.push_back(block); });
   return blocks;
 }
 
@@ -183,9 +191,9 @@ struct PackedMask {
 };
 PackedMask packed_mask(const AttentionShape& shape, const Rows& q, const Rows& kv) {
   Tensor visible = q.segment.unsqueeze(1).eq(kv.segment) & q.valid.unsqueeze(1);
-  if (shape.causal) visible &= kv.to_end.ge(q.to_end.unsqueeze(1));
+  if (shape.causal && !shape.has_ranges()) visible &= kv.to_end.ge(q.to_end.unsqueeze(1));
   Tensor hidden = visible.logical_not();
-  if (shape.window > 0) hidden |= outside_window(shape, q.number, kv.number);
+  if (shape.has_ranges()) hidden |= outside_range(shape, q.number, kv.number);
   return {{hidden, hidden.all(1, true)}, q.valid.view({-1, 1, 1}), kv.valid.view({-1, 1, 1})};
 }
 

@@ -45,11 +45,13 @@ PagesOfRows pages_of(const fvlm_paged_attention_query& query, const Tensor& page
   return {of_row, key.unsqueeze(0).lt(lengths.unsqueeze(1))};
 }
 
-// The pages that windows of this many keys, up to the one at each position, may lie in.
+// The pages that windows of this many keys, up to the one at each position, may lie in, or all where rows attend to
+// keys behind it.
 PagesOfRows pages_in_window(const PagedKeys& keys, const Tensor& sequences, const Tensor& lengths,
                             const Tensor& positions, int64_t window) {
   const int64_t page_rows = keys.k_pages.size(1), max_pages = keys.page_table.size(1),
-                count = std::min(max_pages, (window + page_rows - 2) / page_rows + 1);
+                of_window = std::min(max_pages, (window + page_rows - 2) / page_rows + 1),
+                count = keys.looks_ahead ? max_pages : of_window;
   const Tensor first_key = (positions - (window - 1)).clamp_min(0);
   const Tensor page_RP = first_key.floor_divide(page_rows).unsqueeze(1) + at::arange(count, lengths.options());
   const Tensor of_row = keys.page_table.index_select(0, sequences.clamp(0, keys.page_table.size(0) - 1))

@@ -12,6 +12,7 @@ try:
     from PIL import Image
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -296,9 +297,11 @@ class ImageProcessors(unittest.TestCase):
         self.expect_equal(CLIPImageProcessorPil.from_dict(CLIP_336), paths, CLIP_336)
         self.expect_equal(BitImageProcessorPil.from_dict(DINOV2), paths, DINOV2)
         self.expect_equal(SiglipImageProcessorPil(size={"height": 384, "width": 384}), paths)
+        self.expect_equal(Gemma3ImageProcessorPil(size={"height": 896, "width": 896}), paths)
 
     def test_defaults_and_every_option(self):
         paths = rgb_of((337, 251), (60, 97))
+        self.expect_equal(Gemma3ImageProcessorPil(), paths, {"image_processor_type": "Gemma3ImageProcessor"})
         for kind in (CLIPImageProcessorPil, BitImageProcessorPil, SiglipImageProcessorPil, LlavaImageProcessorPil):
             self.expect_equal(kind(), paths)
             self.expect_equal(kind(), paths, {"image_processor_type": kind.__name__[:-3]})
