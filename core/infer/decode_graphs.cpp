@@ -46,8 +46,8 @@ const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model
 }
 
 DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages,
-                                               const DeviceTokens& tokens) {
-  if (!device::runtime() || rows.size() > max_captured_rows) {
+                                               const DeviceTokens& tokens, bool may_capture) {
+  if (!device::runtime() || !may_capture || rows.size() > max_captured_rows) {
     model::StagedRows staged(rows, ops_.options().device);
     tokens.put_into(staged);
     const at::Tensor x = embed(staged);

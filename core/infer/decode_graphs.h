@@ -34,10 +34,11 @@ class DecodeGraphs {
   const Output& run(const model::PassRows& rows, model::KvPages& pages, bool wants_logits,
                     const DeviceTokens& tokens = {});
   // A pass that also reads rows of prompts. `embed` makes the embeddings of all rows, padding included. Has the logits
-  // and likeliest tokens of its outputs; without any, undefined ones. A pass of very many rows is computed eagerly.
+  // and likeliest tokens of its outputs; without any, undefined ones. A pass of very many rows is computed eagerly,
+  // and so is one that may not be captured, since others like it are rare.
   using Embed = std::function<at::Tensor(const model::StagedRows&)>;
   Output run_prompts(const model::PassRows& rows, const Embed& embed, model::KvPages& pages,
-                     const DeviceTokens& tokens = {});
+                     const DeviceTokens& tokens = {}, bool may_capture = true);
   // To be called before the pages move.
   void clear() { graphs_.clear(), prompt_graphs_.clear(); }
 

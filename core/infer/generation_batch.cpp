@@ -1,5 +1,6 @@
 #include "infer/generation_batch.h"
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "infer/captured.h"
 #include "infer/ngram.h"
@@ -17,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <set>
 #include <utility>
@@ -91,6 +93,23 @@ void key_cells_by_image(Prompt& prompt) {
   prompt.visual_keys = std::move(keys);
 }
 
+// Of the logits [rows, vocabulary], each with the token that was chosen, on their device.
+std::vector<TokenLogprobs> logprobs_of(const at::Tensor& logits, std::span<const int64_t> chosen, int64_t top) {
+  const at::Tensor all = at::log_softmax(logits.to(at::kDouble), 1);
+  const std::vector<int64_t> places(chosen.begin(), chosen.end());
+  const at::Tensor own = all.gather(1, upload(places, all.device()).view({-1, 1})).cpu();
+  const auto [values, ids] = all.topk(std::min(top, all.size(1)), 1);
+  const at::Tensor likely = values.cpu().contiguous(), tokens = ids.cpu().contiguous();
+  std::vector<TokenLogprobs> found;
+  for (int64_t row = 0; row < all.size(0); ++row) {
+    TokenLogprobs& one = found.emplace_back();
+    one.chosen = own.const_data_ptr<double>()[row];
+    for (int64_t i = row * tokens.size(1); i < (row + 1) * tokens.size(1); ++i)
+      one.top.emplace_back(tokens.const_data_ptr<int64_t>()[i], likely.const_data_ptr<double>()[i]);
+  }
+  return found;
+}
+
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
   if (options.prefill_rows > 0) return {options.page_rows, options.prefill_rows};
   if (device.is_cuda()) return {options.page_rows, 2048, 8192};
@@ -120,6 +139,11 @@ int64_t GenerationBatch::add(Prompt prompt) {
   scheduled.rows.insert(scheduled.rows.end(), prompt.tokens.begin(), prompt.tokens.end());
   scheduled.max_rows = std::ssize(scheduled.rows) + prompt.max_tokens;
   scheduled.visual_keys = std::move(prompt.visual_keys);
+  if (prompt.on_scores) {
+    if (prompt.visual.defined() || !prompt.top_logprobs)
+      throw Error(ErrorKind::internal, "a prompt that is scored has visual rows or no top_logprobs");
+    scheduled.scored_rows = std::ssize(scheduled.rows) - 1;
+  }
   if (model_.config().decoder.has_row_axes() && !prompt.grids.empty())
     scheduled.positions = {scheduled.rows, prompt.grids, model_.config().vision.tokens_per_second};
   scheduled.has_mutual_rows = model_.connector().has_mutual_rows();
@@ -197,7 +221,8 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const DeviceTokens& tokens) {
   if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
   const auto embedded = [&](const model::StagedRows& rows) { return embed(pass, rows); };
-  return graphs_.run_prompts(pass.rows, embedded, pages_, tokens);
+  const bool scores = std::ranges::any_of(pass.parts, [](const Scheduler::Part& part) { return part.scored > 0; });
+  return graphs_.run_prompts(pass.rows, embedded, pages_, tokens, /*may_capture=*/!scores);
 }
 
 std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const {
@@ -208,9 +233,9 @@ std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const
     const auto found = answers_.find(part.number);
     if (part.is_continued && part.drafts.empty() && found != answers_.end() && !found->second.sampler.is_argmax()) {
       draws.push_back({&found->second.sampler, scheduler_.rows(part.number), std::ssize(found->second.answer.tokens)});
-      rows.push_back(row);
+      rows.push_back(row + part.scored);
     }
-    row += part.is_continued ? 1 + std::ssize(part.drafts) : 0;
+    row += part.outputs();
   }
   std::map<int64_t, int64_t> tokens;
   if (draws.empty()) return tokens;
@@ -235,12 +260,22 @@ GeneratedToken GenerationBatch::pick(Answer& answer, const at::Tensor& logits, i
         drawn ? *drawn : sampler.pick(logits, scheduler_.rows(answer.answer.number), std::ssize(answer.answer.tokens));
   }
   if (!answer.prompt.top_logprobs) return token;
-  const at::Tensor all = at::log_softmax(logits.to(at::kDouble).cpu(), 0);
-  const auto [values, ids] = all.topk(std::min(*answer.prompt.top_logprobs, all.size(0)));
-  token.logprobs.emplace().chosen = all[token.id].item<double>();
-  for (int64_t i = 0; i < ids.size(0); ++i)
-    token.logprobs->top.emplace_back(ids[i].item<int64_t>(), values[i].item<double>());
+  const std::array chosen{token.id};
+  token.logprobs = logprobs_of(logits.cpu().unsqueeze(0), chosen, *answer.prompt.top_logprobs).front();
   return token;
+}
+
+// A pass that computes a prompt again, whose pages others needed, replaces what the one before found.
+void GenerationBatch::score(Answer& answer, const Scheduler::Part& part, const at::Tensor& logits) const {
+  constexpr int64_t at_once = 64; // rows, which take 8 bytes for each token of the vocabulary
+  answer.scores.resize(static_cast<size_t>(part.begin));
+  const std::span<const int64_t> rows(scheduler_.rows(part.number));
+  for (int64_t first = 0; first < part.scored; first += at_once) {
+    const int64_t count = std::min(at_once, part.scored - first);
+    const auto chosen = rows.subspan(static_cast<size_t>(part.begin + first + 1), static_cast<size_t>(count));
+    std::vector<TokenLogprobs> found = logprobs_of(logits.narrow(0, first, count), chosen, *answer.prompt.top_logprobs);
+    for (size_t i = 0; i < found.size(); ++i) answer.scores.push_back({chosen[i], std::move(found[i])});
+  }
 }
 
 bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
@@ -281,6 +316,7 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
   bool goes_on = false;
   for (const Scheduler::Part& part : pass.parts) {
     const auto found = answers_.find(part.number);
+    if (part.scored > 0) return false;
     if (found == answers_.end() || !part.is_continued) continue;
     const Answer& answer = found->second;
     if (!answer.sampler.is_argmax() || answer.prompt.top_logprobs || !answer.given.empty()) return false;
@@ -346,12 +382,16 @@ void GenerationBatch::take(const PassInFlight& last) {
   int64_t row = 0;
   for (const Scheduler::Part& part : last.pass.parts) {
     const auto found = answers_.find(part.number);
-    const int64_t first = row;
-    row += part.is_continued ? 1 + std::ssize(part.drafts) : 0;
+    const int64_t first = row + part.scored;
+    row += part.outputs();
     if (found == answers_.end()) continue;
     Answer& answer = found->second;
     if (answer.begin == 0) answer.begin = last.begin;
+    const bool is_scored = static_cast<bool>(answer.prompt.on_scores);
+    if (is_scored && part.scored > 0)
+      score(answer, part, last.output.logits.narrow(0, first - part.scored, part.scored));
     if (!part.is_continued) continue;
+    if (is_scored) std::exchange(answer.prompt.on_scores, {})(std::exchange(answer.scores, {}));
     bool is_over = false, is_right = true;
     for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
       const int64_t at = first + static_cast<int64_t>(i);

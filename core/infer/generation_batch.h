@@ -33,6 +33,9 @@ struct GeneratedToken {
 // Returns false to end the answer.
 using TokenCallback = std::function<bool(const GeneratedToken& token)>;
 
+// Called with each token of a prompt but the first, which nothing stands before.
+using ScoreCallback = std::function<void(std::vector<GeneratedToken> tokens)>;
+
 struct Prompt {
   std::vector<int64_t> tokens; // placeholders where visual rows stand; without any, all of them stand before
   at::Tensor visual;           // [visual rows, decoder width and DeepStack's]; undefined: none
@@ -45,6 +48,9 @@ struct Prompt {
   std::vector<ImageGrid> grids = {};        // of the images whose cells the frames are: see model::Sample
   std::optional<int64_t> top_logprobs = {}; // of so many likeliest tokens besides the chosen one; nothing: none at all
   const Calculator* calculator = nullptr;   // outlives the batch; null: none
+  // Called once, before the first token of the answer, with as many of the likeliest tokens as top_logprobs says.
+  // Empty: prompts are not scored. Of a prompt without visual rows.
+  ScoreCallback on_scores = {};
 };
 
 struct GeneratedAnswer {
@@ -113,8 +119,9 @@ class GenerationBatch {
     Prompt prompt; // its tokens are the scheduler's
     Sampler sampler;
     GeneratedAnswer answer;
-    double begin = 0;               // of the first pass
-    std::deque<int64_t> given = {}; // tokens that follow, whatever the model says
+    double begin = 0;                        // of the first pass
+    std::deque<int64_t> given = {};          // tokens that follow, whatever the model says
+    std::vector<GeneratedToken> scores = {}; // of the prompt's tokens so far
   };
   // A pass whose tokens the device may still be computing.
   struct PassInFlight {
@@ -148,6 +155,8 @@ class GenerationBatch {
   // The tokens that a pass is drawn to continue answers with, by row; nothing where they are the likeliest ones, or
   // depend on whether drafts are right.
   std::map<int64_t, int64_t> draw(const PassInFlight& last) const;
+  // Of the tokens behind the first rows of a part; `logits`: of these rows.
+  void score(Answer& answer, const Scheduler::Part& part, const at::Tensor& logits) const;
   GeneratedToken pick(Answer& answer, const at::Tensor& logits, int64_t likeliest, std::optional<int64_t> drawn) const;
   // Returns whether the answer is over.
   bool append(Answer& answer, GeneratedToken token);

@@ -110,7 +110,12 @@ int64_t Scheduler::with_mutual_rows(const Sequence& sequence, int64_t count) {
 
 void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   const std::vector<int64_t>& rows = sequence.prompt.rows;
-  pass.parts.push_back({sequence.prompt.number, sequence.computed, count, count == sequence.remaining(), {}});
+  pass.parts.push_back({sequence.prompt.number,
+                        sequence.computed,
+                        count,
+                        count == sequence.remaining(),
+                        {},
+                        std::min(sequence.unscored(), count)});
   if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
   make_room_for_drafts(sequence);
   pass.rows.begin_sequence(sequence.pages);
@@ -120,7 +125,10 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
     if (row > last) last = sequence.prompt.has_mutual_rows ? last_mutual_row(rows, row) : row;
     pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row), last);
   };
-  for (int64_t i = 0; i < count; ++i) append(rows[static_cast<size_t>(sequence.computed)]);
+  for (int64_t i = 0; i < count; ++i) {
+    append(rows[static_cast<size_t>(sequence.computed)]);
+    if (i < pass.parts.back().scored) pass.rows.mark_output();
+  }
   if (pass.parts.back().is_continued) pass.rows.mark_output();
   pass.parts.back().drafts = std::exchange(sequence.drafts, {});
   // The rest may be wrong, and is not published; nor is a token that is not known yet.
@@ -147,7 +155,8 @@ bool Scheduler::admit() {
   Sequence& sequence = waiting_.front();
   if (pages_of(sequence.prompt.max_rows) > pool_.total()) return false;
   const int64_t length = std::ssize(sequence.prompt.rows);
-  for (int64_t page = 0; (page + 1) * limits_.page_rows < length; ++page) { // its last row is computed in any case
+  // Its last row is computed in any case.
+  for (int64_t page = 0; sequence.prompt.scored_rows == 0 && (page + 1) * limits_.page_rows < length; ++page) {
     const std::string& key = key_of(sequence, page);
     const auto found = key.empty() ? std::nullopt : pool_.find(key);
     if (!found) break;
@@ -171,25 +180,32 @@ Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes
   const auto may_take = [&](const Sequence& sequence) { return !takes || takes(sequence.prompt.number); };
   Pass pass{{}, model::PassRows(limits_.page_rows)};
   const bool is_idle = limits_.idle_prefill_rows > 0 && decoding().empty();
-  int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows;
+  int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows, scores = limits_.scored_rows;
+  const auto rows_of = [&](const Sequence& sequence) {
+    const int64_t rows = std::min(budget, sequence.remaining());
+    return sequence.unscored() > 0 ? std::min(rows, scores) : with_mutual_rows(sequence, rows);
+  };
   for (Sequence& sequence : running_) // drafts that were wrong
     sequence.computed = std::min(sequence.computed, std::ssize(sequence.prompt.rows) - 1);
   // The oldest first. Who is preempted is younger than all that the pass has so far.
   for (auto sequence = running_.begin(); sequence != running_.end(); ++sequence) {
     const bool is_prefill = sequence->remaining() > 1;
-    const int64_t count = is_prefill ? with_mutual_rows(*sequence, std::min(budget, sequence->remaining())) : 1;
+    const int64_t count = is_prefill ? rows_of(*sequence) : 1;
     if (count == 0 || !may_take(*sequence)) continue;
     if (!make_room(sequence, count)) break;
     take(pass, *sequence, count);
     if (is_prefill) budget = std::max<int64_t>(0, budget - count);
+    scores -= pass.parts.back().scored;
   }
-  while (budget > 0 && !waiting_.empty() && may_take(waiting_.front()) && admit()) {
+  const auto has_scores = [&](const Sequence& sequence) { return scores > 0 || sequence.unscored() == 0; };
+  while (budget > 0 && !waiting_.empty() && has_scores(waiting_.front()) && may_take(waiting_.front()) && admit()) {
     const auto sequence = std::prev(running_.end());
-    const int64_t count = with_mutual_rows(*sequence, std::min(budget, sequence->remaining()));
+    const int64_t count = rows_of(*sequence);
     if (!make_room(sequence, count))
       throw Error(ErrorKind::internal, "a prompt was admitted for which there are no pages");
     take(pass, *sequence, count);
     budget -= count;
+    scores -= pass.parts.back().scored;
   }
   return pass;
 }

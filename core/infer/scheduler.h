@@ -19,6 +19,7 @@
 #include "infer/page_pool.h"
 #include "model/decoder/kv_pages.h"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <list>
@@ -32,6 +33,7 @@ struct SchedulerLimits {
   int64_t page_rows = 16;
   int64_t prefill_rows = 512;    // rows of prompts in one pass
   int64_t idle_prefill_rows = 0; // the same where no answer waits for the pass; 0: as many
+  int64_t scored_rows = 512;     // of them, that have outputs
 };
 
 struct SchedulerCounts {
@@ -54,19 +56,25 @@ class Scheduler {
     std::vector<std::string> visual_keys;
     model::SequencePositions positions = {};
     bool has_mutual_rows = false; // visual rows side by side attend to each other, and so are read in one pass
+    // Of its first rows, each of which has an output: what the model says follows it. Such a prompt shares no pages of
+    // others, whose outputs are gone.
+    int64_t scored_rows = 0;
   };
   void add(Prompt prompt);
 
-  // The rows `begin` to `begin + count` of a sequence. If they are its last ones, the pass continues it with a token,
-  // and as many drafts as there are follow them.
+  // The rows `begin` to `begin + count` of a sequence, the first `scored` of which have outputs of their own. If they
+  // are its last ones, the pass continues it with a token, and as many drafts as there are follow them.
   struct Part {
     int64_t number, begin, count;
     bool is_continued;
     std::vector<int64_t> drafts;
+    int64_t scored = 0;
+
+    int64_t outputs() const { return scored + (is_continued ? 1 + std::ssize(drafts) : 0); }
   };
   struct Pass {
     std::vector<Part> parts;
-    model::PassRows rows; // an output for each part that is continued, and for each draft
+    model::PassRows rows; // with the outputs of each part: of scored rows, then of the last one, then of drafts
   };
   // The next pass, without parts if nothing can be computed: see needed_pages(). `takes`: whether a sequence may be
   // part of it; a prompt that waits and may not holds up those behind it. Empty: all may.
@@ -115,6 +123,7 @@ class Scheduler {
     std::optional<int64_t> shared; // rows that it found in pages when it was first admitted
 
     int64_t remaining() const { return std::ssize(prompt.rows) - computed; }
+    int64_t unscored() const { return std::max<int64_t>(0, prompt.scored_rows - computed); }
   };
   using Running = std::list<Sequence>;
 

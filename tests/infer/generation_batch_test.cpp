@@ -362,5 +362,55 @@ TEST(GenerationBatch, LogprobsAreThoseOfAPlainPass) {
   }
 }
 
+// In any number of passes, beside prompts that are not scored, and where their pages are taken by others.
+TEST(GenerationBatch, ScoresOfAPromptAreThoseOfPlainPasses) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  int64_t preemptions = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Dice dice(seed);
+    auto prompts = mixed_prompts(6, seed);
+    std::map<size_t, std::vector<GeneratedToken>> scores;
+    for (size_t i = 0; i < prompts.size(); i += 3) { // of text alone
+      prompts[i].top_logprobs = 2;
+      prompts[i].tokens.insert(prompts[i].tokens.end(), 20, dice.upto(0, 52));
+    }
+    const auto expected = one_by_one(tiny, prompts, {});
+    std::optional<train::FakeRuntime> device;
+    if (seed % 2 == 0) device.emplace();
+    GenerationBatch batch(tiny.model, *tiny.operations, {},
+                          {.cache_rows = dice.upto(1, 100),
+                           .page_rows = dice.upto(1, 16),
+                           .prefill_rows = dice.upto(1, 40),
+                           .draft_tokens = dice.upto(0, 1) * 4});
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      Prompt prompt = prompts[i];
+      if (i % 3 == 0)
+        prompt.on_scores = [&scores, i](std::vector<GeneratedToken> tokens) {
+          EXPECT_TRUE(scores.emplace(i, std::move(tokens)).second) << "once";
+        };
+      batch.add(prompt);
+      for (int64_t steps = dice.upto(0, 3); steps > 0; --steps) batch.step();
+    }
+    EXPECT_EQ(tokens_of(batch.finish()), expected) << "schedule " << seed;
+    preemptions += batch.counts().preemptions;
+    for (size_t i = 0; i < prompts.size(); i += 3) {
+      const std::vector<int64_t>& tokens = prompts[i].tokens;
+      ASSERT_EQ(scores[i].size() + 1, tokens.size()) << "schedule " << seed;
+      for (size_t place = 1; place < tokens.size(); place += 1 + seed % 7) {
+        const at::Tensor plain =
+            logits_of_a_plain_pass(tiny, {.tokens = {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(place)}},
+                                   {})
+                .log_softmax(0);
+        const GeneratedToken& scored = scores[i][place - 1];
+        EXPECT_EQ(scored.id, tokens[place]);
+        EXPECT_NEAR(scored.logprobs->chosen, plain[tokens[place]].item<double>(), 1e-4) << "schedule " << seed;
+        ASSERT_EQ(scored.logprobs->top.size(), 2u);
+        EXPECT_NEAR(scored.logprobs->top[0].second, plain.max().item<double>(), 1e-4);
+      }
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+}
+
 } // namespace
 } // namespace fvlm::infer

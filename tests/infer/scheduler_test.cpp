@@ -29,6 +29,7 @@ struct Request {
   std::vector<uint64_t> contents; // of its rows: a visual row is what its frame and place are, or like no other
   int64_t max_tokens = 0;
   std::vector<int64_t> answer; // so far
+  std::set<int64_t> scored;    // rows
 
   std::vector<uint64_t> digests() const {
     std::vector<uint64_t> all;
@@ -51,7 +52,7 @@ std::vector<int64_t> answer_alone(Request request) {
 
 class Schedule {
  public:
-  explicit Schedule(uint64_t seed) : dice_(seed), limits_{upto(1, 5), upto(1, 12)}, scheduler_(limits_) {
+  explicit Schedule(uint64_t seed) : dice_(seed), limits_{upto(1, 5), upto(1, 12), 0, upto(1, 6)}, scheduler_(limits_) {
     const int64_t pages = upto((most_rows + limits_.page_rows - 1) / limits_.page_rows, 60 / limits_.page_rows);
     scheduler_.resize(pages);
     cells_.resize(static_cast<size_t>((pages + 1) * limits_.page_rows));
@@ -74,7 +75,7 @@ class Schedule {
   }
 
   SchedulerCounts counts() const { return scheduler_.counts(); }
-  int64_t wrong = 0, finished = 0, cancelled = 0, chunks = 0, accepted = 0;
+  int64_t wrong = 0, finished = 0, cancelled = 0, chunks = 0, accepted = 0, scored = 0;
 
  private:
   static constexpr int64_t most_rows = 30;
@@ -108,6 +109,7 @@ class Schedule {
     if (visual == 0) request.prompt.visual_keys.clear();
     request.max_tokens = upto(1, std::min<int64_t>(12, most_rows - std::ssize(rows)));
     request.prompt.number = number_++;
+    request.prompt.scored_rows = upto(0, 2) == 0 ? std::ssize(rows) - 1 : 0;
     request.prompt.max_rows = std::ssize(rows) + request.max_tokens;
     scheduler_.add(request.prompt);
     open_.emplace(request.prompt.number, std::move(request));
@@ -170,9 +172,17 @@ class Schedule {
       }
     }
     row = 0;
+    std::vector<int32_t> outputs;
+    int64_t all_scored = 0;
     for (size_t part = 0; part < pass.parts.size(); ++part) {
-      const auto& [number, begin, count, is_continued, drafts] = pass.parts[part];
+      const auto& [number, begin, count, is_continued, drafts, scored] = pass.parts[part];
+      for (int64_t i = 0; i < scored; ++i) {
+        outputs.push_back(static_cast<int32_t>(row) + static_cast<int32_t>(i));
+        open_.at(number).scored.insert(begin + i);
+      }
+      all_scored += scored;
       row += static_cast<size_t>(count);
+      for (size_t i = 0; is_continued && i <= drafts.size(); ++i) outputs.push_back(static_cast<int32_t>(row + i) - 1);
       const uint64_t text = read(pass.rows.pages[part], open_.at(number), begin + count);
       chunks += !is_continued;
       bool is_right = is_continued && take(number, token_after(text));
@@ -185,6 +195,9 @@ class Schedule {
       }
     }
     EXPECT_EQ(row, static_cast<size_t>(pass.rows.size()));
+    EXPECT_EQ(outputs, pass.rows.outputs);
+    EXPECT_LE(all_scored, limits_.scored_rows);
+    scored += all_scored;
     return true;
   }
 
@@ -204,6 +217,7 @@ class Schedule {
   bool take(int64_t number, int64_t token) {
     Request& request = open_.at(number);
     request.answer.push_back(token);
+    EXPECT_EQ(std::ssize(request.scored), request.prompt.scored_rows) << "before the first token of the answer";
     scheduler_.append(number, token);
     if (std::ssize(request.answer) < request.max_tokens) return true;
     Request alone = request;
@@ -238,13 +252,13 @@ class Schedule {
 };
 
 TEST(Scheduler, NoScheduleLosesAPageOrChangesAnAnswer) {
-  int64_t finished = 0, cancelled = 0, chunks = 0, preemptions = 0, shared = 0, accepted = 0;
+  int64_t finished = 0, cancelled = 0, chunks = 0, preemptions = 0, shared = 0, accepted = 0, scored = 0;
   for (uint64_t seed = 1; seed <= 10000; ++seed) {
     Schedule schedule(seed);
     ASSERT_NO_FATAL_FAILURE(schedule.run()) << "schedule " << seed;
     ASSERT_EQ(schedule.wrong, 0) << "rows read from another sequence's pages; schedule " << seed;
     ASSERT_FALSE(testing::Test::HasFailure()) << "schedule " << seed;
-    accepted += schedule.accepted;
+    accepted += schedule.accepted, scored += schedule.scored;
     finished += schedule.finished, cancelled += schedule.cancelled, chunks += schedule.chunks;
     preemptions += schedule.counts().preemptions, shared += schedule.counts().shared_rows;
   }
@@ -255,6 +269,7 @@ TEST(Scheduler, NoScheduleLosesAPageOrChangesAnAnswer) {
   EXPECT_GT(preemptions, 300);
   EXPECT_GT(shared, 10000);
   EXPECT_GT(accepted, 10000);
+  EXPECT_GT(scored, 50000);
 }
 
 Scheduler::Prompt prompt(int64_t number, std::vector<int64_t> rows, int64_t max_tokens,
@@ -357,6 +372,26 @@ TEST(Scheduler, RowsThatAttendToEachOtherAreNotDivided) {
   const auto both = whole.next();
   EXPECT_EQ(both.parts[1].begin, 8) << "in the middle of an image";
   EXPECT_EQ(both.rows.lengths, (std::vector<int32_t>{1, 2, 6, 6, 6, 6, 7, 9, 9, 10, 9, 10}));
+}
+
+TEST(Scheduler, ScoredPromptsShareNothingOfOthers) {
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 100, .scored_rows = 10});
+  scheduler.resize(64);
+  scheduler.add(prompt(0, rows_of(14), 2));
+  scheduler.add(prompt(1, rows_of(14), 2));
+  Scheduler::Prompt scored = prompt(2, rows_of(14), 2);
+  scored.scored_rows = 13;
+  scheduler.add(scored);
+  scheduler.add(prompt(3, rows_of(14), 2));
+  const auto first = scheduler.next();
+  ASSERT_EQ(first.parts.size(), 4u);
+  EXPECT_EQ(first.parts[1].count, 2) << "the others do";
+  EXPECT_EQ(std::pair(first.parts[2].begin, first.parts[2].scored), std::pair(int64_t{0}, int64_t{10}));
+  EXPECT_FALSE(first.parts[2].is_continued);
+  for (const int64_t number : {0, 1, 3}) scheduler.append(number, 7);
+  const auto second = scheduler.next();
+  EXPECT_EQ(second.parts[2].scored, 3);
+  EXPECT_EQ(second.parts[2].outputs(), 4) << "and the token that continues it";
 }
 
 TEST(Scheduler, VisualRowsAreSharedByFrameAndNotByPlace) {
