@@ -29,7 +29,7 @@ std::vector<TokenId> marks_in(std::span<const Turn> turns) {
   for (const Turn& turn : turns)
     if (turn.role == "user")
       split_at_marks(
-          turn.text, [](std::string_view) {}, [&](std::string_view mark) { ids.push_back(id_of(mark)); });
+          text_with_video(turn), [](std::string_view) {}, [&](std::string_view mark) { ids.push_back(id_of(mark)); });
   return ids;
 }
 
@@ -51,6 +51,14 @@ void mention_frames(std::vector<Turn>& turns, std::string_view marks) {
 
 bool mentions_video(std::span<const Turn> turns) {
   return std::ranges::count(marks_in(turns), video_mark_id) > 0;
+}
+
+void write_video(std::vector<Turn>& turns, const std::string& text, bool may_have_images) {
+  const std::vector<TokenId> marks = marks_in(turns);
+  const auto videos = static_cast<size_t>(std::ranges::count(marks, video_mark_id));
+  require_one_video(may_have_images ? 0 : marks.size() - videos, videos);
+  for (Turn& turn : turns)
+    if (turn.role == "user" && turn.text.find(video_mark) != std::string::npos) turn.video_text = text;
 }
 
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows,
@@ -174,7 +182,7 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
     else
       append_parts(turn.parts, out);
   } else if (has_marks_ && turn.role == "user") {
-    append_user_text(turn.role + "\n" + turn.text, out);
+    append_user_text(turn.role + "\n" + text_with_video(turn), out);
   } else {
     append_text(turn.role + "\n" + turn.text, false, out);
   }

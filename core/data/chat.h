@@ -26,6 +26,9 @@ inline constexpr std::string_view default_system_prompt = "You are a helpful AI 
 void mention_frames(std::vector<Turn>& turns, std::string_view marks);
 // Whether a turn of the user has a <video>.
 bool mentions_video(std::span<const Turn> turns);
+// Lets this text stand for the <video> of the turns. Throws Error(data) where they have several, or, unless they may,
+// images besides.
+void write_video(std::vector<Turn>& turns, const std::string& text, bool may_have_images = false);
 
 // Writes the system prompt (none where it is empty), then the turns. Text of a turn never becomes a special token, so
 // users cannot inject markup.

@@ -192,6 +192,16 @@ void begin_behind_prompts(std::span<const Turn> turns,
 
 } // namespace
 
+std::string text_with_video(const Turn& turn) {
+  std::string text;
+  split_at_marks(
+      turn.text, [&](std::string_view piece) { text += piece; },
+      [&](std::string_view mark) {
+        text += mark == video_mark && !turn.video_text.empty() ? std::string_view(turn.video_text) : mark;
+      });
+  return text;
+}
+
 std::optional<std::string> named_special_token(const fs::path& folder, const char* name) {
   if (folder.empty()) return std::nullopt;
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
@@ -253,7 +263,7 @@ void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const 
   for (const Turn& turn : turns)
     if (turn.role == "user")
       split_at_marks(
-          turn.text, [](std::string_view) {}, [&](std::string_view) { ++expected; });
+          text_with_video(turn), [](std::string_view) {}, [&](std::string_view) { ++expected; });
   for (size_t at = 0; (at = chat.text.find(image_token_, at)) != std::string::npos; at += image_token_.size())
     if (!std::ranges::binary_search(chat.literal, at)) chat.marks.emplace_back(at, at + image_token_.size());
   if (chat.marks.size() != expected)
@@ -265,23 +275,36 @@ void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const 
 }
 
 // Line breaks between an image and a text belong to the form of data sets that write "<image>\n" into a text; in a list
-// of parts, the template decides what stands there.
-jinja::Value OwnTemplate::content_with_marks(const std::string& text) const {
+// of parts, the template decides what stands there. What stands in place of a video keeps its own.
+jinja::Value OwnTemplate::content_with_marks(const Turn& turn) const {
+  const std::string& text = turn.text;
   std::string whole;
   std::vector<jinja::Value> parts;
   const char* end = text.data() + text.size();
+  const auto add_text = [&](std::string_view piece) {
+    if (!piece.empty()) parts.push_back(jinja::dict_of({{"type", "text"}, {"text", marked(std::string(piece))}}));
+  };
+  const auto add_image = [&] {
+    whole += image_token_;
+    parts.push_back(jinja::dict_of({{"type", "image"}}));
+  };
   split_at_marks(
       text,
       [&](std::string_view piece) {
         whole += marked(std::string(piece));
         if (piece.data() != text.data() && piece.starts_with('\n')) piece.remove_prefix(1);
         if (piece.data() + piece.size() != end && piece.ends_with('\n')) piece.remove_suffix(1);
-        if (piece.empty()) return;
-        parts.push_back(jinja::dict_of({{"type", "text"}, {"text", marked(std::string(piece))}}));
+        add_text(piece);
       },
-      [&](std::string_view) {
-        whole += image_token_;
-        parts.push_back(jinja::dict_of({{"type", "image"}}));
+      [&](std::string_view mark) {
+        if (mark != video_mark || turn.video_text.empty()) return add_image();
+        split_at_marks(
+            turn.video_text,
+            [&](std::string_view piece) {
+              whole += marked(std::string(piece));
+              add_text(piece);
+            },
+            [&](std::string_view) { add_image(); });
       });
   return takes_image_parts_ ? jinja::make_list(std::move(parts)) : jinja::Value(whole);
 }
@@ -376,7 +399,7 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
     return jinja::make_dict(std::move(made));
   };
   if (!image_token_.empty() && turn.role == "user" && has_visual_mark(turn.text)) {
-    made.set("content", content_with_marks(turn.text));
+    made.set("content", content_with_marks(turn));
     return jinja::make_dict(std::move(made));
   }
   if (turn.images == 0 && takes_text_) {

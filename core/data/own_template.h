@@ -29,7 +29,10 @@ struct Turn {
   std::vector<TurnPart> parts; // of an answer that uses a tool: all of the text
   // Further keys of the message, which the template reads: "tool_calls", "name". They replace what is above.
   std::shared_ptr<const nlohmann::json> fields;
+  // What stands in place of a user's <video>, with <image> for each frame; empty: <video> is the rows of all frames.
+  std::string video_text = {};
 };
+std::string text_with_video(const Turn& turn);
 
 // A conversation as text.
 struct ChatText {
@@ -68,7 +71,7 @@ class OwnTemplate {
   jinja::Value message(const Turn& turn) const;
   jinja::Value marked_value(const nlohmann::json& value) const;
   std::string marked_text(const Turn& turn) const;
-  jinja::Value content_with_marks(const std::string& text) const;
+  jinja::Value content_with_marks(const Turn& turn) const;
   void find_image_token();
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
   std::string marked(const std::string& text) const;

@@ -127,7 +127,10 @@ Json description(const ImageProcessor& processor) {
   if (processor.splits_into_tiles) out["splits_into_tiles"] = true;
   if (processor.tile_form == TileForm::internvl) out["tiles"] = {processor.min_tiles, processor.max_tiles};
   if (processor.has_cells()) out["pixels"] = {processor.min_pixels, processor.max_pixels};
-  if (const auto& video = processor.video)
+  if (processor.has_video_text()) {
+    const VideoProcessor::Sampling& sampling = *processor.video->sampling;
+    out["video_sampling"] = {sampling.per_second, sampling.max_frames, sampling.edge};
+  } else if (const auto& video = processor.video)
     out["video"] = {video->min_pixels, video->max_pixels, video->counts_all_frames, video->max_tokens.value_or(0),
                     processor.step_frames};
   if (processor.padding_of_several) out["padding_of_several"] = *processor.padding_of_several;

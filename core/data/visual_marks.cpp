@@ -31,8 +31,7 @@ void check_marks(size_t images, size_t videos, const MarkedFrames& frames) {
   if (frames.are_cells && frames.are_of_video && images > 0)
     refuse("the text has an <image>, and the sample has a video");
   if (frames.are_cells && !frames.are_of_video && videos > 0) refuse("the text has a <video>, and the sample has none");
-  if (videos > 0 && (videos > 1 || images > 0))
-    refuse(fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images));
+  require_one_video(images, videos, frames.are_cells);
   if (videos == 1 && all == 0) refuse("the text has a <video>, and the sample has no frames");
   const size_t expected = !frames.images.empty() ? frames.images.size() : frames.is_one_image && all > 0 ? 1 : all;
   if (images > 0 && images != expected)
@@ -214,6 +213,13 @@ std::string without_marks(const std::string& text) {
   split_at_marks(
       text, [&](std::string_view piece) { out += piece; }, [&](std::string_view) { any = true; });
   return any ? trimmed(out) : text;
+}
+
+void require_one_video(size_t images, size_t videos, bool are_cells) {
+  if (videos > 0 && (videos > 1 || images > 0))
+    refuse_marks(
+        fmt::format("the text has {} <video> and {} <image>, and a sample has one video or images", videos, images),
+        are_cells);
 }
 
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,

@@ -53,6 +53,9 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids);
 
+// Throws Error(data) where a text with a <video> has another mark.
+void require_one_video(size_t images, size_t videos, bool are_cells = false);
+
 // Replaces each mark in the ids by placeholders: <video> by the rows of all frames, <image> by those of the next one.
 // The mask, if it is not empty, stays as long as the ids. Returns the number of placeholders. Throws Error(data) unless
 // it is 0 or that of the visual rows.

@@ -7,6 +7,7 @@
 #include "data/media/endings.h"
 #include "data/samples/parts.h"
 #include "data/samples/sample_content.h"
+#include "data/video_text.h"
 #include "data/visual_marks.h"
 #include "feed/packer.h"
 
@@ -165,6 +166,7 @@ MediaFile Questions::media_of(const LocatedQuestion& located) const {
 
 Sample Questions::measure(const DrawnSample& drawn) const {
   const LocatedQuestion& located = at(drawn);
+  const FramePreparation preparation = request_.media_options.preparation();
   SampleContent parsed =
       parse_sample_content(Parts(located.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
   Sample sample{.key = located.id,
@@ -172,20 +174,25 @@ Sample Questions::measure(const DrawnSample& drawn) const {
                 .rows_per_frame = request_.visual_rows.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
+  bool is_video = false;
+  std::string words; // around its frames
   if (!located.question.media.empty()) {
     const MediaFile media = media_of(located);
     sample.frames = media.frames();
     sample.copies = media.copies();
     sample.media.tiles = media.tiles();
+    sample.media.times = media.times();
+    is_video = preparation.has_own_videos() && !media.times().empty();
+    if (is_video && preparation.has_video_text()) words = video_text(media.times(), media.seconds());
   }
   for (Conversation& conversation : parsed.conversations) {
     if (request_.visual_rows.in_place && !located.question.media.empty())
-      mention_frames(conversation.turns, sample.is_video_of_cells() ? video_mark : image_mark);
+      mention_frames(conversation.turns, is_video ? video_mark : image_mark);
+    if (!words.empty()) write_video(conversation.turns, words);
     ChatTokens tokens = chat_.encode(conversation.turns, conversation.system, conversation.tools.get());
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}, {}};
-  const FramePreparation preparation = request_.media_options.preparation();
   if (preparation.has_tile_text()) add_tile_texts(frames, *tokenizer_, preparation.tile_form(), sample.media.tiles);
   if (request_.visual_rows.in_place)
     for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);

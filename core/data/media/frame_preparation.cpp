@@ -27,6 +27,7 @@ ImageProcessor scaled_to(ImageProcessor processor, int64_t side) {
   scale(processor.size.height);
   scale(processor.size.width);
   scale(processor.edge);
+  if (processor.has_video_text()) scale(processor.video->sampling->edge);
   if (processor.center_crop) processor.center_crop = {side, side};
   if (processor.has_cells() && side != from)
     throw Error(ErrorKind::data,
@@ -74,9 +75,7 @@ void FramePreparation::prepare_video(const VideoDecoder* decoder, const RandomAc
   const size_t decoded = static_cast<size_t>(info.width * info.height * 3);
   const size_t at_once = std::clamp<size_t>(max_bytes / std::max<size_t>(decoded, 1), 1, times.size());
   const ImageSize size{info.height, info.width};
-  ImageProcessor prepares = *processor_;
-  prepares.splits_into_tiles = false;
-  if (has_cells()) prepares = for_video(*processor_, size, std::ssize(times));
+  const ImageProcessor prepares = for_video(*processor_, size, std::ssize(times));
   std::vector<uint8_t> pixels(static_cast<size_t>(layout_of(prepares, size).frames()) * frame);
   const auto take_all = [&] {
     for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
@@ -113,6 +112,15 @@ void FramePreparation::prepare_pictures(int64_t count, const ReadPicture& read, 
     }
     for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));
   }
+}
+
+int64_t FramePreparation::most_frames(int64_t most) const {
+  return has_video_text() ? std::min(most, processor_->video->sampling->max_frames) : most;
+}
+
+std::vector<double> FramePreparation::video_times(double seconds, int64_t most) const {
+  if (!has_video_text()) return sample_frame_times(seconds, most);
+  return sample_evenly(seconds, processor_->video->sampling->per_second, most_frames(most));
 }
 
 // Of the last step, which shows the last frame in their place.

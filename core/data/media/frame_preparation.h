@@ -25,6 +25,10 @@ class FramePreparation {
   const std::optional<ImageProcessor>& processor() const { return processor_; }
   bool makes_tiles() const { return processor_ && processor_->splits_into_tiles; } // several frames of an image
   bool has_cells() const { return processor_ && processor_->has_cells(); } // the tiles are cells, see ImageProcessor
+  // video_text() stands for a video.
+  bool has_video_text() const { return processor_ && processor_->has_video_text(); }
+  // A video is not read as so many images would be.
+  bool has_own_videos() const { return has_cells() || has_video_text(); }
   // Throws Error(data) where frames are cells and the encoder's folder does not say how those of videos are made.
   void require_videos() const;
   // Whether tile_text() stands for an image.
@@ -39,11 +43,14 @@ class FramePreparation {
   // without a decoder, of a GIF alone. [any thread]
   void prepare_video(const VideoDecoder* decoder, const RandomAccess& file, std::span<const double> times,
                      const TakeFrame& take) const;
-  // The cells of a video with so many frames, which are pictures of one size. [any thread]
+  // The same of a video whose so many frames are pictures of one size. [any thread]
   using ReadPicture = std::function<Image(int64_t frame)>;
   void prepare_pictures(int64_t count, const ReadPicture& read, const TakeFrame& take) const;
   static Image decoded(std::span<const std::byte> file); // as an image processor reads it
 
+  int64_t most_frames(int64_t most) const; // of a video, where its encoder's folder says fewer than `most`
+  // Which frames of a video of so many seconds are read, `most` of them at most.
+  std::vector<double> video_times(double seconds, int64_t most) const;
   // Where frames are cells: those of a video with frames of this size at these times, one entry for all of it or one
   // for each step that has a label.
   std::vector<TileGrid> video_cells(ImageSize frame, std::span<const double> times) const;

@@ -268,6 +268,11 @@ ImageLayout layout_of(const ImageProcessor& processor, ImageSize image) {
 
 ImageProcessor for_video(const ImageProcessor& processor, ImageSize frame, int64_t frames) {
   ImageProcessor out = processor;
+  if (!processor.has_cells()) {
+    out.splits_into_tiles = false;
+    if (processor.has_video_text()) out.edge = processor.video->sampling->edge;
+    return out;
+  }
   out.resize = ImageProcessor::Resize::exact;
   out.size = of_video(processor, frame, frames);
   return out;

@@ -24,7 +24,7 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-// What differs for videos, where images are cut into cells.
+// What differs for videos: of cells, or with `sampling`, of frames that are not cut.
 struct VideoProcessor {
   int64_t min_pixels = 0, max_pixels = 0; // of each frame, or of all frames of a video together:
   // Qwen3-VL. The text then says of each step when it is shown.
@@ -32,6 +32,14 @@ struct VideoProcessor {
   // Where a frame has its even share of a limit for the whole video at most: how many tokens a video is meant to take,
   // or with counts_all_frames a frame of it.
   std::optional<int64_t> max_tokens;
+  // Of SmolVLM2, whose text says of each frame when it is shown (video_text.h).
+  struct Sampling {
+    double per_second = 1;
+    int64_t max_frames = 64;
+    int64_t edge = 0; // as ImageProcessor's, before the frame becomes a square
+    bool operator==(const Sampling&) const = default;
+  };
+  std::optional<Sampling> sampling;
   bool operator==(const VideoProcessor&) const = default;
 };
 
@@ -74,6 +82,7 @@ struct ImageProcessor {
   std::array<float, 3> mean{0, 0, 0}, deviation{1, 1, 1};
 
   bool has_cells() const { return splits_into_tiles && tile_form == TileForm::qwen2_vl; }
+  bool has_video_text() const { return video && video->sampling; }
   bool operator==(const ImageProcessor&) const = default;
 };
 
@@ -95,7 +104,7 @@ ImageProcessor for_images(const ImageProcessor& processor, int64_t images);
 // cannot be cut into cells.
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
-// For the frames of a video of so many, all of this size. The processor has cells, and `video`. Throws as above.
+// For the frames of a video of so many, all of this size; one with cells has `video`. Throws as above.
 ImageProcessor for_video(const ImageProcessor& processor, ImageSize frame, int64_t frames);
 
 // out: [frames, 3, height, width] as layout_of() says. [any thread]
@@ -109,8 +118,8 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3 and Qwen2-VL are supported, the last
-// one with what video_preprocessor_config.json says of videos (Qwen2-VL's and Qwen3-VL's). Throws Error(data) with
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3 and Qwen2-VL are supported, with what
+// the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with
 // every option that is not.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.

@@ -1,8 +1,9 @@
 // The image processors of transformers: their defaults, and what their configs may say.
+#include "data/media/image_processor_config.h"
+
 #include "base/config_reader.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "data/media/image_processor.h"
 
 #include <nlohmann/json.hpp>
 
@@ -40,14 +41,15 @@ struct ProcessorClass {
   constexpr bool has_grids() const { return tile_form && !has_patches() && !has_cells(); }
 };
 
-constexpr ProcessorClass of_idefics3(const char* type) {
+constexpr ProcessorClass of_idefics3(const char* type, bool is_of_videos = false) {
   return {.type = type,
           .resize = Resize::longest_edge,
           .edge = 4 * 364,
           .filter = ResizeFilter::lanczos,
           .tile = 364,
           .mean = half,
-          .deviation = half};
+          .deviation = half,
+          .is_of_videos = is_of_videos};
 }
 
 constexpr ProcessorClass of_videos(const char* type, int64_t patch, const std::array<double, 3>& mean,
@@ -83,6 +85,7 @@ constexpr ProcessorClass families[]{
     {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
     of_videos("Qwen2VLVideoProcessor", 14, clip_mean, clip_deviation),
     of_videos(qwen3_videos, 16, half, half),
+    of_idefics3("SmolVLMVideoProcessor", true),
 };
 
 // Options that change no pixel come last.
@@ -101,7 +104,7 @@ constexpr std::array known_keys{
     // of Qwen2-VL
     "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"};
 
-// What a processor of videos has besides. Which frames are read is the engine's own choice.
+// What a processor of videos has besides. Which frames are read is the engine's own choice, but for SmolVLM2.
 constexpr std::array video_keys{"video_processor_type", "cap_pixels_per_frame", "max_video_tokens",
                                 "do_sample_frames",     "num_frames",           "fps",
                                 "min_frames",           "max_frames",           "max_duration",
@@ -120,7 +123,7 @@ class Reader {
  public:
   Reader(const Json& config, const std::string& where) : config_(without_nulls(config)), reader_(config_, where) {}
 
-  ImageProcessor read(bool of_videos = false) {
+  ImageProcessor read(bool of_videos) {
     family_ = &find_family(of_videos);
     std::vector<const char*> known(known_keys.begin(), known_keys.end());
     if (of_videos) known.insert(known.end(), video_keys.begin(), video_keys.end());
@@ -139,7 +142,8 @@ class Reader {
     reader_.refuse_unless(!reader_.has("input_data_format"), "input_data_format", "images come from files");
     reader_.refuse_unless(!reader_.flag("do_pan_and_scan", false), "do_pan_and_scan",
                           "an image is one frame; set it to false");
-    if (of_videos) read_limits_of_videos();
+    if (of_videos && family_->has_cells()) read_limits_of_videos();
+    if (of_videos && !family_->has_cells()) read_sampling();
     reader_.finish("change the option, or take another image processor: images would not be what the model was "
                    "trained on");
     return out_;
@@ -388,6 +392,29 @@ class Reader {
     if (reader_.flag("cap_pixels_per_frame", false)) video.max_tokens = tokens;
   }
 
+  // Where 'size' and the size in 'video_sampling' are both there, transformers takes the first.
+  void read_sampling() {
+    constexpr int64_t most_frames = 1 << 16;
+    VideoProcessor::Sampling& sampling = out_.video.emplace().sampling.emplace();
+    if (out_.resize != Resize::longest_edge) refuse("size", "frames of a video are resized by 'longest_edge'");
+    sampling.edge = out_.edge;
+    const Json* found = reader_.object("video_sampling");
+    if (!found) {
+      sampling.per_second = reader_.number("fps", sampling.per_second, 1e-3, 1e3);
+      sampling.max_frames = reader_.whole("num_frames", sampling.max_frames, 1, most_frames);
+      return;
+    }
+    ConfigReader in(*found, reader_.where());
+    constexpr std::array known{"fps", "max_frames", "video_size"};
+    in.refuse_unknown(known);
+    sampling.per_second = in.number("fps", std::nullopt, 1e-3, 1e3);
+    sampling.max_frames = in.whole("max_frames", std::nullopt, 1, most_frames);
+    const Json* size = in.object("video_size");
+    if (!reader_.has("size") && (!size || !sizes(*size, {{"longest_edge", &sampling.edge}})))
+      refuse("video_sampling", fmt::format("expected a 'video_size' with 'longest_edge' of 1 to {} pixels", max_edge));
+    in.finish("change 'video_sampling'");
+  }
+
   // A number for all channels, or one for each.
   std::array<double, 3> channels(const char* key, std::array<double, 3> out, double min, double max) {
     if (!reader_.has(key)) return out;
@@ -420,80 +447,10 @@ class Reader {
   ImageProcessor out_;
 };
 
-constexpr uint64_t max_bytes = 1 << 20; // of a file
-
-std::string model_type_in(const std::filesystem::path& folder) {
-  const auto file = folder / "config.json";
-  const Json config = exists(file) ? read_json_object(file, max_bytes) : Json::object();
-  const auto found = config.find("model_type");
-  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-// Its frames go through the same normalization and the same encoder as images do.
-VideoProcessor read_videos(const Json& config, const std::string& where, const ImageProcessor& images) {
-  const ImageProcessor videos = Reader(config, where).read(true);
-  ImageProcessor expected = images;
-  expected.min_pixels = videos.min_pixels;
-  expected.max_pixels = videos.max_pixels;
-  expected.video = videos.video;
-  if (videos != expected)
-    throw Error(ErrorKind::data,
-                "videos are prepared with another patch_size, merge_size, temporal_patch_size, resample, image_mean, "
-                "image_std or rescale_factor than images")
-        .at(where)
-        .advise("give both the same: one encoder reads them");
-  return *videos.video;
-}
-
-// Nothing where the folder says nothing of videos, or the encoder reads one frame at a time.
-std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, const ImageProcessor& images) {
-  if (images.step_frames < 2) return std::nullopt;
-  if (const auto nested = folder / "processor_config.json"; exists(nested)) {
-    const Json config = read_json_object(nested, max_bytes);
-    const auto found = config.find("video_processor");
-    if (found != config.end() && found->is_object()) return read_videos(*found, nested.string(), images);
-  }
-  if (const auto own = folder / "video_preprocessor_config.json"; exists(own))
-    return read_videos(read_json_object(own, max_bytes), own.string(), images);
-  // Older folders of Qwen2-VL and Qwen2.5-VL have one file for both.
-  const auto of_both = folder / "preprocessor_config.json";
-  if (!exists(of_both) || model_type_in(folder).starts_with("qwen3_vl")) return std::nullopt;
-  return read_videos(read_json_object(of_both, max_bytes), of_both.string(), images);
-}
-
-std::optional<ImageProcessor> find_images(const std::filesystem::path& folder) {
-  const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
-  Json processor_class; // of text and images together, which may stand in either file
-  const auto with_class = [&](Json config) {
-    if (!processor_class.is_null() && !config.contains("processor_class")) config["processor_class"] = processor_class;
-    return config;
-  };
-  // fVLM's frames have the size that DINOv2 reads, and are not cropped.
-  const std::string type = model_type_in(folder);
-  if (type == "dinov2" || type == "dinov2_with_registers") return std::nullopt;
-  if (exists(nested)) {
-    const Json config = read_json_object(nested, max_bytes);
-    processor_class = config.value("processor_class", Json());
-    const auto found = config.find("image_processor");
-    if (found != config.end() && found->is_object()) return Reader(with_class(*found), nested.string()).read();
-  }
-  if (!exists(own)) return std::nullopt;
-  return Reader(with_class(read_json_object(own, max_bytes)), own.string()).read();
-}
-
 } // namespace
 
-std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
-  auto found = find_images(folder);
-  if (found && found->has_cells()) found->video = find_videos(folder, *found);
-  return found;
-}
-
-ImageProcessor read_image_processor(const std::filesystem::path& folder) {
-  if (const auto found = find_image_processor(folder)) return *found;
-  throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
-      .at(folder.string())
-      .advise("copy the file from the folder that the model was downloaded as");
+ImageProcessor image_processor_of(const nlohmann::json& config, const std::string& where, bool of_videos) {
+  return Reader(config, where).read(of_videos);
 }
 
 } // namespace fvlm

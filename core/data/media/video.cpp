@@ -251,4 +251,26 @@ std::vector<double> sample_frame_times(double seconds, int64_t most) {
   return times;
 }
 
+std::vector<double> sample_evenly(double seconds, double per_second, int64_t most) {
+  constexpr double rate = 24, skipped = 1, longest = 1e9;
+  const double length = std::isfinite(seconds) ? std::clamp(seconds, 0.0, longest) : 0.0;
+  const auto all = std::max<int64_t>(1, std::llround(length * rate));
+  const auto due = static_cast<int64_t>(std::nearbyint(std::min(per_second * length, longest)));
+  const int64_t taken = std::clamp<int64_t>(due, 1, std::max<int64_t>(most, 1));
+  int64_t first = 0, last = all - 1;
+  if (length - 2 * skipped > static_cast<double>(most) * per_second) {
+    first = static_cast<int64_t>(skipped * rate);
+    last = all - first;
+  }
+  const double step = taken == 1 ? 0 : static_cast<double>(last - first) / static_cast<double>(taken - 1);
+  std::vector<int64_t> frames;
+  for (int64_t i = 0; i < taken; ++i) {
+    const auto frame = static_cast<int64_t>(static_cast<double>(i) * step + static_cast<double>(first));
+    if (frames.empty() || frame > frames.back()) frames.push_back(frame);
+  }
+  std::vector<double> times;
+  for (const int64_t frame : frames) times.push_back(static_cast<double>(frame) / rate);
+  return times;
+}
+
 } // namespace fvlm

@@ -65,5 +65,8 @@ void decode_video(const VideoDecoder* decoder, const RandomAccess& file, std::sp
 // One frame per second: 0, 1, 2, ... below `seconds`, at least one. If that is more than `most`, `most` of them spread
 // evenly, including the first and the last.
 std::vector<double> sample_frame_times(double seconds, int64_t most);
+// So many frames a second, at most `most`, spread evenly from the first to the last one of a video of 24 frames a
+// second; of a long one without the first and the last second. The times of transformers' SmolVLMVideoProcessor.
+std::vector<double> sample_evenly(double seconds, double per_second, int64_t most);
 
 } // namespace fvlm

@@ -51,7 +51,7 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 }
 
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
-  if (sample.is_video_of_cells())
+  if (!sample.media.times.empty()) // a video
     return frames_.prepare_pictures(
         std::ssize(sample.media.members),
         [&](int64_t frame) {

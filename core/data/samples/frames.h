@@ -14,7 +14,7 @@ namespace fvlm {
 struct FoundFrames {
   Media media;                // only kind and members; numbered frames are in ascending order
   bool still = false;         // a single image without a frame number
-  bool is_video = false;      // numbered frames that the text calls a <video>, which matters where frames are cells
+  bool is_video = false;      // numbered frames that the text calls a <video>, see FramePreparation::has_own_videos
   std::optional<int64_t> gap; // the first frame number that is missing
 };
 

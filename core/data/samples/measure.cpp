@@ -8,6 +8,7 @@
 #include "data/samples/npy.h"
 #include "data/samples/sample_reader.h"
 #include "data/unicode.h"
+#include "data/video_text.h"
 #include "data/visual_marks.h"
 
 #include <algorithm>
@@ -75,10 +76,10 @@ std::vector<TileGrid> cells_in(const Parts& parts) {
   return tiles;
 }
 
-// For a text that mentions no frames. Numbered frames that are cut into cells are then single images.
-std::string marks_of(const FoundFrames& found, const Sample& sample, bool are_cells) {
+// For a text that mentions no frames. Where videos are not read as images are, numbered frames are then single images.
+std::string marks_of(const FoundFrames& found, const Sample& sample, bool has_own_videos) {
   if (found.still) return std::string(image_mark);
-  if (!are_cells || found.media.kind == Media::Kind::video || sample.is_video_of_cells())
+  if (!has_own_videos || found.media.kind == Media::Kind::video || sample.is_video_of_cells())
     return std::string(video_mark);
   const size_t images =
       found.media.kind == Media::Kind::pixels ? sample.media.tiles.size() : found.media.members.size();
@@ -150,9 +151,16 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
     for (Conversation& conversation : parsed.conversations) {
       if (found->media.kind == Media::Kind::none) break;
       found->is_video = found->is_video || (found->media.kind == Media::Kind::images && !found->still &&
-                                            frames_.has_cells() && mentions_video(conversation.turns));
-      mention_frames(conversation.turns, marks_of(*found, sample, frames_.has_cells()));
+                                            frames_.has_own_videos() && mentions_video(conversation.turns));
+      mention_frames(conversation.turns, marks_of(*found, sample, frames_.has_own_videos()));
     }
+  }
+  const bool has_video_text = found && frames_.has_video_text() && parsed.tokens.empty() &&
+                              (found->is_video || found->media.kind == Media::Kind::video);
+  if (has_video_text) {
+    count_frames(shard, members, std::move(*found), frame_count, source.text_only(), sample);
+    const std::string text = video_text(sample.media.times, sample.media.seconds);
+    for (Conversation& conversation : parsed.conversations) write_video(conversation.turns, text);
   }
   if (parsed.question) {
     encode_question(*parsed.question, source.text_only(), sample);
@@ -165,8 +173,9 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
   }
   if (sample.dropped.empty()) fit_teacher_texts(sample);
   if (!sample.dropped.empty() || !sample.bytes.empty()) return sample;
-  count_frames(shard, members, found ? std::move(*found) : find_frames(members), frame_count, source.text_only(),
-               sample);
+  if (!has_video_text)
+    count_frames(shard, members, found ? std::move(*found) : find_frames(members), frame_count, source.text_only(),
+                 sample);
   if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
   return sample;
 }

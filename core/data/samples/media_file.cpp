@@ -17,15 +17,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class MappedBytes final : public RandomAccess {
+class BytesInMemory final : public RandomAccess {
  public:
-  explicit MappedBytes(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
-  uint64_t size() const override { return file_->bytes().size(); }
+  // `file`: what the bytes belong to; null: something that outlives this.
+  BytesInMemory(std::span<const std::byte> bytes, std::shared_ptr<const MappedFile> file)
+      : bytes_(bytes), file_(std::move(file)) {}
+  uint64_t size() const override { return bytes_.size(); }
   void read(uint64_t offset, std::span<std::byte> into) const override {
-    std::memcpy(into.data(), file_->bytes().data() + offset, into.size());
+    std::memcpy(into.data(), bytes_.data() + offset, into.size());
   }
 
  private:
+  std::span<const std::byte> bytes_;
   std::shared_ptr<const MappedFile> file_;
 };
 
@@ -67,7 +70,7 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
   if (fs::is_directory(path_)) {
     with_path_context(path_, [&] { options_.preparation().require_videos(); });
     find_pictures(span);
-    if (!options_.preparation().has_cells()) count_tiles();
+    if (!options_.preparation().has_own_videos()) count_tiles();
     return;
   }
   const auto file = MappedFile::open(path_);
@@ -78,11 +81,17 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
     count_tiles();
     return;
   }
-  video_ = std::make_shared<MappedBytes>(file);
+  video_ = std::make_shared<BytesInMemory>(file->bytes(), file);
   with_path_context(path_, [&] {
     options_.preparation().require_videos();
     find_times(span);
   });
+}
+
+MediaFile::MediaFile(std::span<const std::byte> video, const MediaOptions& options)
+    : options_(options), video_(std::make_shared<BytesInMemory>(video, nullptr)) {
+  options_.preparation().require_videos();
+  find_times({});
 }
 
 // The frames are in the order of their names, whose numbers count as such.
@@ -115,13 +124,16 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
       most = frames_within(*cut, std::min(most, std::ssize(pictures_)));
     });
   }
+  most = options_.preparation().most_frames(most);
   std::vector<fs::path> picked;
   for (const int64_t pick : evenly_spaced(std::ssize(pictures_), most)) {
     picked.push_back(pictures_[static_cast<size_t>(pick)]);
-    if (cut) times_.push_back(static_cast<double>(pick) / (span ? options_.images_per_second : 1));
+    if (options_.preparation().has_own_videos())
+      times_.push_back(static_cast<double>(pick) / (span ? options_.images_per_second : 1));
   }
   pictures_ = std::move(picked);
   frames_ = std::ssize(pictures_);
+  if (!times_.empty()) seconds_ = times_.back();
   if (cut) place_cells(*cut);
 }
 
@@ -160,6 +172,7 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
   if (info.is_still) {
     times_ = {0};
     frames_ = 1;
+    pixels_ = info.width * info.height;
     if (has_cells) place_cells(frame);
     return;
   }
@@ -171,10 +184,12 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
     throw Error(ErrorKind::data, "nothing of a video of {:.2f} s lies between {:.2f} and {:.2f} s", seconds,
                 shown.begin, span->end);
   const double length = shown.end - shown.begin;
-  times_ = sample_frame_times(length, options_.max_frames);
+  seconds_ = seconds;
+  times_ = options_.preparation().video_times(length, options_.max_frames);
   if (has_cells) times_ = sample_frame_times(length, frames_within(frame, std::ssize(times_)));
   for (double& time : times_) time += shown.begin;
   frames_ = std::ssize(times_);
+  pixels_ = frames_ * info.width * info.height;
   if (has_cells) place_cells(frame);
 }
 
@@ -192,7 +207,7 @@ void MediaFile::decode(std::span<float> frames) const {
     with_path_context(path_, [&] { preparation.prepare_video(options_.video, *video_, times_, take); });
     return;
   }
-  if (squares_ > 0)
+  if (!times_.empty())
     return preparation.prepare_pictures(
         std::ssize(pictures_),
         [&](int64_t number) {

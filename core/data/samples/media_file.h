@@ -3,6 +3,7 @@
 #pragma once
 #include "data/media/frame_preparation.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -34,12 +35,17 @@ class MediaFile {
  public:
   // Finds the frames without decoding them. `span` selects a part of a video or folder. Throws Error(data).
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
+  // Of the content of a video's file, which must outlive it.
+  MediaFile(std::span<const std::byte> video, const MediaOptions& options);
 
   int64_t frames() const { return frames_; }
   // As a Sample has them.
   int64_t copies() const { return copies_; }
   int64_t distinct_frames() const { return squares_ > 0 ? squares_ : frames_ / copies_; }
   const std::vector<TileGrid>& tiles() const { return tiles_; } // see Media
+  const std::vector<double>& times() const { return times_; }   // the same, of a video
+  double seconds() const { return seconds_; }
+  int64_t pixels() const { return pixels_; } // of all frames of a video, as they are in its file
   // [distinct_frames, 3, image_size, image_size], normalised. Throws Error(data).
   void decode(std::span<float> frames) const;
 
@@ -55,7 +61,9 @@ class MediaFile {
   std::vector<TileGrid> tiles_;
   std::vector<std::filesystem::path> pictures_; // one, or one a frame; or
   std::shared_ptr<const RandomAccess> video_;   // a video
-  std::vector<double> times_;                   // of the frames of a video, or of pictures whose cells it has
+  std::vector<double> times_;                   // of the frames of a video, or of pictures that are one
+  double seconds_ = 0;
+  int64_t pixels_ = 0;
 };
 
 } // namespace fvlm

@@ -32,7 +32,8 @@ struct Media {
   Kind kind = Kind::none;
   std::vector<Member> members;
   std::vector<TileGrid> tiles; // of each image, where the encoder's image processor cuts images; or of a video's cells
-  std::vector<double> times;   // seconds, one a frame of the video
+  std::vector<double> times;   // seconds, one a frame of the video, or of images that are one
+  double seconds = 0;          // how long the video is
   std::vector<int64_t> picks;  // frame indices: one that is repeated, or one for each frame
 };
 

@@ -27,7 +27,8 @@ void SampleReader::time_video(const Shard& shard, Sample& sample) const {
       place_video_cells(frame, sample_frame_times(info.seconds, fit), sample);
     });
   }
-  sample.media.times = sample_frame_times(info.seconds, mix_.max_frames);
+  sample.media.times = frames_.video_times(info.seconds, mix_.max_frames);
+  sample.media.seconds = info.seconds;
   sample.frames = static_cast<int64_t>(sample.media.times.size());
 }
 
@@ -45,7 +46,9 @@ void SampleReader::count_video_pictures(const Shard& shard, Sample& sample) cons
     frames_.require_videos();
     const ImageSize frame = FramePreparation::size_of(head);
     const int64_t count = std::ssize(members),
-                  fit = frames_.frames_within(mix_.max_frames, frame, std::min(count, most_video_frames()));
+                  fit = frames_.has_cells()
+                            ? frames_.frames_within(mix_.max_frames, frame, std::min(count, most_video_frames()))
+                            : frames_.most_frames(mix_.max_frames);
     std::vector<Member> picked;
     std::vector<double> times;
     for (const int64_t pick : evenly_spaced(count, fit)) {
@@ -53,7 +56,10 @@ void SampleReader::count_video_pictures(const Shard& shard, Sample& sample) cons
       times.push_back(static_cast<double>(pick));
     }
     members = std::move(picked);
-    place_video_cells(frame, std::move(times), sample);
+    if (frames_.has_cells()) return place_video_cells(frame, std::move(times), sample);
+    sample.frames = std::ssize(members);
+    sample.media.seconds = times.back();
+    sample.media.times = std::move(times);
   });
 }
 

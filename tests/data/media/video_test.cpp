@@ -261,3 +261,16 @@ TEST(FrameTimes, OneASecondOrEvenlySpacedBelowTheLimit) {
 }
 
 } // namespace
+
+TEST(VideoTimes, AreSpreadOverAVideoOf24FramesASecond) {
+  const auto frames = [](double seconds, double per_second, int64_t most) {
+    std::vector<int64_t> numbers;
+    for (const double time : fvlm::sample_evenly(seconds, per_second, most)) numbers.push_back(std::llround(time * 24));
+    return numbers;
+  };
+  EXPECT_THAT(frames(5, 1, 64), testing::ElementsAre(0, 29, 59, 89, 119));
+  EXPECT_THAT(frames(2.5, 1, 64), testing::ElementsAre(0, 59)) << "a half is rounded to the even number";
+  EXPECT_THAT(frames(10, 1, 3), testing::ElementsAre(24, 120, 216)) << "a long video without its first and last second";
+  EXPECT_THAT(frames(0, 1, 64), testing::ElementsAre(0));
+  EXPECT_THAT(frames(0.1, 60, 64), testing::ElementsAre(0, 1)) << "no frame twice";
+}

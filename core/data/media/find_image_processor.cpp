@@ -1,0 +1,101 @@
+// Which files of a Hugging Face folder say how its images and videos are prepared.
+#include "base/error.h"
+#include "base/json.h"
+#include "data/media/image_processor_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace fvlm {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t max_bytes = 1 << 20; // of a file
+
+std::string model_type_in(const std::filesystem::path& folder) {
+  const auto file = folder / "config.json";
+  const Json config = exists(file) ? read_json_object(file, max_bytes) : Json::object();
+  const auto found = config.find("model_type");
+  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// Its frames go through the same normalization and the same encoder as images do.
+VideoProcessor read_videos(const Json& config, const std::string& where, const ImageProcessor& images) {
+  const ImageProcessor videos = image_processor_of(config, where, true);
+  ImageProcessor expected = images;
+  expected.min_pixels = videos.min_pixels;
+  expected.max_pixels = videos.max_pixels;
+  expected.video = videos.video;
+  if (!images.has_cells()) { // of frames that are not cut
+    expected.edge = videos.edge;
+    expected.splits_into_tiles = videos.splits_into_tiles;
+  }
+  if (videos != expected)
+    throw Error(ErrorKind::data,
+                "videos are prepared with another patch_size, merge_size, temporal_patch_size, resample, image_mean, "
+                "image_std or rescale_factor than images")
+        .at(where)
+        .advise("give both the same: one encoder reads them");
+  return *videos.video;
+}
+
+// Nothing where the folder says nothing of videos, or they are read as so many images.
+std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, const ImageProcessor& images) {
+  const bool is_of_smolvlm = images.tile && images.tile_form == TileForm::idefics3;
+  if (!is_of_smolvlm && (!images.has_cells() || images.step_frames < 2)) return std::nullopt;
+  if (const auto nested = folder / "processor_config.json"; exists(nested)) {
+    const Json config = read_json_object(nested, max_bytes);
+    const auto found = config.find("video_processor");
+    if (found != config.end() && found->is_object()) return read_videos(*found, nested.string(), images);
+  }
+  if (const auto own = folder / "video_preprocessor_config.json"; exists(own))
+    return read_videos(read_json_object(own, max_bytes), own.string(), images);
+  // Older folders of Qwen2-VL and Qwen2.5-VL, and those of SmolVLM2, have one file for both.
+  const auto of_both = folder / "preprocessor_config.json";
+  if (!exists(of_both) || model_type_in(folder).starts_with("qwen3_vl")) return std::nullopt;
+  const Json config = read_json_object(of_both, max_bytes);
+  const auto type = config.find("image_processor_type");
+  const bool says_videos = config.contains("video_sampling") && type != config.end() && type->is_string() &&
+                           type->get_ref<const std::string&>().starts_with("SmolVLM");
+  if (is_of_smolvlm && !says_videos) return std::nullopt;
+  return read_videos(config, of_both.string(), images);
+}
+
+std::optional<ImageProcessor> find_images(const std::filesystem::path& folder) {
+  const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
+  Json processor_class; // of text and images together, which may stand in either file
+  const auto with_class = [&](Json config) {
+    if (!processor_class.is_null() && !config.contains("processor_class")) config["processor_class"] = processor_class;
+    return config;
+  };
+  // fVLM's frames have the size that DINOv2 reads, and are not cropped.
+  const std::string type = model_type_in(folder);
+  if (type == "dinov2" || type == "dinov2_with_registers") return std::nullopt;
+  if (exists(nested)) {
+    const Json config = read_json_object(nested, max_bytes);
+    processor_class = config.value("processor_class", Json());
+    const auto found = config.find("image_processor");
+    if (found != config.end() && found->is_object()) return image_processor_of(with_class(*found), nested.string());
+  }
+  if (!exists(own)) return std::nullopt;
+  return image_processor_of(with_class(read_json_object(own, max_bytes)), own.string());
+}
+
+} // namespace
+
+std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
+  auto found = find_images(folder);
+  if (found) found->video = find_videos(folder, *found);
+  return found;
+}
+
+ImageProcessor read_image_processor(const std::filesystem::path& folder) {
+  if (const auto found = find_image_processor(folder)) return *found;
+  throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
+      .at(folder.string())
+      .advise("copy the file from the folder that the model was downloaded as");
+}
+
+} // namespace fvlm
