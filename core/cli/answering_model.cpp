@@ -19,6 +19,11 @@ Tokenizer tokenizer_in(const std::filesystem::path& model, const char* verb) {
   return Tokenizer::from_file(file);
 }
 
+MediaOptions with_decoder(MediaOptions media, const std::optional<VideoDecoder>& videos) {
+  media.video = videos ? &*videos : nullptr;
+  return media;
+}
+
 } // namespace
 
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb)
@@ -28,10 +33,11 @@ AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, co
                                const model::Execution& execution)
     : registry(open_registry(parsed)), folder(model), tokenizer(tokenizer_in(folder, verb)),
       generator(folder, execution, *registry), input(input_settings(parsed, folder, generator.config(), tokenizer)),
+      videos(choose_video_decoder(*registry, {})),
       rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),
       prompts(tokenizer, rows,
               {input.media.preparation(), input.media.image_frames, input.system, input.chat_template,
-               generator.config().vision.patch_size, generator.is_on_gpu()}) {
+               generator.config().vision.patch_size, generator.is_on_gpu(), with_decoder(input.media, videos)}) {
   tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, folder.string());
   if (rows.max_bytes > 0)
     throw Error(ErrorKind::data, "{} answers questions about pictures, and this model's encoder reads text as bytes",

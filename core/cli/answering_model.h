@@ -2,6 +2,7 @@
 #pragma once
 #include "cli/media_options.h"
 #include "cli/options.h"
+#include "data/media/video.h"
 #include "data/tokenizer.h"
 #include "infer/generator.h"
 #include "plugin/registry.h"
@@ -9,6 +10,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 namespace fvlm::cli {
 
@@ -27,6 +29,7 @@ struct AnsweringModel {
   Tokenizer tokenizer;
   infer::Generator generator;
   InputSettings input;
+  std::optional<VideoDecoder> videos; // null: no plugin decodes them
   plan::VisualRows rows;
   serve::PromptWriter prompts;
 };

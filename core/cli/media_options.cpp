@@ -104,7 +104,7 @@ serve::PromptFrames read_video(const std::string& file, MediaOptions options, Re
   }
   const auto decoder = choose_video_decoder(registry, {});
   options.video = decoder ? &*decoder : nullptr;
-  return serve::prompt_frames(MediaFile(file, options), options.image_size, false);
+  return serve::prompt_frames(MediaFile(file, options), options.preparation(), false);
 }
 
 std::string read_image(const std::string& file, const std::string& advice) {

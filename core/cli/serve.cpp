@@ -112,13 +112,14 @@ int serve_model(Arguments arguments) {
   serve::RequestLimits requests;
   const FramePreparation preparation = model.input.media.preparation();
   const bool has_cells = preparation.has_cells();
-  int64_t video_frames = model.input.media.max_frames;
+  int64_t video_frames = preparation.most_frames(model.input.media.max_frames);
   // Where frames are cells, max_frames of a run counts these, and clients count frames.
   if (has_cells) video_frames = preparation.processor()->video ? MediaOptions().max_frames : 0;
   requests.most_images = std::max(requests.most_images, video_frames);
+  requests.has_images_beside_video = preparation.has_video_text();
   serve::ApiServer api(service,
                        {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
-                        has_cells && video_frames > 0},
+                        preparation.has_own_videos() && video_frames > 0},
                        std::move(guard));
   HttpServer server(host, static_cast<uint16_t>(port), http,
                     [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });

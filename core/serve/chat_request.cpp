@@ -129,24 +129,32 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   return request;
 }
 
-std::string file_of(const Json* address, const std::string& where, const char* expected) {
+// `kind`: image or video.
+std::string file_of(const Json* address, const char* kind, const std::string& where, const std::string& expected) {
   if (!address || !address->is_string()) throw wrong(where, expected);
+  const bool is_video = std::string_view(kind) == "video";
+  const char* example = is_video ? "data:video/mp4;base64,..." : "data:image/jpeg;base64,...";
   const std::string_view text = address->get_ref<const std::string&>();
   if (!text.starts_with("data:"))
-    throw wrong(where, "images are taken as data URLs only; this server fetches nothing")
-        .advise("send \"data:image/jpeg;base64,...\"");
+    throw wrong(where, fmt::format("{}s are taken as data URLs only; this server fetches nothing", kind))
+        .advise("send \"{}\"", example);
   const size_t comma = text.find(',');
   if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(";base64"))
-    throw wrong(where, "expected a data URL with base64: \"data:image/png;base64,...\"");
+    throw wrong(where, fmt::format("expected a data URL with base64: \"{}\"", example));
+  if (is_video && !text.starts_with("data:video/"))
+    throw wrong(where, fmt::format("expected a video, mp4 or GIF: \"{}\"", example));
   std::optional<std::string> file = decode_base64(text.substr(comma + 1));
   if (!file) throw wrong(where, "the data URL is not valid base64");
   return std::move(*file);
 }
 
-std::string image_of(const Json& part, const std::string& where) {
-  const auto url = part.find("image_url");
+// Of a part of the type image_url or video_url.
+std::string file_at(const Json& part, const std::string& kind, const std::string& where) {
+  const std::string name = kind + "_url";
+  const auto url = part.find(name);
   const Json* address = url == part.end() ? nullptr : url->is_object() && url->contains("url") ? &(*url)["url"] : &*url;
-  return file_of(address, where, "expected {\"image_url\": {\"url\": \"data:image/...\"}}");
+  return file_of(address, kind.c_str(), where,
+                 fmt::format("expected {{\"{}\": {{\"url\": \"data:{}/...\"}}}}", name, kind));
 }
 
 // Reads the contents of messages, and counts what they hold together.
@@ -170,15 +178,15 @@ class Contents {
         all += text(Fields(part).text("text"), place, is_users);
       } else if (type == "image_url") {
         if (!is_users) throw wrong(place, "only a user's messages may have images");
-        if (request_.video_fps) throw wrong(place, one_video);
-        add_image(image_of(part, place), place);
+        if (request_.video && !limits_.has_images_beside_video) throw wrong(place, one_video);
+        add_image(file_at(part, "image", place), place);
         all += image_mark;
-      } else if (type == "video") {
+      } else if (type == "video" || type == "video_url") {
         if (!is_users) throw wrong(place, "only a user's messages may have a video");
-        add_video(part, place);
+        add_video(part, type, place);
         all += video_mark;
       } else {
-        throw wrong(place, fmt::format("parts are of type text, image_url or video, not '{}'", type));
+        throw wrong(place, fmt::format("parts are of type text, image_url, video or video_url, not '{}'", type));
       }
     }
     return all;
@@ -196,13 +204,17 @@ class Contents {
  private:
   static constexpr const char* one_video = "a request has one video, or any number of images";
 
-  void add_video(const Json& part, const std::string& where) {
+  void add_video(const Json& part, const std::string& type, const std::string& where) {
     constexpr const char* expected = "expected {\"video\": [\"data:image/...\", ...]}, the frames in order";
-    if (!request_.images.empty()) throw wrong(where, one_video);
+    if (limits_.has_images_beside_video && request_.video) throw wrong(where, "a request has one video");
+    if (!limits_.has_images_beside_video && !request_.images.empty()) throw wrong(where, one_video);
+    request_.video = {.first = request_.images.size()};
+    if (type == "video_url") return request_.images.push_back(file_at(part, "video", where));
     const Json* frames = Fields(part).find("video");
     if (!frames || !frames->is_array() || frames->empty()) throw wrong(where, expected);
-    request_.video_fps = Fields(part).number("fps", 1, 1e-3, 1e3);
-    for (const Json& frame : *frames) add_image(file_of(&frame, where, expected), where);
+    request_.video->per_second = Fields(part).number("fps", 1, 1e-3, 1e3);
+    request_.video->frames = frames->size();
+    for (const Json& frame : *frames) add_image(file_of(&frame, "image", where, expected), where);
   }
 
   void add_image(std::string file, const std::string& where) {

@@ -22,6 +22,7 @@ struct RequestLimits {
   int64_t most_pixels = int64_t{96} << 20; // of all images together
   int64_t most_text = int64_t{1} << 20;    // bytes of all messages together
   int64_t most_messages = 4096;
+  bool has_images_beside_video = false; // in one request
 };
 
 // Pictures of a conversation, prepared as the model reads them.
@@ -30,6 +31,14 @@ struct PromptFrames {
   std::vector<TileGrid> tiles; // of each image, where images are cut
   bool is_one_image = false;   // which may be repeated
   int64_t copies = 1;          // see model::Sample
+  std::string video_text;      // see Turn
+};
+
+// A video among the files of a request.
+struct RequestVideo {
+  size_t first = 0;  // of its files
+  size_t frames = 0; // that are its files; 0: it is one file, which has them
+  double per_second = 1;
 };
 
 struct ChatRequest {
@@ -37,8 +46,8 @@ struct ChatRequest {
   bool is_chat = true;                // otherwise a text is continued, which is turns[0]
   std::optional<std::string> system;  // empty text: none; nothing: the model's usual one
   std::vector<Turn> turns;            // <image> in a user's text for each image of it
-  std::vector<std::string> images;    // the files, in the order of their marks, or those of a video's frames:
-  std::optional<double> video_fps;    // they are the frames of a video, so many a second, and <video> stands for them
+  std::vector<std::string> images;    // the files, in the order of their marks, a video's among them
+  std::optional<RequestVideo> video;  // for which <video> stands
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
   infer::Sampling sampling;

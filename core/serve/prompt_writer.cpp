@@ -2,7 +2,9 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "data/media/write_image.h"
+#include "data/video_text.h"
 #include "data/visual_marks.h"
 
 #include <ATen/ops/empty.h>
@@ -27,10 +29,13 @@ std::vector<std::string> keys_of(const PromptFrames& shown) {
 
 } // namespace
 
-PromptFrames prompt_frames(const MediaFile& media, int64_t image_size, bool is_one_image) {
+PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& preparation, bool is_one_image) {
+  const int64_t image_size = preparation.image_size();
   at::Tensor frames = at::empty({media.distinct_frames(), 3, image_size, image_size}, at::kFloat);
   media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
-  return {frames, media.tiles(), is_one_image, media.copies()};
+  const bool is_told = preparation.has_video_text() && !media.times().empty();
+  return {frames, media.tiles(), is_one_image, media.copies(),
+          is_told ? video_text(media.times(), media.seconds()) : ""};
 }
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
@@ -38,32 +43,94 @@ PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& v
       chat_(tokenizer, visual_rows, settings_.chat_template) {}
 
 // The key of a frame is its file and its place among the file's frames, which is less to read than its pixels are.
-PromptFrames PromptWriter::decode(const std::vector<std::string>& images, std::vector<std::string>& keys) const {
-  const FramePreparation& preparation = settings_.preparation;
-  const int64_t size = preparation.image_size();
-  const auto frame = static_cast<size_t>(3 * size * size);
-  PromptFrames out;
-  std::vector<float> pixels;
-  for (size_t i = 0; i < images.size(); ++i) try {
-      const auto file = std::as_bytes(std::span(images[i]));
-      if (preparation.makes_tiles()) out.tiles.push_back(preparation.layout(file, std::ssize(images)).grid());
-      const std::string digest = sha256_hex(images[i]);
-      preparation.prepare_image(file, std::ssize(images), [&, tile = 0](std::span<const uint8_t> bytes) mutable {
-        keys.push_back(fmt::format("{}.{}", digest, tile++));
-        pixels.resize(pixels.size() + frame);
-        preparation.normalise(bytes, std::span(pixels).last(frame));
-      });
+PromptFrames PromptWriter::decode(const ChatRequest& request, std::vector<std::string>& keys) const {
+  Decoded decoded{{}, {}, keys};
+  const std::span<const std::string> files(request.images);
+  const size_t of_video = request.video ? std::max<size_t>(request.video->frames, 1) : 0;
+  const auto images = static_cast<int64_t>(files.size() - of_video);
+  for (size_t i = 0; i < files.size();) {
+    const bool is_video = request.video && request.video->first == i;
+    try {
+      if (!is_video)
+        decode_image(files[i], images, decoded);
+      else if (request.video->frames == 0)
+        decode_video(files[i], decoded);
+      else
+        decode_frames(files.subspan(i, of_video), request.video->per_second, decoded);
     } catch (const Error& error) {
-      throw Error(ErrorKind::usage, "image {}: {}", i, error.what());
+      const std::string which = is_video ? "the video" : fmt::format("image {}", i);
+      throw Error(ErrorKind::usage, "{}: {}", which, error.what()).advise(error.advice());
     }
-  if (pixels.empty()) return out;
-  out.is_one_image = images.size() == 1 && pixels.size() == frame && grids_of(out.tiles).empty();
+    i += is_video ? of_video : 1;
+  }
+  PromptFrames& out = decoded.out;
+  if (decoded.pixels.empty()) return out;
+  const int64_t size = settings_.preparation.image_size();
+  const bool is_one_frame = std::ssize(decoded.pixels) == 3 * size * size;
+  out.is_one_image = files.size() == 1 && !request.video && is_one_frame && grids_of(out.tiles).empty();
   if (out.is_one_image) {
     out.copies = settings_.image_frames;
     keys.resize(static_cast<size_t>(out.copies), keys[0]);
   }
-  out.frames = in_memory(pixels);
+  out.frames = in_memory(decoded.pixels);
   return out;
+}
+
+void PromptWriter::decode_image(const std::string& image, int64_t images, Decoded& to) const {
+  const FramePreparation& preparation = settings_.preparation;
+  const auto file = std::as_bytes(std::span(image));
+  if (preparation.makes_tiles()) to.out.tiles.push_back(preparation.layout(file, images).grid());
+  const std::string digest = sha256_hex(image);
+  preparation.prepare_image(file, images, [&, tile = 0](std::span<const uint8_t> bytes) mutable {
+    to.keys.push_back(fmt::format("{}.{}", digest, tile++));
+    to.pixels.resize(to.pixels.size() + bytes.size());
+    preparation.normalise(bytes, std::span(to.pixels).last(bytes.size()));
+  });
+}
+
+void PromptWriter::decode_video(const std::string& file, Decoded& to) const {
+  if (!settings_.videos) throw Error(ErrorKind::usage, "nothing decodes files of videos here");
+  const MediaFile media(std::as_bytes(std::span(file)), *settings_.videos);
+  if (media.pixels() > settings_.most_pixels)
+    throw Error(ErrorKind::usage, "its {} have {} pixels together, more than {}",
+                counted(std::ssize(media.times()), "frame"), grouped(media.pixels()), grouped(settings_.most_pixels))
+        .advise("send it smaller or shorter");
+  const PromptFrames frames = prompt_frames(media, settings_.preparation, false);
+  const float* const values = frames.frames.const_data_ptr<float>();
+  to.pixels.insert(to.pixels.end(), values, values + frames.frames.numel());
+  to.out.tiles.insert(to.out.tiles.end(), frames.tiles.begin(), frames.tiles.end());
+  to.out.video_text = frames.video_text;
+  if (!frames.video_text.empty()) to.out.tiles.resize(to.out.tiles.size() + media.times().size()); // not cut
+  const std::string digest = sha256_hex(file);
+  for (int64_t i = 0; i < media.distinct_frames(); ++i) to.keys.push_back(fmt::format("{}.{}", digest, i));
+}
+
+void PromptWriter::decode_frames(std::span<const std::string> files, double per_second, Decoded& to) const {
+  const FramePreparation& preparation = settings_.preparation;
+  if (!preparation.processor()) {
+    for (const std::string& file : files) decode_image(file, std::ssize(files), to);
+    return;
+  }
+  const auto file_at = [&](int64_t frame) { return std::as_bytes(std::span(files[static_cast<size_t>(frame)])); };
+  std::vector<double> times;
+  std::string all;
+  for (const std::string& file : files) {
+    times.push_back(static_cast<double>(times.size()) / per_second);
+    all += sha256_hex(file);
+  }
+  const std::string digest = sha256_hex(all);
+  preparation.require_videos();
+  if (preparation.has_cells()) to.out.tiles = preparation.video_cells(FramePreparation::size_of(file_at(0)), times);
+  preparation.prepare_pictures(
+      std::ssize(times), [&](int64_t frame) { return FramePreparation::decoded(file_at(frame)); },
+      [&, frame = 0](std::span<const uint8_t> bytes) mutable {
+        to.keys.push_back(fmt::format("{}.{}", digest, frame++));
+        to.pixels.resize(to.pixels.size() + bytes.size());
+        preparation.normalise(bytes, std::span(to.pixels).last(bytes.size()));
+      });
+  if (!preparation.has_video_text()) return;
+  to.out.video_text = video_text(times, times.back());
+  to.out.tiles.resize(to.out.tiles.size() + times.size()); // not cut
 }
 
 at::Tensor PromptWriter::in_memory(const std::vector<float>& pixels) const {
@@ -74,46 +141,10 @@ at::Tensor PromptWriter::in_memory(const std::vector<float>& pixels) const {
   return frames;
 }
 
-PromptFrames PromptWriter::decode_video(const ChatRequest& request, std::vector<std::string>& keys) const {
-  const FramePreparation& preparation = settings_.preparation;
-  if (!preparation.has_cells())
-    throw Error(ErrorKind::usage, "this model reads a video as its frames, each a part of type image_url")
-        .advise("send {{\"type\": \"image_url\", ...}} for each frame, in order");
-  const auto file_at = [&](int64_t frame) {
-    return std::as_bytes(std::span(request.images[static_cast<size_t>(frame)]));
-  };
-  std::vector<double> times;
-  std::string all;
-  for (const std::string& image : request.images) {
-    times.push_back(static_cast<double>(times.size()) / *request.video_fps);
-    all += sha256_hex(image);
-  }
-  const std::string digest = sha256_hex(all);
-  PromptFrames out;
-  std::vector<float> pixels;
-  try {
-    preparation.require_videos();
-    out.tiles = preparation.video_cells(FramePreparation::size_of(file_at(0)), times);
-    preparation.prepare_pictures(
-        std::ssize(times), [&](int64_t frame) { return FramePreparation::decoded(file_at(frame)); },
-        [&](std::span<const uint8_t> bytes) {
-          keys.push_back(fmt::format("{}.{}", digest, keys.size()));
-          pixels.resize(pixels.size() + bytes.size());
-          preparation.normalise(bytes, std::span(pixels).last(bytes.size()));
-        });
-  } catch (const Error& error) {
-    throw Error(ErrorKind::usage, "the video: {}", error.what()).advise(error.advice());
-  }
-  out.frames = in_memory(pixels);
-  return out;
-}
-
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
   if (request.frames && !request.frames->is_one_image) settings_.preparation.require_videos();
-  const PromptFrames shown = request.frames      ? *request.frames
-                             : request.video_fps ? decode_video(request, written.frame_keys)
-                                                 : decode(request.images, written.frame_keys);
+  const PromptFrames shown = request.frames ? *request.frames : decode(request, written.frame_keys);
   if (request.frames) written.frame_keys = keys_of(shown);
   written.sample = {shown.frames, {}, shown.copies, grids_of(shown.tiles)};
   const int64_t frames = model::frames_of(written.sample);
@@ -121,6 +152,7 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (settings_.preparation.has_tile_text())
     add_tile_texts(marked, tokenizer_, settings_.preparation.tile_form(), shown.tiles);
   std::vector<Turn> turns = request.turns;
+  if (!shown.video_text.empty()) write_video(turns, shown.video_text, request.video.has_value());
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)
       if (turn.role == "user") turn.text = without_marks(turn.text);

@@ -16,6 +16,9 @@ struct PromptSettings {
   std::optional<std::string> chat_template;
   int64_t patch_size = 1; // of the encoder, for attention_of()
   bool pinned = false;    // frames in memory that a GPU copies from by itself
+  // Of videos that are one file, all frames of which have at most so many pixels together; nothing: they are refused.
+  std::optional<MediaOptions> videos = {};
+  int64_t most_pixels = RequestLimits().most_pixels;
 };
 
 struct WrittenPrompt {
@@ -26,7 +29,7 @@ struct WrittenPrompt {
 };
 
 // The decoded frames of a file. `is_one_image`: as PromptFrames has it.
-PromptFrames prompt_frames(const MediaFile& media, int64_t image_size, bool is_one_image);
+PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& preparation, bool is_one_image);
 
 class PromptWriter {
  public:
@@ -40,8 +43,16 @@ class PromptWriter {
   FrameAttention attention_of(const model::Sample& sample, const at::Tensor& maps) const;
 
  private:
-  PromptFrames decode(const std::vector<std::string>& images, std::vector<std::string>& keys) const;
-  PromptFrames decode_video(const ChatRequest& request, std::vector<std::string>& keys) const;
+  // Frames of a request as they are decoded, one after the other.
+  struct Decoded {
+    PromptFrames out;
+    std::vector<float> pixels;
+    std::vector<std::string>& keys;
+  };
+  PromptFrames decode(const ChatRequest& request, std::vector<std::string>& keys) const;
+  void decode_image(const std::string& file, int64_t images, Decoded& to) const;
+  void decode_video(const std::string& file, Decoded& to) const;
+  void decode_frames(std::span<const std::string> files, double per_second, Decoded& to) const;
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
 
   const Tokenizer& tokenizer_;

@@ -105,7 +105,7 @@ TEST_F(Stills, AreWrittenIntoAPromptOnce) {
   decoded.turns = prepared.turns = {{"user", "Which colour?"}};
   decoded.images = {bytes};
   prepared.frames =
-      serve::prompt_frames(MediaFile(file, {.image_size = image_size, .image_frames = copies}), image_size, true);
+      serve::prompt_frames(MediaFile(file, {.image_size = image_size, .image_frames = copies}), preparation, true);
   const c10::InferenceMode no_autograd;
   for (const serve::ChatRequest& request : {decoded, prepared}) {
     const serve::WrittenPrompt written = writer.write(request);

@@ -84,6 +84,17 @@ def image(url):
     return chat([{"type": "image_url", "image_url": {"url": url}}])
 
 
+def video(url):
+    return chat([{"type": "video_url", "video_url": {"url": url}}])
+
+
+def gif(width, height, frames):
+    """A GIF that says it is so large, with frames of one pixel, a second each."""
+    frame = (b"\x21\xf9\x04\x00" + struct.pack("<H", 100) + b"\x00\x00" + b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
+             + b"\x02\x02\x44\x01\x00")
+    return b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + bytes(6) + frame * frames + b"\x3b"
+
+
 def png(width, height, rows):
     """A PNG that says it is so large, with these bytes as its rows."""
     def chunk(kind, data):
@@ -153,6 +164,18 @@ BODIES = [
     ("a video of one text", chat([{"type": "video", "video": data_url(picture())}]), 400, "the frames in order"),
     ("a video elsewhere", chat([{"type": "video", "video": ["http://169.254.169.254/"]}]), 400, "data URLs only"),
     ("65 frames of a video", chat([{"type": "video", "video": [data_url(picture())] * 65}]), 400, "at most 64 images"),
+    ("a video's file of nothing", video("data:video/mp4;base64,"), 400, "the video"),
+    ("a video's file elsewhere", video("https://evil.example/x.mp4"), 400, "data URLs only"),
+    ("a video's file on this machine", video("file:///etc/passwd"), 400, "data URLs only"),
+    ("a video's file that is an image", video(data_url(picture())), 400, "expected a video"),
+    ("a video's file that says it is one", video(data_url(picture(), "video/mp4")), 400, "the video"),
+    ("a video's file of noise", video(data_url(bytes(range(256)) * 64, "video/mp4")), 400, "the video"),
+    ("a video's file with a box beyond its end", video(data_url(b"\x7f\xff\xff\xffftypisom" + bytes(64), "video/mp4")), 400, "the video"),
+    ("a GIF of no pixels as a video", video(data_url(b"GIF89a" + bytes(50), "video/gif")), 400, "the video"),
+    ("a GIF of 65,535 by 65,535", video(data_url(gif(65_535, 65_535, 2), "video/gif")), 400, "pixels"),
+    ("a GIF of 4,000 by 4,000 in 20 frames", video(data_url(gif(4_000, 4_000, 20), "video/gif")), 400, "pixels together"),
+    ("two files of videos", chat(video(data_url(gif(4, 4, 2), "video/gif"))["messages"][0]["content"] * 2), 400, "one video"),
+    ("a video's file without an address", chat([{"type": "video_url"}]), 400, "expected"),
     ("a part of another type", chat([{"type": "file", "file": {"file_id": "/etc/passwd"}}]), 400, "parts are of type"),
     ("the mark of an image", chat("<image>"), 400, "stand for pictures"),
     ("HTML", chat("<script>alert(1)</script>"), 200, "choices"), ("a terminal's control characters", chat("\x1b]0;x\x07\x1b[2J"), 200, "choices"),

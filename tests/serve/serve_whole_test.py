@@ -2,8 +2,10 @@
 about pictures: the answers are those of `generate`.
 
 usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import io
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -12,9 +14,11 @@ from byte_tokenizer import tokenizer
 from running_server import Server, data_url, picture, user
 
 os.environ |= {"HF_HUB_OFFLINE": "1"}
+from PIL import Image
 from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig, Qwen2VLConfig
 
 PICTURES = {"small.png": picture(28), "large.png": picture(100, step=2), "other.png": picture(60, step=5)}
+STEPS = (1, 3, 7)  # of the pictures of a video
 LLAVA = LlavaConfig(
     vision_config=CLIPVisionConfig(hidden_size=32, intermediate_size=80, num_hidden_layers=3, num_attention_heads=2, image_size=28, patch_size=7),
     text_config=LlamaConfig(vocab_size=259, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
@@ -66,6 +70,14 @@ def setUpModule():
     tool("make-qwen2-vl", folder / "qwen3-vl", "--tokenizer", folder / "words", "--family", "qwen3_vl")
     for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl"):
         strengthen(folder / name / "model.safetensors")
+    shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
+    (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
+        {"video_processor_type": "SmolVLMVideoProcessor", "size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}, "num_frames": 6,
+         "fps": 1}))
+    for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
+        frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
+        frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
+    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -76,6 +88,15 @@ def content_of(prompt, *files):
     for file, text in zip(files, texts, strict=True):
         parts += [{"type": "image_url", "image_url": {"url": data_url(PICTURES[file])}}, {"type": "text", "text": text}]
     return {"role": "user", "content": parts}
+
+
+def generated(model, *options):
+    return json.loads(run(engine, "generate", folder / model, *options, "--max-tokens", 12, "--json"))["text"]
+
+
+def file_of(path):
+    """A video as one file, as vLLM takes it."""
+    return {"type": "video_url", "video_url": {"url": data_url(path.read_bytes(), "video/gif")}}
 
 
 class WholeModels(unittest.TestCase):
@@ -131,7 +152,7 @@ class WholeModels(unittest.TestCase):
         self.check("qwen3-vl.model")
 
     def test_a_video_is_one_part_of_a_message(self):
-        clip = [picture(60, step=step) for step in (1, 3, 7)]
+        clip = [picture(60, step=step) for step in STEPS]
         (folder / "clip").mkdir()
         for number, frame in enumerate(clip):
             (folder / "clip" / f"{number}.png").write_bytes(frame)
@@ -142,13 +163,13 @@ class WholeModels(unittest.TestCase):
             with self.subTest(model), Server(model=model) as server:
                 takes = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
                 self.assertEqual((takes["video_frames"], takes["video_part"]), (64, True))
-                expected = json.loads(run(engine, "generate", folder / model, "--video", folder / "clip", "--prompt", "<video>What happens?",
-                                          "--max-tokens", 12, "--json"))["text"]
+                expected = generated(model, "--video", folder / "clip", "--prompt", "<video>What happens?")
                 for _ in range(2):  # the second time from pages
                     self.assertEqual(server.ask({"role": "user", "content": [video, words]}, max_tokens=12), expected)
                 self.assertGreater(server.metrics()["cache_shared_tokens_total"], 0)
                 for parts, said in (([video, image, words], "a request has one video, or any number of images"),
                                     ([image, video, words], "a request has one video, or any number of images"),
+                                    ([image, file_of(folder / "clip.gif"), words], "a request has one video, or any number of images"),
                                     ([video, video, words], "a request has one video, or any number of images"),
                                     ([video | {"video": []}, words], "the frames in order"),
                                     ([video | {"fps": 0}, words], "expected a number from 0.001"),
@@ -159,8 +180,24 @@ class WholeModels(unittest.TestCase):
                         self.assertEqual(status, 400)
                         self.assertIn(said, str(answer))
         with Server(model="llava.model") as server:
-            self.assertIn("each a part of type image_url",
-                          str(server.send("/v1/chat/completions", {"messages": [{"role": "user", "content": [video, words]}]})[1]))
+            expected = generated("llava.model", "--video", folder / "clip", "--prompt", "<video>What happens?")
+            self.assertEqual(server.ask({"role": "user", "content": [video, words]}, max_tokens=12), expected)
+
+    def test_a_video_is_one_file(self):
+        """Of models that read cells, frames with words around them, and frames alone."""
+        words = {"type": "text", "text": "What happens?"}
+        for model in ("qwen2-vl.model", "smolvlm2.model", "internvl.model", "llava.model"):
+            with self.subTest(model), Server(model=model) as server:
+                expected = generated(model, "--video", folder / "clip.gif", "--prompt", "<video>What happens?")
+                asked = {"role": "user", "content": [file_of(folder / "clip.gif"), words]}
+                for _ in range(2):
+                    self.assertEqual(server.ask(asked, max_tokens=12), expected)
+                other = generated(model, "--video", folder / "other.gif", "--prompt", "<video>What happens?")
+                self.assertEqual(server.ask({"role": "user", "content": [file_of(folder / "other.gif"), words]}, max_tokens=12), other)
+                self.assertNotEqual(other, expected)
+        with Server("--frames", 2, model="smolvlm2.model") as server:
+            expected = generated("smolvlm2.model", "--video", folder / "clip.gif", "--prompt", "<video>What happens?", "--frames", 2)
+            self.assertEqual(server.ask(asked, max_tokens=12), expected)
 
 
 if __name__ == "__main__":
