@@ -121,8 +121,9 @@ int serve_model(Arguments arguments) {
                        {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
                         preparation.has_own_videos() && video_frames > 0},
                        std::move(guard));
-  HttpServer server(host, static_cast<uint16_t>(port), http,
-                    [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); });
+  HttpServer server(
+      host, static_cast<uint16_t>(port), http,
+      [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); }, serve::json_refusal);
   stop_at_signals(server);
   const std::string address =
       fmt::format("{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", server.port());

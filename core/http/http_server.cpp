@@ -77,6 +77,7 @@ struct HttpServer::State {
   asio::steady_timer patience{io};
   HttpLimits limits;
   HttpHandler handler;
+  WriteRefusal refusal;
   int64_t connections = 0, answering = 0;
   uint64_t body_bytes = 0; // of requests that are read or answered; as long as they may be where they do not say
   bool stopping = false;
@@ -148,7 +149,7 @@ struct HttpServer::State {
 
     const bool keep_alive = parser.get().keep_alive();
     const unsigned version = parser.get().version();
-    auto response = std::make_shared<PendingResponse>(io, outbox);
+    auto response = std::make_shared<PendingResponse>(io, outbox, refusal);
     ++answering;
     handler(request_of(parser.release()), std::make_shared<PendingResponse::Handle>(response));
     const bool sent = co_await send(stream, *response, version, keep_alive);
@@ -236,8 +237,9 @@ struct HttpServer::State {
 
   asio::awaitable<void> refuse(beast::tcp_stream& stream, http::status status, std::string why) {
     http::response<http::string_body> answer{status, 11};
-    answer.set(http::field::content_type, "text/plain");
-    answer.body() = std::move(why) + "\n";
+    HttpRefusal written = refusal(static_cast<int>(status), why);
+    answer.set(http::field::content_type, written.content_type);
+    answer.body() = std::move(written.body);
     answer.keep_alive(false);
     answer.prepare_payload();
     stream.expires_after(std::chrono::seconds(5));
@@ -273,10 +275,16 @@ struct HttpServer::State {
   }
 };
 
-HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler)
+HttpRefusal plain_refusal(int, const std::string& why) {
+  return {"text/plain", why + "\n"};
+}
+
+HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler,
+                       WriteRefusal refusal)
     : state_(std::make_unique<State>()) {
   state_->limits = limits;
   state_->handler = std::move(handler);
+  state_->refusal = std::move(refusal);
   error_code error;
   const auto host = asio::ip::make_address(address, error);
   if (error)

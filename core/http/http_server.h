@@ -51,11 +51,19 @@ class HttpResponse {
 // answered with status 500.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponse>)>;
 
+// Writes what the server itself refuses, before or in place of the handler.
+struct HttpRefusal {
+  std::string content_type, body;
+};
+using WriteRefusal = std::function<HttpRefusal(int status, const std::string& why)>;
+HttpRefusal plain_refusal(int status, const std::string& why);
+
 class HttpServer {
  public:
   // Listens at once. `port` 0: any free one. Throws Error(usage) for what is no address of this machine, and
   // Error(output) where the port is in use.
-  HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler);
+  HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler,
+             WriteRefusal refusal = plain_refusal);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -50,8 +50,9 @@ class Outbox {
 // Its calls of HttpResponse take effect on the server's thread, where the rest is called too.
 class PendingResponse final : public HttpResponse, public std::enable_shared_from_this<PendingResponse> {
  public:
-  PendingResponse(boost::asio::io_context& io, Outbox& outbox)
-      : outbox_(outbox), changed_(io, boost::asio::steady_timer::time_point::max()) {}
+  // `refusal` outlives it.
+  PendingResponse(boost::asio::io_context& io, Outbox& outbox, const WriteRefusal& refusal)
+      : outbox_(outbox), refusal_(refusal), changed_(io, boost::asio::steady_timer::time_point::max()) {}
 
   struct Head {
     int status = 500;
@@ -83,13 +84,17 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   }
   bool is_abandoned() const override { return abandoned_; }
 
+  void refuse(int status, const std::string& why) {
+    HttpRefusal written = refusal_(status, why);
+    send(status, std::move(written.content_type), std::move(written.body));
+  }
   void abandon() { abandoned_ = true; }
   // Answers in the handler's place, unless it has begun. What it adds later is dropped.
   void give_up() {
     if (head_) return;
     abandon();
-    head_ =
-        Head{503, "text/plain", "the answer did not begin in time; try again later\n", false, {{"Retry-After", "10"}}};
+    HttpRefusal written = refusal_(503, "the answer did not begin in time; try again later");
+    head_ = Head{503, std::move(written.content_type), std::move(written.body), false, {{"Retry-After", "10"}}};
     changed_.cancel();
   }
   // Ends the wait for what the handler adds.
@@ -117,7 +122,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
       if (to_->begun_)
         to_->end();
       else
-        to_->send(500, "text/plain", "the server dropped this request\n");
+        to_->refuse(500, "the server dropped this request");
     }
     void add_header(std::string name, std::string value) override {
       to_->add_header(std::move(name), std::move(value));
@@ -151,6 +156,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
 
   std::vector<std::pair<std::string, std::string>> headers_;
   Outbox& outbox_;
+  const WriteRefusal& refusal_;
   boost::asio::steady_timer changed_;
   std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false};
 };

@@ -120,6 +120,10 @@ class Conversation final : public AnswerListener {
 
 } // namespace
 
+HttpRefusal json_refusal(int status, const std::string& why) {
+  return {json_type, error_json(why, status < 500 ? "invalid_request_error" : "server_error")};
+}
+
 ApiServer::ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard)
     : service_(service), settings_(std::move(settings)), guard_(std::move(guard)), started_(seconds_now()) {
   std::random_device device;

@@ -21,6 +21,9 @@ struct ApiSettings {
   bool video_is_part = false; // of type video, in place of an image_url for each frame
 };
 
+// In the form of OpenAI's errors.
+HttpRefusal json_refusal(int status, const std::string& why);
+
 class ApiServer {
  public:
   // The service must outlive it.

@@ -3,6 +3,7 @@ request after it as before, and its memory does not grow.
 
 usage: serve_attacks_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
+import re
 import socket
 import struct
 import unittest
@@ -46,6 +47,31 @@ class Attacks(unittest.TestCase):
             except ConnectionError: # it may close before all is sent; the answer can be lost then
                 pass
             return int(answer.split(b" ", 2)[1]) if answer else 0
+
+    def test_every_refusal_has_the_form_of_openais_errors(self):
+        """Also what is refused before it is a request."""
+        refused = 0
+        for name, sent, _ in FRAMING:
+            with self.subTest(framing=name), socket.create_connection(("127.0.0.1", self.server.port), timeout=1800) as client:
+                answer = b""
+                try:
+                    client.sendall(sent)
+                    client.shutdown(socket.SHUT_WR)
+                    while piece := client.recv(65536):
+                        answer += piece
+                except ConnectionError:
+                    continue
+                if not answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")):
+                    continue
+                head, rest = answer.split(b"\r\n\r\n", 1)
+                self.assertIn(b"\r\ncontent-type: application/json\r\n", head.lower() + b"\r\n")
+                length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
+                error = json.loads(rest[:length])["error"]
+                self.assertTrue(error["message"])
+                self.assertIn(error["type"], ("invalid_request_error", "not_found_error"))
+                self.assertIsNone(error["code"])
+                refused += 1
+        self.assertGreater(refused, 25)
 
     def run_all(self):
         for name, sent, expected in FRAMING:
@@ -119,6 +145,7 @@ class Attacks(unittest.TestCase):
         with Server("--image-size", 28, "--patience", 1, model="endless") as server:
             status, text, response = server.send(CHAT, chat("Tell a story.", max_tokens=4096, n=8))
             self.assertEqual((status, response.getheader("Retry-After")), (503, "10"), text)
+            self.assertEqual(json.loads(text)["error"]["type"], "server_error")
             server.wait_for(requests_running=0, requests_abandoned_total=1)
             for _ in range(600): # a busy machine may take longer than the patience for a short answer, too
                 if server.send(CHAT, chat("Hello?", max_tokens=1))[0] == 200:
