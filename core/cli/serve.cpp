@@ -117,6 +117,7 @@ int serve_model(Arguments arguments) {
   if (has_cells) video_frames = preparation.processor()->video ? MediaOptions().max_frames : 0;
   requests.most_images = std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
+  requests.most_prompts = std::min(requests.most_prompts, limits.requests);
   serve::ApiServer api(service,
                        {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
                         preparation.has_own_videos() && video_frames > 0},

@@ -44,16 +44,27 @@ void AnswerDelivery::show_attention(std::shared_ptr<AnswerJob> job, at::Tensor m
   event.attention = std::move(maps);
 }
 
-void AnswerDelivery::add_token(std::shared_ptr<RunningAnswer> answer, const infer::GeneratedToken& token) {
+void AnswerDelivery::echo(std::shared_ptr<RunningAnswer> answer, std::vector<infer::GeneratedToken> tokens) {
   Event& event = step_.emplace_back();
+  event.kind = Event::Kind::echo;
   event.answer = std::move(answer);
-  event.token = token;
+  event.tokens = std::move(tokens);
 }
 
-void AnswerDelivery::end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token) {
+void AnswerDelivery::add_token(std::shared_ptr<RunningAnswer> answer, const infer::GeneratedToken& token) {
   Event& event = step_.emplace_back();
+  event.kind = Event::Kind::token;
+  event.answer = std::move(answer);
+  event.tokens = {token};
+}
+
+void AnswerDelivery::end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token,
+                                std::optional<infer::GeneratedToken> end_token) {
+  Event& event = step_.emplace_back();
+  event.kind = Event::Kind::end;
   event.answer = std::move(answer);
   event.by_end_token = by_end_token;
+  if (end_token) event.tokens = {std::move(*end_token)};
 }
 
 void AnswerDelivery::finish(std::shared_ptr<AnswerJob> job, std::optional<Error> error) {
@@ -89,19 +100,33 @@ void AnswerDelivery::work() {
 }
 
 void AnswerDelivery::deliver(Event& event) {
-  if (event.token) return deliver_token(*event.answer, *event.token);
-  if (event.answer) {
-    RunningAnswer& answer = *event.answer;
-    AnswerJob& job = *answer.job;
-    if (event.by_end_token && !answer.stopped) ++job.usage.completion; // the end token, which is no text
-    const std::string rest = answer.text.finish();
-    if (!rest.empty()) job.listener->add_text(answer.number, rest);
-    job.listener->end_answer(answer.number, event.by_end_token || answer.stopped ? "stop" : "length");
-  } else if (event.attention.defined()) {
-    event.job->listener->show_attention(prompts_.attention_of(event.job->prompt.sample, event.attention));
-  } else {
-    finish_(*event.job, event.error ? &*event.error : nullptr);
+  switch (event.kind) {
+  case Event::Kind::token:
+    return deliver_token(*event.answer, event.tokens.front());
+  case Event::Kind::echo:
+    return deliver_echo(*event.answer, event.tokens);
+  case Event::Kind::end:
+    return deliver_end(*event.answer, event);
+  case Event::Kind::other:
+    break;
   }
+  if (event.attention.defined())
+    event.job->listener->show_attention(prompts_.attention_of(event.job->prompt.sample, event.attention));
+  else
+    finish_(*event.job, event.error ? &*event.error : nullptr);
+}
+
+void AnswerDelivery::deliver_end(RunningAnswer& answer, const Event& event) {
+  AnswerJob& job = *answer.job;
+  const bool is_echo_alone = job.request.max_tokens == 0;
+  if (event.by_end_token && !answer.stopped) {
+    ++job.usage.completion; // the end token, which is no text
+    for (const infer::GeneratedToken& token : event.tokens) show_logprobs(answer, token);
+  }
+  const std::string rest = answer.text.finish();
+  if (!rest.empty()) job.listener->add_text(answer.number, rest);
+  const bool is_whole = !is_echo_alone && (event.by_end_token || answer.stopped);
+  job.listener->end_answer(answer.number, is_whole ? "stop" : "length");
 }
 
 TokenLogprob AnswerDelivery::named(int64_t id, double logprob) const {
@@ -113,16 +138,29 @@ TokenLogprob AnswerDelivery::named(int64_t id, double logprob) const {
   return one;
 }
 
+void AnswerDelivery::show_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token) {
+  TokenLogprob shown = named(token.id, 0);
+  shown.logprob.reset();
+  shown.offset = std::exchange(answer.characters, answer.characters + characters_in(shown.token));
+  if (token.logprobs) {
+    shown.logprob = token.logprobs->chosen;
+    for (const auto& [id, logprob] : token.logprobs->top) shown.top.push_back(named(id, logprob));
+  }
+  answer.job->listener->add_token(answer.number, shown);
+}
+
+void AnswerDelivery::deliver_echo(RunningAnswer& answer, const std::vector<infer::GeneratedToken>& tokens) {
+  const AnswerJob& job = *answer.job;
+  if (job.request.top_logprobs) show_logprobs(answer, {.id = job.prompt.first_token});
+  for (const infer::GeneratedToken& token : tokens) show_logprobs(answer, token);
+  job.listener->add_text(answer.number, job.prompt.echo);
+}
+
 void AnswerDelivery::deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token) {
   if (answer.stopped) return;
   AnswerJob& job = *answer.job;
   ++job.usage.completion;
-  if (token.logprobs) {
-    TokenLogprob shown = named(token.id, token.logprobs->chosen);
-    shown.offset = std::exchange(answer.characters, answer.characters + characters_in(shown.token));
-    for (const auto& [id, logprob] : token.logprobs->top) shown.top.push_back(named(id, logprob));
-    job.listener->add_token(answer.number, shown);
-  }
+  if (token.logprobs) show_logprobs(answer, token);
   const std::string piece = answer.text.add(static_cast<TokenId>(token.id));
   if (!piece.empty()) job.listener->add_text(answer.number, piece);
   if (answer.text.stopped()) answer.stopped = true;

@@ -25,8 +25,12 @@ class AnswerDelivery {
 
   // All of these take effect, in their order, once send() was called. [the model's thread]
   void show_attention(std::shared_ptr<AnswerJob> job, at::Tensor maps); // on the CPU
+  // Opens the answer with its prompt. `tokens`: of the prompt but the first, where their log-probabilities are wanted.
+  void echo(std::shared_ptr<RunningAnswer> answer, std::vector<infer::GeneratedToken> tokens);
   void add_token(std::shared_ptr<RunningAnswer> answer, const infer::GeneratedToken& token);
-  void end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token);
+  // `end_token`: that ended it, where its log-probability is wanted.
+  void end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token,
+                  std::optional<infer::GeneratedToken> end_token = {});
   void finish(std::shared_ptr<AnswerJob> job, std::optional<Error> error = {});
   void send();
 
@@ -36,9 +40,10 @@ class AnswerDelivery {
 
  private:
   struct Event {
-    std::shared_ptr<AnswerJob> job;        // of attention, and of an end
-    std::shared_ptr<RunningAnswer> answer; // of a token, and of an answer's end
-    std::optional<infer::GeneratedToken> token;
+    std::shared_ptr<AnswerJob> job;            // of attention, and of an end
+    std::shared_ptr<RunningAnswer> answer;     // of a token, and of an answer's end
+    std::vector<infer::GeneratedToken> tokens; // one, but of a prompt that is echoed
+    enum class Kind { other, token, echo, end } kind = Kind::other;
     bool by_end_token = false;
     at::Tensor attention;
     std::optional<Error> error;
@@ -46,6 +51,9 @@ class AnswerDelivery {
   void work();
   void deliver(Event& event);
   void deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token);
+  void deliver_echo(RunningAnswer& answer, const std::vector<infer::GeneratedToken>& tokens);
+  void deliver_end(RunningAnswer& answer, const Event& event);
+  void show_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token);
   TokenLogprob named(int64_t id, double logprob) const;
 
   const Tokenizer& tokenizer_;

@@ -31,7 +31,7 @@ Json json_of(const FrameAttention& shown) {
 Json json_of(const TokenLogprob& token) {
   Json bytes = Json::array();
   for (const char byte : token.token) bytes.push_back(static_cast<uint8_t>(byte));
-  return {{"token", token.token}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+  return {{"token", token.token}, {"logprob", token.logprob.value_or(0)}, {"bytes", std::move(bytes)}};
 }
 
 Json chat_logprobs(const std::vector<TokenLogprob>& tokens) {
@@ -59,11 +59,15 @@ Json completion_logprobs(const std::vector<TokenLogprob>& tokens) {
               {"text_offset", Json::array()}};
   for (const TokenLogprob& token : tokens) {
     all["tokens"].push_back(spelled(token.token));
-    all["token_logprobs"].push_back(token.logprob);
     all["text_offset"].push_back(token.offset);
+    if (!token.logprob) {
+      for (const char* list : {"token_logprobs", "top_logprobs"}) all[list].push_back(nullptr);
+      continue;
+    }
+    all["token_logprobs"].push_back(*token.logprob);
     Json top = Json::object();
-    for (const TokenLogprob& likely : token.top) top.emplace(spelled(likely.token), likely.logprob);
-    top.emplace(spelled(token.token), token.logprob); // the chosen one is always there
+    for (const TokenLogprob& likely : token.top) top.emplace(spelled(likely.token), *likely.logprob);
+    top.emplace(spelled(token.token), *token.logprob); // the chosen one is always there
     all["top_logprobs"].push_back(std::move(top));
   }
   return all;

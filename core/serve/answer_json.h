@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,8 @@ struct Usage {
 };
 
 struct TokenLogprob {
-  std::string token; // its bytes, which need not be whole characters
-  double logprob = 0;
+  std::string token;             // its bytes, which need not be whole characters
+  std::optional<double> logprob; // nothing: of the first token of a prompt
   int64_t offset = 0;            // of the answer's tokens: characters before it in the answer
   std::vector<TokenLogprob> top; // the likeliest tokens in its place
 };

@@ -61,14 +61,21 @@ void AnswerService::stop() {
   for (const Job& job : left) finish(*job, &stopped);
 }
 
-bool AnswerService::submit(ChatRequest request, std::shared_ptr<AnswerListener> listener) {
+bool AnswerService::submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests) {
   {
     std::lock_guard lock(lock_);
-    if (stops_ || counts_.waiting + counts_.answering >= limits_.requests) return false;
-    ++counts_.waiting;
+    if (stops_ || counts_.waiting + counts_.answering + std::ssize(requests) > limits_.requests) return false;
+    counts_.waiting += std::ssize(requests);
   }
-  queue_.add(std::make_shared<AnswerJob>(AnswerJob{.request = std::move(request), .listener = std::move(listener)}));
+  for (auto& [request, listener] : requests)
+    queue_.add(std::make_shared<AnswerJob>(AnswerJob{.request = std::move(request), .listener = std::move(listener)}));
   return true;
+}
+
+bool AnswerService::submit(ChatRequest request, std::shared_ptr<AnswerListener> listener) {
+  std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> one;
+  one.emplace_back(std::move(request), std::move(listener));
+  return submit(std::move(one));
 }
 
 ServiceCounts AnswerService::counts() const {
@@ -210,18 +217,26 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   if (!job->request.attention) job->prompt.sample = {};
   if (!batch_) begin_batch();
   const ChatRequest& request = job->request;
-  prompt.max_tokens = std::min(prompt.max_tokens, request.max_tokens.value_or(limits_.max_tokens));
+  const int64_t wanted = std::max<int64_t>(1, request.max_tokens.value_or(limits_.max_tokens));
+  prompt.max_tokens = std::min(prompt.max_tokens, wanted);
   prompt.sampling = request.sampling;
   prompt.top_logprobs = request.top_logprobs;
   try {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
       auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
-      prompt.sampling.answer = static_cast<uint64_t>(answer);
+      running->stopped = request.max_tokens == 0;
+      prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);
+      const bool echoes_logprobs = request.echo && request.top_logprobs;
+      if (echoes_logprobs)
+        prompt.on_scores = [this, running](std::vector<infer::GeneratedToken> tokens) {
+          delivery_.echo(running, std::move(tokens));
+        };
       prompt.on_token = [this, running](const infer::GeneratedToken& token) {
         delivery_.add_token(running, token);
         return !running->stopped;
       };
       running_.emplace(batch_->add(prompt), running);
+      if (request.echo && !echoes_logprobs) delivery_.echo(running, {});
       ++job->open;
     }
   } catch (const Error& error) { // of the first answer, as they differ in the draws alone
@@ -265,7 +280,10 @@ void AnswerService::end(const infer::GeneratedAnswer& generated) {
   const auto running = running_.extract(generated.number).mapped();
   const Job job = running->job;
   job->usage.cached = std::max(job->usage.cached, generated.shared_rows);
-  delivery_.end_answer(running, generated.ended);
+  std::optional<infer::GeneratedToken> end_token;
+  if (job->request.echo && generated.ended && !generated.logprobs.empty())
+    end_token = {generated.tokens.back(), generated.logprobs.back()};
+  delivery_.end_answer(running, generated.ended, std::move(end_token));
   if (--job->open == 0) delivery_.finish(job);
 }
 

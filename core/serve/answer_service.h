@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace fvlm::serve {
@@ -49,7 +50,8 @@ class AnswerService {
 
   // Ends the thread at once: what is not answered by then fails. All listeners must outlive this call.
   void stop();
-  // Returns false where as many requests as the limits allow wait or are answered. [any thread]
+  // Returns false, and takes none, where more requests than the limits allow would wait or be answered. [any thread]
+  bool submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests);
   bool submit(ChatRequest request, std::shared_ptr<AnswerListener> listener);
   ServiceCounts counts() const; // [any thread]
   struct CpuSeconds {

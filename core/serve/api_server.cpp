@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <charconv>
 #include <chrono>
+#include <mutex>
 #include <random>
 #include <utility>
 
@@ -62,60 +64,99 @@ void fail(HttpResponse& response, const std::exception& error) {
   refuse(response, 500, "a defect of the server; its log says more", "server_error");
 }
 
-// Sends the answers of one request, whole or as a stream of events.
-class Conversation final : public AnswerListener {
+// Sends the answers to all prompts of one request, whole or as a stream of events. [any thread]
+class Conversation {
  public:
-  Conversation(const ChatRequest& request, AnswerJson json, std::shared_ptr<HttpResponse> response)
-      : json_(std::move(json)), response_(std::move(response)), answers_(static_cast<size_t>(request.answers)),
-        first_(answers_.size(), 1), streams_(request.stream), streams_usage_(request.stream_usage) {}
+  Conversation(const std::vector<ChatRequest>& prompts, AnswerJson json, std::shared_ptr<HttpResponse> response)
+      : json_(std::move(json)), response_(std::move(response)),
+        answers_(prompts.size() * static_cast<size_t>(prompts.front().answers)), first_(answers_.size(), 1),
+        open_(prompts.size()), streams_(prompts.front().stream), streams_usage_(prompts.front().stream_usage) {}
 
-  void show_attention(const FrameAttention& attention) override {
+  void show_attention(const FrameAttention& attention) {
+    std::lock_guard lock(lock_);
     if (streams_)
       write(json_.attention(attention));
     else
       json_.keep_attention(attention);
   }
-  void add_token(int64_t answer, const TokenLogprob& token) override {
+  void add_token(int64_t answer, const TokenLogprob& token) {
+    std::lock_guard lock(lock_);
     answers_[static_cast<size_t>(answer)].tokens.push_back(token);
   }
-  void add_text(int64_t answer, const std::string& piece) override {
-    AnswerText& text = answers_[static_cast<size_t>(answer)];
-    if (!streams_) {
-      text.text += piece;
-      return;
-    }
-    const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
-    write(json_.piece(answer, piece, first, std::exchange(text.tokens, {})));
-  }
-  void end_answer(int64_t answer, const char* finish) override {
+  void add_text(int64_t answer, const std::string& piece) {
+    std::lock_guard lock(lock_);
     if (streams_)
-      write(json_.last_piece(answer, finish));
+      write_piece(answer, piece);
     else
-      answers_[static_cast<size_t>(answer)].finish = finish;
+      answers_[static_cast<size_t>(answer)].text += piece;
   }
-  void complete(const Usage& usage) override {
-    if (!streams_) return response_->send(200, json_type, json_.whole(answers_, usage));
-    write((streams_usage_ ? json_.usage(usage) : "") + AnswerJson::end_of_stream());
+  void end_answer(int64_t answer, const char* finish) {
+    std::lock_guard lock(lock_);
+    AnswerText& text = answers_[static_cast<size_t>(answer)];
+    text.finish = finish;
+    if (!streams_) return;
+    if (!text.tokens.empty()) write_piece(answer, "");
+    write(json_.last_piece(answer, finish));
+  }
+  void complete(const Usage& usage) {
+    std::lock_guard lock(lock_);
+    usage_.prompt += usage.prompt;
+    usage_.completion += usage.completion;
+    usage_.cached += usage.cached;
+    if (--open_ > 0 || failed_) return;
+    if (!streams_) return response_->send(200, json_type, json_.whole(answers_, usage_));
+    write((streams_usage_ ? json_.usage(usage_) : "") + AnswerJson::end_of_stream());
     response_->end();
   }
-  void fail(const Error& error) override {
+  // Of the first prompt that fails; the answers to the others are dropped.
+  void fail(const Error& error) {
+    std::lock_guard lock(lock_);
+    --open_;
+    if (failed_.exchange(true)) return;
     if (!begun_) return response_->send(status_of(error), json_type, document_of(error));
     response_->write("data: " + document_of(error) + "\n\n");
     response_->end();
   }
-  bool is_abandoned() const override { return response_->is_abandoned(); }
+  bool is_abandoned() const { return failed_ || response_->is_abandoned(); }
 
  private:
+  void write_piece(int64_t answer, const std::string& piece) {
+    const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
+    write(json_.piece(answer, piece, first, std::exchange(answers_[static_cast<size_t>(answer)].tokens, {})));
+  }
   void write(std::string event) {
+    if (failed_) return;
     if (!std::exchange(begun_, true)) response_->begin("text/event-stream; charset=utf-8");
     response_->write(std::move(event));
   }
 
   AnswerJson json_;
   std::shared_ptr<HttpResponse> response_;
+  std::mutex lock_; // of what follows, since prompts may fail on several threads
   std::vector<AnswerText> answers_;
   std::vector<uint8_t> first_; // whether nothing of an answer was sent yet
+  Usage usage_;
+  size_t open_; // prompts whose answers have not ended
   bool streams_, streams_usage_, begun_ = false;
+  std::atomic<bool> failed_ = false;
+};
+
+// The answers to one of the prompts.
+class PromptAnswers final : public AnswerListener {
+ public:
+  PromptAnswers(std::shared_ptr<Conversation> to, int64_t first) : to_(std::move(to)), first_(first) {}
+
+  void show_attention(const FrameAttention& attention) override { to_->show_attention(attention); }
+  void add_token(int64_t answer, const TokenLogprob& token) override { to_->add_token(first_ + answer, token); }
+  void add_text(int64_t answer, const std::string& piece) override { to_->add_text(first_ + answer, piece); }
+  void end_answer(int64_t answer, const char* finish) override { to_->end_answer(first_ + answer, finish); }
+  void complete(const Usage& usage) override { to_->complete(usage); }
+  void fail(const Error& error) override { to_->fail(error); }
+  bool is_abandoned() const override { return to_->is_abandoned(); }
+
+ private:
+  std::shared_ptr<Conversation> to_;
+  int64_t first_; // number of its first answer
 };
 
 } // namespace
@@ -195,15 +236,25 @@ void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& re
 
 void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
   try {
-    ChatRequest request = is_chat ? parse_chat(body, settings_.requests) : parse_completion(body, settings_.requests);
-    if (!request.model.empty() && request.model != settings_.model_name)
+    std::vector<ChatRequest> prompts;
+    if (is_chat)
+      prompts.push_back(parse_chat(body, settings_.requests));
+    else
+      prompts = parse_completions(body, settings_.requests);
+    const ChatRequest& first = prompts.front();
+    if (!first.model.empty() && first.model != settings_.model_name)
       return response->send(404, json_type, error_json(only_model(settings_), "invalid_request_error", "model"));
-    if (request.attention && !settings_.has_attention)
+    if (first.attention && !settings_.has_attention)
       throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
-    request.model = settings_.model_name;
+    for (ChatRequest& prompt : prompts) prompt.model = settings_.model_name;
     const std::string id = fmt::format("{}-{}-{}", is_chat ? "chatcmpl" : "cmpl", run_id_, requests_++);
-    auto listener = std::make_shared<Conversation>(request, AnswerJson(request, id, seconds_now()), response);
-    if (!service_.submit(std::move(request), std::move(listener))) {
+    const auto answers = std::make_shared<Conversation>(prompts, AnswerJson(first, id, seconds_now()), response);
+    std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
+    for (ChatRequest& prompt : prompts) {
+      auto listener = std::make_shared<PromptAnswers>(answers, prompt.first_answer);
+      submitted.emplace_back(std::move(prompt), std::move(listener));
+    }
+    if (!service_.submit(std::move(submitted))) {
       response->add_header("Retry-After", "1");
       refuse(*response, 429, "too many requests wait; try again later", "rate_limit_error");
     }

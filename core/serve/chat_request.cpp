@@ -98,8 +98,10 @@ bool asks_for_nothing(const Json& value) {
 }
 
 // What both forms have.
-ChatRequest common(const Fields& fields, const RequestLimits& limits) {
+ChatRequest common(const Fields& fields, const RequestLimits& limits, bool is_chat) {
   ChatRequest request;
+  request.is_chat = is_chat;
+  request.echo = !is_chat && fields.flag("echo");
   request.model = fields.text("model");
   request.stream = fields.flag("stream");
   if (const Json* options = fields.find("stream_options")) {
@@ -108,8 +110,9 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   }
   request.attention = fields.flag("attention");
   request.answers = fields.integer("n", 1, limits.most_answers).value_or(1);
-  request.max_tokens = fields.integer("max_tokens", 1, limits.most_tokens);
-  if (!request.max_tokens) request.max_tokens = fields.integer("max_completion_tokens", 1, limits.most_tokens);
+  const int64_t fewest = request.echo ? 0 : 1;
+  request.max_tokens = fields.integer("max_tokens", fewest, limits.most_tokens);
+  if (!request.max_tokens) request.max_tokens = fields.integer("max_completion_tokens", fewest, limits.most_tokens);
   request.stops = stops_of(fields);
   request.sampling.temperature = fields.number("temperature", 1, 0, 100);
   request.sampling.top_p = fields.number("top_p", 1, 1e-9, 1);
@@ -118,9 +121,11 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits) {
   request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
-  for (const char* unsupported : {"tools", "functions", "logit_bias", "response_format", "echo", "suffix"})
-    if (const Json* value = fields.find(unsupported); value && !asks_for_nothing(*value))
-      throw wrong(unsupported, "this server does not support it");
+  std::vector<const char*> unsupported{"tools", "functions", "logit_bias", "response_format", "suffix"};
+  if (is_chat) unsupported.push_back("echo");
+  for (const char* name : unsupported)
+    if (const Json* value = fields.find(name); value && !asks_for_nothing(*value))
+      throw wrong(name, "this server does not support it");
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
     throw wrong("best_of",
                 fmt::format("all answers are returned: expected n, which is {}, got {}", request.answers, *tried));
@@ -201,6 +206,18 @@ class Contents {
     return text;
   }
 
+  std::vector<TokenId> tokens(const Json& list, const std::string& where) {
+    if ((bytes_ += std::ssize(list)) > limits_.most_text)
+      throw wrong(where, fmt::format("a request has at most {} tokens", limits_.most_text));
+    std::vector<TokenId> tokens;
+    for (const Json& token : list) {
+      if (!token.is_number_integer() || token < 0 || token > std::numeric_limits<TokenId>::max())
+        throw wrong(where, "expected tokens, whole numbers from 0, got " + Fields::shortened(token));
+      tokens.push_back(token.get<TokenId>());
+    }
+    return tokens;
+  }
+
  private:
   static constexpr const char* one_video = "a request has one video, or any number of images";
 
@@ -242,7 +259,7 @@ class Contents {
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const Fields fields(document);
-  ChatRequest request = common(fields, limits);
+  ChatRequest request = common(fields, limits, true);
   const auto top = fields.integer("top_logprobs", 0, 20);
   if (fields.flag("logprobs"))
     request.top_logprobs = top.value_or(0);
@@ -275,18 +292,31 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   return request;
 }
 
-ChatRequest parse_completion(std::string_view body, const RequestLimits& limits) {
+std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits) {
+  constexpr const char* expected = "expected a text, a list of texts, a list of tokens, or a list of such lists";
   const Json document = object_of(body);
   const Fields fields(document);
-  ChatRequest request = common(fields, limits);
-  request.is_chat = false;
+  ChatRequest request = common(fields, limits, false);
   request.top_logprobs = fields.integer("logprobs", 0, 5);
   const Json* prompt = fields.find("prompt");
-  if (prompt && prompt->is_array() && prompt->size() == 1) prompt = &prompt->front(); // as several clients write it
-  if (!prompt || !prompt->is_string())
-    throw wrong("prompt", "expected a text, or a list of one: a request has one prompt");
-  request.turns.push_back({"user", Contents(request, limits).text(prompt->get<std::string>(), "prompt", true)});
-  return request;
+  if (!prompt) throw wrong("prompt", expected);
+  const bool is_list = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  const Json prompts = is_list ? *prompt : Json::array({*prompt});
+  if (std::ssize(prompts) > limits.most_prompts)
+    throw wrong("prompt", fmt::format("a request has at most {} prompts, not {}", limits.most_prompts, prompts.size()));
+  Contents contents(request, limits);
+  std::vector<ChatRequest> requests;
+  for (const Json& one : prompts) {
+    ChatRequest& of_prompt = requests.emplace_back(request);
+    of_prompt.first_answer = (std::ssize(requests) - 1) * request.answers;
+    if (one.is_string())
+      of_prompt.turns.push_back({"user", contents.text(one.get<std::string>(), "prompt", true)});
+    else if (one.is_array() && !one.empty())
+      of_prompt.tokens = contents.tokens(one, "prompt");
+    else
+      throw wrong("prompt", fmt::format("{}, got {}", expected, Fields::shortened(one)));
+  }
+  return requests;
 }
 
 } // namespace fvlm::serve

@@ -22,6 +22,7 @@ struct RequestLimits {
   int64_t most_pixels = int64_t{96} << 20; // of all images together
   int64_t most_text = int64_t{1} << 20;    // bytes of all messages together
   int64_t most_messages = 4096;
+  int64_t most_prompts = 256;           // of a request for continued texts
   bool has_images_beside_video = false; // in one request
 };
 
@@ -43,7 +44,10 @@ struct RequestVideo {
 
 struct ChatRequest {
   std::string model;
-  bool is_chat = true;                // otherwise a text is continued, which is turns[0]
+  bool is_chat = true; // otherwise a text is continued, which is turns[0], or `tokens`
+  std::vector<TokenId> tokens;
+  bool echo = false;                  // the text that is continued opens the answer
+  int64_t first_answer = 0;           // number of its first answer among those of all prompts of one request
   std::optional<std::string> system;  // empty text: none; nothing: the model's usual one
   std::vector<Turn> turns;            // <image> in a user's text for each image of it
   std::vector<std::string> images;    // the files, in the order of their marks, a video's among them
@@ -51,7 +55,7 @@ struct ChatRequest {
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
   infer::Sampling sampling;
-  std::optional<int64_t> max_tokens;
+  std::optional<int64_t> max_tokens; // 0: what is echoed alone
   int64_t answers = 1;
   bool stream = false, stream_usage = false;
   std::optional<int64_t> top_logprobs; // of so many likeliest tokens besides the chosen one; nothing: none at all
@@ -61,6 +65,7 @@ struct ChatRequest {
 // Throw Error(usage) for what is not valid or not supported, at the field's name. Images and frames of videos are data
 // URLs; nothing is fetched from a network or read from a file.
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits);
-ChatRequest parse_completion(std::string_view body, const RequestLimits& limits);
+// One for each prompt.
+std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits);
 
 } // namespace fvlm::serve

@@ -141,6 +141,22 @@ at::Tensor PromptWriter::in_memory(const std::vector<float>& pixels) const {
   return frames;
 }
 
+std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, WrittenPrompt& written) const {
+  if (request.tokens.empty()) {
+    const std::string& text = request.turns.at(0).text;
+    if (request.echo) written.echo = text;
+    return tokenizer_.encode(text, SpecialTokens::as_text);
+  }
+  const TokenId largest = std::ranges::max(request.tokens);
+  if (static_cast<size_t>(largest) >= tokenizer_.size())
+    throw Error(ErrorKind::usage, "prompt: token {} is beyond the {} of the model's tokenizer", largest,
+                tokenizer_.size())
+        .at("prompt")
+        .advise("send tokens of this model's own tokenizer, or the text");
+  if (request.echo) written.echo = tokenizer_.decode(request.tokens);
+  return request.tokens;
+}
+
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
   if (request.frames && !request.frames->is_one_image) settings_.preparation.require_videos();
@@ -156,11 +172,12 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)
       if (turn.role == "user") turn.text = without_marks(turn.text);
-  std::vector<TokenId> tokens = request.is_chat ? chat_.prompt(turns, request.system.value_or(settings_.system))
-                                                : tokenizer_.encode(turns.at(0).text, SpecialTokens::as_text);
+  std::vector<TokenId> tokens =
+      request.is_chat ? chat_.prompt(turns, request.system.value_or(settings_.system)) : continued(request, written);
   std::vector<uint8_t> no_mask;
   if (visual_rows_.in_place) expand_marks(tokens, no_mask, marked);
 
+  if (request.echo && !tokens.empty()) written.first_token = tokens.front();
   written.sample.texts.push_back({{tokens.begin(), tokens.end()}, {}});
   return written;
 }

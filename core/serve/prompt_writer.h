@@ -26,6 +26,9 @@ struct WrittenPrompt {
   // Of each frame, what it was made of, as infer::Prompt::visual_keys has it. Equal keys are equal frames for the same
   // PromptWriter.
   std::vector<std::string> frame_keys;
+  // Of a prompt that opens its answer.
+  std::string echo;
+  TokenId first_token = 0;
 };
 
 // The decoded frames of a file. `is_one_image`: as PromptFrames has it.
@@ -54,6 +57,7 @@ class PromptWriter {
   void decode_video(const std::string& file, Decoded& to) const;
   void decode_frames(std::span<const std::string> files, double per_second, Decoded& to) const;
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
+  std::vector<TokenId> continued(const ChatRequest& request, WrittenPrompt& written) const;
 
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;

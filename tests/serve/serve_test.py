@@ -160,7 +160,7 @@ class Trouble(unittest.TestCase):
             (400, "has its words in", chat, {"messages": [{"role": "user", "content": [{"type": "text", "content": "Hi"}]}]}),
             (400, "expected n, which is 1, got 3", chat, asked | {"best_of": 3}),
             (400, "response_format: this server", chat, asked | {"response_format": {"type": "json_object"}}),
-            (400, "a request has one prompt", "/v1/completions", {"prompt": ["Hi", "Ho"]}),
+            (400, "expected tokens", "/v1/completions", {"prompt": [1, "Ho"]}),
             (404, "has the model 'gqa'", "/v1/models/gpt", None), (404, "has the model 'gqa'", "/v1/models/gqa%", None),
             (400, "stand for pictures", chat, {"messages": [user("<image> what?")]}),
             (400, "leave nothing of the decoder's", chat, {"messages": [user("cat " * 5000)]}),
