@@ -1,6 +1,5 @@
 #include "base/descriptor.h"
 
-#include "base/error.h"
 #include "base/path_hint.h"
 
 #include <cerrno>
@@ -19,6 +18,11 @@ void fail_on_file(const std::filesystem::path& path, std::string_view action) {
 }
 
 void fail_to_write(const std::filesystem::path& path, std::string_view action) {
+  if (errno == EFBIG) {
+    FileLimitError error(ErrorKind::output, "cannot {}: {}", action, std::strerror(errno));
+    error.at(path.string()).advise("raise the limit of the size of files (ulimit -f), or write to another file system");
+    throw error;
+  }
   throw Error(ErrorKind::output, "cannot {}: {}", action, std::strerror(errno)).at(path.string());
 }
 

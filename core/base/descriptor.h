@@ -1,10 +1,18 @@
 // A file descriptor that is closed by its destructor, and errors of file operations.
 #pragma once
+#include "base/error.h"
+
 #include <filesystem>
 #include <string_view>
 #include <utility>
 
 namespace fvlm {
+
+// A file would be larger than the process may write (ulimit -f), which waiting does not change.
+class FileLimitError : public Error {
+ public:
+  using Error::Error;
+};
 
 class Descriptor {
  public:
@@ -25,7 +33,7 @@ class Descriptor {
 
 // Throws Error(data) "cannot <action>: <errno in words>" at `path`.
 [[noreturn]] void fail_on_file(const std::filesystem::path& path, std::string_view action);
-// The same as Error(output), for writing.
+// The same as Error(output), for writing. Where the file is beyond the limit of the process, it is a FileLimitError.
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, std::string_view action);
 
 // Opens without blocking, also a named pipe that has no writer; the caller has to check what kind of file it is.

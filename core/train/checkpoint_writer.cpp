@@ -1,6 +1,6 @@
 #include "train/checkpoint_writer.h"
 
-#include "base/error.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/task_thread.h"
 
@@ -110,6 +110,9 @@ std::string CheckpointWriter::try_to_write(const Job& job) {
     write(job);
   } catch (const LostRank&) {
     throw;
+  } catch (const FileLimitError& error) {
+    is_beyond_limit_ = true;
+    return error.text();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::internal) throw;
     return error.text();

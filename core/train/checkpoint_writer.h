@@ -4,6 +4,7 @@
 #pragma once
 #include "train/checkpoint.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -27,6 +28,8 @@ class CheckpointWriter {
   // it was not. Throws as write().
   bool wait();
   std::string why_not() const;
+  // Whether one was larger than this process may write, so that another try would fail as well.
+  bool is_beyond_limit() const { return is_beyond_limit_; }
   // The newest that is on disk; empty: none of this process.
   std::filesystem::path last_good() const;
 
@@ -51,6 +54,7 @@ class CheckpointWriter {
   std::string why_not_;
   std::exception_ptr failure_; // after which no further one is tried
   std::filesystem::path last_good_;
+  std::atomic<bool> is_beyond_limit_ = false;
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace fvlm::train {
@@ -22,9 +23,23 @@ uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimiz
     const auto kept = untrained.find(directory_name(parameter.name));
     bytes += (kept == untrained.end() ? parameter.value : kept->second).nbytes();
   }
+  return bytes + optimizer_bytes(optimization);
+}
+
+uint64_t optimizer_bytes(const Optimization& optimization) {
+  uint64_t bytes = 0;
   for (const auto& [name, tensor] : optimization.state())
     bytes += tensor.element_size() * static_cast<size_t>(optimization.elements());
   return bytes;
+}
+
+void check_file_limit(const fs::path& stage_folder, uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes) return;
+  throw Error(ErrorKind::output, "a file of a checkpoint takes {}, and this process may write files of {} at most",
+              human_bytes(bytes), human_bytes(limit.rlim_cur))
+      .at(stage_folder.string())
+      .advise("raise the limit before the run starts (ulimit -f)");
 }
 
 int64_t kept_checkpoints(const plan::Checkpoint& plan, const plan::Stage& stage) {

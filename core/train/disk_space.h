@@ -14,8 +14,14 @@ namespace fvlm::train {
 uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimization,
                           const UntrainedWeights& untrained);
 
+// Of them, those of the optimizer's state.
+uint64_t optimizer_bytes(const Optimization& optimization);
+
 // How many checkpoints of the stage the plan keeps at most, the one that is being written not counted.
 int64_t kept_checkpoints(const plan::Checkpoint& plan, const plan::Stage& stage);
+
+// Throws Error where a file of so many bytes is larger than this process may write (ulimit -f).
+void check_file_limit(const std::filesystem::path& stage_folder, uint64_t bytes);
 
 // Throws Error where `stage_folder` cannot be written or its disk does not hold one checkpoint of so many bytes; warns
 // where it does not hold all that the plan keeps besides the `there` that exist.

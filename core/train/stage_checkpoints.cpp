@@ -26,6 +26,8 @@ const UntrainedWeights& StageCheckpoints::untrained() {
 }
 
 void StageCheckpoints::check_room() {
+  check_file_limit(folder_.path(),
+                   optimizer_bytes(*model_.optimization) / static_cast<uint64_t>(context_.ranks.count()));
   if (!context_.ranks.is_first()) return;
   train::check_room(folder_.path(), checkpoint_bytes(*model_.model, *model_.optimization, untrained()),
                     kept_checkpoints(context_.plan.checkpoint, stage_), std::ssize(folder_.steps()));
@@ -67,7 +69,7 @@ void StageCheckpoints::pause_before_writing(std::chrono::steady_clock::time_poin
                                             std::chrono::milliseconds pause) const {
   using namespace std::chrono;
   const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
-  if (rest <= milliseconds(0) || StopSignals::stop_requested())
+  if (rest <= milliseconds(0) || StopSignals::stop_requested() || context_.writer.is_beyond_limit())
     throw Error(ErrorKind::stopped, "the last checkpoint of stage '{}', step {}, is not on disk: {}", stage_.name,
                 state_.step, context_.writer.why_not())
         .at(folder_.of(state_.step).string())

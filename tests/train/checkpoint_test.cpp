@@ -6,6 +6,7 @@
 #include "train/initial_model.h"
 
 #include <fstream>
+#include <sys/resource.h>
 
 namespace fvlm::train {
 namespace {
@@ -210,6 +211,42 @@ TEST_F(Checkpoints, AFullDiskThatNeverTookOneIsToldSo) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("no checkpoint of the stage is on disk yet"), std::string::npos) << said;
   EXPECT_EQ(said.find("the newest on disk"), std::string::npos) << said;
+}
+
+// With the usual patience: no other try is made.
+TEST_F(Checkpoints, BeyondTheLimitOfFilesAreNotTriedAgain) {
+  run("whole");
+  {
+    const FailingWrites disk(DiskFault::limited, "/align/step-000010", 1, 1 << 30);
+    testing::internal::CaptureStderr();
+    try {
+      run("full");
+      ADD_FAILURE() << "it went on";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::stopped);
+      EXPECT_NE(error.text().find("ulimit -f"), std::string::npos) << error.text();
+    }
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("trying again in"), std::string::npos) << said;
+  }
+  EXPECT_EQ(run("full").steps, 1 + 8 + 6);
+  expect_equal_runs("whole", "full");
+}
+
+TEST_F(Checkpoints, AreWithinTheLimitOfFilesBeforeTheFirstStep) {
+  rlimit whole{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &whole), 0);
+  const rlimit small{64 << 10, whole.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  try {
+    run("a", {}, {.stage = "align"});
+    ADD_FAILURE() << "it began";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::output);
+    EXPECT_NE(error.text().find("this process may write files of 64.0 KiB at most"), std::string::npos) << error.text();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &whole), 0);
+  EXPECT_FALSE(fs::exists(folder("a"))) << "nothing has begun";
 }
 
 TEST_F(Checkpoints, NeedRoomOnTheDiskBeforeTheFirstStep) {

@@ -40,7 +40,7 @@ std::string path_of(int fd) {
 }
 
 int code() {
-  return state.fault == DiskFault::full ? ENOSPC : EIO;
+  return state.fault == DiskFault::full ? ENOSPC : state.fault == DiskFault::limited ? EFBIG : EIO;
 }
 
 template <class Function>

@@ -7,9 +7,10 @@
 
 namespace fvlm::train {
 
-enum class DiskFault { full, failing, short_write }; // ENOSPC, EIO, half of what was asked for
+enum class DiskFault { full, failing, limited, short_write }; // ENOSPC, EIO, EFBIG, half of what was asked for
 inline void PrintTo(DiskFault fault, std::ostream* out) {
-  *out << (fault == DiskFault::full ? "full" : fault == DiskFault::failing ? "failing" : "short_write");
+  constexpr const char* names[] = {"full", "failing", "limited", "short_write"};
+  *out << names[static_cast<size_t>(fault)];
 }
 
 struct FailingWrites {
