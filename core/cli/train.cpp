@@ -122,7 +122,8 @@ Options train_options() {
       .value("resume", "auto|CHECKPOINT",
              "resume from the newest intact checkpoint (auto, the default) or from this one")
       .value("max-steps", "N", "stop after N steps of this call, whatever earlier ones took; the run can be resumed")
-      .flag("allow-plan-change", "resume a run that was started with another plan or other data")
+      .flag("allow-plan-change", "resume a run that was started with another plan or other data; a stage under way "
+                                 "keeps its number of samples")
       .flag("dry-run", "open everything a run needs, print the stages, and train nothing")
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
       .value("memory-mib", "N",

@@ -260,7 +260,9 @@ class Run {
     const plan::Stage stage = with_length(plan_, planned, false); // its samples, where the plan has epochs
     const StageData data(plan_, stage, registry_, {.device = request_.device});
     const bool done = place.state.stage_done;
-    if (!done && !opened_.differences.empty() && !Composer::matches(place.state.cursor, data.batches(), data.order()))
+    const bool matches = Composer::matches(place.state.cursor, data.batches(), data.order());
+    if (!done && !matches) refuse_another_length(place.state, stage, data);
+    if (!done && !opened_.differences.empty() && !matches)
       throw Error(ErrorKind::usage,
                   "the run was begun with another plan, and its stage '{}' cannot be resumed at step {} with this one: "
                   "other shards, weights, samples, seed or batch give other samples",
@@ -284,6 +286,26 @@ class Run {
       throw Error(ErrorKind::usage, "every stage is done, and the new plan trains nothing more")
           .at(request_.folder.string())
           .advise("more `samples` or `epochs` of the last stage extend it; --run-dir trains into another folder");
+  }
+
+  // Of a stage under way, whose number of samples decides in which order they are read.
+  void refuse_another_length(const RunState& state, const plan::Stage& stage, const StageData& data) const {
+    if (!opened_.before) return;
+    for (const plan::Stage& planned : opened_.before->stages) {
+      if (planned.name != stage.name) continue;
+      const int64_t before = with_length(*opened_.before, planned, false).samples;
+      const auto order = data.order().of_length(before);
+      if (before == stage.samples || !order || !Composer::matches(state.cursor, data.batches(), *order)) return;
+      throw Error(ErrorKind::usage,
+                  "stages.{}.samples was {} and is {}, and the stage is under way, at step {}: its number of samples "
+                  "decides in which order they are read",
+                  stage.name, grouped(before), grouped(stage.samples), grouped(state.step))
+          .at(request_.folder.string())
+          .advise(
+              "train the stage to its end with {} samples, and then, with --allow-plan-change, on with more, as long "
+              "as it is the last stage trained; or train into another folder with --run-dir",
+              grouped(before));
+    }
   }
 
   // `is_known`: the folder had a run before this process.

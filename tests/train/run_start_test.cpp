@@ -80,6 +80,20 @@ TEST_F(RunStart, AChangeThatCannotBeResumedIsNotAdvisedToBeAllowed) {
   EXPECT_FALSE(has(before, "resumes")) << before;
 }
 
+TEST_F(RunStart, AnotherNumberOfSamplesIsRefusedByName) {
+  run("a", {}, {.max_steps = 5});
+  for (const bool allowed : {false, true}) {
+    const auto [text, before] =
+        refusal_of([&] { run("a", {"stages.align.samples=160"}, {.allow_plan_change = allowed}); });
+    EXPECT_TRUE(has(text, "stages.align.samples was 80 and is 160, and the stage is under way, at step 5")) << text;
+    EXPECT_TRUE(has(text, "train the stage to its end with 80 samples")) << text;
+  }
+  const auto [text, before] = refusal_of([&] {
+    run("a", {"stages.align.samples=160", "stages.align.batch.samples=4"}, {.allow_plan_change = true});
+  });
+  EXPECT_TRUE(has(text, "other shards, weights, samples, seed or batch give other samples")) << text;
+}
+
 TEST_F(RunStart, ACheckpointOfAnotherRunIsRefusedInANewFolder) {
   run("a", {}, {.max_steps = 5});
   const fs::path checkpoint = StageFolder(folder("a") / "align").of(5);
