@@ -37,6 +37,7 @@ struct StageFigures {
   // Whether the last loss is another mean than the first: of a stage with a single line both are that line's, and a
   // table that had it twice would read as a loss that does not fall.
   bool has_final_loss() const { return last_loss && last_loss_steps != first_loss_steps; }
+  static constexpr const char* only_loss = "the same: one line (log_every)"; // what such a table has in its place
 };
 
 StageFigures figures_of(const Stage& stage);

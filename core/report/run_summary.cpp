@@ -37,6 +37,11 @@ std::string time_cell(double seconds) {
   return seconds > 0 ? human_duration(seconds) : "";
 }
 
+std::string final_loss_cell(const StageFigures& of) {
+  if (of.has_final_loss()) return fmt::format("{} ({})", figure_cell(of.last_loss), of.last_loss_steps.text());
+  return of.last_loss ? StageFigures::only_loss : "";
+}
+
 std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>& figures) {
   const FirstLossLabel label(figures);
   TextTable table({"stage", "steps", "samples", "text tokens", "time", "samples/s", label.header, "final loss"});
@@ -48,10 +53,9 @@ std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>
     if (stage.steps && of.step != *stage.steps) step += " of " + grouped(*stage.steps);
     std::string first_loss = figure_cell(of.first_loss);
     if (const std::string steps = label.beside(of); !steps.empty()) first_loss += fmt::format(" ({})", steps);
-    table.row(
-        {strip_control_characters(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
-         count_cell(of.text_tokens), time_cell(of.seconds), rate_cell(of.samples_per_second), first_loss,
-         of.has_final_loss() ? fmt::format("{} ({})", figure_cell(of.last_loss), of.last_loss_steps.text()) : ""});
+    table.row({strip_control_characters(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
+               count_cell(of.text_tokens), time_cell(of.seconds), rate_cell(of.samples_per_second), first_loss,
+               final_loss_cell(of)});
     steps += static_cast<double>(of.step);
     samples += of.samples.value_or(0);
     tokens += of.text_tokens.value_or(0);

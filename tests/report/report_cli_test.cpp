@@ -92,7 +92,8 @@ TEST(Figures, ALossOfASingleLineStandsInTheTableOnce) {
   run.stages[0].lines.steps = {4};
   run.stages[0].lines.columns = {{"loss", {6.874}}};
   const auto table = [&] { return summary_text(run, {figures_of(run.stages[0])}); };
-  EXPECT_THAT(table(), testing::ContainsRegex("loss, steps 1-4 +final loss\nsft +4 +6.874 *\n")) << table();
+  EXPECT_THAT(table(), testing::ContainsRegex("loss, steps 1-4 +final loss\nsft +4 +6.874 +the same: one line"))
+      << table();
   run.stages[0].lines.steps = {10, 14};
   run.stages[0].lines.columns = {{"loss", {6.874, 6.5}}};
   EXPECT_THAT(table(), testing::ContainsRegex("sft +14 +6.874 +6.5 \\(steps 11-14\\)\n")) << table();

@@ -143,7 +143,7 @@ std::string stage_table(const PageInput& input) {
                            : fmt::format("<td>{} <small>{}</small></td>", fixed(figures.first_loss), beside);
     rows += figures.has_final_loss()
                 ? fmt::format("<td>{} <small>{}</small></td>", fixed(figures.last_loss), figures.last_loss_steps.text())
-                : cell("–");
+                : cell(figures.last_loss ? StageFigures::only_loss : "–");
     rows += cell(percent(figures.data_wait));
     if (padding) rows += cell(percent(figures.padding));
     if (memory) rows += cell(bytes(figures.memory_bytes));
