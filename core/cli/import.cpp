@@ -1,6 +1,7 @@
 // fvlm-engine import: makes a model directory from one Hugging Face folder, or from two and a connector.
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
@@ -44,10 +45,18 @@ Tokenizer require_tokenizer(const std::filesystem::path& decoder, const DecoderC
   return tokenizer;
 }
 
-// Throws for an image processor that the engine does not have.
+// Throws for an image processor that the engine does not have, and warns where there is none: but for DINOv2, whose
+// frames are prepared so on purpose, and encoders of bytes, the model was trained on images prepared otherwise.
 void check_image_processor(const std::filesystem::path& vision, const VisionConfig& config) {
   try {
-    const FramePreparation prepared(config.image_size, find_image_processor(vision));
+    const auto processor = find_image_processor(vision);
+    const FramePreparation prepared(config.image_size, processor);
+    if (processor || config.max_bytes > 0 || config.model_type.starts_with("dinov2")) return;
+    log_warning(
+        "{}: there is no preprocessor_config.json, so that images are resized to a square without keeping their "
+        "aspect ratio and normalized with ImageNet's mean and standard deviation\n  copy the file from the folder "
+        "that the model was downloaded as: it says how the images were prepared that it was trained on",
+        vision.string());
   } catch (Error& error) {
     if (error.where().empty()) error.at(vision.string());
     throw;

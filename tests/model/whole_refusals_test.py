@@ -3,6 +3,7 @@
 usage: whole_refusals_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
 import json
 import shutil
+import subprocess
 import unittest
 
 from byte_tokenizer import tokenizer
@@ -47,6 +48,17 @@ class WrongFolders(unittest.TestCase):
         self.refused("llava-clip-llama", '"pixtral" is not supported as vision tower', "vision_config",
                      config=lambda one: one["vision_config"].update(model_type="pixtral"))
         self.refused("smolvlm", "--model", '"smolvlm"', by=("--vision", root / "smolvlm", "--decoder", root / "smolvlm"))
+
+    def test_a_missing_image_processor_is_warned_of(self):
+        def warned(name):
+            said = subprocess.run([str(engine), "import", "--model", str(root / name), "--out", str(root / f"{name}.imported")],
+                                  capture_output=True, text=True, check=True).stderr
+            return "there is no preprocessor_config.json" in said
+        bare = root / "bare"
+        shutil.copytree(root / "llava-clip-llama", bare)
+        for file in ("preprocessor_config.json", "processor_config.json"):
+            (bare / file).unlink(missing_ok=True)
+        self.assertEqual((warned("bare"), warned("llava-clip-llama")), (True, False))
 
     def test_what_is_not_supported_is_named(self):
         self.refused("llava-clip-llama", "'projector_hidden_act' = \"relu\"", config=lambda one: one.update(projector_hidden_act="relu"))
