@@ -232,6 +232,8 @@ int generate_answers(Arguments arguments) {
   for (const char* name : with_prompt)
     if (batch && parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt", name);
   infer::GenerateOptions answer_options;
+  if (parsed->value("max-tokens") && parsed->value("limit"))
+    throw Error(ErrorKind::usage, "--max-tokens and --limit are the same option").advise("give one of them");
   answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit));
   if (answer_options.limit < 1)
     throw Error(ErrorKind::usage, "--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit);

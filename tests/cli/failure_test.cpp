@@ -35,6 +35,12 @@ TEST_F(Failure, AFileBeyondTheLimitOfSizesExitsWith7) {
   EXPECT_THAT(ran.err, HasSubstr("standard output: File too large"));
 }
 
+TEST_F(Failure, TwoNamesOfAnOptionAreNotTakenTogether) {
+  const auto ran = run("generate model --prompt x --max-tokens 3 --limit 5");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--max-tokens and --limit are the same option"));
+}
+
 // Advice that --set is said to take is taken.
 TEST_F(Failure, OptionsOfOtherProgramsSayWhatToWriteHere) {
   const auto quickstart = "'" + std::string(FVLM_RECIPES) + "/quickstart.lua'";
