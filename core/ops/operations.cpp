@@ -158,9 +158,10 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
                          query.max_seqlen_q,   query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
                          query.tokens_kv,      query.segments,      query.scale,      query.rope_theta,
                          query.needs_backward, query.even,          query.guests,     query.queries_alone,
-                         query.partial};
+                         query.partial,        query.window};
   BackendPreference preference = options_.attention;
-  if (query.partial && !preference.names.empty()) preference.names.emplace_back("auto"); // as for pages, below
+  if ((query.partial || query.window) && !preference.names.empty())
+    preference.names.emplace_back("auto"); // as for pages, below
   auto& [op, refused] = attentions_[key];
   make_op(op, refused, [&, &known = refused] {
     fvlm_attention_query plain = query;
@@ -177,10 +178,10 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
 const PagedAttention& Operations::paged_attention_for(const fvlm_paged_attention_query& query) {
   BackendPreference preference = options_.attention;
   if (!preference.names.empty()) preference.names.emplace_back("auto");
-  const PagedAttentionKey key{query.heads_q, query.heads_kv, query.head_dim,   query.page_rows,
-                              query.rows,    query.pages,    query.sequences,  query.max_pages,
-                              query.scale,   query.appends,  query.rotary_dim, query.has_frequencies,
-                              query.inverse, query.qk_norm,  query.rope_theta, query.epsilon};
+  const PagedAttentionKey key{
+      query.heads_q,   query.heads_kv,  query.head_dim,   query.page_rows, query.rows,       query.pages,
+      query.sequences, query.max_pages, query.scale,      query.appends,   query.rotary_dim, query.has_frequencies,
+      query.inverse,   query.qk_norm,   query.rope_theta, query.epsilon,   query.window};
   auto& [op, refused] = paged_attentions_[key];
   make_op(op, refused, [&, &known = refused] {
     fvlm_paged_attention_query plain = query;

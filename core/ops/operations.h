@@ -240,9 +240,9 @@ class Operations {
   using KernelKey =
       std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
-                                  int64_t, float, float, int32_t, int32_t, int32_t, int32_t, int32_t>;
+                                  int64_t, float, float, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>;
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,
-                                       int32_t, int32_t, int32_t, int32_t, int32_t, float, float>;
+                                       int32_t, int32_t, int32_t, int32_t, int32_t, float, float, int32_t>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t, float>;
   using QuantizerKey = std::tuple<std::string, int64_t, int64_t, int64_t, uint32_t,
                                   float>; // scheme, rows, columns, tokens, options, eps

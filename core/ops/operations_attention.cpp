@@ -136,6 +136,7 @@ fvlm_paged_attention_query Operations::paged_query(int64_t rows, int64_t heads_q
   query.sequences = keys.page_table.size(0);
   query.pages = keys.k_pages.size(0);
   query.max_pages = keys.page_table.size(1);
+  if (query.max_pages * query.page_rows > shape.window) query.window = static_cast<int32_t>(shape.window);
   return query;
 }
 
@@ -176,8 +177,8 @@ at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, cons
   query.qk_norm = norms != nullptr;
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.epsilon = norms ? static_cast<float>(norms->epsilon) : 0;
-  const bool has_window = shape.window > 0 && keys.page_table.size(1) * keys.k_pages.size(1) > shape.window;
-  const PagedAttention* const op = has_window ? nullptr : &paged_attention_for(query);
+  // A plugin counts a window back from a row's last key, which is not the row's own where it attends to keys behind it.
+  const PagedAttention* const op = query.window && keys.looks_ahead ? nullptr : &paged_attention_for(query);
   if (op && op->query().appends) {
     AppendedKeys appended{heads_of(qkv.data, k, dim), heads_of(qkv.data, v, dim), {}, {}, shape.rotary.frequencies};
     if (norms) appended.q_norm = norms->q.value(), appended.k_norm = norms->k.value();
@@ -228,13 +229,14 @@ fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k,
   query.tokens_kv = k.value.data.size(0);
   query.segments = of_q.cu_seqlens.size(0) - 1;
   query.scale = static_cast<float>(shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)));
+  if (of_q.max_length > shape.window) query.window = static_cast<int32_t>(shape.window);
   return query;
 }
 
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                             const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
   if (of_q.ring.defined()) return ring_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
-  if ((shape.window > 0 && of_q.max_length > shape.window) || (shape.causal && of_q.last.defined()))
+  if (shape.causal && of_q.last.defined())
     return range_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
   const bool records = tape.records(q.value, k.value, v.value);
   fvlm_attention_query query = attention_query(q, k, of_q, of_kv, shape);

@@ -405,9 +405,10 @@ std::string operation_name(int32_t op) {
 }
 
 std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
-  return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}", query.tokens_q, query.tokens_kv,
-                     query.segments, query.even ? "" : "at most ", query.max_seqlen_q, query.max_seqlen_kv,
-                     query.heads_q, query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
+  return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}{}", query.tokens_q,
+                     query.tokens_kv, query.segments, query.even ? "" : "at most ", query.max_seqlen_q,
+                     query.max_seqlen_kv, query.heads_q, query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
+                     query.window ? fmt::format(", windows of {}", query.window) : "",
                      query.partial          ? ", of a part of the keys, with backward"
                      : query.guests         ? ", with backward and deferred queries"
                      : query.queries_alone  ? ", with backward of queries only"
@@ -416,9 +417,9 @@ std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
 }
 
 std::string KindOf<PagedAttentionTable>::shape(const Query& query) {
-  return fmt::format("{} rows, {} sequences of at most {} of {} pages of {}, {} / {} heads of {}", query.rows,
+  return fmt::format("{} rows, {} sequences of at most {} of {} pages of {}, {} / {} heads of {}{}", query.rows,
                      query.sequences, query.max_pages, query.pages, query.page_rows, query.heads_q, query.heads_kv,
-                     query.head_dim);
+                     query.head_dim, query.window ? fmt::format(", windows of {}", query.window) : "");
 }
 
 std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {

@@ -88,7 +88,8 @@ struct KindOf<fvlm_attention_v1> {
   static std::string subject(const Query&) { return "attention"; }
   static std::string shape(const Query& query);
   static std::string unknown_field(const fvlm_attention_v1& table, const Query& query) {
-    return query.partial && !(table.features & FVLM_ATTENTION_PARTIAL) ? "partial" : "";
+    if (query.partial && !(table.features & FVLM_ATTENTION_PARTIAL)) return "partial";
+    return query.window && !(table.features & FVLM_ATTENTION_WINDOWS) ? "window" : "";
   }
 };
 
@@ -110,7 +111,8 @@ struct KindOf<PagedAttentionTable> {
   static std::string subject(const Query&) { return "paged attention"; }
   static std::string shape(const Query& query);
   static std::string unknown_field(const PagedAttentionTable& table, const Query& query) {
-    return query.appends && !(table.features & FVLM_ATTENTION_APPENDS) ? "appends" : "";
+    if (query.appends && !(table.features & FVLM_ATTENTION_APPENDS)) return "appends";
+    return query.window && !(table.features & FVLM_ATTENTION_WINDOWS) ? "window" : "";
   }
 };
 

@@ -20,6 +20,8 @@ using std::int64_t;
 
 class AttentionCudnn : public Attention {
  public:
+  static constexpr std::uint32_t features = FVLM_ATTENTION_WINDOWS;
+
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     const bool decodes = query.max_seqlen_q == 1;
@@ -35,6 +37,10 @@ class AttentionCudnn : public Attention {
       return refuse("a size is negative");
     if (query.segments > 65535)
       return refuse("%lld segments are too many: the limit is 65535", static_cast<long long>(query.segments));
+    if (const int window = window_of(query);
+        window < 0 || (window > 0 && (decodes || !query.causal || query.tokens_q != query.tokens_kv)))
+      return refuse("a window of %d is supported with a causal mask and as many queries as keys, more than one",
+                    window);
     if (decodes && decode_supported(query.head_dim, query.heads_q, query.heads_kv))
       return accept(300, "one query per segment, decode kernels");
     if (query.dtype == float32)
@@ -127,7 +133,7 @@ class AttentionCudnn : public Attention {
   // What cuDNN saves where lengths were taken for uniform is not by segment until that has been verified.
   static bool uses_short_backward(const Query& query) {
     return is_hopper(query.device) && query.head_dim == short_head_dim && !uses_decode_kernels(query) &&
-           std::max(query.max_seqlen_q, query.max_seqlen_kv) <= max_short_rows &&
+           std::max(query.max_seqlen_q, query.max_seqlen_kv) <= max_short_rows && window_of(query) == 0 &&
            (query.even || uniform_stride(query) == 0);
   }
   // If there are exactly as many tokens as full segments would have, as in a vision tower, cuDNN is called with fixed
@@ -184,6 +190,7 @@ class AttentionCudnn : public Attention {
     shape.lse = !backward && query.needs_backward;
     shape.deterministic = backward && deterministic;
     shape.causal = query.causal != 0;
+    shape.window = window_of(query);
     shape.bfloat = query.dtype == bfloat16;
     shape.heads_q = query.heads_q;
     shape.heads_kv = query.heads_kv;

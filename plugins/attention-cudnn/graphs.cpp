@@ -108,6 +108,7 @@ void set_options(Attributes& attributes, const GraphShape& s, GraphBuilder& buil
   const bool square = s.uniform && s.max_q == s.max_kv;
   attributes.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
+  if (s.window > 0) attributes.set_diagonal_band_left_bound(s.window);
 }
 
 void add_forward(fe::graph::Graph& graph, const GraphShape& s, GraphBuilder& builder) {
@@ -141,7 +142,7 @@ void add_backward(fe::graph::Graph& graph, const GraphShape& s, GraphBuilder& bu
 bool GraphShape::operator<(const GraphShape& other) const {
   const auto key = [](const GraphShape& s) {
     return std::tie(s.backward, s.lse, s.deterministic, s.causal, s.bfloat, s.uniform, s.heads_q, s.heads_kv,
-                    s.head_dim, s.segments, s.max_q, s.max_kv, s.tokens_q, s.tokens_kv, s.scale);
+                    s.head_dim, s.segments, s.max_q, s.max_kv, s.tokens_q, s.tokens_kv, s.window, s.scale);
   };
   if (key(*this) < key(other) || key(other) < key(*this)) return key(*this) < key(other);
   for (int i = 0; i < 8; ++i)

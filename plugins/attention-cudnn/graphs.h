@@ -39,6 +39,7 @@ struct GraphShape {
   // no lengths or offsets are read
   std::int64_t heads_q = 0, heads_kv = 0, head_dim = 0, segments = 0;
   std::int64_t max_q = 0, max_kv = 0, tokens_q = 0, tokens_kv = 0;
+  std::int64_t window = 0; // 0: none
   float scale = 0;
   Layout layout[8]; // q, k, v, out, d_out, d_q, d_k, d_v
 

@@ -16,7 +16,7 @@ using std::int64_t;
 
 class AttentionFlash : public Attention {
  public:
-  static constexpr std::uint32_t features = FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL;
+  static constexpr std::uint32_t features = FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL | FVLM_ATTENTION_WINDOWS;
   explicit AttentionFlash(const fvlm_instance_config& config)
       : multiprocessors_(multiprocessor_count(config.device)), shared_memory_(shared_memory_per_block(config.device)) {}
 
@@ -36,6 +36,7 @@ class AttentionFlash : public Attention {
         query.max_seqlen_kv < 0)
       return refuse("a size is negative");
     if (query.queries_alone) return refuse("dq_only (queries_alone) is not supported");
+    if (window_of(query) != 0) return refuse("windows are not supported");
     if (query.guests && !fits_persistent_kernels(query))
       return refuse(
           "extra queries (guests) need Hopper, segments of %d to %d rows and as many key heads as query heads",
@@ -97,6 +98,7 @@ class AttentionFlash : public Attention {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     if (!is_one_of<BFloat16, Half, float>(query.dtype))
       return refuse("dtype %s is not supported: expected bfloat16, float16 or float32", sdk::name_of(query.dtype));
+    if (window_of(query) < 0) return refuse("a window of %d is not supported", window_of(query));
     const int widest = max_paged_head_dim(query.dtype);
     if (query.head_dim < 8 || query.head_dim > widest || query.head_dim % 8 != 0)
       return refuse("head_dim %d is not supported: expected a multiple of 8, up to %d", query.head_dim, widest);
@@ -138,10 +140,11 @@ class AttentionFlash : public Attention {
     p.lengths = vector_of<const std::int32_t>(a.lengths, query.rows, "lengths");
     p.max_pages = query.max_pages;
     p.head_dim = query.head_dim;
+    p.window = window_of(query);
     while ((1 << p.page_shift) < query.page_rows) ++p.page_shift;
     p.group = query.heads_q / query.heads_kv;
     p.scale_log2 = query.scale * 1.44269504F;
-    const PagedLaunch launch = paged_launch(query, multiprocessors_, is_hopper(query.device));
+    const PagedLaunch launch = paged_launch(query, p.window, multiprocessors_, is_hopper(query.device));
     if (!appends(query) && paged_tiles_take(query, p)) return paged_tiles(call, query, p, launch.starts_early);
     if (!appends(query)) return paged_attention(call, query.dtype, launch, p, nullptr);
     const PagedAppend append = append_of(query, a);

@@ -51,11 +51,12 @@ struct Share {
   int begin, end; // keys
 };
 
-__device__ Share share_of_block(int length) {
+// Of the keys from `first` on.
+__device__ Share share_of_block(int first, int length) {
   const int blocks = Cluster::size();
-  const int even = (length + blocks - 1) / blocks;
+  const int even = (length - first + blocks - 1) / blocks;
   const int size = max(min_keys_per_block, (even + 31) / 32 * 32);
-  const int begin = min(Cluster::rank() * size, length);
+  const int begin = min(first + Cluster::rank() * size, length);
   return {begin, min(begin + size, length)};
 }
 
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
             lane = static_cast<int>(threadIdx.x) % warp_size;
   const int length = p.lengths[row], last = appends ? length - 1 : -1;
-  const Share share = share_of_block(length);
+  const Share share = share_of_block(p.window > 0 ? max(length - p.window, 0) : 0, length);
 
   using Own = Rows<T, lanes, heads, Size::unroll>;
   const int piece = lane % lanes, first_key = share.begin + warp * Own::step + lane / lanes;
@@ -411,11 +412,12 @@ void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const Paged
 
 } // namespace
 
-PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiprocessors, bool has_clusters) {
+PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int window, int multiprocessors, bool has_clusters) {
   PagedLaunch launch{};
   launch.rows = query.rows;
   launch.heads_kv = query.heads_kv;
-  const std::int64_t pairs = query.rows * query.heads_kv, keys = query.max_pages * query.page_rows;
+  const std::int64_t pairs = query.rows * query.heads_kv, capacity = query.max_pages * query.page_rows,
+                     keys = window > 0 ? std::min<std::int64_t>(window, capacity) : capacity;
   launch.blocks = 1;
   while (has_clusters && launch.blocks < max_cluster && pairs * launch.blocks < multiprocessors &&
          keys > launch.blocks * min_keys_per_block)

@@ -21,6 +21,7 @@ struct PagedProblem {
   std::int64_t k_page, k_row, k_head, v_page, v_row, v_head;
   std::int64_t max_pages;
   int head_dim, page_shift; // a page has 2^page_shift rows
+  int window;               // 0: none
   int group, tiles;         // query heads of a key head; how many blocks compute them
   float scale_log2;         // of the scores, times log2 e
 };
@@ -44,7 +45,8 @@ struct PagedLaunch {
   bool starts_early; // programmatic dependent launch
   bool is_dense;     // blocks of few registers, of which many fit on a multiprocessor
 };
-PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int multiprocessors, bool has_clusters);
+// window: 0: none
+PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int window, int multiprocessors, bool has_clusters);
 
 // head_dim is at most max_paged_head_dim() and a multiple of 8; keys and values are aligned to 16 bytes. append: NULL
 // where the pages have the rows already.

@@ -161,7 +161,7 @@ bool is_aligned(const void* data, std::int64_t row, std::int64_t head) {
 } // namespace
 
 bool paged_tiles_take(const fvlm_paged_attention_query& query, const PagedProblem& p) {
-  return query.dtype.bits == 16 && query.head_dim == head_dim && query.rows >= min_rows_of_tiles &&
+  return query.dtype.bits == 16 && query.head_dim == head_dim && p.window == 0 && query.rows >= min_rows_of_tiles &&
          query.rows >= min_rows_of_sequence * query.sequences && is_aligned(p.q, p.q_row, p.q_head) &&
          is_aligned(p.out, p.out_row, p.out_head);
 }

@@ -24,6 +24,7 @@ FIELD(fvlm_attention_query, even, 84, int32_t);
 FIELD(fvlm_attention_query, guests, 88, int32_t);
 FIELD(fvlm_attention_query, queries_alone, 92, int32_t);
 FIELD(fvlm_attention_query, partial, 96, int32_t);
+FIELD(fvlm_attention_query, window, 100, int32_t);
 
 SIZE(fvlm_attention_forward, 104);
 FIELD(fvlm_attention_forward, struct_size, 0, uint32_t);
@@ -96,6 +97,7 @@ FIELD(fvlm_paged_attention_query, inverse, 84, int32_t);
 FIELD(fvlm_paged_attention_query, qk_norm, 88, int32_t);
 FIELD(fvlm_paged_attention_query, rope_theta, 92, float);
 FIELD(fvlm_paged_attention_query, epsilon, 96, float);
+FIELD(fvlm_paged_attention_query, window, 100, int32_t);
 
 SIZE(fvlm_paged_attention, 104);
 FIELD(fvlm_paged_attention, struct_size, 0, uint32_t);

@@ -37,6 +37,7 @@ fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
   fvlm_attention_query query{};
   query.struct_size = sizeof query;
   query.causal = c.causal;
+  query.window = c.window;
   query.device = device_of(device);
   query.dtype = dtype_of(c.dtype);
   query.heads_q = c.heads_q;
@@ -115,6 +116,7 @@ at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector
       auto scores = at::matmul(qs, ks.transpose(1, 2)) * scale_of(c);
       if (c.causal) {
         auto hidden = at::ones({attending, length_kv}, at::kBool).triu(length_kv - attending + 1);
+        if (c.window > 0) hidden |= at::ones({attending, length_kv}, at::kBool).tril(length_kv - attending - c.window);
         scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
       }
       rows.push_back(at::matmul(at::softmax(scores, -1), vs).transpose(0, 1));
@@ -231,6 +233,7 @@ std::string label(const AttentionCase& c) {
   if (c.rotary_dim > 0) text += fmt::format(", rotary_dim {}", c.rotary_dim);
   if (c.first_position > 0) text += fmt::format(", positions from {}", c.first_position);
   if (!c.extra_queries.empty()) text += fmt::format(", guests {}", fmt::join(c.extra_queries, " "));
+  if (c.window > 0) text += fmt::format(", windows of {}", c.window);
   if (c.dq_only) text += ", d_q alone";
   return text;
 }
@@ -249,7 +252,10 @@ Trial attention_trial(const AttentionCase& c) {
   trial.label = label(c);
   trial.supports = [c](Context& context) {
     fvlm_attention_query query = query_of(c, context.device);
-    return query_support(context.table<fvlm_attention_v1>().supports, query);
+    const auto& table = context.table<fvlm_attention_v1>();
+    if (query.window > 0 && (table.base.struct_size < sizeof table || !(table.features & FVLM_ATTENTION_WINDOWS)))
+      return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_WINDOWS"};
+    return query_support(table.supports, query);
   };
   trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
   trial.expect = once([c] { return expect(c); });

@@ -9,6 +9,7 @@ namespace fvlm::check {
 struct AttentionCase {
   at::ScalarType dtype = at::kFloat;
   bool causal = false;
+  int window = 0;
   int heads_q = 2, heads_kv = 2, head_dim = 64;
   std::vector<int64_t> lengths_q = {5, 17, 9};
   std::vector<int64_t> lengths_kv = {}; // empty: as lengths_q

@@ -159,6 +159,22 @@ Outcome far_positions(Context& context) {
   return sized(context, all);
 }
 
+Outcome windows(Context& context) {
+  std::vector<AttentionCase> all;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const int window : {1, 16, 100})
+      for (AttentionCase one :
+           {AttentionCase{.lengths_q = {5, 17, 9, 150, 300}},
+            {.heads_q = 4, .heads_kv = 1, .head_dim = 128, .lengths_q = {70, 70}, .padding_q = 9, .padding_kv = 9},
+            {.heads_q = 4, .heads_kv = 1, .head_dim = 256, .lengths_q = {0, 257, 31}},
+            {.lengths_q = {300, 300}, .uniform_lengths = true}}) {
+        one.dtype = dtype, one.causal = true, one.window = window;
+        if (refusal(context, attention_trial(one)).empty()) all.push_back(one);
+      }
+  if (all.empty()) return not_applicable(refusal(context, attention_trial({.causal = true, .window = 16})));
+  return expect_correct(context, attention_cases(all));
+}
+
 // CLIP-L at 336 pixels, SigLIP at 512 and so400m at 378, a resampler, a byte encoder, and a decoder with heads of 128.
 Outcome model_shapes(Context& context) {
   return sized(context, {{.lengths_q = {577, 577}, .uniform_lengths = true},
@@ -184,6 +200,8 @@ std::vector<Check> attention_size_checks(const std::string& needs) {
       row("more_segments", "up to 4,097 segments", more_segments),
       row("more_padding", "up to 16,385 rows of padding and 4,097 spare segments", more_padding, ",padding_zeroed"),
       row("wider_heads", "head_dim up to 512, as far as supports() says yes", wider_heads),
+      Check{"windows", "a query sees the last keys up to its own alone, where features say so", windows,
+            needs + ",causal"},
       row("model_shapes", "sizes of vision encoders, resamplers and decoders", model_shapes),
       row("far_positions", "rotated by positions up to 16,385, where offered", far_positions, ",rotary"),
   };

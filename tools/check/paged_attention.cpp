@@ -36,9 +36,11 @@ struct PagedCase {
   // What a call that appends does, besides attending.
   bool appends = false, inverse = false, frequencies = false, qk_norm = false, norm_weights = true;
   int rotary_dim = 0;
+  int window = 0;
   bool spoils_unseen = false; // NaN in rows of pages that no row sees, in padding rows, and nonsense in the table
   uint64_t seed = 1;
 
+  int64_t first_key(int32_t length) const { return window > 0 ? std::max(0, length - window) : 0; }
   int64_t max_pages() const {
     int64_t most = 1;
     for (const int64_t count : keys) most = std::max(most, (count + page_rows - 1) / page_rows + 1);
@@ -101,7 +103,7 @@ PagedNumbers numbers_of(const PagedCase& c) {
   at::Tensor is_seen = at::zeros({c.pages(), c.page_rows}, at::kBool);
   for (size_t row = 0; row < lengths.size(); ++row) {
     if (lengths[row] == 0) n.q[static_cast<int64_t>(row)].fill_(not_a_number);
-    for (int64_t key = 0; key < lengths[row]; ++key)
+    for (int64_t key = c.first_key(lengths[row]); key < lengths[row]; ++key)
       is_seen[c.page(static_cast<size_t>(sequences[row]), key / c.page_rows)][key % c.page_rows] = true;
   }
   for (const at::Tensor* pages : {&n.k, &n.v})
@@ -121,7 +123,7 @@ at::Tensor formula(const PagedCase& c, const PagedNumbers& n, at::ScalarType wor
     const auto gathered = [&](const at::Tensor& of) { // [heads_q, keys, head_dim]
       return of.index_select(0, at::tensor(pages, at::kInt))
           .flatten(0, 1)
-          .narrow(0, 0, lengths[row])
+          .narrow(0, c.first_key(lengths[row]), lengths[row] - c.first_key(lengths[row]))
           .to(work)
           .repeat_interleave(c.heads_q / c.heads_kv, 1)
           .transpose(0, 1);
@@ -167,6 +169,7 @@ fvlm_paged_attention_query query_of(const PagedCase& c, at::Device device) {
   query.pages = c.pages();
   query.max_pages = c.max_pages();
   query.appends = c.appends;
+  query.window = c.window;
   query.rotary_dim = c.rotary_dim;
   query.has_frequencies = c.frequencies;
   query.inverse = c.inverse;
@@ -195,6 +198,8 @@ Trial paged_trial(const PagedCase& c) {
     const PagedAttentionTable table = table_of(context);
     if (table.supports && c.appends && !(table.features & FVLM_ATTENTION_APPENDS))
       return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_APPENDS"};
+    if (table.supports && c.window > 0 && !(table.features & FVLM_ATTENTION_WINDOWS))
+      return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_WINDOWS"};
     if (table.supports) return query_support(table.supports, query_of(c, context.device));
     fvlm_support none{sizeof none, 0, "it has no attention over pages"};
     return none;
@@ -333,6 +338,28 @@ Outcome paged_lengths(Context& context) {
   return paged(context, cases);
 }
 
+Outcome paged_windows(Context& context) {
+  std::vector<PagedCase> cases;
+  for (const int window : {1, 16, 33, 600})
+    for (const bool appends : {false, true})
+      for (const auto type : {at::kFloat, at::kBFloat16})
+        cases.push_back({.dtype = type,
+                         .heads_q = 4,
+                         .heads_kv = 2,
+                         .keys = {50, 3, 700, 4099},
+                         .appends = appends,
+                         .window = window,
+                         .spoils_unseen = !appends});
+  std::erase_if(cases, [&](const PagedCase& one) { return !refusal(context, paged_trial(one)).empty(); });
+  if (cases.empty()) return not_applicable(refusal(context, paged_trial({.window = 16})));
+  PagedCase prompt = cases.front(); // rows of one sequence, side by side
+  prompt.window = 16, prompt.appends = false;
+  prompt.sequences = std::vector<int32_t>(70, 2);
+  for (int32_t row = 0; row < 70; ++row) prompt.lengths.push_back(row + 1);
+  cases.push_back(prompt);
+  return expect_correct(context, trials_of(cases, paged_trial));
+}
+
 Outcome paged_zero_rows(Context& context) {
   PagedCase none{.keys = {5}};
   none.sequences = {};
@@ -416,6 +443,8 @@ std::vector<Check> paged_attention_checks() {
       {"paged_head_dims", "head_dim 8 to 128", paged_head_dims, plain},
       {"paged_wider_heads", "head_dim up to 256, as far as supports_paged() says yes", paged_wider_heads, plain},
       {"paged_lengths", "sequences of up to 4099 keys, and many sequences", paged_lengths, plain},
+      {"paged_windows", "rows that attend to the last keys alone, where features say so", paged_windows,
+       plain + ",paged_lengths"},
       {"paged_zero_rows", "no rows at all", paged_zero_rows, plain},
       {"paged_large_scores", "scores in the thousands do not overflow", paged_large_scores, plain},
       {"paged_captured", "replayed from a CUDA graph", paged_captured, plain},

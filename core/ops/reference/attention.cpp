@@ -26,7 +26,7 @@ Tensor bounds_of(const fvlm_attention_query& query, const Bounds& bounds) {
 
 AttentionShape shape_of(const fvlm_attention_query& query, const Bounds& of_q, const fvlm_tensor* cu_seqlens_kv) {
   return {bounds_of(query, of_q), bounds_of(query, {cu_seqlens_kv, query.tokens_kv, query.max_seqlen_kv}), query.scale,
-          query.causal != 0};
+          query.causal != 0, Attention::window_of(query)};
 }
 
 Tensor with_rope(const fvlm_attention_query& query, const Tensor& x, const fvlm_tensor* positions, bool inverse) {
@@ -51,6 +51,10 @@ sdk::Support Attention::supports(const Query& query) {
     return sdk::refuse("guests with a causal mask, rotary embedding or queries_alone");
   if (is_partial(query) && (query.rotary_dim != 0 || query.guests || query.queries_alone || !query.needs_backward))
     return sdk::refuse("partial with rotary embedding, guests or queries_alone, or without a backward");
+  if (const int window = window_of(query);
+      window < 0 || (window > 0 && (!query.causal || query.tokens_q != query.tokens_kv || query.guests ||
+                                    query.queries_alone || is_partial(query))))
+    return sdk::refuse("a window of %d without a causal mask or with other queries than keys", window);
   const bool on_host = query.device.type == FVLM_CPU;
   return supports_number(query.device, query.dtype, on_host ? "ATen, by segment" : "ATen, one masked softmax");
 }

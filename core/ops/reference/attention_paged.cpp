@@ -114,6 +114,7 @@ sdk::Support Attention::supports_paged(const PagedQuery& query) {
     return sdk::refuse("%d query heads over %d key heads", query.heads_q, query.heads_kv);
   if (appends(query) && (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim))
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
+  if (window_of(query) < 0) return sdk::refuse("a window of %d", window_of(query));
   return supports_number(query.device, query.dtype, "ATen, one masked softmax");
 }
 
@@ -126,12 +127,16 @@ void Attention::forward_paged(const fvlm_call&, const PagedQuery& query, const P
   }
   const Tensor q = appends(query) ? append(query, arguments) : torch_tensor(arguments.q),
                sequences = torch_tensor(arguments.sequences), lengths = torch_tensor(arguments.lengths);
+  const PagedKeys all{torch_tensor(arguments.k_pages), torch_tensor(arguments.v_pages),
+                      torch_tensor(arguments.page_table), sequences, lengths};
+  const int query_window = window_of(query);
   for (int64_t first = 0; first < query.rows; first += rows_at_once) {
     const int64_t count = std::min(rows_at_once, query.rows - first);
     const auto rows = [&](const Tensor& x) { return x.narrow(0, first, count); };
-    const auto pages = pages_of(query, torch_tensor(arguments.page_table), rows(sequences), rows(lengths));
-    store(rows(out),
-          attend(query.scale, pages, rows(q), torch_tensor(arguments.k_pages), torch_tensor(arguments.v_pages)));
+    const auto pages = query_window > 0
+                           ? pages_in_window(all, rows(sequences), rows(lengths), rows(lengths) - 1, query_window)
+                           : pages_of(query, all.page_table, rows(sequences), rows(lengths));
+    store(rows(out), attend(query.scale, pages, rows(q), all.k_pages, all.v_pages));
   }
 }
 

@@ -47,7 +47,11 @@ struct Attention {
   static bool is_partial(const Query& query) {
     return query.struct_size > offsetof(Query, partial) && query.partial != 0;
   }
-  // The same of `appends`.
+  // The same of `window` and `appends`.
+  template <class AnyQuery>
+  static std::int32_t window_of(const AnyQuery& query) {
+    return query.struct_size > offsetof(AnyQuery, window) ? query.window : 0;
+  }
   static bool appends(const PagedQuery& query) {
     return query.struct_size > offsetof(PagedQuery, appends) && query.appends != 0;
   }
