@@ -132,7 +132,8 @@ class Operations {
   // The matrix with columns of zeros appended, so that its rows are a multiple of 16 bytes, as a GPU's matrix products
   // require. The linear's input needs the same number of columns. The gradient reaches `weight` when the backward pass
   // arrives here.
-  Weight padded(Tape& tape, const Weight& weight);
+  Weight padded(Tape& tape, const Weight& weight) { return padded(tape, weight, padded(weight.value().size(1))); }
+  Weight padded(Tape& tape, const Weight& weight, int64_t columns);
   int64_t padded(int64_t columns) const;
 
   // Folds LayerScale into the linear before it: weight' = scale * weight, bias' = scale * bias, row by row. The
@@ -168,6 +169,10 @@ class Operations {
                    const at::Tensor& into = {});
   // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
+  // down(swiglu(gate_up)) + residual, where there is a residual; computed with padded() weights and as many columns of
+  // SwiGLU's result where the rows of `down` are no multiple of 16 bytes. `columns`: how many; 0: as padded() says.
+  Value linear_of_swiglu(Tape& tape, const Value& gate_up, const Layer& down, const Value& residual = {},
+                         int64_t columns = 0);
   Value gelu(Tape& tape, const Value& x, Gelu form);
   // residual + scale * x
   Value layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual);

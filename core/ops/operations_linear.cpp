@@ -297,8 +297,8 @@ int64_t Operations::padded(int64_t columns) const {
   return (columns + multiple - 1) / multiple * multiple;
 }
 
-Weight Operations::padded(Tape& tape, const Weight& weight) {
-  const int64_t rows = weight.value().size(0), columns = weight.value().size(1), all_columns = padded(columns);
+Weight Operations::padded(Tape& tape, const Weight& weight, int64_t all_columns) {
+  const int64_t rows = weight.value().size(0), columns = weight.value().size(1);
   if (all_columns == columns) return weight;
   auto parameter = std::make_shared<Parameter>();
   parameter->value = at::zeros({rows, all_columns}, weight.value().options());

@@ -3,6 +3,9 @@
 #include "ops/dry_run.h"
 #include "ops/operations.h"
 
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+
 #include <utility>
 
 namespace fvlm::ops {
@@ -60,6 +63,28 @@ Value Operations::swiglu_mlp(Tape& tape, Value x, const Layer& up, const Layer& 
                    gate_up.gradient->add(std::move(d));
                  });
   return y;
+}
+
+Value Operations::linear_of_swiglu(Tape& tape, const Value& gate_up, const Layer& down, const Value& residual,
+                                   int64_t columns) {
+  const int64_t width = down.weight.value().size(1);
+  if (columns == 0) columns = padded(width);
+  if (columns == width || !down.weight.is_plain() || observe_linear_)
+    return linear(tape, swiglu(tape, gate_up), down, residual);
+  const int64_t behind = columns - width;
+  at::Tensor inner = at::empty({gate_up.data.size(0), columns}, gate_up.data.options());
+  inner.narrow(1, width, behind).zero_();
+  const Value narrow = swiglu(tape, gate_up, inner.narrow(1, 0, width));
+  Value wide(std::move(inner), narrow.requires_grad());
+  if (narrow.recompute)
+    tape.set_recompute(wide, [again = narrow.recompute, behind] {
+      return at::constant_pad_nd((*again)(), {0, behind});
+    });
+  if (wide.requires_grad())
+    tape.push([width, in = narrow.gradient, out = wide.gradient] {
+      if (const at::Tensor d = out->take(); d.defined()) in->add(d.narrow(1, 0, width));
+    });
+  return linear(tape, wide, {padded(tape, down.weight, columns), down.bias}, residual);
 }
 
 // `pass_on`: how the input gradient is computed and passed on, in place of adding it to that of x.

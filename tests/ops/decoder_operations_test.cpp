@@ -7,6 +7,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 
 using namespace fvlm;
 using namespace fvlm::ops;
@@ -169,4 +170,32 @@ TEST(DecoderOperations, RowsOfATableAreMixedByTheirShares) {
   expect_close(mixed[0], 0.25 * table.value()[4] + 0.75 * table.value()[0], 1e-15, "of two");
   expect_close(mixed[1], 1.5 * table.value()[1], 1e-15, "of one twice");
   EXPECT_TRUE(mixed[2].eq(0).all().item<bool>());
+}
+
+// With rows padded to another number of columns, as a GPU gets them, the outcome is the same but for the order in which
+// LibTorch's product adds 342 and 344 numbers.
+TEST(DecoderOperations, LinearOfSwiGluHasPaddedRows) {
+  for (const bool light : {false, true}) {
+    Bench b;
+    const Value gate_up = b.input({5, 2 * 342}), residual = b.input({5, 3});
+    const Operations::Layer down{Weight(b.parameter("down", {3, 342})), Weight(b.parameter("bias", {3}))};
+    std::vector<Tensor> outcome;
+    for (const int64_t columns : {342, 344}) {
+      SCOPED_TRACE(fmt::format("{} columns{}", columns, light ? ", light" : ""));
+      const auto run = [&](Tape& tape) {
+        const Tape::LightCheckpointing lean(tape, light);
+        return b.ops->linear_of_swiglu(tape, gate_up, down, residual, columns);
+      };
+      b.expect_true_gradients([&](Tape& tape) { return std::vector{run(tape)}; });
+      for (const auto& each : b.parameters) each->has_gradient = false;
+      Tape tape;
+      const Value y = run(tape);
+      y.gradient->add(random(y.data.sizes(), 7));
+      tape.backward();
+      for (const Tensor& each : {y.data, gate_up.gradient->take(), residual.gradient->take(),
+                                 b.parameters[0]->gradient.clone(), b.parameters[1]->gradient.clone()})
+        outcome.push_back(each);
+    }
+    for (size_t i = 0; i < 5; ++i) expect_close(outcome[5 + i], outcome[i], 1e-14, fmt::format("outcome {}", i));
+  }
 }

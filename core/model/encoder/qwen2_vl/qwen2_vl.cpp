@@ -286,8 +286,8 @@ class Qwen2Vl : public Encoder {
     if (!config_.rms_norm)
       return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr,
                           config_.hidden_act == "quick_gelu" ? ops::Gelu::quick : ops::Gelu::tanh);
-    const Value gated = ops.swiglu(tape, ops.linear(tape, normed, layer.up.weight, layer.up.bias));
-    return ops.linear(tape, gated, layer.down, attended);
+    const Value gate_up = ops.linear(tape, normed, layer.up.weight, layer.up.bias);
+    return ops.linear_of_swiglu(tape, gate_up, layer.down, attended);
   }
 
   VisionConfig config_;
