@@ -47,7 +47,7 @@ function fvlm.recipe(table) end
 ---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
----@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Gemma3|fvlm.Qwen2Vl|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM. In pixels. Default: `224`.
 ---@field adapters? fvlm.Lora|(fvlm.Lora)[] Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
@@ -219,6 +219,16 @@ function fvlm.internvl(table) end
 ---@param table fvlm.Gemma3
 ---@return fvlm.Gemma3
 function fvlm.gemma3(table) end
+
+---Every token of the encoder through one linear, as in PaliGemma. In the decoder all rows of a prompt attend to each
+---other.
+---@class fvlm.PaliGemma
+
+---Every token of the encoder through one linear, as in PaliGemma. In the decoder all rows of a prompt attend to each
+---other.
+---@param table table
+---@return fvlm.PaliGemma
+function fvlm.paligemma(table) end
 
 ---The normalized patches of each cell of an image side by side in one row, and two linears with a GELU between them,
 ---as in Qwen2-VL, Qwen2.5-VL and Qwen3-VL.

@@ -12,12 +12,14 @@ namespace fvlm::infer {
 
 namespace {
 
-// The last of the visual rows that stand side by side from this row on; the row itself where it is none.
-int64_t last_mutual_row(const std::vector<int64_t>& rows, int64_t row) {
+// The last row that this one attends to, its own or one behind it.
+int64_t last_mutual_row(const Scheduler::Prompt& prompt, int64_t row) {
+  if (prompt.mutual_rows == model::MutualRows::prompt) return std::max(row, prompt.length - 1);
+  const std::vector<int64_t>& rows = prompt.rows;
   const auto is_visual = [&](int64_t at) {
     return at < std::ssize(rows) && rows[static_cast<size_t>(at)] == visual_placeholder;
   };
-  if (!is_visual(row)) return row;
+  if (prompt.mutual_rows == model::MutualRows::none || !is_visual(row)) return row;
   while (is_visual(row + 1)) ++row;
   return row;
 }
@@ -31,6 +33,7 @@ auto find(auto& sequences, int64_t number) {
 void Scheduler::add(Prompt prompt) {
   Sequence& sequence = waiting_.emplace_back();
   sequence.prompt = std::move(prompt);
+  sequence.prompt.length = std::ssize(sequence.prompt.rows);
 }
 
 const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
@@ -44,9 +47,8 @@ const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
     std::string content = sequence.keys.empty() ? std::string() : sequence.keys.back();
     bool has_key = sequence.keys.empty() || !content.empty();
     int64_t visual = std::count(rows.begin(), first, visual_placeholder);
-    // Visual rows that attend to some behind the page differ where those do.
-    const int64_t last_row = sequence.prompt.has_mutual_rows ? last_mutual_row(rows, begin + limits_.page_rows - 1)
-                                                             : begin + limits_.page_rows - 1;
+    // Rows that attend to some behind the page differ where those do.
+    const int64_t last_row = last_mutual_row(sequence.prompt, begin + limits_.page_rows - 1);
     for (auto row = first; has_key && row <= rows.begin() + last_row; ++row) {
       content += fmt::format(" {}", *row);
       if (*row != visual_placeholder) continue;
@@ -104,8 +106,8 @@ void Scheduler::make_room_for_drafts(Sequence& sequence) {
 }
 
 int64_t Scheduler::with_mutual_rows(const Sequence& sequence, int64_t count) {
-  if (!sequence.prompt.has_mutual_rows || count == 0) return count;
-  return last_mutual_row(sequence.prompt.rows, sequence.computed + count - 1) + 1 - sequence.computed;
+  if (count == 0) return 0;
+  return last_mutual_row(sequence.prompt, sequence.computed + count - 1) + 1 - sequence.computed;
 }
 
 void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
@@ -122,7 +124,7 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   int64_t last = -1; // row that the next one attends to, if it is visual and not behind that one
   const auto append = [&](int64_t token) {
     const int64_t row = sequence.computed++;
-    if (row > last) last = sequence.prompt.has_mutual_rows ? last_mutual_row(rows, row) : row;
+    if (row > last) last = last_mutual_row(sequence.prompt, row);
     pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row), last);
   };
   for (int64_t i = 0; i < count; ++i) {

@@ -55,10 +55,11 @@ class Scheduler {
     // behind them are not shared.
     std::vector<std::string> visual_keys;
     model::SequencePositions positions = {};
-    bool has_mutual_rows = false; // visual rows side by side attend to each other, and so are read in one pass
     // Of its first rows, each of which has an output: what the model says follows it. Such a prompt shares no pages of
     // others, whose outputs are gone.
     int64_t scored_rows = 0;
+    model::MutualRows mutual_rows = model::MutualRows::none; // rows that attend to each other are read in one pass
+    int64_t length = 0;                                      // without its answer; add() sets it
   };
   void add(Prompt prompt);
 

@@ -54,7 +54,7 @@ ContextPart keep_part(Pack& pack, const ops::ContextGroup& context,
             chosen(labels.weights, part.labels, slots, 0)};
 
   if (pack.texts.last.defined())
-    throw Error(ErrorKind::usage, "--context-parallel: the rows of an image attend to each other in both directions, "
+    throw Error(ErrorKind::usage, "--context-parallel: rows of the decoder attend to each other in both directions, "
                                   "and ranks share causal attention alone")
         .advise("train it without --context-parallel");
   pack.sequence.tokens = part_of(pack.sequence.tokens);

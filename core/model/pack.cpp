@@ -59,6 +59,7 @@ struct Maps {
   std::vector<int64_t> mean_rows;
   std::vector<float> mean_shares;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
+  std::vector<int64_t> prompt_lengths;           // of each text: its rows before the first label
   std::array<std::vector<int32_t>, 3> positions; // of the decoder's rows, on each axis
 
   int64_t all_frames = 0;
@@ -105,6 +106,9 @@ struct Maps {
         label_sequences.push_back(static_cast<int64_t>(text_lengths.size()));
       }
       text_lengths.push_back(static_cast<int64_t>(tokens.size() - begin));
+      const bool has_label = targets.size() > first_label;
+      prompt_lengths.push_back(has_label ? label_rows[first_label] + 1 - static_cast<int64_t>(begin)
+                                         : text_lengths.back());
       labels_per_text.push_back(static_cast<int64_t>(targets.size() - first_label));
     }
   }
@@ -193,17 +197,18 @@ void add_means(Pack& pack, Maps& maps, at::Device device) {
   pack.mean_shares = at::tensor(maps.mean_shares, at::kFloat).to(device).view({-1, 4});
 }
 
-// Visual rows that stand side by side in a text attend to the last of them, all others to themselves.
-at::Tensor last_rows(const Maps& maps, int64_t rows, at::Device device) {
+// The last row that each attends to, its own or one behind it.
+at::Tensor last_rows(const Maps& maps, MutualRows mutual, int64_t rows, at::Device device) {
   std::vector<int32_t> last(static_cast<size_t>(rows));
   std::iota(last.begin(), last.end(), 0);
   std::vector<bool> is_visual(static_cast<size_t>(rows));
   for (const int64_t row : maps.visual_rows) is_visual[static_cast<size_t>(row)] = true;
   size_t begin = 0;
-  for (const int64_t length : maps.text_lengths) {
-    const size_t end = begin + static_cast<size_t>(length);
+  for (size_t text = 0; text < maps.text_lengths.size(); ++text) {
+    const size_t end = begin + static_cast<size_t>(maps.text_lengths[text]),
+                 answer = begin + static_cast<size_t>(maps.prompt_lengths[text]);
     for (size_t row = end; row-- > begin + 1;)
-      if (is_visual[row] && is_visual[row - 1]) last[row - 1] = last[row];
+      if (mutual == MutualRows::prompt ? row < answer : is_visual[row] && is_visual[row - 1]) last[row - 1] = last[row];
     begin = end;
   }
   return tensor_of(last, device);
@@ -448,8 +453,9 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     pack.texts.positions = at::stack(axes);
   }
 
-  if (reader.connector.has_mutual_rows() && capacity.frames > 0)
-    pack.texts.last = last_rows(maps, capacity.rows, device);
+  const MutualRows mutual = reader.connector.mutual_rows();
+  if (mutual == MutualRows::prompt || (mutual == MutualRows::visual && capacity.frames > 0))
+    pack.texts.last = last_rows(maps, mutual, capacity.rows, device);
 
   const auto count = static_cast<int64_t>(maps.targets.size());
   std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);

@@ -351,7 +351,7 @@ TEST(Scheduler, RowsThatAttendToEachOtherAreNotDivided) {
   const int64_t v = visual_placeholder;
   const auto mutual = [&](int64_t number, std::vector<std::string> frames) {
     Scheduler::Prompt made = prompt(number, {1, 2, v, v, v, v, 3, v, v, 4}, 2, std::move(frames));
-    made.has_mutual_rows = true;
+    made.mutual_rows = model::MutualRows::visual;
     return made;
   };
   Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});
@@ -392,6 +392,27 @@ TEST(Scheduler, ScoredPromptsShareNothingOfOthers) {
   const auto second = scheduler.next();
   EXPECT_EQ(second.parts[2].scored, 3);
   EXPECT_EQ(second.parts[2].outputs(), 4) << "and the token that continues it";
+}
+
+// All rows of a prompt attend to its last one, those of the answer to none behind them.
+TEST(Scheduler, PromptsThatAttendToAllOfThemselvesAreReadAtOnce) {
+  const auto whole = [&](int64_t number, std::vector<int64_t> rows) {
+    Scheduler::Prompt made = prompt(number, std::move(rows), 20);
+    made.mutual_rows = model::MutualRows::prompt;
+    return made;
+  };
+  Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});
+  scheduler.resize(64);
+  scheduler.add(whole(0, rows_of(5)));
+  EXPECT_EQ(scheduler.next().rows.lengths, (std::vector<int32_t>(5, 5)));
+  scheduler.append(0, 7);
+  EXPECT_EQ(scheduler.next().rows.lengths, std::vector<int32_t>{6});
+  scheduler.add(whole(1, rows_of(5)));
+  scheduler.add(whole(2, rows_of(6)));
+  (void)scheduler.next();
+  (void)scheduler.next();
+  EXPECT_EQ(scheduler.shared_rows(1), 4);
+  EXPECT_EQ(scheduler.shared_rows(2), 0) << "the same rows before another end";
 }
 
 TEST(Scheduler, VisualRowsAreSharedByFrameAndNotByPlace) {

@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Gemma 3, Idefics3, SmolVLM) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Gemma 3, PaliGemma, Idefics3, SmolVLM) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -7,8 +7,8 @@ from with_transformers import draw, engine, folder as root, run
 
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Gemma3Config, Gemma3TextConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
-                          LlavaConfig, LlavaNextConfig, LlavaOnevisionConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
+from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Gemma3Config, Gemma3TextConfig, GemmaConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
+                          LlavaConfig, LlavaNextConfig, LlavaOnevisionConfig, PaliGemmaConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 VOCABULARY, IMAGE = 260, 256
@@ -41,6 +41,11 @@ def gemma3(windows, **changes):
     return Gemma3Config(vision_config=SiglipVisionConfig(**VISION, vision_use_head=False), text_config=text, image_token_index=IMAGE, **changes)
 
 
+def paligemma(**changes):
+    return PaliGemmaConfig(vision_config=SiglipVisionConfig(**VISION, vision_use_head=False), projection_dim=TEXT["hidden_size"],
+                           text_config=GemmaConfig(**TEXT, head_dim=16, **changes), image_token_index=IMAGE)
+
+
 MODELS = {
     "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
     "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
@@ -60,6 +65,7 @@ MODELS = {
     "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
     "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
+    "paligemma": paligemma(),
 }
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
@@ -147,6 +153,8 @@ def rows_per_image(name):
         return int(16 * config.downsample_ratio ** 2)
     if config.model_type == "gemma3":
         return config.mm_tokens_per_image
+    if config.model_type == "paligemma":
+        return 16
     return 16 // config.scale_factor ** 2
 
 
@@ -174,8 +182,11 @@ def write_batch(name, path):
                "loss_mask": torch.cat(masks_of(texts)).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in texts])}, path)
 
 
-def pixels_for(name, text, pixels):
-    """What transformers' model gets beside a text's tokens."""
+def pixels_for(name, text, pixels, prompt=None):
+    """What transformers' model gets beside a text's tokens, of which so many are the prompt: those before the first label, or all."""
+    if MODELS[name].model_type == "paligemma":
+        types = torch.arange(len(text)) >= (masks_of([text])[0].int().argmax() if prompt is None else prompt)
+        return {"token_type_ids": types.long()[None]} | ({"pixel_values": pixels} if IMAGE in text else {})
     if IMAGE not in text:
         return {}
     if has_grids(name):  # of each image the whole one first, and empty ones behind the tiles of those that have fewer

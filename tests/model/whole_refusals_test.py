@@ -41,8 +41,8 @@ class WrongFolders(unittest.TestCase):
         return said
 
     def test_another_architecture(self):
-        self.refused("smolvlm", '"paligemma" is not supported', "llava, llava_next, ", "config.json",
-                     config=lambda one: one.update(model_type="paligemma"))
+        self.refused("smolvlm", '"mllama" is not supported', "llava, llava_next, ", "config.json",
+                     config=lambda one: one.update(model_type="mllama"))
         self.refused("llava-clip-llama", '"mixtral" is not supported as decoder', "text_config", "llama, mistral",
                      config=lambda one: one["text_config"].update(model_type="mixtral"))
         self.refused("llava-clip-llama", '"pixtral" is not supported as vision tower', "vision_config",

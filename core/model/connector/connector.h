@@ -66,8 +66,8 @@ class Connector {
   // For how many of the decoder's first layers each visual token has a further row, which is added to its own behind
   // that layer: DeepStack. They are columns of VisualTokens::tokens behind the token's.
   virtual int64_t deepstack_layers() const { return 0; }
-  // Whether visual rows that stand side by side in the decoder attend to each other, in both directions.
-  virtual bool has_mutual_rows() const { return false; }
+  // Which of the decoder's rows attend to each other in both directions.
+  virtual MutualRows mutual_rows() const { return MutualRows::none; }
   // Whether encode() can show attention maps.
   virtual bool has_attention() const { return false; }
   // Visual tokens of a pack's frames, of which there are some.

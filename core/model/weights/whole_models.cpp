@@ -150,6 +150,19 @@ WholeModelFamily::Configs read_gemma3(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", of_onevision.vision);
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip_vision_model";
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "gemma";
+  out.decoder.erase("use_bidirectional_attention"); // of prompts, which is the connector's
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  out.connector = {{"kind", "paligemma"}};
+  out.image_token_id = image_token(reader, 256000);
+  return out;
+}
+
 // Qwen2-VL and, with `version` "2_5" and "3", Qwen2.5-VL and Qwen3-VL. Published files have the keys of the text model
 // beside the others, and other words, or none, for the model_type of the vision tower.
 WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& version) {
@@ -233,6 +246,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
       {"internvl", read_internvl, llava_names},
       {"gemma3", read_gemma3, llava_names},
+      {"paligemma", read_paligemma, llava_names},
       {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2"); }, qwen_vl_names},
       {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2_5"); }, qwen_vl_names},
       {"qwen3_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "3"); }, qwen3_vl_names()},
