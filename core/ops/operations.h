@@ -69,6 +69,7 @@ struct AttentionShape {
   bool causal = false;
   Rotary rotary = {};
   double score_factor = 1; // of the scores, besides 1 / sqrt(head_dim)
+  double softcap = 0;      // scores s become softcap * tanh(s / softcap), with `causal` alone; 0: they stay as they are
   // With `causal`, of rows that attend to rows of the same segments: to the last `window` ones alone, their own among
   // them. 0: to all before them.
   int64_t window = 0;
@@ -180,9 +181,9 @@ class Operations {
   // Applies rotary embedding to q and k, inside the plugin where it can; their memory may hold rotated values
   // afterwards. `shared_kv`: k and v of this attention as other attentions read them. If the plugin can, this
   // attention's backward also adds the contribution of one of those to d_k and d_v (deferred queries). Segments with a
-  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time. Plugins know no windows
-  // and no rows that attend to those behind them: where some segment may be longer than a window, or has such rows,
-  // ATen computes it.
+  // `ring` are those of q, k and v alike; all ranks of the context attend at the same time. Plugins know no
+  // rows that attend to those behind them and no softcap: where a segment has such rows, or scores have a bound, ATen
+  // computes it.
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                   const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 

@@ -177,8 +177,10 @@ at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, cons
   query.qk_norm = norms != nullptr;
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.epsilon = norms ? static_cast<float>(norms->epsilon) : 0;
+  const int64_t room = keys.page_table.size(1) * keys.k_pages.size(1);
   // A plugin counts a window back from a row's last key, which is not the row's own where it attends to keys behind it.
-  const PagedAttention* const op = query.window && keys.looks_ahead ? nullptr : &paged_attention_for(query);
+  const bool by_aten = shape.softcap > 0 || (query.window && keys.looks_ahead);
+  const PagedAttention* const op = by_aten ? nullptr : &paged_attention_for(query);
   if (op && op->query().appends) {
     AppendedKeys appended{heads_of(qkv.data, k, dim), heads_of(qkv.data, v, dim), {}, {}, shape.rotary.frequencies};
     if (norms) appended.q_norm = norms->q.value(), appended.k_norm = norms->k.value();
@@ -196,7 +198,8 @@ at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, cons
   write_to_pages(k, v, keys, places);
   const at::Tensor queries = heads_of(q.value.data, q, dim);
   return (op ? op->forward(queries, keys)
-             : reference::paged_attention_in_window(queries, keys, positions, shape.window, query.scale))
+             : reference::paged_attention_in_window(queries, keys, positions, query.window ? query.window : room,
+                                                    query.scale, shape.softcap))
       .flatten(1);
 }
 
@@ -236,7 +239,7 @@ fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k,
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                             const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
   if (of_q.ring.defined()) return ring_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
-  if (shape.causal && of_q.last.defined())
+  if ((shape.causal && of_q.last.defined()) || shape.softcap > 0)
     return range_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
   const bool records = tape.records(q.value, k.value, v.value);
   fvlm_attention_query query = attention_query(q, k, of_q, of_kv, shape);
@@ -294,8 +297,9 @@ Value Operations::range_attention(Tape& tape, Heads q, Heads k, Heads v, const S
   if (on_cpu && bounds.is_meta()) // in a dry run, where they are unknown: one segment, as long as any
     bounds = at::tensor({int64_t{0}, std::min(q.value.data.size(0), segments.max_length)}, at::kInt);
   const reference::AttentionShape ranges{
-      bounds, bounds,       shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)),
-      true,   shape.window, segments.last};
+      bounds,       bounds,       shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)),
+      true,         shape.window, segments.last,
+      shape.softcap};
   const auto rows = [dim = shape.head_dim](const Heads& heads) {
     return reference::upcast(heads_of(heads.value.data, heads, dim));
   };

@@ -32,15 +32,20 @@
 namespace fvlm::train {
 namespace {
 
-// Ranks that share a sequence exchange the keys of all of it.
+// Ranks that share a sequence exchange the keys of all of it, and plugins attend to them.
 void require_no_window(const ModelDescription& description) {
-  for (const DecoderConfig& decoder : description.decoders())
-    if (std::ranges::count(decoder.sliding_layers, 1) > 0)
+  for (const DecoderConfig& decoder : description.decoders()) {
+    if (decoder.attn_logit_softcapping > 0)
+      throw Error(ErrorKind::usage, "--context-parallel: the decoder's attention bounds its scores, which ranks that "
+                                    "share sequences do not")
+          .advise("train it without --context-parallel");
+    if (decoder.has_windows())
       throw Error(ErrorKind::usage,
                   "--context-parallel: layers of the decoder attend to the last {} rows alone, and "
                   "ranks share the attention to all rows",
                   decoder.sliding_window)
           .advise("train it without --context-parallel");
+  }
 }
 
 void require_positions(const recipe::Resolved& resolved, const ModelDescription& description) {

@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 import picture_questions
-from picture_questions import Image, Pictures, answer, folder, loaded, make
+from picture_questions import Image, Pictures, answer, engine, folder, json, loaded, make, run
 from transformers.models.paligemma import processing_paligemma
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
@@ -55,6 +55,17 @@ class Generation(PaliGemma, unittest.TestCase):
         self.assertGreater(len(answers), len(SIZES), "the answers depend on picture and prompt")
         ours = answer("model", "--image", "1.png", "--image", "0.png", "--prompt", "Which is larger?")
         self.expect_same_tokens(ours, model, inputs_of(self.processor, "Which is larger?", ["1.png", "0.png"]))
+
+
+    def test_paligemma_2_is_refused(self):
+        path = folder / "hf" / "config.json"
+        before = path.read_text()
+        config = json.loads(before)
+        config["text_config"]["model_type"] = "gemma2"
+        path.write_text(json.dumps(config))
+        said = run(engine, "import", "--model", "hf", "--out", "wrong", code=4)
+        path.write_text(before)
+        self.assertIn("'text_config' is that of a Gemma 2", said)
 
 
 class Training(PaliGemma, picture_questions.Training, unittest.TestCase):

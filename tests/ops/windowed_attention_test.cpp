@@ -41,8 +41,8 @@ struct Problem {
   Tensor q, k, v, d_out;
   reference::AttentionShape shape{at::tensor(bounds, at::kInt), at::tensor(bounds, at::kInt), scale, true};
 
-  Problem(int64_t window, const Tensor& last) {
-    shape.window = window, shape.last = last;
+  Problem(int64_t window, const Tensor& last, double softcap = 0) {
+    shape.window = window, shape.last = last, shape.softcap = softcap;
     at::manual_seed(3);
     const auto draw = [](int64_t heads) { return at::randn({tokens, heads, dim}, at::kDouble); };
     q = draw(heads_q), k = draw(heads_kv), v = draw(heads_kv), d_out = draw(heads_q);
@@ -60,7 +60,8 @@ Tensor by_definition(const reference::AttentionShape& shape, const Tensor& q, co
       const auto keys = [&](const Tensor& x) {
         return x.narrow(0, first, count).repeat_interleave(heads_q / heads_kv, 1);
       };
-      const Tensor weights = at::softmax(at::einsum("hd,mhd->hm", {q[row] * scale, keys(k)}), 1);
+      const Tensor scores = at::einsum("hd,mhd->hm", {q[row] * scale, keys(k)}), cap = at::tensor(shape.softcap);
+      const Tensor weights = at::softmax(shape.softcap > 0 ? (scores / cap).tanh() * cap : scores, 1);
       rows.push_back(at::einsum("hm,mhd->hd", {weights, keys(v)}));
     }
   return at::stack(rows);
@@ -121,6 +122,11 @@ void expect_window_over_pages(const Tensor& q, const PagedKeys& keys, const std:
     const Tensor weights = at::softmax(at::einsum("hd,mhd->hm", {q[row] * scale, at::stack(own_keys)}), 1);
     expect_close(out[row], at::einsum("hm,mhd->hd", {weights, at::stack(own_values)}), 1e-12, "row");
   }
+}
+
+TEST(WindowedAttention, ScoresThatAreBounded) {
+  expect_both_methods_follow_the_definition(Problem(0, {}, 1.5));
+  expect_both_methods_follow_the_definition(Problem(20, last_rows(), 0.7));
 }
 
 // The rows of a sequence in pages, some of them more than a window behind the first, and rows of padding.

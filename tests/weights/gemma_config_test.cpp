@@ -93,11 +93,29 @@ TEST(GemmaConfig, TraitsOfGemma) {
   EXPECT_TRUE(config.sliding_layers.empty());
 }
 
+// As the published models have it: every second layer has a window, and logits and scores are bounded.
+TEST(GemmaConfig, TraitsOfGemma2) {
+  const Json json = Json::parse(R"({"model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 144,
+      "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"})");
+  const DecoderConfig config = read(json);
+  EXPECT_TRUE(config.pre_norms && config.post_norms && !config.qk_norm && config.unit_offset && config.scaled_tokens);
+  EXPECT_THAT(config.sliding_layers, testing::ElementsAre(1, 0, 1));
+  EXPECT_EQ(config.sliding_window, 4096);
+  EXPECT_FALSE(config.local_rope_theta);
+  EXPECT_DOUBLE_EQ(config.attention_multiplier, 1.0 / 12);
+  EXPECT_EQ(config.final_logit_softcapping, 30);
+  EXPECT_EQ(config.attn_logit_softcapping, 50);
+  const DecoderConfig unbounded =
+      read(with(json, R"({"layer_types": ["full_attention", "full_attention", "full_attention"]})"));
+  EXPECT_FALSE(unbounded.has_windows());
+}
+
 TEST(GemmaConfig, WrittenConfigReadsBack) {
   for (const Json& json :
        {gemma3, with(gemma3, R"({"final_logit_softcapping": 30, "rope_scaling": {"type": "linear", "factor": 8}})"),
         with(gemma3, R"({"query_pre_attn_scalar": 168, "rope_local_base_freq": 5000})"),
-        Json::parse(R"({"model_type": "gemma", "attention_bias": true})")})
+        Json::parse(R"({"model_type": "gemma", "attention_bias": true})"), Json::parse(R"({"model_type": "gemma2"})"),
+        Json::parse(R"({"model_type": "gemma2", "attn_logit_softcapping": null, "final_logit_softcapping": null})")})
     EXPECT_EQ(read_decoder_config(config_json(read(json)), "written"), read(json)) << json;
 }
 
@@ -112,14 +130,13 @@ TEST(GemmaConfig, RefusesWhatIsNotSupported) {
            {R"({"layer_types": ["full_attention", "chunked_attention", "full_attention"]})",
             {"'layer_types'", "full_attention or sliding_attention"}},
            {R"({"use_bidirectional_attention": true})", {"'use_bidirectional_attention' = true"}},
-           {R"({"attn_logit_softcapping": 50.0})", {"'attn_logit_softcapping' = 50", "no bound"}},
+           {R"({"attn_logit_softcapping": 50.0})", {"'attn_logit_softcapping' = 50", "have no bound"}},
            {R"({"hidden_activation": "silu"})", {"'hidden_activation' = \"silu\"", "only gelu_pytorch_tanh is"}},
            {R"({"query_pre_attn_scalar": 0})", {"'query_pre_attn_scalar' is 0"}},
            {R"({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}})",
             {"'rope_parameters' scales", "a sliding window"}},
            {R"({"rope_parameters": {"full_attention": {"rope_type": "linear"}}})",
             {"full_attention: 'factor' is missing"}},
-           {R"({"model_type": "gemma2"})", {"\"gemma2\" is not supported", "gemma, gemma3_text"}},
        }) {
     SCOPED_TRACE(changes);
     const std::string error = testing_weights::data_error_of([&] { read(with(gemma3, changes)); });

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -116,6 +117,7 @@ struct DecoderConfig {
   bool gelu_gate = false;     // the MLP's gate is GELU, approximated with tanh, in place of SiLU
   bool scaled_tokens = false; // embeddings of tokens, unlike rows of images, are multiplied by sqrt(hidden_size)
   double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
+  double attn_logit_softcapping = 0;  // the same of the scores
   double embedding_multiplier = 1;    // of the rows that enter
   double residual_multiplier = 1;     // of what each branch adds to the residual
   double attention_multiplier = 0;    // of the scores; 0: 1 / sqrt(head_dim)
@@ -128,6 +130,7 @@ struct DecoderConfig {
   bool has_window(int64_t layer) const {
     return !sliding_layers.empty() && sliding_layers[static_cast<size_t>(layer)] != 0;
   }
+  bool has_windows() const { return std::ranges::count(sliding_layers, 1) > 0; }
   double token_scale() const { return scaled_tokens ? std::sqrt(static_cast<double>(hidden_size)) : 1; }
   bool operator==(const DecoderConfig&) const = default;
 };

@@ -156,6 +156,9 @@ WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
   if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip_vision_model";
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "gemma";
+  if (out.decoder["model_type"] == "gemma2")
+    reader.problems().add("'text_config' is that of a Gemma 2, which is not supported here: in PaliGemma 2 its sliding "
+                          "windows do not divide prompts");
   out.decoder.erase("use_bidirectional_attention"); // of prompts, which is the connector's
   out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
   out.connector = {{"kind", "paligemma"}};

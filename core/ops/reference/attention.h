@@ -19,6 +19,7 @@ struct AttentionShape {
   int64_t window = 0;
   // int32 [tokens]: the last row that each attends to, its own or one behind it; undefined: its own.
   at::Tensor last = {};
+  double softcap = 0; // scores s become softcap * tanh(s / softcap); 0: they stay as they are
   bool has_ranges() const { return window > 0 || last.defined(); }
 };
 
@@ -45,6 +46,6 @@ AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, cons
 // number positions[row] of their sequence, and to those behind it that lengths[row] says; rows of length 0 are padding.
 // q: [rows, heads, head_dim].
 at::Tensor paged_attention_in_window(const at::Tensor& q, const PagedKeys& keys, const at::Tensor& positions,
-                                     int64_t window, double scale);
+                                     int64_t window, double scale, double softcap = 0);
 
 } // namespace fvlm::ops::reference

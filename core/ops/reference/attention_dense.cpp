@@ -52,8 +52,9 @@ Tensor by_group(const Tensor& x, const Mask& mask) {
 }
 
 // q k^T, where keys that are not visible are minus infinity. [K, G L, M]
-Tensor visible_scores(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
+Tensor visible_scores(const AttentionShape& shape, const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
   const Tensor scores = at::bmm(q_KND, k_MKD.permute({1, 2, 0}));
+  if (shape.softcap > 0) scores.div_(shape.softcap).tanh_().mul_(shape.softcap);
   if (mask.hidden_LM.defined()) by_group(scores, mask).masked_fill_(mask.hidden_LM, minus_infinity);
   return scores;
 }
@@ -83,7 +84,8 @@ struct DenseGradients {
 // `merged`: its rows are those of the queries.
 DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, const Tensor& q_KND, const Tensor& k_MKD,
                                const Tensor& v_MKD, const Tensor& d_out_KND, const MergedAttention& merged) {
-  const Tensor scores = visible_scores(q_KND, k_MKD, mask), d_weights = at::bmm(d_out_KND, v_MKD.permute({1, 2, 0}));
+  const Tensor scores = visible_scores(shape, q_KND, k_MKD, mask),
+               d_weights = at::bmm(d_out_KND, v_MKD.permute({1, 2, 0}));
   Tensor weights, d_scores;
   if (merged.out.defined()) {
     const int64_t key_heads = k_MKD.size(1);
@@ -93,6 +95,8 @@ DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, co
     weights = probabilities(scores, mask);
     d_scores = at::_softmax_backward_data(d_weights, weights, -1, weights.scalar_type());
   }
+  if (shape.softcap > 0) // the derivative of tanh, 0 where a key is not visible
+    d_scores = d_scores * (1 - (scores / shape.softcap).clamp_min(-1).square());
   return {at::bmm(d_scores, k_MKD.permute({1, 0, 2})).mul_(shape.scale),
           at::bmm(d_scores.mT(), q_KND).permute({1, 0, 2}), at::bmm(weights.mT(), d_out_KND).permute({1, 0, 2})};
 }
@@ -210,7 +214,7 @@ Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const 
   each_segment(shape, [&](const Block& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Mask mask = segment_mask(shape, s, q);
-    const Tensor scores = visible_scores(q_s, k.narrow(0, s.kv_begin, s.kv_length), mask);
+    const Tensor scores = visible_scores(shape, q_s, k.narrow(0, s.kv_begin, s.kv_length), mask);
     if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp.narrow(0, s.q_begin, s.q_length));
     const Tensor weights = probabilities(scores, mask);
     const Tensor v_s = v.narrow(0, s.kv_begin, s.kv_length).permute({1, 0, 2});
@@ -250,7 +254,7 @@ Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Ten
     const auto [mask, valid_q, valid_kv] =
         packed_mask(shape, rows_q.narrow(s.q_begin, s.q_length), rows_kv.narrow(s.kv_begin, s.kv_length));
     const Tensor q_s = scaled_queries(shape, zero_padding(q.narrow(0, s.q_begin, s.q_length), valid_q), k.size(1));
-    const Tensor scores = visible_scores(q_s, zero_padding(keys(k), valid_kv), mask);
+    const Tensor scores = visible_scores(shape, q_s, zero_padding(keys(k), valid_kv), mask);
     if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp.narrow(0, s.q_begin, s.q_length));
     const Tensor weights = probabilities(scores, mask);
     parts.push_back(ungrouped(at::bmm(weights, zero_padding(keys(v), valid_kv).permute({1, 0, 2})), s.q_length));

@@ -61,12 +61,14 @@ PagesOfRows pages_in_window(const PagedKeys& keys, const Tensor& sequences, cons
   return {of_row, key_RM.ge(first_key.unsqueeze(1)) & key_RM.lt(lengths.unsqueeze(1))};
 }
 
-Tensor attend(double scale, const PagesOfRows& of, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages) {
+Tensor attend(double scale, const PagesOfRows& of, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+              double softcap = 0) {
   const Tensor hidden = of.visible_RM.logical_not();
   const Tensor is_padding = hidden.all(1);
   const Tensor q_RKGD =
       at::where(is_padding.view({-1, 1, 1}), 0, upcast(q)).mul(scale).view({q.size(0), k_pages.size(2), -1, q.size(2)});
   const Tensor scores = at::einsum("rkgd,rmkd->rkgm", {q_RKGD, of.gathered(k_pages)});
+  if (softcap > 0) scores.div_(softcap).tanh_().mul_(softcap);
   scores.masked_fill_(hidden.unsqueeze(1).unsqueeze(2), -std::numeric_limits<double>::infinity());
   const Tensor weights = at::softmax(scores, -1).masked_fill(is_padding.view({-1, 1, 1, 1}), 0);
   return at::einsum("rkgm,rmkd->rkgd", {weights, of.gathered(v_pages)}).reshape(q.sizes());
@@ -141,12 +143,12 @@ void Attention::forward_paged(const fvlm_call&, const PagedQuery& query, const P
 }
 
 Tensor paged_attention_in_window(const Tensor& q, const PagedKeys& keys, const Tensor& positions, int64_t window,
-                                 double scale) {
+                                 double scale, double softcap) {
   std::vector<Tensor> parts;
   for (int64_t first = 0; first < q.size(0); first += rows_at_once) {
     const auto rows = [&](const Tensor& x) { return x.narrow(0, first, std::min(rows_at_once, q.size(0) - first)); };
     const auto pages = pages_in_window(keys, rows(keys.sequences), rows(keys.lengths), rows(positions), window);
-    parts.push_back(attend(scale, pages, rows(q), keys.k_pages, keys.v_pages).to(q.scalar_type()));
+    parts.push_back(attend(scale, pages, rows(q), keys.k_pages, keys.v_pages, softcap).to(q.scalar_type()));
   }
   return parts.empty() ? at::zeros_like(q) : at::concat(parts);
 }

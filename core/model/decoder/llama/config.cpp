@@ -74,11 +74,12 @@ std::vector<int64_t> smollm3_rope_layers(ConfigReader& config, int64_t layers) {
   return all;
 }
 
-// Which layers of Gemma 3 have a sliding window: all but every sixth, or what the config says.
-void read_gemma3_windows(ConfigReader& config, DecoderConfig& out) {
+// Which layers of Gemma 2 and Gemma 3 have a sliding window: every second, or all but every sixth, or what the config
+// says.
+void read_gemma_windows(ConfigReader& config, DecoderConfig& out) {
   const auto count = static_cast<size_t>(out.num_hidden_layers);
   const std::vector<std::string> layers = config.texts(layer_types_key);
-  const auto pattern = static_cast<size_t>(config.whole("sliding_window_pattern", 6, 1));
+  const auto pattern = static_cast<size_t>(out.model_type == gemma2 ? 2 : config.whole("sliding_window_pattern", 6, 1));
   config.refuse_unless(layers.empty() || layers.size() == count, layer_types_key,
                        fmt::format("there are {} layers, and each has an entry", count));
   config.refuse_unless(
@@ -101,9 +102,10 @@ void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
 
 // The key of the MLP's activation, and its name.
 std::pair<const char*, const char*> activation_of(const DecoderConfig& decoder) {
-  return {decoder.model_type == gemma3 ? "hidden_activation" : "hidden_act", decoder.gelu_gate   ? gelu_tanh
-                                                                             : decoder.gated_mlp ? "silu"
-                                                                                                 : "relu2"};
+  return {decoder.model_type == gemma2 || decoder.model_type == gemma3 ? "hidden_activation" : "hidden_act",
+          decoder.gelu_gate   ? gelu_tanh
+          : decoder.gated_mlp ? "silu"
+                              : "relu2"};
 }
 
 void check_activation(ConfigReader& config, const DecoderConfig& decoder) {
@@ -134,8 +136,8 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
   const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved};
-  if (model_type == gemma3)
-    read_gemma3_windows(config, out);
+  if (model_type == gemma2 || model_type == gemma3)
+    read_gemma_windows(config, out);
   else
     refuse_windows_by_layer(config);
   const Rope rope = model_type == gemma3 ? read_rope_by_layer(config, out.max_position_embeddings, usual,
@@ -181,12 +183,16 @@ nlohmann::json write(const DecoderConfig& config) {
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
   if (config.model_type == "mistral") // where the key is missing, there is a window
     out[window_key] = config.sliding_window == 0 ? nlohmann::json() : nlohmann::json(config.sliding_window);
-  if (config.model_type == gemma3) {
+  if (config.model_type == gemma2 || config.model_type == gemma3) {
     out[query_scale_key] = std::llround(std::pow(config.attention_multiplier, -2));
     out[window_key] = config.sliding_window;
     for (const int64_t slides : config.sliding_layers)
       out[layer_types_key].push_back(slides ? sliding_attention : full_attention);
-    out["rope_local_base_freq"] = *config.local_rope_theta;
+    if (config.local_rope_theta) out["rope_local_base_freq"] = *config.local_rope_theta;
+    const double caps[]{config.final_logit_softcapping, config.attn_logit_softcapping};
+    if (config.model_type == gemma2) // which has them where the keys are missing
+      for (const size_t i : {0, 1})
+        out[i == 0 ? cap_key : score_cap_key] = caps[i] == 0 ? nlohmann::json() : nlohmann::json(caps[i]);
   } else if (config.attention_multiplier != 0) {
     out["embedding_multiplier"] = config.embedding_multiplier;
     out["residual_multiplier"] = config.residual_multiplier;
@@ -286,6 +292,7 @@ DecoderFamily llama_family() {
                     {"granite", "GraniteForCausalLM"},
                     {"olmo2", "Olmo2ForCausalLM"},
                     {"gemma", "GemmaForCausalLM"},
+                    {gemma2, "Gemma2ForCausalLM"},
                     {gemma3, "Gemma3ForCausalLM"},
                     {"qwen2", "Qwen2ForCausalLM"},
                     {"qwen3", "Qwen3ForCausalLM"},

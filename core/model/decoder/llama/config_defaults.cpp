@@ -83,20 +83,36 @@ DecoderConfig gemma_defaults(ConfigReader& config) {
   return out;
 }
 
-DecoderConfig gemma3_defaults(ConfigReader& config) {
+// What Gemma 2 and Gemma 3 share. The bounds of logits and of scores that they have where a key is missing; 0: none.
+DecoderConfig later_gemma_defaults(ConfigReader& config, double logit_cap, double score_cap) {
   DecoderConfig out = gemma_defaults(config);
-  out.vocab_size = 262208;
   out.hidden_size = 2304;
   out.intermediate_size = 9216;
   out.num_hidden_layers = 26;
   out.num_attention_heads = 8;
   out.num_key_value_heads = 4;
+  out.post_norms = true;
+  out.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.whole(query_scale_key, 256, 1)));
+  const auto cap = [&](const char* key, double otherwise) {
+    if (config.has_null(key) || (otherwise == 0 && !config.has(key))) return 0.0;
+    return config.number(key, otherwise, 1e-3, 1e6);
+  };
+  out.final_logit_softcapping = cap(cap_key, logit_cap);
+  out.attn_logit_softcapping = cap(score_cap_key, score_cap);
+  return out;
+}
+
+DecoderConfig gemma2_defaults(ConfigReader& config) {
+  return later_gemma_defaults(config, 30, 50);
+}
+
+DecoderConfig gemma3_defaults(ConfigReader& config) {
+  config.refuse_unless(!config.has(score_cap_key), score_cap_key, "this model's scores have no bound");
+  DecoderConfig out = later_gemma_defaults(config, 0, 0);
+  out.vocab_size = 262208;
   out.max_position_embeddings = int64_t{1} << 17;
   out.rope_theta = 1e6;
-  out.qk_norm = out.post_norms = true;
-  out.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.whole(query_scale_key, 256, 1)));
-  if (config.has(cap_key)) out.final_logit_softcapping = config.number(cap_key, std::nullopt, 1e-3, 1e6);
-  config.refuse_unless(!config.has("attn_logit_softcapping"), "attn_logit_softcapping", "scores have no bound");
+  out.qk_norm = true;
   return out;
 }
 
@@ -190,11 +206,11 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
 
 DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},       {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
-      {"granite", granite_defaults},   {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
-      {"qwen3", qwen3_defaults},       {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
-      {"gemma", gemma_defaults},       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults},
-      {qwen2_5_vl, qwen2_vl_defaults}, {qwen3_vl, qwen3_vl_defaults}};
+      {"llama", llama_defaults},     {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
+      {"granite", granite_defaults}, {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
+      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
+      {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},       {gemma3, gemma3_defaults},
+      {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults}, {qwen3_vl, qwen3_vl_defaults}};
   return all.at(model_type)(config);
 }
 

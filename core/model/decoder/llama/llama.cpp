@@ -47,6 +47,7 @@ ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device devi
   ops::AttentionShape shape{config.head_dim, true};
   if (config.attention_multiplier != 0)
     shape.score_factor = config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim));
+  shape.softcap = config.attn_logit_softcapping;
   if (positions == Positions::none) return shape;
   if (positions == Positions::local) {
     shape.rotary = {config.head_dim, *config.local_rope_theta};
