@@ -185,7 +185,7 @@ Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes
   int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows, scores = limits_.scored_rows;
   const auto rows_of = [&](const Sequence& sequence) {
     const int64_t rows = std::min(budget, sequence.remaining());
-    return sequence.unscored() > 0 ? std::min(rows, scores) : with_mutual_rows(sequence, rows);
+    return with_mutual_rows(sequence, sequence.unscored() > 0 ? std::clamp<int64_t>(scores, 0, rows) : rows);
   };
   for (Sequence& sequence : running_) // drafts that were wrong
     sequence.computed = std::min(sequence.computed, std::ssize(sequence.prompt.rows) - 1);

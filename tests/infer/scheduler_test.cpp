@@ -394,6 +394,21 @@ TEST(Scheduler, ScoredPromptsShareNothingOfOthers) {
   EXPECT_EQ(second.parts[2].outputs(), 4) << "and the token that continues it";
 }
 
+// Though a pass has more outputs than its limit then.
+TEST(Scheduler, ScoredRowsThatAttendToEachOtherAreNotDivided) {
+  const int64_t v = visual_placeholder;
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 100, .scored_rows = 3});
+  scheduler.resize(64);
+  Scheduler::Prompt scored = prompt(0, {1, 2, v, v, v, v, 3, 4, 5}, 2);
+  scored.mutual_rows = model::MutualRows::visual;
+  scored.scored_rows = 8;
+  scheduler.add(scored);
+  const auto first = scheduler.next();
+  EXPECT_EQ(first.rows.lengths, (std::vector<int32_t>{1, 2, 6, 6, 6, 6}));
+  EXPECT_EQ(first.parts[0].scored, 6);
+  EXPECT_EQ(scheduler.next().rows.lengths, (std::vector<int32_t>{7, 8, 9}));
+}
+
 // All rows of a prompt attend to its last one, those of the answer to none behind them.
 TEST(Scheduler, PromptsThatAttendToAllOfThemselvesAreReadAtOnce) {
   const auto whole = [&](int64_t number, std::vector<int64_t> rows) {
