@@ -146,7 +146,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
   }
   if (model_.config().decoder.has_row_axes() && !prompt.grids.empty())
     scheduled.positions = {scheduled.rows, prompt.grids, model_.config().vision.tokens_per_second};
-  scheduled.mutual_rows = model_.connector().mutual_rows();
+  scheduled.bidirectional_rows = model_.connector().bidirectional_rows();
   scheduler_.add(std::move(scheduled));
   answers_.emplace(prompts_, Answer{std::move(prompt), sampler, {.number = prompts_}});
   return prompts_++;

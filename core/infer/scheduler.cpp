@@ -13,13 +13,13 @@ namespace fvlm::infer {
 namespace {
 
 // The last row that this one attends to, its own or one behind it.
-int64_t last_mutual_row(const Scheduler::Prompt& prompt, int64_t row) {
-  if (prompt.mutual_rows == model::MutualRows::prompt) return std::max(row, prompt.length - 1);
+int64_t last_attended_row(const Scheduler::Prompt& prompt, int64_t row) {
+  if (prompt.bidirectional_rows == model::BidirectionalRows::prompt) return std::max(row, prompt.length - 1);
   const std::vector<int64_t>& rows = prompt.rows;
   const auto is_visual = [&](int64_t at) {
     return at < std::ssize(rows) && rows[static_cast<size_t>(at)] == visual_placeholder;
   };
-  if (prompt.mutual_rows == model::MutualRows::none || !is_visual(row)) return row;
+  if (prompt.bidirectional_rows == model::BidirectionalRows::none || !is_visual(row)) return row;
   while (is_visual(row + 1)) ++row;
   return row;
 }
@@ -48,7 +48,7 @@ const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
     bool has_key = sequence.keys.empty() || !content.empty();
     int64_t visual = std::count(rows.begin(), first, visual_placeholder);
     // Rows that attend to some behind the page differ where those do.
-    const int64_t last_row = last_mutual_row(sequence.prompt, begin + limits_.page_rows - 1);
+    const int64_t last_row = last_attended_row(sequence.prompt, begin + limits_.page_rows - 1);
     for (auto row = first; has_key && row <= rows.begin() + last_row; ++row) {
       content += fmt::format(" {}", *row);
       if (*row != visual_placeholder) continue;
@@ -105,9 +105,9 @@ void Scheduler::make_room_for_drafts(Sequence& sequence) {
   if (std::ssize(sequence.drafts) > room) sequence.drafts.resize(static_cast<size_t>(room));
 }
 
-int64_t Scheduler::with_mutual_rows(const Sequence& sequence, int64_t count) {
+int64_t Scheduler::with_bidirectional_rows(const Sequence& sequence, int64_t count) {
   if (count == 0) return 0;
-  return last_mutual_row(sequence.prompt, sequence.computed + count - 1) + 1 - sequence.computed;
+  return last_attended_row(sequence.prompt, sequence.computed + count - 1) + 1 - sequence.computed;
 }
 
 void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
@@ -121,10 +121,10 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
   make_room_for_drafts(sequence);
   pass.rows.begin_sequence(sequence.pages);
-  int64_t last = -1; // row that the next one attends to, if it is visual and not behind that one
+  int64_t last = -1; // row that the one before attends to, and the next one as well where that is behind it
   const auto append = [&](int64_t token) {
     const int64_t row = sequence.computed++;
-    if (row > last) last = last_mutual_row(sequence.prompt, row);
+    if (row > last) last = last_attended_row(sequence.prompt, row);
     pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row), last);
   };
   for (int64_t i = 0; i < count; ++i) {
@@ -185,7 +185,7 @@ Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes
   int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows, scores = limits_.scored_rows;
   const auto rows_of = [&](const Sequence& sequence) {
     const int64_t rows = std::min(budget, sequence.remaining());
-    return with_mutual_rows(sequence, sequence.unscored() > 0 ? std::clamp<int64_t>(scores, 0, rows) : rows);
+    return with_bidirectional_rows(sequence, sequence.unscored() > 0 ? std::clamp<int64_t>(scores, 0, rows) : rows);
   };
   for (Sequence& sequence : running_) // drafts that were wrong
     sequence.computed = std::min(sequence.computed, std::ssize(sequence.prompt.rows) - 1);

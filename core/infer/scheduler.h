@@ -58,8 +58,9 @@ class Scheduler {
     // Of its first rows, each of which has an output: what the model says follows it. Such a prompt shares no pages of
     // others, whose outputs are gone.
     int64_t scored_rows = 0;
-    model::MutualRows mutual_rows = model::MutualRows::none; // rows that attend to each other are read in one pass
-    int64_t length = 0;                                      // without its answer; add() sets it
+    // Rows that attend to each other are read in one pass.
+    model::BidirectionalRows bidirectional_rows = model::BidirectionalRows::none;
+    int64_t length = 0; // without its answer; add() sets it
   };
   void add(Prompt prompt);
 
@@ -135,7 +136,7 @@ class Scheduler {
   bool make_room(Running::iterator sequence, int64_t rows);
   void preempt_youngest();
   // So many of its next rows, and those that they attend to besides.
-  static int64_t with_mutual_rows(const Sequence& sequence, int64_t count);
+  static int64_t with_bidirectional_rows(const Sequence& sequence, int64_t count);
   void take(Pass& pass, Sequence& sequence, int64_t count);
   void publish(Sequence& sequence, int64_t known);
   void make_room_for_drafts(Sequence& sequence);

@@ -198,7 +198,7 @@ void add_means(Pack& pack, Maps& maps, at::Device device) {
 }
 
 // The last row that each attends to, its own or one behind it.
-at::Tensor last_rows(const Maps& maps, MutualRows mutual, int64_t rows, at::Device device) {
+at::Tensor last_rows(const Maps& maps, BidirectionalRows bidirectional, int64_t rows, at::Device device) {
   std::vector<int32_t> last(static_cast<size_t>(rows));
   std::iota(last.begin(), last.end(), 0);
   std::vector<bool> is_visual(static_cast<size_t>(rows));
@@ -208,7 +208,8 @@ at::Tensor last_rows(const Maps& maps, MutualRows mutual, int64_t rows, at::Devi
     const size_t end = begin + static_cast<size_t>(maps.text_lengths[text]),
                  answer = begin + static_cast<size_t>(maps.prompt_lengths[text]);
     for (size_t row = end; row-- > begin + 1;)
-      if (mutual == MutualRows::prompt ? row < answer : is_visual[row] && is_visual[row - 1]) last[row - 1] = last[row];
+      if (bidirectional == BidirectionalRows::prompt ? row < answer : is_visual[row] && is_visual[row - 1])
+        last[row - 1] = last[row];
     begin = end;
   }
   return tensor_of(last, device);
@@ -453,9 +454,9 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     pack.texts.positions = at::stack(axes);
   }
 
-  const MutualRows mutual = reader.connector.mutual_rows();
-  if (mutual == MutualRows::prompt || (mutual == MutualRows::visual && capacity.frames > 0))
-    pack.texts.last = last_rows(maps, mutual, capacity.rows, device);
+  const BidirectionalRows bidirectional = reader.connector.bidirectional_rows();
+  if (bidirectional == BidirectionalRows::prompt || (bidirectional == BidirectionalRows::visual && capacity.frames > 0))
+    pack.texts.last = last_rows(maps, bidirectional, capacity.rows, device);
 
   const auto count = static_cast<int64_t>(maps.targets.size());
   std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);

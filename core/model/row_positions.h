@@ -14,7 +14,7 @@ namespace fvlm::model {
 
 // Which rows of a sequence attend to each other in both directions, besides to all before them: visual rows that stand
 // side by side, or all rows of the prompt, which are those before the first label.
-enum class MutualRows { none, visual, prompt };
+enum class BidirectionalRows { none, visual, prompt };
 
 using RowPosition = std::array<int32_t, 3>;
 

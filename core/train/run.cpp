@@ -33,7 +33,7 @@ namespace fvlm::train {
 namespace {
 
 // Ranks that share a sequence exchange the keys of all of it, and plugins attend to them.
-void require_no_window(const ModelDescription& description) {
+void require_plain_attention(const ModelDescription& description) {
   for (const DecoderConfig& decoder : description.decoders()) {
     if (decoder.attn_logit_softcapping > 0)
       throw Error(ErrorKind::usage, "--context-parallel: the decoder's attention bounds its scores, which ranks that "
@@ -221,7 +221,7 @@ class Run {
     ModelDescription description = describe(plan_);
     description.seal_bases();
     require_positions(resolved_, description);
-    if (ranks_.context_count() > 1) require_no_window(description);
+    if (ranks_.context_count() > 1) require_plain_attention(description);
     sources_.emplace(description);
     if (!place.checkpoint.empty()) {
       const auto directory = ModelDirectory::open(place.checkpoint);

@@ -351,7 +351,7 @@ TEST(Scheduler, RowsThatAttendToEachOtherAreNotDivided) {
   const int64_t v = visual_placeholder;
   const auto mutual = [&](int64_t number, std::vector<std::string> frames) {
     Scheduler::Prompt made = prompt(number, {1, 2, v, v, v, v, 3, v, v, 4}, 2, std::move(frames));
-    made.mutual_rows = model::MutualRows::visual;
+    made.bidirectional_rows = model::BidirectionalRows::visual;
     return made;
   };
   Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});
@@ -400,7 +400,7 @@ TEST(Scheduler, ScoredRowsThatAttendToEachOtherAreNotDivided) {
   Scheduler scheduler({.page_rows = 4, .prefill_rows = 100, .scored_rows = 3});
   scheduler.resize(64);
   Scheduler::Prompt scored = prompt(0, {1, 2, v, v, v, v, 3, 4, 5}, 2);
-  scored.mutual_rows = model::MutualRows::visual;
+  scored.bidirectional_rows = model::BidirectionalRows::visual;
   scored.scored_rows = 8;
   scheduler.add(scored);
   const auto first = scheduler.next();
@@ -413,7 +413,7 @@ TEST(Scheduler, ScoredRowsThatAttendToEachOtherAreNotDivided) {
 TEST(Scheduler, PromptsThatAttendToAllOfThemselvesAreReadAtOnce) {
   const auto whole = [&](int64_t number, std::vector<int64_t> rows) {
     Scheduler::Prompt made = prompt(number, std::move(rows), 20);
-    made.mutual_rows = model::MutualRows::prompt;
+    made.bidirectional_rows = model::BidirectionalRows::prompt;
     return made;
   };
   Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});

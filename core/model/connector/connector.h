@@ -67,7 +67,7 @@ class Connector {
   // that layer: DeepStack. They are columns of VisualTokens::tokens behind the token's.
   virtual int64_t deepstack_layers() const { return 0; }
   // Which of the decoder's rows attend to each other in both directions.
-  virtual MutualRows mutual_rows() const { return MutualRows::none; }
+  virtual BidirectionalRows bidirectional_rows() const { return BidirectionalRows::none; }
   // Whether encode() can show attention maps.
   virtual bool has_attention() const { return false; }
   // Visual tokens of a pack's frames, of which there are some.

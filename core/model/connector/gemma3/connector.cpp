@@ -18,7 +18,7 @@ class Gemma3Connector : public FramewiseConnector {
       : FramewiseConnector(parts), factor_(settings.factor), norm_(parameters.weight("mm_soft_emb_norm.weight")),
         projection_(parameters.weight("mm_input_projection_weight")) {}
 
-  MutualRows mutual_rows() const override { return MutualRows::visual; }
+  BidirectionalRows bidirectional_rows() const override { return BidirectionalRows::visual; }
 
  private:
   Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {

@@ -10,7 +10,7 @@ class PaliGemmaConnector : public FramewiseConnector {
   PaliGemmaConnector(const Parts& parts, Parameters& parameters)
       : FramewiseConnector(parts), linear_{parameters.weight("linear.weight"), parameters.weight("linear.bias")} {}
 
-  MutualRows mutual_rows() const override { return MutualRows::prompt; }
+  BidirectionalRows bidirectional_rows() const override { return BidirectionalRows::prompt; }
 
  private:
   Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
