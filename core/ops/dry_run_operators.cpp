@@ -21,6 +21,10 @@ Tensor abs(const Tensor& x) {
   return at::empty_like(x);
 }
 
+Tensor bmm_in_type(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  return at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(type));
+}
+
 Tensor logical_not(const Tensor& x) {
   return at::empty_like(x, x.options().dtype(at::kBool));
 }
@@ -69,6 +73,7 @@ native_layer_norm_backward(const Tensor&, const Tensor& x, at::IntArrayRef shape
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("abs", abs);
+  library.impl("bmm.dtype", bmm_in_type);
   library.impl("bucketize.Tensor", bucketize);
   library.impl("index_select", index_select);
   library.impl("index_select.out", index_select_out);

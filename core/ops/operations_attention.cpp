@@ -296,22 +296,25 @@ Value Operations::range_attention(Tape& tape, Heads q, Heads k, Heads v, const S
   at::Tensor bounds = segments.cu_seqlens;
   if (on_cpu && bounds.is_meta()) // in a dry run, where they are unknown: one segment, as long as any
     bounds = at::tensor({int64_t{0}, std::min(q.value.data.size(0), segments.max_length)}, at::kInt);
-  const reference::AttentionShape ranges{
-      bounds,       bounds,       shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)),
-      true,         shape.window, segments.last,
-      shape.softcap};
-  const auto rows = [dim = shape.head_dim](const Heads& heads) {
-    return reference::upcast(heads_of(heads.value.data, heads, dim));
+  reference::AttentionShape ranges{bounds, bounds, shape.score_factor / std::sqrt(static_cast<double>(shape.head_dim)),
+                                   true};
+  ranges.window = shape.window;
+  ranges.last = segments.last;
+  ranges.softcap = shape.softcap;
+  ranges.longest = segments.max_length;
+  const auto operand = [on_cpu](const at::Tensor& x) { return on_cpu ? reference::upcast(x) : x; };
+  const auto rows = [operand, dim = shape.head_dim](const Heads& heads) {
+    return operand(heads_of(heads.value.data, heads, dim));
   };
   const at::Tensor out =
       (on_cpu ? reference::attention_by_segment : reference::attention_by_mask)(ranges, rows(q), rows(k), rows(v), {});
   Value y(into.defined() ? into.copy_(out.flatten(1)) : out.flatten(1).to(q.value.data.scalar_type()), records);
   if (!records) return y;
   if (!is_packed_qkv(q, k, v, shape.head_dim)) announce(q, k, v, shape.head_dim);
-  tape.push([ranges, on_cpu, q, k, v, rows, head_dim = shape.head_dim, out = y.gradient] {
+  tape.push([ranges, on_cpu, q, k, v, operand, rows, head_dim = shape.head_dim, out = y.gradient] {
     const at::Tensor gradient = out->take();
     if (!gradient.defined()) return;
-    const at::Tensor d_out = reference::upcast(gradient).unflatten(1, {q.count, head_dim});
+    const at::Tensor d_out = operand(gradient).unflatten(1, {q.count, head_dim});
     const auto compute = on_cpu ? reference::attention_gradients_by_segment : reference::attention_gradients_by_mask;
     const auto [d_q, d_k, d_v] = compute(ranges, rows(q), rows(k), rows(v), d_out, {});
     add_gradients(q, k, v, head_dim, [&, &d_q = d_q, &d_k = d_k, &d_v = d_v](const Attention::Gradients& d) {

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace fvlm::ops {
 namespace {
@@ -101,6 +102,16 @@ TEST(WindowedAttention, BothMethodsFollowTheDefinition) {
 TEST(WindowedAttention, RowsThatAttendToRowsBehindThem) {
   expect_both_methods_follow_the_definition(Problem(0, last_rows()));
   expect_both_methods_follow_the_definition(Problem(20, last_rows()));
+}
+
+// Knowing the longest segment, rows are computed in parts that end before the buffer does.
+TEST(WindowedAttention, RowsInParts) {
+  for (const auto& [window, last, softcap] :
+       {std::tuple<int64_t, Tensor, double>{0, {}, 1.5}, {0, last_rows(), 0}, {20, last_rows(), 0.7}}) {
+    Problem p(window, last, softcap);
+    p.shape.longest = 300;
+    expect_both_methods_follow_the_definition(p);
+  }
 }
 
 void expect_window_over_pages(const Tensor& q, const PagedKeys& keys, const std::vector<int32_t>& pages,

@@ -1,6 +1,7 @@
 // Packed attention in plain ATen, by two methods with the same results: segment by segment where the segments' bounds
 // can be read (CPU), and one masked softmax over all tokens where reading them would synchronize with the device
-// (CUDA). Tensors are [tokens, heads, head_dim] in an accumulation type; padding rows of results are 0.
+// (CUDA). Tensors are [tokens, heads, head_dim] in an accumulation type, or on CUDA in one of 16 bits, of which
+// products are summed in float32; padding rows of results are 0.
 #pragma once
 #include "ops/attention.h"
 
@@ -20,7 +21,10 @@ struct AttentionShape {
   // int32 [tokens]: the last row that each attends to, its own or one behind it; undefined: its own.
   at::Tensor last = {};
   double softcap = 0; // scores s become softcap * tanh(s / softcap); 0: they stay as they are
-  bool has_ranges() const { return window > 0 || last.defined(); }
+  // Under a causal mask, of rows that attend to rows of the same buffer: no segment has more of them. 0: unknown.
+  int64_t longest = 0;
+  // Whether queries and keys are the same rows, each of which attends to a range of them.
+  bool has_ranges() const { return window > 0 || last.defined() || longest > 0; }
 };
 
 // log_sum_exp, where it is defined: of a partial call, [tokens, heads], written for rows with a visible key.

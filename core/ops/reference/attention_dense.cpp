@@ -1,6 +1,7 @@
 // Both methods of reference/attention.h. Suffixes name dimensions: T tokens, H query heads, K key heads, G query heads
 // for each key head (H = K G), N = G L, L queries of a segment, M keys of a segment, D head_dim.
 #include "ops/reference/attention.h"
+#include "ops/reference/common.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_softmax_backward_data.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -37,9 +39,9 @@ Tensor ungrouped(const Tensor& x_KND, int64_t length) {
   return x_KND.view({key_heads, -1, length, dim}).permute({2, 0, 1, 3}).reshape({length, -1, dim});
 }
 
-// Scales the queries, because they have fewer elements than the scores.
-Tensor scaled_queries(const AttentionShape& shape, const Tensor& q_LHD, int64_t key_heads) {
-  return grouped(q_LHD, key_heads) * shape.scale;
+// The products of matrices, in an accumulation type.
+Tensor products(const Tensor& a, const Tensor& b) {
+  return a.element_size() < 4 ? at::bmm(a, b, at::kFloat) : at::bmm(a, b);
 }
 
 struct Mask {
@@ -51,9 +53,9 @@ Tensor by_group(const Tensor& x, const Mask& mask) {
   return x.view({x.size(0), -1, mask.hidden_LM.size(0), x.size(-1)});
 }
 
-// q k^T, where keys that are not visible are minus infinity. [K, G L, M]
+// scale q k^T, where keys that are not visible are minus infinity. [K, G L, M]
 Tensor visible_scores(const AttentionShape& shape, const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
-  const Tensor scores = at::bmm(q_KND, k_MKD.permute({1, 2, 0}));
+  const Tensor scores = products(q_KND, k_MKD.permute({1, 2, 0})).mul_(shape.scale);
   if (shape.softcap > 0) scores.div_(shape.softcap).tanh_().mul_(shape.softcap);
   if (mask.hidden_LM.defined()) by_group(scores, mask).masked_fill_(mask.hidden_LM, minus_infinity);
   return scores;
@@ -85,7 +87,7 @@ struct DenseGradients {
 DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, const Tensor& q_KND, const Tensor& k_MKD,
                                const Tensor& v_MKD, const Tensor& d_out_KND, const MergedAttention& merged) {
   const Tensor scores = visible_scores(shape, q_KND, k_MKD, mask),
-               d_weights = at::bmm(d_out_KND, v_MKD.permute({1, 2, 0}));
+               d_weights = products(d_out_KND, v_MKD.permute({1, 2, 0}));
   Tensor weights, d_scores;
   if (merged.out.defined()) {
     const int64_t key_heads = k_MKD.size(1);
@@ -97,8 +99,9 @@ DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, co
   }
   if (shape.softcap > 0) // the derivative of tanh, 0 where a key is not visible
     d_scores = d_scores * (1 - (scores / shape.softcap).clamp_min(-1).square());
-  return {at::bmm(d_scores, k_MKD.permute({1, 0, 2})).mul_(shape.scale),
-          at::bmm(d_scores.mT(), q_KND).permute({1, 0, 2}), at::bmm(weights.mT(), d_out_KND).permute({1, 0, 2})};
+  d_scores = d_scores.mul_(shape.scale).to(q_KND.scalar_type());
+  return {products(d_scores, k_MKD.permute({1, 0, 2})), products(d_scores.mT(), q_KND).permute({1, 0, 2}),
+          products(weights.to(q_KND.scalar_type()).mT(), d_out_KND).permute({1, 0, 2})};
 }
 
 // Queries, and the keys that any of them may attend to.
@@ -106,17 +109,18 @@ struct Block {
   int64_t q_begin, q_length, kv_begin, kv_length;
 };
 
-// Rows [begin, end), with windows in parts that attend to few rows besides their window's.
+// Rows [begin, end), in parts that attend to few rows which no row of theirs sees, and whose scores take little memory.
 template <class Body>
 void each_range(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
-  const int64_t rows = shape.window > 0 ? std::max(shape.window, min_rows) : end - begin;
+  constexpr int64_t max_rows = 1024;
+  const int64_t ahead = shape.longest > 0 ? shape.longest : end - begin, // with its own, as `back`
+      back = shape.window > 0 ? std::min(shape.window, ahead) : ahead, rows = std::clamp(back, min_rows, max_rows);
   for (int64_t first = begin; first < end; first += rows) {
-    const int64_t stop = std::min(first + rows, end),
-                  first_key = shape.window > 0 ? std::max(begin, first - shape.window + 1) : begin;
+    const int64_t stop = std::min(first + rows, end), first_key = std::max(begin, first - back + 1);
     int64_t stop_key = stop;
-    if (shape.last.defined() && stop < end) { // read where that needs no synchronization
+    if (shape.last.defined()) { // read where that needs no synchronization
       const auto* const last = shape.last.is_cpu() ? shape.last.const_data_ptr<int32_t>() : nullptr;
-      stop_key = last ? *std::max_element(last + first, last + stop) + 1 : end;
+      stop_key = last ? *std::max_element(last + first, last + stop) + 1 : std::min(stop + ahead - 1, end);
     }
     body(Block{first, stop - first, first_key, stop_key - first_key});
   }
@@ -182,7 +186,7 @@ Rows rows_of(const Tensor& cu, int64_t tokens) {
 
 // The blocks of a buffer whose segments' bounds are not read.
 std::vector<Block> blocks_of(const AttentionShape& shape, int64_t tokens_q, int64_t tokens_kv) {
-  if (shape.window == 0) return {{0, tokens_q, 0, tokens_kv}};
+  if (!shape.has_ranges()) return {{0, tokens_q, 0, tokens_kv}};
   constexpr int64_t min_rows = 256;
   std::vector<Block> blocks;
   each_range(shape, 0, tokens_q, min_rows, [&](const Block& block) { blocks.push_back(block); });
@@ -206,19 +210,24 @@ Tensor zero_padding(const Tensor& x, const Tensor& valid) {
   return at::where(valid, x, 0);
 }
 
+// Memory in which the gradient of x is summed.
+Tensor zeros_for(const Tensor& x) {
+  return at::zeros(x.sizes(), x.options().dtype(wide(x.scalar_type())));
+}
+
 } // namespace
 
 Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& log_sum_exp) {
   Tensor out = at::zeros_like(q, at::MemoryFormat::Contiguous);
   each_segment(shape, [&](const Block& s) {
-    const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
+    const Tensor q_s = grouped(q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Mask mask = segment_mask(shape, s, q);
     const Tensor scores = visible_scores(shape, q_s, k.narrow(0, s.kv_begin, s.kv_length), mask);
     if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp.narrow(0, s.q_begin, s.q_length));
     const Tensor weights = probabilities(scores, mask);
     const Tensor v_s = v.narrow(0, s.kv_begin, s.kv_length).permute({1, 0, 2});
-    out.narrow(0, s.q_begin, s.q_length).copy_(ungrouped(at::bmm(weights, v_s), s.q_length));
+    out.narrow(0, s.q_begin, s.q_length).copy_(ungrouped(products(weights, v_s), s.q_length));
   });
   return out;
 }
@@ -229,7 +238,7 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
                                at::zeros_like(k, at::MemoryFormat::Contiguous),
                                at::zeros_like(v, at::MemoryFormat::Contiguous)};
   each_segment(shape, [&](const Block& s) {
-    const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
+    const Tensor q_s = grouped(q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Tensor d_out_s = grouped(d_out.narrow(0, s.q_begin, s.q_length), k.size(1));
     MergedAttention merged_s;
     if (merged.out.defined())
@@ -253,11 +262,12 @@ Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Ten
     const auto keys = [&s](const Tensor& x) { return x.narrow(0, s.kv_begin, s.kv_length); };
     const auto [mask, valid_q, valid_kv] =
         packed_mask(shape, rows_q.narrow(s.q_begin, s.q_length), rows_kv.narrow(s.kv_begin, s.kv_length));
-    const Tensor q_s = scaled_queries(shape, zero_padding(q.narrow(0, s.q_begin, s.q_length), valid_q), k.size(1));
+    const Tensor q_s = grouped(zero_padding(q.narrow(0, s.q_begin, s.q_length), valid_q), k.size(1));
     const Tensor scores = visible_scores(shape, q_s, zero_padding(keys(k), valid_kv), mask);
     if (log_sum_exp.defined()) store_log_sum_exp(scores, mask, log_sum_exp.narrow(0, s.q_begin, s.q_length));
-    const Tensor weights = probabilities(scores, mask);
-    parts.push_back(ungrouped(at::bmm(weights, zero_padding(keys(v), valid_kv).permute({1, 0, 2})), s.q_length));
+    const Tensor weights = probabilities(scores, mask).to(v.scalar_type()),
+                 v_s = zero_padding(keys(v), valid_kv).permute({1, 0, 2});
+    parts.push_back(ungrouped(products(weights, v_s), s.q_length));
   }
   return parts.size() == 1 ? parts[0] : at::concat(parts);
 }
@@ -273,7 +283,7 @@ AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, cons
     const auto keys = [&s](const Tensor& x) { return x.narrow(0, s.kv_begin, s.kv_length); };
     const auto [mask, valid_q, valid_kv] =
         packed_mask(shape, rows_q.narrow(s.q_begin, s.q_length), rows_kv.narrow(s.kv_begin, s.kv_length));
-    const Tensor q_s = scaled_queries(shape, zero_padding(queries(q), valid_q), k.size(1));
+    const Tensor q_s = grouped(zero_padding(queries(q), valid_q), k.size(1));
     const Tensor d_out_s = grouped(zero_padding(queries(d_out), valid_q), k.size(1));
     MergedAttention merged_s;
     if (merged.out.defined()) merged_s = {zero_padding(queries(merged.out), valid_q), queries(merged.log_sum_exp)};
@@ -281,7 +291,7 @@ AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, cons
                                                  zero_padding(keys(v), valid_kv), d_out_s, merged_s);
     const AttentionGradients part{ungrouped(d_q, s.q_length), d_k, d_v};
     if (blocks.size() == 1) return part;
-    if (!sums[0].defined()) sums = {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
+    if (!sums[0].defined()) sums = {zeros_for(q), zeros_for(k), zeros_for(v)};
     queries(sums[0]).add_(part[0]);
     for (const size_t i : {1, 2}) keys(sums[i]).add_(part[i]);
   }
