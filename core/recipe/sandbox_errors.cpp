@@ -46,7 +46,7 @@ std::vector<Origin> author_lines(const Interpreter& self, lua_State* L) {
 }
 
 // Advice for functions of standard Lua that the sandbox does not have, and for misspelled names.
-std::string advice_for(std::string_view message) {
+std::string advice_for(const Interpreter& self, std::string_view message) {
   static constexpr std::array<std::string_view, 7> forbidden = {"io",   "os",     "debug",         "package",
                                                                 "load", "dofile", "collectgarbage"};
   for (auto name : forbidden)
@@ -58,6 +58,9 @@ std::string advice_for(std::string_view message) {
   if (size_t at = message.find(unknown); at != std::string_view::npos) {
     std::string_view name = message.substr(at + unknown.size());
     name = name.substr(0, name.find('\''));
+    if (name == "fvlm") return "begin the file with: local fvlm = require \"fvlm\"";
+    if (std::ranges::find(self.config.constructors, name, &Constructor::name) != self.config.constructors.end())
+      return fmt::format("write fvlm.{}, where the file begins with: local fvlm = require \"fvlm\"", name);
     static const std::vector<std::string> known = {"fvlm",   "require", "ipairs", "pairs", "math",
                                                    "string", "table",   "print",  "error", "tostring"};
     auto near = nearest(name, known);
@@ -116,7 +119,7 @@ int on_error(lua_State* L) {
     advice = what.substr(cut + 3);
     what.resize(cut);
   }
-  if (advice.empty()) advice = advice_for(what);
+  if (advice.empty()) advice = advice_for(self, what);
   auto same = [&](const Origin& line) { return place && line.file == place->file && line.line == place->line; };
   auto rest = std::ranges::find_if(callers, same);
   rest = rest == callers.end() ? callers.begin() : rest + 1;

@@ -61,6 +61,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "no random numbers"},
         Failure{"\nreturn fvml.recipe {}", "recipe.lua:2", "attempt to index a nil value (global 'fvml')",
                 "did you mean 'fvlm'?"},
+        Failure{"\nreturn fvlm.recipe {}", "recipe.lua:2", "attempt to index a nil value (global 'fvlm')",
+                "begin the file with: local fvlm = require \"fvlm\""},
+        Failure{"\nreturn stage 'align' {}", "recipe.lua:2", "attempt to call a nil value (global 'stage')",
+                "write fvlm.stage, where"},
         Failure{"return learning_rate * 2", "recipe.lua:1",
                 "attempt to perform arithmetic on a nil value (global "
                 "'learning_rate')",
