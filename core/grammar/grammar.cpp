@@ -1,0 +1,181 @@
+#include "grammar/grammar.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <ranges>
+#include <set>
+
+namespace fvlm::grammar {
+
+Grammar::Grammar() {
+  add({Kind::end, end, 0});
+}
+
+Grammar::Node Grammar::add(const Entry& entry) {
+  constexpr size_t most = 1 << 16;
+  if (nodes_.size() == most)
+    throw Error(ErrorKind::usage, "the schema is too large: it has more than {} places where a text may be", most)
+        .advise("lower its maxItems, maxLength and minLength, or leave parts of it out");
+  nodes_.push_back(entry);
+  return static_cast<Node>(nodes_.size() - 1);
+}
+
+Grammar::Node Grammar::byte_of(const ByteSet& set, Node next) {
+  const auto found = std::ranges::find(sets_, set);
+  const auto number = static_cast<uint32_t>(found - sets_.begin());
+  if (found == sets_.end()) sets_.push_back(set);
+  return add({Kind::byte, next, number});
+}
+
+Grammar::Node Grammar::text(std::string_view text, Node next) {
+  for (const char c : std::views::reverse(text)) next = byte_of(ByteSet().set(static_cast<uint8_t>(c)), next);
+  return next;
+}
+
+Grammar::Node Grammar::either(Node one, Node other) {
+  return add({Kind::either, one, other});
+}
+
+Grammar::Node Grammar::call(Rule rule, Node next) {
+  return add({Kind::call, next, rule});
+}
+
+Grammar::Rule Grammar::new_rule() {
+  rules_.push_back(end);
+  return static_cast<Rule>(rules_.size() - 1);
+}
+
+Grammar::Node Grammar::forward() {
+  const Node node = add({Kind::either, end, end});
+  nodes_[node].other = node; // its only other way leads back to itself
+  return node;
+}
+
+void Grammar::check() const {
+  enum Mark : uint8_t { unseen, open, done };
+  std::vector<Mark> marks(rules_.size(), unseen);
+  // Depth first, with a stack of its own: the rules that are open, and nodes to look at before each is done.
+  struct Visit {
+    Rule rule;
+    std::vector<Node> nodes;
+    std::vector<bool> seen;
+  };
+  for (Rule first = 0; first < rules_.size(); ++first) {
+    std::vector<Visit> visits;
+    const auto enter = [&](Rule rule) {
+      if (marks[rule] == open)
+        throw Error(ErrorKind::usage, "the schema refers to itself where nothing stands between")
+            .advise("a $ref to a schema around it belongs into its properties or items");
+      if (marks[rule] == done) return;
+      marks[rule] = open;
+      visits.push_back({rule, {rules_[rule]}, std::vector<bool>(nodes_.size())});
+    };
+    enter(first);
+    while (!visits.empty()) {
+      Visit& visit = visits.back();
+      if (visit.nodes.empty()) {
+        marks[visit.rule] = done;
+        visits.pop_back();
+        continue;
+      }
+      const Node node = visit.nodes.back();
+      visit.nodes.pop_back();
+      if (visit.seen[node]) continue;
+      visit.seen[node] = true;
+      const Entry& entry = nodes_[node];
+      if (entry.kind == Kind::either) visit.nodes.insert(visit.nodes.end(), {entry.next, entry.other});
+      if (entry.kind == Kind::call) enter(entry.other); // no rule is empty, so that nothing behind it begins here
+    }
+  }
+}
+
+Automaton::Automaton(const Grammar& grammar) : grammar_(grammar) {
+  Known first;
+  follow(first, grammar.rules_.front(), no_frame);
+  begin_ = add(std::move(first));
+}
+
+uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
+  const auto [found, is_new] = numbers_.try_emplace({node, caller}, static_cast<uint32_t>(frames_.size()));
+  if (is_new) frames_.push_back(found->first);
+  return found->second;
+}
+
+void Automaton::follow(Known& state, Grammar::Node node, uint32_t caller) {
+  std::vector<Frame> open{{node, caller}};
+  std::set<Frame> seen;
+  while (!open.empty()) {
+    const auto [at, from] = open.back();
+    open.pop_back();
+    if (!seen.emplace(at, from).second) continue;
+    const Grammar::Entry& entry = grammar_.nodes_[at];
+    switch (entry.kind) {
+    case Grammar::Kind::end:
+      if (from == no_frame)
+        state.accepts = true;
+      else
+        open.push_back(frames_[from]);
+      break;
+    case Grammar::Kind::byte:
+      state.frames.push_back(frame(at, from));
+      break;
+    case Grammar::Kind::either:
+      open.emplace_back(entry.other, from);
+      open.emplace_back(entry.next, from);
+      break;
+    case Grammar::Kind::call: // the last call of a rule returns to where the rule itself was called
+      open.emplace_back(grammar_.rules_[entry.other], entry.next == Grammar::end ? from : frame(entry.next, from));
+      break;
+    }
+  }
+}
+
+Automaton::State Automaton::add(Known state) {
+  std::ranges::sort(state.frames);
+  const auto repeated = std::ranges::unique(state.frames);
+  state.frames.erase(repeated.begin(), repeated.end());
+  if (state.frames.empty() && !state.accepts) return none;
+  const auto [found, is_new] = known_.try_emplace({state.frames, state.accepts}, static_cast<State>(states_.size()));
+  if (!is_new) return found->second;
+  for (const uint32_t number : state.frames) state.readable |= set_at(number);
+  constexpr size_t few = 16;
+  if (state.readable.count() > few) {
+    state.next_of_many = std::make_unique<std::array<State, 256>>();
+    state.next_of_many->fill(none);
+  }
+  states_.push_back(std::move(state));
+  return found->second;
+}
+
+const ByteSet& Automaton::set_at(uint32_t frame) const {
+  return grammar_.sets_[grammar_.nodes_[frames_[frame].first].other];
+}
+
+Automaton::State Automaton::forget_others(State state) {
+  const Known& kept = states_[static_cast<size_t>(state)];
+  Known again{.frames = kept.frames, .accepts = kept.accepts};
+  states_.clear();
+  known_.clear();
+  return add(std::move(again));
+}
+
+Automaton::State Automaton::find_next(State state, uint8_t byte) {
+  for (const auto& [known, behind] : states_[static_cast<size_t>(state)].next_of_few)
+    if (known == byte) return behind;
+  Known next;
+  for (const uint32_t number : states_[static_cast<size_t>(state)].frames)
+    if (set_at(number).test(byte)) {
+      const auto [node, caller] = frames_[number];
+      follow(next, grammar_.nodes_[node].next, caller);
+    }
+  const State found = add(std::move(next));
+  Known& from = states_[static_cast<size_t>(state)];
+  if (from.next_of_many)
+    (*from.next_of_many)[byte] = found;
+  else
+    from.next_of_few.emplace_back(byte, found);
+  return found;
+}
+
+} // namespace fvlm::grammar

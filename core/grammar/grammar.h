@@ -1,0 +1,100 @@
+// A context-free grammar of bytes, and the texts that it has: byte by byte, which states a text may be in.
+#pragma once
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fvlm::grammar {
+
+using ByteSet = std::bitset<256>;
+
+// Built from the back: each function takes what follows, `next`, and returns where its own part begins.
+class Grammar {
+ public:
+  using Node = uint32_t;
+  using Rule = uint32_t;
+  static constexpr Node end = 0; // of a rule; of the whole text in the first rule
+
+  Grammar();
+  Node byte_of(const ByteSet& set, Node next);
+  Node text(std::string_view text, Node next);
+  Node either(Node one, Node other);
+  // What the rule describes, then `next`. A rule may call itself, but not before it has read a byte.
+  Node call(Rule rule, Node next);
+  Rule new_rule(); // the first one is the whole text
+  void define(Rule rule, Node begin) { rules_[rule] = begin; }
+  // A node that leads on from where it is used before what it leads to exists: for loops.
+  Node forward();
+  void lead(Node forward, Node to) { nodes_[forward].next = to; }
+
+  // Throws Error(usage) where a rule calls itself without reading a byte.
+  void check() const;
+
+ private:
+  friend class Automaton;
+  enum class Kind : uint8_t { end, byte, either, call };
+  struct Entry {
+    Kind kind;
+    Node next;
+    uint32_t other; // byte: the set; either: the other node; call: the rule
+  };
+  Node add(const Entry& entry);
+
+  std::vector<Entry> nodes_;
+  std::vector<ByteSet> sets_;
+  std::vector<Node> rules_;
+};
+
+// Reads texts of a grammar, which outlives it. States are found as texts reach them, and kept.
+class Automaton {
+ public:
+  using State = int32_t;
+  static constexpr State none = -1; // of texts that the grammar does not have, whatever follows
+
+  explicit Automaton(const Grammar& grammar);
+  State begin() const { return begin_; }
+  State next(State state, uint8_t byte) {
+    const Known& known = states_[static_cast<size_t>(state)];
+    if (!known.readable.test(byte)) return none;
+    if (known.next_of_many && (*known.next_of_many)[byte] != none) return (*known.next_of_many)[byte];
+    return find_next(state, byte);
+  }
+  // Whether the text is whole.
+  bool accepts(State state) const { return states_[static_cast<size_t>(state)].accepts; }
+  int64_t states() const { return static_cast<int64_t>(states_.size()); }
+  // Forgets all states but this one, which gets another number.
+  State forget_others(State state);
+
+ private:
+  static constexpr uint32_t no_frame = UINT32_MAX;
+  // A place in the grammar, and the frame of the place where its rule was called.
+  using Frame = std::pair<Grammar::Node, uint32_t>;
+  struct Known {
+    std::vector<uint32_t> frames = {}; // at bytes, one of which is read next
+    bool accepts = false;
+    ByteSet readable = {};
+    // By byte, where it is known. Few states read many bytes, those inside of a string above all.
+    std::vector<std::pair<uint8_t, State>> next_of_few = {};
+    std::unique_ptr<std::array<State, 256>> next_of_many = {};
+  };
+  State find_next(State state, uint8_t byte);
+  const ByteSet& set_at(uint32_t frame) const; // that is read there
+  State add(Known state);
+  uint32_t frame(Grammar::Node node, uint32_t caller);
+  // Adds the frames that this place leads to without a byte.
+  void follow(Known& state, Grammar::Node node, uint32_t caller);
+
+  const Grammar& grammar_;
+  std::vector<Frame> frames_;
+  std::map<Frame, uint32_t> numbers_; // of frames
+  std::vector<Known> states_;
+  std::map<std::pair<std::vector<uint32_t>, bool>, State> known_;
+  State begin_;
+};
+
+} // namespace fvlm::grammar

@@ -1,0 +1,375 @@
+#include "grammar/json_schema.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fvlm::grammar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Node = Grammar::Node;
+using Rule = Grammar::Rule;
+
+// Keywords that say nothing about which values are valid.
+const std::set<std::string, std::less<>> annotations = {"title",  "description", "default",     "examples", "$schema",
+                                                        "$id",    "$comment",    "deprecated",  "readOnly", "writeOnly",
+                                                        "format", "$defs",       "definitions", "$anchor"};
+
+Error wrong(const std::string& where, const std::string& what) {
+  return Error(ErrorKind::usage, "{}: {}", where.empty() ? "the schema" : "the schema's " + where, what);
+}
+
+ByteSet range(int first, int last) {
+  ByteSet set;
+  for (int byte = first; byte <= last; ++byte) set.set(static_cast<size_t>(byte));
+  return set;
+}
+
+ByteSet bytes(std::string_view all) {
+  ByteSet set;
+  for (const char c : all) set.set(static_cast<uint8_t>(c));
+  return set;
+}
+
+// What any JSON consists of.
+class Parts {
+ public:
+  explicit Parts(Grammar& grammar) : g(grammar) {}
+  Grammar& g;
+
+  Node gap(Node next) {
+    const Node line = g.call(rule(line_, &Parts::new_line), next);
+    return g.either(next, g.either(g.text(" ", next), line));
+  }
+  Node string(Node next) { return g.call(rule(string_, &Parts::any_string), next); }
+  Node value(Node next) { return g.call(rule(value_, &Parts::any_value), next); }
+  Node object(Node next) { return g.call(rule(object_, &Parts::any_object), next); }
+  Node array(Node next) { return g.call(rule(array_, &Parts::any_array), next); }
+  Node number(Node next) { return g.call(rule(number_, &Parts::any_number), next); }
+  Node integer(Node next) { return g.call(rule(integer_, &Parts::any_integer), next); }
+  // A character of a string, which may be an escape.
+  Node character(Node next) { return g.call(rule(character_, &Parts::any_character), next); }
+
+  // Between `fewest` and `most` times: `one(next)` is a node from which one leads to `next`.
+  template <class One>
+  Node repeated(int64_t fewest, std::optional<int64_t> most, Node next, const One& one) {
+    Node rest = next;
+    if (most) {
+      for (int64_t i = fewest; i < *most; ++i) rest = g.either(next, one(rest));
+    } else {
+      const Node loop = g.forward();
+      rest = g.either(next, one(loop));
+      g.lead(loop, rest);
+    }
+    for (int64_t i = 0; i < fewest; ++i) rest = one(rest);
+    return rest;
+  }
+
+  // Braces or brackets around members: `member(next)` is one of them.
+  template <class Member>
+  Node listed(const char* brackets, int64_t fewest, std::optional<int64_t> most, Node next, const Member& member) {
+    const auto open = [&](Node inside) { return g.byte_of(bytes({brackets, 1}), inside); };
+    const Node close = g.byte_of(bytes({brackets + 1, 1}), next), empty = gap(close);
+    if (most == 0) return open(empty);
+    const auto one_more = [&](Node rest) { return gap(g.byte_of(bytes(","), gap(member(rest)))); };
+    const int64_t after_first = std::max<int64_t>(fewest - 1, 0);
+    const Node rest = repeated(after_first, most ? std::optional(*most - 1) : std::nullopt, gap(close), one_more);
+    const Node filled = gap(member(rest));
+    return open(fewest == 0 ? g.either(empty, filled) : filled);
+  }
+
+ private:
+  Rule rule(std::optional<Rule>& known, Node (Parts::*make)()) {
+    if (known) return *known;
+    known = g.new_rule();
+    const Rule made = *known; // it may call itself
+    g.define(made, (this->*make)());
+    return made;
+  }
+  Node new_line() {
+    constexpr int most_spaces = 32;
+    return g.text("\n", repeated(0, most_spaces, Grammar::end, [&](Node next) { return g.text(" ", next); }));
+  }
+  Node any_character() {
+    const Node end = Grammar::end;
+    const ByteSet continued = range(0x80, 0xbf), hex = bytes("0123456789abcdefABCDEF");
+    const auto more = [&](int count) {
+      Node node = end;
+      for (int i = 0; i < count; ++i) node = g.byte_of(continued, node);
+      return node;
+    };
+    // UTF-8, without overlong forms and surrogates.
+    Node all = g.byte_of(range(0x20, 0x7f) & ~bytes("\"\\"), end);
+    const auto add = [&](const ByteSet& first, Node rest) { all = g.either(g.byte_of(first, rest), all); };
+    add(range(0xc2, 0xdf), more(1));
+    add(range(0xe0, 0xe0), g.byte_of(range(0xa0, 0xbf), more(1)));
+    add(range(0xe1, 0xec) | range(0xee, 0xef), more(2));
+    add(range(0xed, 0xed), g.byte_of(range(0x80, 0x9f), more(1)));
+    add(range(0xf0, 0xf0), g.byte_of(range(0x90, 0xbf), more(2)));
+    add(range(0xf1, 0xf3), more(3));
+    add(range(0xf4, 0xf4), g.byte_of(range(0x80, 0x8f), more(2)));
+    Node code = end;
+    for (int i = 0; i < 4; ++i) code = g.byte_of(hex, code);
+    add(bytes("\\"), g.either(g.byte_of(bytes("\"\\/bfnrt"), end), g.byte_of(bytes("u"), code)));
+    return all;
+  }
+  Node any_string() {
+    const Node close = g.text("\"", Grammar::end);
+    return g.text("\"", repeated(0, {}, close, [&](Node next) { return character(next); }));
+  }
+  // The numbers of digits are limited, so that one comes to an end, and a double has it.
+  Node digits(int64_t fewest, int64_t most, Node next) {
+    return repeated(fewest, most, next, [&](Node rest) { return g.byte_of(range('0', '9'), rest); });
+  }
+  Node signed_integer(Node next) {
+    constexpr int64_t most_digits = 18;
+    const Node positive = g.either(g.text("0", next), g.byte_of(range('1', '9'), digits(0, most_digits - 1, next)));
+    return g.either(positive, g.text("-", positive));
+  }
+  Node any_integer() { return signed_integer(Grammar::end); }
+  Node any_number() {
+    constexpr int64_t most_decimals = 18, most_of_exponent = 2;
+    const Node end = Grammar::end, size = digits(1, most_of_exponent, end),
+               exponent = g.either(end, g.byte_of(bytes("eE"), g.either(size, g.byte_of(bytes("+-"), size)))),
+               fraction = g.either(exponent, g.text(".", digits(1, most_decimals, exponent)));
+    return signed_integer(fraction);
+  }
+  Node any_array() {
+    return listed("[]", 0, {}, Grammar::end, [&](Node next) { return value(next); });
+  }
+  Node any_object() {
+    return listed("{}", 0, {}, Grammar::end, [&](Node next) { return string(gap(g.text(":", gap(value(next))))); });
+  }
+  Node any_value() {
+    const Node end = Grammar::end;
+    Node all = g.either(object(end), array(end));
+    for (const Node node : {string(end), number(end), g.text("true", end), g.text("false", end), g.text("null", end)})
+      all = g.either(node, all);
+    return all;
+  }
+
+  std::optional<Rule> string_, value_, object_, array_, number_, integer_, character_, line_;
+};
+
+// A schema at its place.
+struct Place {
+  const Json& schema;
+  std::string where;
+  Place at(const std::string& key) const { return {schema.at(key), where.empty() ? key : where + "." + key}; }
+  Place at(const std::string& key, size_t index) const {
+    return {schema.at(key).at(index), fmt::format("{}[{}]", at(key).where, index)};
+  }
+};
+
+class Compiler {
+ public:
+  Compiler(Grammar& grammar, const Json& root) : g_(grammar), parts_(grammar), root_(root) {}
+
+  // A value that is valid by the schema.
+  Node value(const Place& place, Node next) {
+    if (place.schema == Json(true)) return parts_.value(next);
+    if (!place.schema.is_object()) throw wrong(place.where, "expected an object, or true");
+    const auto [found, is_new] = rules_.try_emplace(&place.schema, 0);
+    if (is_new) {
+      constexpr int deepest = 200;
+      if (++depth_ > deepest) throw wrong(place.where, fmt::format("more than {} schemas are in each other", deepest));
+      const Rule rule = found->second = g_.new_rule();
+      g_.define(rule, compiled(place));
+      --depth_;
+    }
+    return g_.call(rules_.at(&place.schema), next);
+  }
+
+ private:
+  // Which keywords of the schema have been seen to.
+  class Keywords {
+   public:
+    explicit Keywords(const Place& place) : place_(place) {}
+    const Json* find(const std::string& name) {
+      seen_.insert(name);
+      const auto found = place_.schema.find(name);
+      return found == place_.schema.end() ? nullptr : &*found;
+    }
+    std::optional<int64_t> count(const std::string& name) {
+      const Json* value = find(name);
+      if (!value) return {};
+      constexpr int64_t most = 10000;
+      if (!value->is_number_integer() || *value < 0 || *value > most)
+        throw wrong(place_.where, fmt::format("{}: expected a whole number from 0 to {}", name, most));
+      return value->get<int64_t>();
+    }
+    void require_all_seen() const {
+      for (const auto& [name, value] : place_.schema.items())
+        if (!seen_.contains(name) && !annotations.contains(name))
+          throw wrong(place_.where, fmt::format("'{}' is not supported here", name))
+              .advise("leave it out, and check the answer for it");
+    }
+
+   private:
+    const Place& place_;
+    std::set<std::string> seen_;
+  };
+
+  Node compiled(const Place& place) {
+    Keywords keywords(place);
+    const Node all = compiled(place, keywords);
+    keywords.require_all_seen();
+    return all;
+  }
+
+  Node compiled(const Place& place, Keywords& keywords) {
+    const Node end = Grammar::end;
+    if (const Json* reference = keywords.find("$ref")) return value(referred(place, *reference), end);
+    for (const char* name : {"anyOf", "oneOf", "allOf"})
+      if (const Json* list = keywords.find(name)) {
+        if (!list->is_array() || list->empty()) throw wrong(place.where, fmt::format("{}: expected a list", name));
+        if (std::string_view(name) == "allOf" && list->size() > 1)
+          throw wrong(place.where, "allOf of several schemas is not supported").advise("write them as one");
+        return any(list->size(), [&](size_t i) { return value(place.at(name, i), end); });
+      }
+    const Json* const type = keywords.find("type");
+    if (const Json* constant = keywords.find("const")) return g_.text(written(*constant), end);
+    if (const Json* list = keywords.find("enum")) {
+      if (!list->is_array() || list->empty()) throw wrong(place.where, "enum: expected a list of values");
+      return any(list->size(), [&](size_t i) { return g_.text(written(list->at(i)), end); });
+    }
+    if (!type) {
+      if (keywords.find("properties") || keywords.find("required")) return object(place, keywords);
+      return keywords.find("items") ? array(place, keywords) : parts_.value(end);
+    }
+    const Json types = type->is_array() ? *type : Json::array({*type});
+    if (types.empty()) throw wrong(place.where, "type: expected a name, or a list of names");
+    return any(types.size(), [&](size_t i) { return of_type(types[i], place, keywords); });
+  }
+
+  template <class Option>
+  Node any(size_t count, const Option& option) {
+    Node all = option(0);
+    for (size_t i = 1; i < count; ++i) all = g_.either(all, option(i));
+    return all;
+  }
+
+  static std::string written(const Json& value) { return value.dump(-1, ' ', false); }
+
+  Place referred(const Place& place, const Json& reference) {
+    const std::string address = reference.is_string() ? reference.get<std::string>() : std::string();
+    if (!address.starts_with("#") || (address.size() > 1 && address[1] != '/'))
+      throw wrong(place.where, "$ref: expected a place in the schema itself, like \"#/$defs/name\"");
+    try {
+      return {root_.at(Json::json_pointer(address.substr(1))), address};
+    } catch (const Json::exception&) {
+      throw wrong(place.where, fmt::format("$ref: there is no {}", address));
+    }
+  }
+
+  Node of_type(const Json& type, const Place& place, Keywords& keywords) {
+    const Node end = Grammar::end;
+    if (type == "object") return object(place, keywords);
+    if (type == "array") return array(place, keywords);
+    if (type == "string") return string(keywords);
+    if (type == "integer") return parts_.integer(end);
+    if (type == "number") return parts_.number(end);
+    if (type == "boolean") return g_.either(g_.text("true", end), g_.text("false", end));
+    if (type == "null") return g_.text("null", end);
+    throw wrong(place.where,
+                fmt::format("type: expected object, array, string, integer, number, boolean or null, got {}",
+                            type.dump(-1, ' ', true, Json::error_handler_t::replace)));
+  }
+
+  Node string(Keywords& keywords) {
+    const auto fewest = keywords.count("minLength"), most = keywords.count("maxLength");
+    if (!fewest && !most) return parts_.string(Grammar::end);
+    const auto one = [&](Node next) { return parts_.character(next); };
+    return g_.text("\"", parts_.repeated(fewest.value_or(0), most, g_.text("\"", Grammar::end), one));
+  }
+
+  Node array(const Place& place, Keywords& keywords) {
+    const bool has_items = keywords.find("items") != nullptr;
+    const auto fewest = keywords.count("minItems"), most = keywords.count("maxItems");
+    return parts_.listed("[]", fewest.value_or(0), most, Grammar::end,
+                         [&](Node next) { return has_items ? value(place.at("items"), next) : parts_.value(next); });
+  }
+
+  Node object(const Place& place, Keywords& keywords) {
+    const Json* const properties = keywords.find("properties");
+    const Json* const others = keywords.find("additionalProperties");
+    std::set<std::string> required;
+    if (const Json* list = keywords.find("required")) {
+      if (!list->is_array()) throw wrong(place.where, "required: expected a list of names");
+      for (const Json& name : *list) {
+        if (!name.is_string()) throw wrong(place.where, "required: expected a list of names");
+        required.insert(name.get<std::string>());
+      }
+    }
+    if (properties && !properties->is_object()) throw wrong(place.where, "properties: expected an object");
+    for (const std::string& name : required)
+      if (!properties || !properties->contains(name))
+        throw wrong(place.where, fmt::format("required: '{}' is not among its properties", name));
+    if (properties && !properties->empty()) return with_properties(place, *properties, required);
+    if (others == nullptr || *others == Json(true)) return parts_.object(Grammar::end);
+    if (*others == Json(false)) return g_.text("{", parts_.gap(g_.text("}", Grammar::end)));
+    return parts_.listed("{}", 0, {}, Grammar::end, [&](Node next) {
+      return parts_.string(colon(value(place.at("additionalProperties"), next)));
+    });
+  }
+
+  Node colon(Node next) { return parts_.gap(g_.text(":", parts_.gap(next))); }
+
+  Node with_properties(const Place& place, const Json& properties, const std::set<std::string>& required) {
+    const Node close = parts_.gap(g_.text("}", Grammar::end));
+    const Place all = place.at("properties");
+    // From the last property to the first: where one may begin behind others, and as the first one.
+    Node behind = close, first = close;
+    for (auto property = properties.rbegin(); property != properties.rend(); ++property) {
+      const std::string& name = property.key();
+      const Node own = parts_.gap(g_.text(written(name), colon(value(all.at(name), behind))));
+      const Node with_comma = parts_.gap(g_.text(",", own));
+      const bool may_lack = !required.contains(name);
+      behind = may_lack ? g_.either(with_comma, behind) : with_comma;
+      first = may_lack ? g_.either(own, first) : own;
+    }
+    return g_.text("{", first);
+  }
+
+  Grammar& g_;
+  Parts parts_;
+  const Json& root_;
+  int depth_ = 0;
+  std::map<const Json*, Rule> rules_; // of schemas by their place in the document
+};
+
+} // namespace
+
+Grammar of_json_schema(const Json& schema) {
+  Grammar grammar;
+  const Rule whole = grammar.new_rule();
+  grammar.define(whole, Compiler(grammar, schema).value({schema, ""}, Grammar::end));
+  grammar.check();
+  return grammar;
+}
+
+Grammar of_json_object() {
+  Grammar grammar;
+  const Rule whole = grammar.new_rule();
+  grammar.define(whole, Parts(grammar).object(Grammar::end));
+  return grammar;
+}
+
+Grammar of_choices(const std::vector<std::string>& texts) {
+  if (texts.empty()) throw Error(ErrorKind::usage, "expected at least one text to choose");
+  Grammar grammar;
+  const Rule whole = grammar.new_rule();
+  Node all = grammar.text(texts.front(), Grammar::end);
+  for (size_t i = 1; i < texts.size(); ++i) all = grammar.either(all, grammar.text(texts[i], Grammar::end));
+  grammar.define(whole, all);
+  return grammar;
+}
+
+} // namespace fvlm::grammar

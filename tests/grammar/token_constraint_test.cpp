@@ -1,0 +1,93 @@
+// Tokens that keep a text in a grammar, beside trying each of them.
+#include "grammar/json_schema.h"
+#include "grammar/token_constraint.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace fvlm::grammar {
+namespace {
+
+std::shared_ptr<const Grammar> example() {
+  return std::make_shared<const Grammar>(of_json_schema(nlohmann::ordered_json::parse(
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "sizes": {"type": "array", "items": {"type": "number"}}}, "required": ["name"]})")));
+}
+
+// All bytes, pieces of JSON and of words, and tokens that no text has.
+const std::vector<std::string>& vocabulary() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> tokens{
+        "",    "",       "{\"",  "{\"name", "name",     "na",          "n",      "\":", "\": \"",
+        "\",", "\", \"", "\"}",  "},",      "sizes",    "\"sizes\":[", "[1",     "1,",  "23",
+        "1.5", "]}",     " the", "the",     "\xc3\xa9", "\xa9\"",      "\n  \"", ""};
+    for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+    return tokens;
+  }();
+  return all;
+}
+
+std::shared_ptr<const TokenTable> table() {
+  return std::make_shared<const TokenTable>(
+      std::ssize(vocabulary()), [](int64_t id) -> std::string_view { return vocabulary()[static_cast<size_t>(id)]; });
+}
+
+TEST(TokenConstraint, AllowsWhatTheGrammarReads) {
+  const auto grammar = example();
+  std::mt19937 random(5);
+  int whole = 0;
+  for (int walk = 0; walk < 200; ++walk) {
+    TokenConstraint constraint(table(), grammar);
+    Automaton automaton(*grammar);
+    Automaton::State reached = automaton.begin();
+    const auto behind = [&](const std::string& bytes) {
+      Automaton::State state = reached;
+      for (const char c : bytes)
+        if (state != Automaton::none) state = automaton.next(state, static_cast<uint8_t>(c));
+      return state;
+    };
+    for (int step = 0; step < 60; ++step) {
+      const std::vector<bool> allowed = constraint.allowed();
+      std::vector<int64_t> choices;
+      for (int64_t id = 0; id < std::ssize(vocabulary()); ++id) {
+        const std::string& bytes = vocabulary()[static_cast<size_t>(id)];
+        ASSERT_EQ(allowed[static_cast<size_t>(id)], behind(bytes) != Automaton::none && !bytes.empty()) << bytes;
+        if (allowed[static_cast<size_t>(id)]) choices.push_back(id);
+      }
+      if (choices.empty()) {
+        EXPECT_TRUE(constraint.is_whole());
+        ++whole;
+        break;
+      }
+      const int64_t token = choices[random() % choices.size()];
+      reached = behind(vocabulary()[static_cast<size_t>(token)]);
+      constraint.advance(token);
+      ASSERT_EQ(constraint.is_whole(), automaton.accepts(reached));
+    }
+  }
+  EXPECT_GT(whole, 0);
+}
+
+TEST(TokenConstraint, NothingFollowsWhatIsNotAllowed) {
+  TokenConstraint constraint(table(), example());
+  constraint.advance(4); // name, without a brace
+  EXPECT_FALSE(constraint.is_whole());
+  EXPECT_EQ(std::ranges::count(constraint.allowed(), true), 0);
+}
+
+// More states than are kept: a list in lists, closed again.
+TEST(TokenConstraint, GoesOnBehindManyStates) {
+  const auto grammar = std::make_shared<const Grammar>(of_json_schema(nlohmann::ordered_json::object()));
+  TokenConstraint constraint(table(), grammar);
+  const auto id_of = [](char c) { return std::ssize(vocabulary()) - 256 + static_cast<uint8_t>(c); };
+  constexpr int depth = 40000;
+  for (int i = 0; i < depth; ++i) constraint.advance(id_of('['));
+  for (int i = 0; i < depth; ++i) {
+    EXPECT_FALSE(constraint.is_whole());
+    constraint.advance(id_of(']'));
+  }
+  EXPECT_TRUE(constraint.is_whole());
+}
+
+} // namespace
+} // namespace fvlm::grammar
