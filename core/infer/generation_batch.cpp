@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -212,10 +213,8 @@ bool GenerationBatch::only_decodes(const Scheduler::Pass& pass) const {
 }
 
 bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
-  return std::any_of(pass.parts.begin(), pass.parts.end(), [&](const Scheduler::Part& part) {
-    const Answer& answer = answers_.at(part.number);
-    return !answer.sampler.is_argmax() || answer.prompt.top_logprobs;
-  });
+  return std::any_of(pass.parts.begin(), pass.parts.end(),
+                     [&](const Scheduler::Part& part) { return answers_.at(part.number).reads_logits(); });
 }
 
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const DeviceTokens& tokens) {
@@ -227,37 +226,54 @@ DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const
 
 std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const {
   std::vector<Sampler::Draw> draws;
+  std::vector<const Answer*> answers;
   std::vector<int64_t> rows;
   int64_t row = 0;
   for (const Scheduler::Part& part : last.pass.parts) {
     const auto found = answers_.find(part.number);
-    if (part.is_continued && part.drafts.empty() && found != answers_.end() && !found->second.sampler.is_argmax()) {
+    if (part.is_continued && part.drafts.empty() && found != answers_.end() && !found->second.takes_likeliest()) {
       draws.push_back({&found->second.sampler, scheduler_.rows(part.number), std::ssize(found->second.answer.tokens)});
+      answers.push_back(&found->second);
       rows.push_back(row + part.scored);
     }
     row += part.outputs();
   }
   std::map<int64_t, int64_t> tokens;
   if (draws.empty()) return tokens;
-  const at::Tensor& logits = last.output.logits;
-  const std::vector<int64_t> drawn =
-      Sampler::pick_together(logits.index_select(0, upload(rows, logits.device())), draws);
+  at::Tensor logits = last.output.logits.index_select(0, upload(rows, last.output.logits.device()));
+  for (size_t i = 0; i < answers.size(); ++i) {
+    at::Tensor own = logits[static_cast<int64_t>(i)];
+    constrain(*answers[i], own);
+  }
+  const std::vector<int64_t> drawn = Sampler::pick_together(logits, draws);
   for (size_t i = 0; i < rows.size(); ++i) tokens[rows[i]] = drawn[i];
   return tokens;
 }
 
+// The tokens that may not follow are found on the host, and are the same for a whole string of JSON.
+void GenerationBatch::constrain(const Answer& answer, at::Tensor& logits) const {
+  if (!answer.prompt.constraint) return;
+  std::vector<bool> allowed = answer.prompt.constraint->allowed();
+  allowed.resize(static_cast<size_t>(logits.size(0)));
+  const bool may_end = answer.prompt.constraint->is_whole() || answer.prompt.constraint->is_over();
+  for (const int64_t end : end_tokens_) allowed[static_cast<size_t>(end)] = may_end;
+  at::Tensor hidden = at::empty({logits.size(0)}, at::kBool);
+  std::ranges::transform(allowed, hidden.mutable_data_ptr<bool>(), [](bool may_follow) { return !may_follow; });
+  logits.masked_fill_(hidden.to(logits.device()), -std::numeric_limits<double>::infinity());
+}
+
 GeneratedToken GenerationBatch::pick(Answer& answer, const at::Tensor& logits, int64_t likeliest,
                                      std::optional<int64_t> drawn) const {
-  const Sampler& sampler = answer.sampler;
   GeneratedToken token;
   if (!answer.given.empty()) {
     token.id = answer.given.front();
     answer.given.pop_front();
-  } else if (sampler.is_argmax()) {
+  } else if (answer.takes_likeliest()) {
     token.id = likeliest;
   } else {
     token.id =
-        drawn ? *drawn : sampler.pick(logits, scheduler_.rows(answer.answer.number), std::ssize(answer.answer.tokens));
+        drawn ? *drawn
+              : answer.sampler.pick(logits, scheduler_.rows(answer.answer.number), std::ssize(answer.answer.tokens));
   }
   if (!answer.prompt.top_logprobs) return token;
   const std::array chosen{token.id};
@@ -283,11 +299,14 @@ bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
   scheduler_.append(generated.number, token.id);
   generated.tokens.push_back(token.id);
   if (token.logprobs) generated.logprobs.push_back(*token.logprobs);
-  if (answer.prompt.calculator)
-    for (const int64_t next : answer.prompt.calculator->following(generated.tokens)) answer.given.push_back(next);
   generated.ended = std::find(end_tokens_.begin(), end_tokens_.end(), token.id) != end_tokens_.end();
+  if (answer.prompt.constraint)
+    answer.prompt.constraint->advance(token.id);
+  else if (answer.prompt.calculator)
+    for (const int64_t next : answer.prompt.calculator->following(generated.tokens)) answer.given.push_back(next);
   generated.seconds = now() - answer.begin;
   if (generated.ended || (answer.prompt.on_token && !answer.prompt.on_token(token))) return true;
+  if (end_tokens_.empty() && answer.prompt.constraint && answer.prompt.constraint->is_over()) return true;
   return std::ssize(generated.tokens) == answer.prompt.max_tokens;
 }
 
@@ -296,6 +315,7 @@ void GenerationBatch::propose_drafts() {
   std::vector<DraftModel::Request> requests;
   for (const int64_t number : scheduler_.decoding()) {
     const Answer& answer = answers_.at(number);
+    if (answer.prompt.constraint) continue; // a text that may hardly be anything else needs no guess
     const int64_t drawn = std::ssize(answer.answer.tokens), left = answer.prompt.max_tokens - drawn,
                   most = std::min(options_.draft_tokens, left - 1);
     if (draft_model_)
@@ -319,7 +339,7 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
     if (part.scored > 0) return false;
     if (found == answers_.end() || !part.is_continued) continue;
     const Answer& answer = found->second;
-    if (!answer.sampler.is_argmax() || answer.prompt.top_logprobs || !answer.given.empty()) return false;
+    if (answer.reads_logits() || !answer.given.empty()) return false;
     goes_on = goes_on || !ends_with_next_token(answer);
   }
   return goes_on;
@@ -395,8 +415,7 @@ void GenerationBatch::take(const PassInFlight& last) {
     bool is_over = false, is_right = true;
     for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
       const int64_t at = first + static_cast<int64_t>(i);
-      const bool reads_logits = !answer.sampler.is_argmax() || answer.prompt.top_logprobs;
-      const at::Tensor logits = reads_logits ? last.output.logits[at] : at::Tensor();
+      const at::Tensor logits = answer.reads_logits() ? last.output.logits[at] : at::Tensor();
       const auto own = drawn.find(at);
       const GeneratedToken token = pick(answer, logits, last.likeliest.const_data_ptr<int64_t>()[at],
                                         own == drawn.end() ? std::nullopt : std::optional(own->second));

@@ -3,6 +3,7 @@
 // a batch of one.
 #pragma once
 #include "device/runtime.h"
+#include "grammar/token_constraint.h"
 #include "infer/calculator.h"
 #include "infer/decode_graphs.h"
 #include "infer/draft_model.h"
@@ -47,7 +48,9 @@ struct Prompt {
   std::vector<std::string> visual_keys = {};
   std::vector<ImageGrid> grids = {};        // of the images whose cells the frames are: see model::Sample
   std::optional<int64_t> top_logprobs = {}; // of so many likeliest tokens besides the chosen one; nothing: none at all
-  const Calculator* calculator = nullptr;   // outlives the batch; null: none
+  const Calculator* calculator = nullptr;   // outlives the batch; null: none, as with a constraint
+  // What the answer's text may be: an end token follows where it is whole. Null: anything. Of this answer alone.
+  std::shared_ptr<grammar::TokenConstraint> constraint = {};
   // Called once, before the first token of the answer, with as many of the likeliest tokens as top_logprobs says.
   // Empty: prompts are not scored. Of a prompt without visual rows.
   ScoreCallback on_scores = {};
@@ -122,6 +125,9 @@ class GenerationBatch {
     double begin = 0;                        // of the first pass
     std::deque<int64_t> given = {};          // tokens that follow, whatever the model says
     std::vector<GeneratedToken> scores = {}; // of the prompt's tokens so far
+    // Whether the next token is the likeliest one of the logits as they are.
+    bool takes_likeliest() const { return sampler.is_argmax() && !prompt.constraint; }
+    bool reads_logits() const { return !takes_likeliest() || prompt.top_logprobs; }
   };
   // A pass whose tokens the device may still be computing.
   struct PassInFlight {
@@ -155,6 +161,8 @@ class GenerationBatch {
   // The tokens that a pass is drawn to continue answers with, by row; nothing where they are the likeliest ones, or
   // depend on whether drafts are right.
   std::map<int64_t, int64_t> draw(const PassInFlight& last) const;
+  // Makes the tokens that a constrained answer may not continue with impossible.
+  void constrain(const Answer& answer, at::Tensor& logits) const;
   // Of the tokens behind the first rows of a part; `logits`: of these rows.
   void score(Answer& answer, const Scheduler::Part& part, const at::Tensor& logits) const;
   GeneratedToken pick(Answer& answer, const at::Tensor& logits, int64_t likeliest, std::optional<int64_t> drawn) const;

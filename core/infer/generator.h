@@ -20,6 +20,9 @@ struct GenerateOptions {
   Sampling sampling;
   std::optional<int64_t> top_logprobs; // see Prompt
   int64_t draft_tokens = 0;            // see BatchOptions; of the draft model, if the generator has one
+  // What answers may be, of which tokens; null: anything.
+  std::shared_ptr<const grammar::Grammar> form = {};
+  std::shared_ptr<const grammar::TokenTable> tokens = {};
 };
 
 struct Answer {

@@ -58,7 +58,8 @@ TokenDistribution Sampler::distribution(const at::Tensor& logits, std::span<cons
   const double* share = shares.const_data_ptr<double>();
   int64_t kept = 0;
   double sum = 0;
-  while (kept < most && (kept == 0 || (sum < sampling_.top_p && share[kept] >= sampling_.min_p * share[0])))
+  while (kept < most &&
+         (kept == 0 || (sum < sampling_.top_p && share[kept] > 0 && share[kept] >= sampling_.min_p * share[0])))
     sum += share[kept++];
   const int64_t* token = tokens.const_data_ptr<int64_t>();
   TokenDistribution drawn{{token, token + kept}, {share, share + kept}};
