@@ -1,5 +1,7 @@
 // fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -13,7 +15,9 @@
 #include "data/samples/question.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
+#include "grammar/json_schema.h"
 #include "infer/generator.h"
+#include "infer/token_table.h"
 #include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
@@ -54,6 +58,18 @@ Json answer_json(const infer::Answer& answer, const std::optional<std::string>& 
           {"ended", answer.ended},
           {"seconds", answer.seconds},
           {"tokens_per_second", tokens_per_second(std::ssize(answer.ids), answer.seconds)}};
+}
+
+// The answers that the schema in a file allows.
+grammar::Grammar json_form_of(const std::string& file) {
+  constexpr uint64_t most_bytes = uint64_t{1} << 20;
+  try {
+    (void)read_json_object(file, most_bytes); // which is strict
+    return grammar::of_json_schema(nlohmann::ordered_json::parse(read_file(file, most_bytes)));
+  } catch (Error& error) {
+    if (error.where().empty()) error.at(file);
+    throw;
+  }
 }
 
 int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer::Generator& answerer,
@@ -155,6 +171,10 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   const Prompt prompt = visual.max_bytes > 0 ? question_about_context(parsed, *tokenizer, input, visual)
                                              : question_about_images(parsed, *tokenizer, input, visual, registry);
   options.end_tokens = prompt.end_tokens;
+  if (const auto schema = parsed.value("json-schema")) {
+    options.form = std::make_shared<const grammar::Grammar>(json_form_of(*schema));
+    options.tokens = infer::token_table_of(*tokenizer);
+  }
 
   const bool json = parsed.flag("json");
   StreamingDetokenizer stream(*tokenizer, parsed.values("stop"));
@@ -216,6 +236,7 @@ int generate_answers(Arguments arguments) {
                   .value("context", "TEXT", "the text that the question is about, for an encoder that reads bytes"))
               .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")))
       .repeated_value("stop", "TEXT", "stop before this text (repeatable)")
+      .value("json-schema", "FILE", "answer with JSON that fits this JSON Schema (docs/serving.md says which)")
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
@@ -227,8 +248,10 @@ int generate_answers(Arguments arguments) {
     throw Error(ErrorKind::usage,
                 batch ? "--batch and --prompt are mutually exclusive" : "--prompt or --batch is missing")
         .advise("give --prompt TEXT, with --image, --video or --context; or --batch FILE");
-  std::vector<const char*> with_prompt = {"image", "video", "context", "stop"};
+  std::vector<const char*> with_prompt = {"image", "video", "context", "stop", "json-schema"};
   with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
+  if (parsed->value("json-schema") && parsed->flag("ignore-eos"))
+    throw Error(ErrorKind::usage, "--json-schema and --ignore-eos are mutually exclusive");
   for (const char* name : with_prompt)
     if (batch && parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt", name);
   infer::GenerateOptions answer_options;

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/task_thread.h"
 #include "device/runtime.h"
+#include "infer/token_table.h"
 #include "ops/out_of_memory.h"
 
 #include <ATen/core/grad_mode.h>
@@ -221,8 +222,10 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   prompt.max_tokens = std::min(prompt.max_tokens, wanted);
   prompt.sampling = request.sampling;
   prompt.top_logprobs = request.top_logprobs;
+  if (request.form && !token_table_) token_table_ = infer::token_table_of(tokenizer_);
   try {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
+      if (request.form) prompt.constraint = std::make_shared<grammar::TokenConstraint>(token_table_, request.form);
       auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
       running->stopped = request.max_tokens == 0;
       prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);

@@ -5,9 +5,11 @@
 #include "base/json.h"
 #include "data/media/decode_image.h"
 #include "data/visual_marks.h"
+#include "serve/answer_form.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -97,8 +99,16 @@ bool asks_for_nothing(const Json& value) {
          (value.is_structured() && value.empty());
 }
 
+bool asks_for_a_form(const Fields& fields) {
+  const auto names = {"response_format", "structured_outputs"};
+  return std::ranges::any_of(names, [&](const char* name) {
+    const Json* value = fields.find(name);
+    return value && !asks_for_nothing(*value);
+  });
+}
+
 // What both forms have.
-ChatRequest common(const Fields& fields, const RequestLimits& limits, bool is_chat) {
+ChatRequest common(const Fields& fields, std::string_view body, const RequestLimits& limits, bool is_chat) {
   ChatRequest request;
   request.is_chat = is_chat;
   request.echo = !is_chat && fields.flag("echo");
@@ -121,11 +131,12 @@ ChatRequest common(const Fields& fields, const RequestLimits& limits, bool is_ch
   request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
-  std::vector<const char*> unsupported{"tools", "functions", "logit_bias", "response_format", "suffix"};
+  std::vector<const char*> unsupported{"tools", "functions", "logit_bias", "suffix"};
   if (is_chat) unsupported.push_back("echo");
   for (const char* name : unsupported)
     if (const Json* value = fields.find(name); value && !asks_for_nothing(*value))
       throw wrong(name, "this server does not support it");
+  if (asks_for_a_form(fields)) request.form = answer_form_of(body);
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
     throw wrong("best_of",
                 fmt::format("all answers are returned: expected n, which is {}, got {}", request.answers, *tried));
@@ -259,7 +270,7 @@ class Contents {
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const Fields fields(document);
-  ChatRequest request = common(fields, limits, true);
+  ChatRequest request = common(fields, body, limits, true);
   const auto top = fields.integer("top_logprobs", 0, 20);
   if (fields.flag("logprobs"))
     request.top_logprobs = top.value_or(0);
@@ -296,7 +307,7 @@ std::vector<ChatRequest> parse_completions(std::string_view body, const RequestL
   constexpr const char* expected = "expected a text, a list of texts, a list of tokens, or a list of such lists";
   const Json document = object_of(body);
   const Fields fields(document);
-  ChatRequest request = common(fields, limits, false);
+  ChatRequest request = common(fields, body, limits, false);
   request.top_logprobs = fields.integer("logprobs", 0, 5);
   const Json* prompt = fields.find("prompt");
   if (!prompt) throw wrong("prompt", expected);

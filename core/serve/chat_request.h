@@ -2,11 +2,13 @@
 #pragma once
 #include "data/own_template.h"
 #include "data/tile_grid.h"
+#include "grammar/grammar.h"
 #include "infer/sampling.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +56,7 @@ struct ChatRequest {
   std::optional<RequestVideo> video;  // for which <video> stands
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
+  std::shared_ptr<const grammar::Grammar> form = {}; // what an answer's text may be; null: anything
   infer::Sampling sampling;
   std::optional<int64_t> max_tokens; // 0: what is echoed alone
   int64_t answers = 1;

@@ -159,7 +159,6 @@ class Trouble(unittest.TestCase):
             (400, "a BMP file: expected JPEG", chat, part(data_url(b"BM" + bytes(60), "image/bmp"))),
             (400, "has its words in", chat, {"messages": [{"role": "user", "content": [{"type": "text", "content": "Hi"}]}]}),
             (400, "expected n, which is 1, got 3", chat, asked | {"best_of": 3}),
-            (400, "response_format: this server", chat, asked | {"response_format": {"type": "json_object"}}),
             (400, "expected tokens", "/v1/completions", {"prompt": [1, "Ho"]}),
             (404, "has the model 'gqa'", "/v1/models/gpt", None), (404, "has the model 'gqa'", "/v1/models/gqa%", None),
             (400, "stand for pictures", chat, {"messages": [user("<image> what?")]}),

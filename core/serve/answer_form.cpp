@@ -1,0 +1,77 @@
+#include "serve/answer_form.h"
+
+#include "base/error.h"
+#include "grammar/json_schema.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::serve {
+namespace {
+
+using Ordered = nlohmann::ordered_json; // the order of a schema's properties is that of the answer's
+
+Error refused(const char* field, const std::string& what) {
+  return Error(ErrorKind::usage, fmt::format("{}: {}", field, what)).at(field);
+}
+
+const Ordered* member(const Ordered& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+grammar::Grammar of_response_format(const Ordered& format) {
+  const Ordered* const type = format.is_object() ? member(format, "type") : nullptr;
+  if (type && *type == "json_object") return grammar::of_json_object();
+  if (!type || *type != "json_schema")
+    throw refused("response_format", "expected an object whose type is text, json_object or json_schema");
+  const Ordered* const named = member(format, "json_schema");
+  const Ordered* const schema = named && named->is_object() ? member(*named, "schema") : nullptr;
+  if (!schema)
+    throw refused("response_format",
+                  R"(expected {"type": "json_schema", "json_schema": {"name": "...", "schema": {}}})");
+  return grammar::of_json_schema(*schema);
+}
+
+grammar::Grammar of_structured_outputs(const Ordered& wanted) {
+  constexpr const char* expected = R"(expected {"json": a schema} or {"choice": a list of texts})";
+  if (!wanted.is_object() || wanted.size() != 1) throw refused("structured_outputs", expected);
+  if (const Ordered* const schema = member(wanted, "json")) {
+    if (!schema->is_string()) return grammar::of_json_schema(*schema);
+    const Ordered written = Ordered::parse(schema->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+    if (written.is_discarded())
+      throw refused("structured_outputs", "json: expected a schema, got a text that is no JSON");
+    return grammar::of_json_schema(written);
+  }
+  const Ordered* const choice = member(wanted, "choice");
+  if (!choice || !choice->is_array() || choice->empty()) throw refused("structured_outputs", expected);
+  std::vector<std::string> texts;
+  for (const Ordered& text : *choice) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty())
+      throw refused("structured_outputs", "choice: expected texts that are not empty");
+    texts.push_back(text.get<std::string>());
+  }
+  return grammar::of_choices(texts);
+}
+
+} // namespace
+
+std::shared_ptr<const grammar::Grammar> answer_form_of(std::string_view body) {
+  const Ordered request = Ordered::parse(body);
+  std::shared_ptr<const grammar::Grammar> form;
+  const auto set = [&](const char* field, grammar::Grammar (*read)(const Ordered&)) {
+    const Ordered* const value = member(request, field);
+    if (!value || (value->is_object() && member(*value, "type") && value->at("type") == "text")) return;
+    if (form) throw refused(field, "it does not go with response_format");
+    try {
+      form = std::make_shared<const grammar::Grammar>(read(*value));
+    } catch (const Error& error) {
+      if (!error.where().empty()) throw;
+      throw refused(field, error.what()).advise(error.advice());
+    }
+  };
+  set("response_format", of_response_format);
+  set("structured_outputs", of_structured_outputs);
+  return form;
+}
+
+} // namespace fvlm::serve

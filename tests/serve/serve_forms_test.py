@@ -1,0 +1,146 @@
+"""Answers of a given form: JSON by a schema, a choice of texts, by `serve` and `generate`. The model's weights are random, so that nothing but the
+form makes it write JSON.
+
+usage: serve_forms_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
+import concurrent.futures
+import json
+import subprocess
+import sys
+import unittest
+from typing import Literal, Optional
+
+try:
+    import openai
+    import pydantic
+except ImportError as error:
+    print(f"Skipped\nthe package openai is not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+from against_oracle import engine, folder, tool
+from running_server import Server, picture, user, with_image
+
+
+class Corner(pydantic.BaseModel):
+    x: int
+    y: int
+
+
+class Shape(pydantic.BaseModel):
+    """Lists and texts are short, since a random model would not end them."""
+    kind: Literal["circle", "square"]
+    name: str = pydantic.Field(max_length=6)
+    corners: list[Corner] = pydantic.Field(max_length=2)
+    filled: bool
+    parent: Optional[Corner]
+
+
+def form(model):
+    return {"type": "json_schema", "json_schema": {"name": model.__name__, "schema": model.model_json_schema()}}
+
+
+def generate(*options, code=0):
+    command = [engine, "generate", folder / "gqa", "--prompt", "Describe it.", "--json-schema", folder / "schema.json", "--max-tokens", "600", "--json", *options]
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == code, result.stderr
+    return result.stderr if code else json.loads(result.stdout)
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    config = folder / "gqa" / "decoder" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 2048}))
+
+
+class Forms(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28)
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        assert cls.server.stop() == 0, cls.server.log
+
+    def ask(self, message=None, **fields):
+        settings = {"model": "gqa", "messages": [message or user("Describe it.")], "max_tokens": 600, "temperature": 1}
+        return self.client.chat.completions.create(**settings | fields)
+
+    def test_answers_fit_the_schema(self):
+        names = set()
+        for seed in range(8):
+            choice = self.ask(with_image("What is it?", picture()), response_format=form(Shape), seed=seed, max_tokens=600).choices[0]
+            self.assertEqual(choice.finish_reason, "stop", choice.message.content)
+            names.add(Shape.model_validate_json(choice.message.content, strict=True).name)
+            self.assertEqual(list(json.loads(choice.message.content)), ["kind", "name", "corners", "filled", "parent"])
+        self.assertGreater(len(names), 4)
+
+    def test_openai_parses_answers_into_a_model(self):
+        parsed = self.client.chat.completions.parse(model="gqa", messages=[user("Hi")], temperature=0, max_tokens=600, response_format=Corner)
+        self.assertIsInstance(parsed.choices[0].message.parsed, Corner)
+
+    def test_streams_and_several_answers_have_the_form(self):
+        settings = {"response_format": form(Corner), "seed": 3}
+        whole = self.ask(n=3, **settings)
+        texts = [choice.message.content for choice in whole.choices]
+        self.assertEqual(len(set(texts)), 3)
+        for text in texts:
+            Corner.model_validate_json(text, strict=True)
+        pieces = [part.choices[0].delta.content or "" for part in self.ask(stream=True, **settings) if part.choices]
+        self.assertEqual("".join(pieces), texts[0])
+
+    def test_any_object_and_choices(self):
+        texts = [self.ask(response_format={"type": "json_object"}, seed=seed, max_tokens=40).choices[0] for seed in range(12)]
+        for choice in texts:
+            self.assertTrue(choice.message.content.startswith("{"))
+            if choice.finish_reason == "stop":
+                self.assertIsInstance(json.loads(choice.message.content), dict)
+        self.assertIn("stop", [choice.finish_reason for choice in texts])
+        wanted = ["a cat", "a dog", "neither"]
+        chosen = {self.ask(extra_body={"structured_outputs": {"choice": wanted}}, seed=seed).choices[0].message.content for seed in range(20)}
+        self.assertLessEqual(chosen, set(wanted))
+        self.assertGreater(len(chosen), 1)
+        continued = self.client.completions.create(model="gqa", prompt="It is", max_tokens=60, extra_body={"structured_outputs": {"choice": wanted}})
+        self.assertIn(continued.choices[0].text, wanted)
+
+    def test_other_answers_are_not_changed(self):
+        """Greedy ones, with and without log-probabilities, answered alone and beside some that have a form."""
+        others = [{"temperature": 0, "max_tokens": 40}, {"temperature": 0, "max_tokens": 40, "logprobs": True, "top_logprobs": 2}, {"temperature": 0.8, "seed": 4, "max_tokens": 40}]
+        alone = [self.ask(**fields).choices[0].message.content for fields in others]
+        with concurrent.futures.ThreadPoolExecutor(8) as clients:
+            formed = [clients.submit(self.ask, response_format=form(Shape), seed=seed) for seed in range(4)]
+            beside = [clients.submit(self.ask, **fields) for fields in others]
+            self.assertEqual([one.result().choices[0].message.content for one in beside], alone)
+            for one in formed:
+                Shape.model_validate_json(one.result().choices[0].message.content)
+
+    def test_log_probabilities_are_the_models_own(self):
+        tokens = self.ask(response_format=form(Corner), logprobs=True, temperature=0).choices[0].logprobs.content
+        self.assertEqual("".join(token.token for token in tokens)[:1], "{")
+        self.assertLess(min(token.logprob for token in tokens), -1)
+
+    def test_what_cannot_be_kept_is_refused(self):
+        cases = [("response_format: the schema's properties.n: 'pattern' is not supported here",
+                  {"type": "object", "properties": {"n": {"type": "string", "pattern": "a"}}}),
+                 ("the schema refers to itself", {"$ref": "#"}), ("response_format: the schema: type: expected object", {"type": "text"})]
+        for message, schema in cases:
+            with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message.replace("$", r"\$")):
+                self.ask(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+        for message, fields in [("response_format: expected", {"response_format": {"type": "grammar"}}), ("response_format: expected", {"response_format": {"type": "json_schema"}}),
+                                ("structured_outputs: expected", {"extra_body": {"structured_outputs": {"regex": "a+"}}}), ("choice: expected texts", {"extra_body": {"structured_outputs": {"choice": [""]}}}),
+                                ("does not go with response_format", {"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"choice": ["a"]}}})]:
+            with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message):
+                self.ask(**fields)
+
+    def test_generate_has_the_same_form(self):
+        (folder / "schema.json").write_text(json.dumps(Corner.model_json_schema()))
+        answer = generate()
+        self.assertTrue(answer["ended"])
+        self.assertEqual(answer["text"], self.ask(response_format=form(Corner), temperature=0).choices[0].message.content)
+        self.assertEqual(generate("--speculate", 3)["text"], answer["text"])
+        (folder / "schema.json").write_text('{"type": "string", "pattern": "a"}')
+        self.assertIn("schema.json: the schema: 'pattern' is not supported here", generate(code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
