@@ -59,7 +59,6 @@ class Parser {
 
   template <class Node>
   ExpressionPtr make(int line, Node node);
-  static int depth_of(const ExpressionPtr& child) { return child ? child->depth : 0; }
 
   const Token& current() const { return tokens_[at_]; }
   const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }

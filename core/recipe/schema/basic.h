@@ -18,7 +18,6 @@ struct Range {
   bool exclusive_min = false, exclusive_max = false;
 
   Range below(double limit) const { return {min, limit, exclusive_min, true}; }
-  Range at_most(double limit) const { return {min, limit, exclusive_min, false}; }
   bool holds(double number) const;
   std::string text() const; // "above 0 and below 1", "" for any number
 };

@@ -26,7 +26,6 @@ struct ListShape {
 
 // The part of List<T> that does not depend on T.
 namespace list_detail {
-using ReadItem = std::function<bool(size_t index, const Value&)>;
 // The items of `value`. Returns null and reports a mistake where it is not a list.
 const std::vector<Value>* items(Reader& reader, const Value& value, const ListShape& shape, const Node& item,
                                 const Node& list, std::vector<Value>& one);
@@ -266,7 +265,7 @@ class OneOf : public Type<V> {
   Json write(const V& in, Write what) const override {
     for (size_t i = 0; i < types_.size(); ++i)
       if (const void* found = types_[i].find(in)) {
-        const Json inner = nodes_[i]->write_at(found, what);
+        Json inner = nodes_[i]->write_at(found, what);
         if (!has_kind(i)) return inner;
         Json json = {{"kind", nodes_[i]->record()->constructor}};
         json.update(inner);
