@@ -28,9 +28,9 @@ Decoded decode_gif(std::span<const std::byte> bytes, const DecodeOptions& option
   return {image_of(gif, options.white_background)};
 }
 
-VideoInfo probe_gif(std::span<const std::byte> bytes, const DecodeOptions& limits) {
+VideoInfo probe_gif(std::span<const std::byte> bytes) {
   GifReader gif(bytes);
-  check_image_size(static_cast<uint64_t>(gif.width()), static_cast<uint64_t>(gif.height()), limits);
+  check_image_size(static_cast<uint64_t>(gif.width()), static_cast<uint64_t>(gif.height()), {});
   VideoInfo info{0, gif.width(), gif.height()};
   int64_t frames = 0;
   for (; gif.skip(); ++frames) info.seconds += gif.seconds();

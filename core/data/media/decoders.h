@@ -22,7 +22,7 @@ Decoded decode_webp(std::span<const std::byte> bytes, const DecodeOptions& optio
 Decoded decode_gif(std::span<const std::byte> bytes, const DecodeOptions& options);
 
 // A GIF as a video: see VideoDecoder.
-VideoInfo probe_gif(std::span<const std::byte> bytes, const DecodeOptions& limits = {});
+VideoInfo probe_gif(std::span<const std::byte> bytes);
 void decode_gif(std::span<const std::byte> bytes, std::span<const double> times, int64_t width, int64_t height,
                 std::span<uint8_t> out_nhwc);
 

@@ -91,11 +91,4 @@ std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& 
   return found;
 }
 
-ImageProcessor read_image_processor(const std::filesystem::path& folder) {
-  if (const auto found = find_image_processor(folder)) return *found;
-  throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
-      .at(folder.string())
-      .advise("copy the file from the folder that the model was downloaded as");
-}
-
 } // namespace fvlm

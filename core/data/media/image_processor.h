@@ -119,9 +119,7 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
 // LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3 and Qwen2-VL are supported, with what
-// the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with
-// every option that is not.
-ImageProcessor read_image_processor(const std::filesystem::path& folder);
+// the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with every option that is not.
 // Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 

@@ -194,7 +194,7 @@ std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::
     return VideoDecoder(choice.plugin->name(), *choice.table, choice.plugin->host);
   } catch (const Error& error) {
     // The reference reads none: pictures do without.
-    const auto names_nobody = [](const std::string& wish) { return wish == "auto" || wish == "reference"; };
+    const auto names_nobody = [](const std::string& name) { return name == "auto" || name == "reference"; };
     if (!std::ranges::all_of(preferences, names_nobody)) throw;
     if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what());
         registry.is_first_occurrence(line))

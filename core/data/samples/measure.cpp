@@ -11,6 +11,8 @@
 #include "data/video_text.h"
 #include "data/visual_marks.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>

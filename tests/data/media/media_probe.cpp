@@ -85,7 +85,7 @@ void animate(const std::vector<std::string>& words) {
 }
 
 void process_all(const std::vector<std::string>& words) {
-  const fvlm::ImageProcessor processor = fvlm::read_image_processor(words[1]);
+  const fvlm::ImageProcessor processor = fvlm::find_image_processor(words[1]).value();
   std::ofstream out(words[2], std::ios::binary);
   for (size_t i = 3; i < words.size(); ++i) {
     const fvlm::Image image = decode(fvlm::read_file(words[i]), {.white_background = true});
@@ -103,7 +103,7 @@ void process_all(const std::vector<std::string>& words) {
 }
 
 fvlm::FramePreparation preparation_of(const std::string& folder) {
-  const fvlm::ImageProcessor processor = fvlm::read_image_processor(folder);
+  const fvlm::ImageProcessor processor = fvlm::find_image_processor(folder).value();
   return {frame_size(processor)->height, processor};
 }
 

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     const Tokenizer tokenizer = Tokenizer::from_file(folder / "tokenizer.json");
     const int64_t size = std::stoll(argv[2]), rows = std::stoll(argv[3]);
     const FramePreparation preparation =
-        rows > 0 ? FramePreparation(size, read_image_processor(folder)) : FramePreparation(size);
+        rows > 0 ? FramePreparation(size, find_image_processor(folder).value()) : FramePreparation(size);
     plan::Mix mix;
     mix.system = "";
     if (argc == 6) mix.chat_template = "default";
