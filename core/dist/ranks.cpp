@@ -84,7 +84,7 @@ bool have_gpu_each(const StorePointer& store, const Launch& launch) {
 // The ranks of a group find each other by a key of the store.
 std::unique_ptr<Group> nccl_group(const StorePointer& store, const std::string& key, int64_t rank, int64_t ranks,
                                   RankWatch& watch) {
-  const auto share = [&](std::string id) {
+  const auto share = [&](const std::string& id) {
     if (rank == 0) store->set(key, bytes_of(id));
     return text_of(store->get(key));
   };
@@ -275,6 +275,7 @@ std::vector<std::string> Ranks::gather(const std::string& own) const {
   all.replace(static_cast<size_t>(slices[static_cast<size_t>(rank_)].begin), own.size(), own);
   if (bytes > 0) connection_->hosts->all_gather(at::from_blob(all.data(), {bytes}, at::kByte), slices)->wait();
   std::vector<std::string> texts;
+  texts.reserve(slices.size());
   for (const Slice& slice : slices)
     texts.push_back(all.substr(static_cast<size_t>(slice.begin), static_cast<size_t>(slice.length)));
   return texts;

@@ -4,6 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/matmul.h>
 #include <fmt/format.h>
 
@@ -99,6 +100,20 @@ Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares) {
   };
   const at::Tensor own = shares.to(x.data.scalar_type());
   return recorded(tape, x, mixed(own, x.data), [own, mixed](const at::Tensor& d) { return mixed(own.t(), d); });
+}
+
+Value join_rows(Tape& tape, const Value& first, const Value& second, int64_t frames) {
+  const int64_t width = first.data.size(1), rows = first.data.size(0) / frames, others = second.data.size(0) / frames;
+  const auto by_frame = [frames, width](const at::Tensor& x) { return x.view({frames, -1, width}); };
+  Value y(at::concat({by_frame(first.data), by_frame(second.data)}, 1).view({-1, width}), tape.records(first, second));
+  if (!y.requires_grad()) return y;
+  tape.push([by_frame, rows, others, width, d_first = first.gradient, d_second = second.gradient, out = y.gradient] {
+    const at::Tensor d = out->take();
+    if (!d.defined()) return;
+    if (d_first) d_first->add(by_frame(d).narrow(1, 0, rows).reshape({-1, width}));
+    if (d_second) d_second->add(by_frame(d).narrow(1, rows, others).reshape({-1, width}));
+  });
+  return y;
 }
 
 Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames) {

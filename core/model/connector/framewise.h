@@ -41,6 +41,9 @@ Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t col
 // shares [outputs, inputs] times the `inputs` rows of every frame.
 Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares);
 
+// For each of the `frames`, its rows of `first`, then those of `second`.
+Value join_rows(Tape& tape, const Value& first, const Value& second, int64_t frames);
+
 // The rows of a parameter [rows, width] or [1, rows, width], repeated for every frame.
 Value repeat_rows(Tape& tape, const ops::Weight& rows, int64_t frames);
 

@@ -4,6 +4,7 @@
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 #include <map>

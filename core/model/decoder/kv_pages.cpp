@@ -73,8 +73,7 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
   append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
-  const at::Tensor list =
-      at::empty({std::ssize(all)}, at::TensorOptions().dtype(at::kInt).pinned_memory(device.is_cuda()));
+  at::Tensor list = at::empty({std::ssize(all)}, at::TensorOptions().dtype(at::kInt).pinned_memory(device.is_cuda()));
   std::copy(all.begin(), all.end(), list.data_ptr<int32_t>());
   return list;
 }
@@ -113,7 +112,7 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
     : sizes_(sizes), memory_(listed(rows, sizes_, device).to(device, at::kInt, true)) {
   int64_t begin = 0;
   const auto next = [&](int64_t size) {
-    const at::Tensor tensor = memory_.narrow(0, begin, size);
+    at::Tensor tensor = memory_.narrow(0, begin, size);
     begin += aligned(size);
     return tensor;
   };

@@ -32,7 +32,7 @@ at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType ty
   const at::Tensor moments = frames.dim() == 5 ? frames : frames.unsqueeze(1);
   const int64_t n = frames.size(0), channels = frames.size(-3), rows = frames.size(-2) / patch,
                 columns = frames.size(-1) / patch, own = channels * times * patch * patch;
-  const at::Tensor patches = at::empty({n * rows * columns, width}, frames.options().dtype(type));
+  at::Tensor patches = at::empty({n * rows * columns, width}, frames.options().dtype(type));
   if (width > own) patches.narrow(1, own, width - own).zero_();
   patches.narrow(1, 0, own)
       .unflatten(1, {channels, times, patch, patch})

@@ -1,7 +1,6 @@
 #include "model/connector/byte_latents/calibration.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/concat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <cmath>
@@ -72,20 +71,6 @@ Value colored(Tape& tape, const Value& x, const ops::Weight& gamma, const ops::W
   return y;
 }
 
-Value side_by_side(Tape& tape, const Value& first, const Value& second, int64_t frames) {
-  const int64_t width = first.data.size(1), rows = first.data.size(0) / frames, others = second.data.size(0) / frames;
-  const auto by_frame = [frames, width](const at::Tensor& x) { return x.view({frames, -1, width}); };
-  Value y(at::concat({by_frame(first.data), by_frame(second.data)}, 1).view({-1, width}), tape.records(first, second));
-  if (!y.requires_grad()) return y;
-  tape.push([by_frame, rows, others, width, d_first = first.gradient, d_second = second.gradient, out = y.gradient] {
-    const at::Tensor d = out->take();
-    if (!d.defined()) return;
-    if (d_first) d_first->add(by_frame(d).narrow(1, 0, rows).reshape({-1, width}));
-    if (d_second) d_second->add(by_frame(d).narrow(1, rows, others).reshape({-1, width}));
-  });
-  return y;
-}
-
 Value calibrated(Tape& tape, const Value& x, int64_t frames, const at::Tensor& rms) {
   const auto type = x.data.scalar_type();
   const auto sizes = x.data.sizes().vec();
@@ -108,8 +93,8 @@ at::Tensor EmbeddingRms::value() const {
   const ops::Weight embedding = decoder_.embedding();
   const at::Tensor& table = embedding.value();
   const auto type = table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor rms = at::linalg_vector_norm(table, 2, {}, false, type) *
-                         (decoder_.token_scale() / std::sqrt(static_cast<double>(table.numel())));
+  at::Tensor rms = at::linalg_vector_norm(table, 2, {}, false, type) *
+                   (decoder_.token_scale() / std::sqrt(static_cast<double>(table.numel())));
   if (!embedding.requires_grad()) known_ = rms;
   return rms;
 }

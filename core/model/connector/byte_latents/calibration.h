@@ -15,9 +15,6 @@ Value modulated(Tape& tape, const Value& x, const Value& scale, const Value& shi
 // Each row standardized, with the deviation of n - 1 values, then its columns times gamma plus beta.
 Value colored(Tape& tape, const Value& x, const ops::Weight& gamma, const ops::Weight& beta);
 
-// For each of the `frames`, its rows of `first`, then those of `second`.
-Value side_by_side(Tape& tape, const Value& first, const Value& second, int64_t frames);
-
 // The rows of each frame times `rms` over their own root mean square.
 Value calibrated(Tape& tape, const Value& x, int64_t frames, const at::Tensor& rms);
 

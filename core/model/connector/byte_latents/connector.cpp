@@ -169,8 +169,7 @@ class ByteLatentsConnector : public FramewiseConnector {
 
   // The shared ones, then the decoder's own.
   static Value latents(Tape& tape, Operations& ops, const Input& input, const Value& shared, const Reader& reader) {
-    const Value z =
-        reader.pooler ? side_by_side(tape, shared, pooled(tape, ops, *reader.pooler, input), input.frames) : shared;
+    Value z = reader.pooler ? join_rows(tape, shared, pooled(tape, ops, *reader.pooler, input), input.frames) : shared;
     if (connector::wire_bits(input.mode) == 0) return z;
     return Value(over_wire(z.data, input.frames, input.mode)); // inference alone
   }

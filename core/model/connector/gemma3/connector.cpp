@@ -50,8 +50,8 @@ class Gemma3Connector : public FramewiseConnector {
   }
 
   ForwardFlops connect_flops(int64_t tokens) const override {
-    return ForwardFlops{product_flops(parts_.encoder.width(), parts_.decoder.width()), 0} *
-           static_cast<double>(tokens / (factor_ * factor_));
+    const int64_t rows = tokens / (factor_ * factor_);
+    return ForwardFlops{product_flops(parts_.encoder.width(), parts_.decoder.width()), 0} * static_cast<double>(rows);
   }
 
   int64_t factor_;

@@ -4,7 +4,6 @@
 #include "model/connector/mlp/settings.h"
 #include "recipe/bilinear_place.h"
 
-#include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/kron.h>
 #include <ATen/ops/zeros.h>
@@ -38,7 +37,7 @@ Value with_newlines(Tape& tape, const Value& patches, const ops::Weight& newline
 
 // [pooled, side]: of lines of patches that are resampled bilinearly.
 at::Tensor resampling(int64_t pooled, int64_t side) {
-  const at::Tensor shares = at::zeros({pooled, side}, at::kFloat);
+  at::Tensor shares = at::zeros({pooled, side}, at::kFloat);
   auto of = shares.accessor<float, 2>();
   for (int64_t i = 0; i < pooled; ++i) {
     const BilinearPlace place(i, pooled, side);
@@ -46,22 +45,6 @@ at::Tensor resampling(int64_t pooled, int64_t side) {
     of[i][place.second] += place.share;
   }
   return shares;
-}
-
-// Of each frame its rows, and behind them those of `more`.
-Value joined(Tape& tape, const Value& rows, const Value& more, int64_t frames) {
-  const int64_t width = rows.data.size(1), first = rows.data.size(0) / frames;
-  const auto of_frames = [frames, width](const at::Tensor& all) { return all.view({frames, -1, width}); };
-  Value y(at::concat({of_frames(rows.data), of_frames(more.data)}, 1).view({-1, width}), tape.records(rows, more));
-  if (!y.requires_grad()) return y;
-  tape.push([of_frames, width, first, a = rows.gradient, b = more.gradient, out = y.gradient] {
-    const at::Tensor d = out->take();
-    if (!d.defined()) return;
-    const at::Tensor all = of_frames(d);
-    if (a) a->add(all.narrow(1, 0, first).reshape({-1, width}));
-    if (b) b->add(all.narrow(1, first, all.size(1) - first).reshape({-1, width}));
-  });
-  return y;
 }
 
 class MlpConnector : public FramewiseConnector {
@@ -75,16 +58,16 @@ class MlpConnector : public FramewiseConnector {
 
  private:
   Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
-    const Value patches = ops.gelu_mlp(tape, input.hidden, first_, second_);
+    Value patches = ops.gelu_mlp(tape, input.hidden, first_, second_);
     if (!newline_ && !video_pooling_) return patches;
     const int64_t count = patches.data.size(0) / input.frames, side = connector::Mlp::side_of(count);
     if (side * side != count)
       throw Error(ErrorKind::data, "frames of {} tokens are no square of patches, which has lines", count)
           .advise("take an encoder without a class token, or one that drops it (vision_feature_select_strategy = "
                   "\"default\")");
-    const Value rows = newline_ ? with_newlines(tape, patches, *newline_, side) : patches;
+    Value rows = newline_ ? with_newlines(tape, patches, *newline_, side) : patches;
     if (!video_pooling_) return rows;
-    return joined(tape, rows, mix_rows(tape, patches, pooling(side, ops.tensor_options())), input.frames);
+    return join_rows(tape, rows, mix_rows(tape, patches, pooling(side, ops.tensor_options())), input.frames);
   }
 
   // [pooled patches, patches]. Computed once, since a captured pass cannot copy from the host.

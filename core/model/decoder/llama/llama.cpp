@@ -32,7 +32,7 @@ std::vector<int64_t> axes_of_pairs(const DecoderConfig& config) {
 
 // Of each axis, those of its own pairs, and 0 for all others.
 at::Tensor frequencies_by_axis(const at::Tensor& frequencies, const DecoderConfig& config) {
-  const at::Tensor axes = at::zeros({std::ssize(config.mrope_section), frequencies.size(0)}, frequencies.options());
+  at::Tensor axes = at::zeros({std::ssize(config.mrope_section), frequencies.size(0)}, frequencies.options());
   int64_t pair = 0;
   for (const int64_t axis : axes_of_pairs(config)) {
     axes[axis][pair].copy_(frequencies[pair]);
@@ -82,6 +82,7 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
   const auto linear = [&](int64_t layer, std::vector<const char*> names, bool has_bias) {
     const auto all = [&](const char* suffix) {
       std::vector<std::string> full;
+      full.reserve(names.size());
       for (const char* name : names) full.push_back(layer_name(layer, name) + suffix);
       return parameters.fused(full);
     };
@@ -159,7 +160,8 @@ Value Llama::branch_input(Tape& tape, Operations& ops, Stream& stream, const ops
 }
 
 Value Llama::branch_output(Tape& tape, Operations& ops, Value rows, const ops::Weight& norm) const {
-  return config_.post_norms ? ops.rmsnorm(tape, rows, {}, factor_of(norm), config_.rms_norm_eps).y : rows;
+  if (!config_.post_norms) return rows;
+  return ops.rmsnorm(tape, rows, {}, factor_of(norm), config_.rms_norm_eps).y;
 }
 
 Value Llama::QueryKeyValue::adjacent(int64_t head_dim) const {

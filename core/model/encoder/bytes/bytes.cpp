@@ -20,7 +20,7 @@ at::Tensor sinusoids(int64_t rows, int64_t width) {
   const double step = -std::log(10000.0) / static_cast<double>(width);
   const at::Tensor frequencies = (at::arange(0, width, 2, at::kFloat) * step).exp(),
                    angles = at::arange(rows, at::kFloat).unsqueeze(1) * frequencies;
-  const at::Tensor table = at::empty({rows, width}, at::kFloat);
+  at::Tensor table = at::empty({rows, width}, at::kFloat);
   table.unflatten(1, {-1, 2}).select(2, 0).copy_(angles.sin());
   table.unflatten(1, {-1, 2}).select(2, 1).copy_(angles.cos());
   return table;

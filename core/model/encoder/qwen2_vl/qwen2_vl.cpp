@@ -11,6 +11,7 @@
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/stack.h>
