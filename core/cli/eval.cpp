@@ -291,7 +291,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   set.modes = modes_of(parsed, *run.config().connector);
   if (set.modes.empty()) {
     set.modes = {run.config().connector->mode_of_use()};
-    log_info("frames are encoded in the mode {}, the one of use; --mode chooses another", set.modes.front());
+    log_info("frames are encoded in the mode {}, that of inference; --mode chooses another", set.modes.front());
   }
   const auto tokenizer =
       std::make_shared<const Tokenizer>(Tokenizer::from_file(decoder_folder(model) / "tokenizer.json"));

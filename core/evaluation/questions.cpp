@@ -68,7 +68,7 @@ std::vector<LocatedEntry> entries_of_document(const std::string& text, const fs:
 std::vector<LocatedEntry> entries_of(const fs::path& path) {
   const std::string text = read_file(path);
   if (text.starts_with("PAR1"))
-    throw Error(ErrorKind::data, "a parquet file; the questions are wanted as JSON")
+    throw Error(ErrorKind::data, "this is a Parquet file; questions are read from JSON")
         .at(path.string())
         .advise("pandas.read_parquet(FILE).to_json(\"questions.jsonl\", orient=\"records\", lines=True)");
   return path.extension() == ".jsonl" ? entries_of_lines(text, path) : entries_of_document(text, path);

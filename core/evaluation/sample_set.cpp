@@ -107,9 +107,9 @@ void SampleSet::check(const MeasuredSample& measured, const Sample& sample) cons
   if (settings_.measure == plan::Measure::choice && !is_question)
     refuse(
         "is no question with options and a right answer",
-        "measure = \"choice\" wants {\"user\", \"choices\": [...], \"answer\"}; measure = \"loss\" takes any sample");
+        "measure = \"choice\" takes {\"user\", \"choices\": [...], \"answer\"}; measure = \"loss\" takes any sample");
   if (settings_.measure == plan::Measure::preference && !is_pair)
-    refuse("is no pair", "measure = \"preference\" wants {\"user\", \"chosen_assistant\", \"rejected_assistant\"}");
+    refuse("is no pair", "measure = \"preference\" takes {\"user\", \"chosen_assistant\", \"rejected_assistant\"}");
 }
 
 std::unique_ptr<DataLoader> SampleSet::loader(int64_t limit) const {

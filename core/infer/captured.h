@@ -1,4 +1,4 @@
-// What passes on a GPU need that are launched without waiting for the device, or captured.
+// For passes on a GPU that are captured, or launched without synchronizing with the device.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -8,7 +8,7 @@
 
 namespace fvlm::infer {
 
-// A captured pass may leave its result only in memory that was there before: that of the first, eager one.
+// A captured pass has to leave its result in memory that exists already: that of the first pass, which runs eagerly.
 inline void keep(at::Tensor& kept, const at::Tensor& result) {
   if (kept.defined())
     kept.copy_(result);
@@ -16,7 +16,8 @@ inline void keep(at::Tensor& kept, const at::Tensor& result) {
     kept = result;
 }
 
-// These numbers on the device, int64, which copies them when it gets there; `.to(device)` would wait until it does.
+// An int64 tensor of these numbers, copied asynchronously from pinned memory: a copy from pageable memory would
+// synchronize with the device.
 inline at::Tensor upload(const std::vector<int64_t>& values, at::Device device) {
   const at::Tensor listed =
       at::empty({std::ssize(values)}, at::TensorOptions(at::kLong).pinned_memory(device.is_cuda()));

@@ -9,7 +9,7 @@ at::ScalarType dtype_named(const std::string& name) {
   if (name == "fp32") return at::kFloat;
   if (name == "bf16") return at::kBFloat16;
   if (name == "fp64") return at::kDouble;
-  throw Error(ErrorKind::usage, "--dtype wants fp32, bf16 or fp64, not '{}'", name);
+  throw Error(ErrorKind::usage, "--dtype: expected fp32, bf16 or fp64, got '{}'", name);
 }
 
 } // namespace
@@ -19,12 +19,11 @@ at::Device device_named(const std::string& name) {
 }
 
 ops::OperationsOptions Execution::operations() const {
-  const BackendPreference wish = BackendPreference::of(kernels);
   ops::OperationsOptions options;
   options.device = device_named(device);
   options.dtype = dtype_named(dtype);
   options.gradient_dtype = options.dtype == at::kDouble ? at::kDouble : at::kFloat;
-  options.attention = options.loss = options.kernels = options.quantizer = wish;
+  options.attention = options.loss = options.kernels = options.quantizer = BackendPreference::of(kernels);
   return options;
 }
 

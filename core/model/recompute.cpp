@@ -55,7 +55,7 @@ Recompute Recompute::parse(std::string_view text, int64_t depth) {
   if (text == "all") return all();
   if (text.starts_with("every:")) {
     const auto nth = whole_number(text.substr(6));
-    if (!nth || *nth < 1) throw fail("every what? it wants a number from 1 on");
+    if (!nth || *nth < 1) throw fail("expected a whole number of 1 or more after every:");
     return every(*nth);
   }
   if (!text.starts_with("layers:")) throw fail("there is no such choice");

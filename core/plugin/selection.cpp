@@ -149,13 +149,13 @@ class Selector {
 } // namespace
 
 BackendPreference BackendPreference::of(std::vector<std::string> words) {
-  BackendPreference wish{std::move(words)};
-  for (std::string& word : wish.names)
+  BackendPreference preference{std::move(words)};
+  for (std::string& word : preference.names)
     if (word == "measure") {
       word = "auto";
-      wish.measure = true;
+      preference.measure = true;
     }
-  return wish;
+  return preference;
 }
 
 std::string SelectionReport::text() const {

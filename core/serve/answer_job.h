@@ -40,7 +40,7 @@ struct AnswerJob {
   Usage usage = {};       // of the prompt by the model's thread, of the answers by who delivers them
   int64_t open = 0;       // answers that have not ended, for the model's thread
   bool begun = false;     // the model's thread has taken it
-  bool abandoned = false; // as who dropped it saw it
+  bool abandoned = false; // it was dropped because its client had left
 };
 
 struct RunningAnswer {

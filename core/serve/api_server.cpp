@@ -204,7 +204,8 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
   }
   if (!settings_.token.empty() && !is_same_secret(request.authorization, "Bearer " + settings_.token)) {
     response->add_header("WWW-Authenticate", "Bearer");
-    return refuse(*response, 401, "this server wants the header 'Authorization: Bearer TOKEN' with its token",
+    return refuse(*response, 401,
+                  "the header 'Authorization: Bearer TOKEN' with this server's token is missing or wrong",
                   "authentication_error");
   }
   const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";

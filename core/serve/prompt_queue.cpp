@@ -98,7 +98,7 @@ void PromptQueue::work() {
   }
 }
 
-// Returns whether the request goes on.
+// Returns false where the request ended here.
 bool PromptQueue::write(AnswerJob& job) const {
   if (job.listener->is_abandoned()) {
     job.abandoned = true;

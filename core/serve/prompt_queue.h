@@ -23,12 +23,12 @@ class PromptQueue {
   ~PromptQueue();
 
   void add(Job job); // [any thread]
-  // How long prompts that are written have to have waited: all of them together, or the first one.
+  // How many seconds written prompts wait for others to join them: the sum over all of them, or the first one alone.
   struct Patience {
-    double together = 0, first = 0; // seconds
+    double together = 0, first = 0;
   };
   // Removes requests whose prompts are written, in the order in which they were: as many as have no more than
-  // `max_frames` together, but at least one. Returns none where they have waited for less, and after stop().
+  // `max_frames` together, but at least one. Returns none until one of the two times is reached, and after stop().
   // [the model's thread]
   std::vector<Job> take(int64_t max_frames, const Patience& patience);
   double cpu_seconds(); // of its threads. Not after stop(). [any thread]

@@ -246,7 +246,7 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
     names.emplace_back(known[column].name);
     if (name != known[column].name) continue;
     if (value < known[column].least || value > known[column].most)
-      throw Error(ErrorKind::recipe, "{} = {:g}, and {} wants {:g} to {:g}", name, value, part.algorithm,
+      throw Error(ErrorKind::recipe, "{} = {:g} is out of range: {} accepts {:g} to {:g}", name, value, part.algorithm,
                   known[column].least, known[column].most)
           .at(part.place);
     part.hyperparameters[static_cast<int64_t>(group)][static_cast<int64_t>(column)].fill_(value);

@@ -59,7 +59,7 @@ std::optional<recipe::RecordedPlan> recorded_plan(const fs::path& file) {
   try {
     return recipe::read_recorded_plan(file);
   } catch (const Error& error) {
-    log_warning("{}\n  the run's plan is written again once it is known to be that of now", error.text());
+    log_warning("{}\n  the run's plan is written again once it is known to be the current one", error.text());
     return {};
   }
 }

@@ -23,7 +23,7 @@ class BestFit : public sdk::Packer {
       }
     }
     if (query.max_items < 0) return sdk::refuse("max_items is %lld", static_cast<long long>(query.max_items));
-    return sdk::accept(100, "best-fit decreasing over all dimensions items");
+    return sdk::accept(100, "best-fit decreasing over all dimensions");
   }
 
   // Deterministic: the seed is not used.

@@ -106,10 +106,10 @@ class EndToEnd(unittest.TestCase):
 
     def test_wrong_options_are_refused(self):
         for words, *arguments in (("there is no shape 'tin'", "--shape", "tin"), ("2 JPEGs for 3 frames", "--pictures", 2),
-                                  ("--text wants 16 or more", "--text", 15), ("--seconds more than 0", "--seconds", 0),
+                                  ("--text: expected 16 or more, as a chat has tokens of its own, got 15", "--text", 15), ("--seconds above 0", "--seconds", 0),
                                   ("its samples have no pictures", "--shape", "tiny-latentwire"),
-                                  ("its frames are the cells of an image", "--shape", "tiny-qwen2-vl"), ("--batch and --frames want 1", "--batch", 0),
-                                  ("--samples wants 1 or more", "--samples", 0)):
+                                  ("its frames are the cells of an image", "--shape", "tiny-qwen2-vl"), ("--batch and --frames of 1 or more", "--batch", 0),
+                                  ("--samples: expected 1 or more, got 0", "--samples", 0)):
             found = bench(*arguments)
             self.assertEqual((found.returncode, found.stdout), (2, ""), found.stderr)
             self.assertIn(words, found.stderr, arguments)

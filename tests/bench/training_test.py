@@ -160,8 +160,8 @@ class Profile(Bench):
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("its frames are the cells of an image", "--configurations", "tiny-qwen2-vl:2:stills"),
                                   ("--precision: expected", "--precision", "int4"),
-                                  ("--repeat and --warmup want 1 or more", "--repeat", "0"),
-                                  ("--sustained wants seconds, 0 or more, not -1", "--sustained=-1"),
+                                  ("--repeat and --warmup of 1 or more", "--repeat", "0"),
+                                  ("--sustained: expected 0 seconds or more, got -1", "--sustained=-1"),
                                   ("--model and --batch go together", "--model", "here"),
                                   ("--configurations excludes --model", "--model", "a", "--batch", "b", "--configurations", "tiny:1")):
             self.refused(words, "profile", *arguments)

@@ -263,7 +263,7 @@ class Generate(unittest.TestCase):
     def test_bad_input_is_refused_with_its_reason(self):
         self.assert_refused(2, "--limit", "gqa", "gqa.mix", "--limit", "0")
         self.assert_refused(2, "--device: expected cpu or cuda", "gqa", "gqa.mix", "--device", "tpu")
-        self.assert_refused(2, "--dtype wants", "gqa", "gqa.mix", "--dtype", "fp8")
+        self.assert_refused(2, "--dtype: expected fp32, bf16 or fp64, got 'fp8'", "gqa", "gqa.mix", "--dtype", "fp8")
         self.assert_refused(4, "name a model directory", "nothing-here", "gqa.mix")
         self.assert_refused(4, "no-batch.safetensors", "gqa", "no-batch")
         self.assert_refused(4, "input_ids", "gqa", self.batch(input_ids=None))

@@ -282,7 +282,7 @@ TEST_F(MakeShapes, NeverRemovesFilesOfOthers) {
 }
 
 TEST_F(MakeShapes, RefusesWrongOptionsWithAReason) {
-  for (auto [options, reason] : {std::pair{"--frames 1", "--frames wants 2 to 64, not 1"},
+  for (auto [options, reason] : {std::pair{"--frames 1", "--frames: expected 2 to 64, got 1"},
                                  {"--size 32x", "--size: expected an integer from 8 to 4096, got '32x'"},
                                  {"--size 5", "--size: expected an integer from 8 to 4096, got '5'"},
                                  {"--samples caption=5", "did you mean captions="},
@@ -292,7 +292,7 @@ TEST_F(MakeShapes, RefusesWrongOptionsWithAReason) {
                                  {"--format mp4", "make-shapes-mp4"},
                                  {"--sede 5", "did you mean '--seed'"},
                                  {"--nosuch", "make-shapes has no option '--nosuch'"},
-                                 {"--shard-size 0", "--shard-size wants 1"}}) {
+                                 {"--shard-size 0", "--shard-size: expected 1"}}) {
     EXPECT_EQ(make(fmt::format("--out {}/a {}", folder.string(), options)), 2) << options;
     EXPECT_NE(output().find(reason), std::string::npos) << options << ": " << output();
   }

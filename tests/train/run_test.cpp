@@ -539,7 +539,7 @@ TEST_F(TrainRun, RateBeyondTheOptimizersRangeIsRefusedWithItsPlace) {
       run("a", muon ? std::vector<std::string>{} : std::vector<std::string>{"stages.align.optimizer.lr.decoder=1e6"});
       ADD_FAILURE() << "it was not missed";
     } catch (const Error& error) {
-      EXPECT_EQ(error.what(), std::string("lr = 1e+06, and adamw wants 0 to 1000"));
+      EXPECT_EQ(error.what(), std::string("lr = 1e+06 is out of range: adamw accepts 0 to 1000"));
       EXPECT_EQ(error.where(), muon ? "stages.align.optimizer.others" : "stages.align.optimizer");
     }
   }

@@ -101,7 +101,7 @@ void check(const CpuStepRequest& request) {
     throw Error(ErrorKind::usage, "autoregressive is inference: it has no training step");
   if (request.model.empty() != request.batch.empty()) throw Error(ErrorKind::usage, "--model and --batch go together");
   if (request.repeat < 1 || request.warmup < 0 || request.threads < 0)
-    throw Error(ErrorKind::usage, "--repeat wants 1 or more, --warmup and --threads 0 or more");
+    throw Error(ErrorKind::usage, "expected --repeat of 1 or more, --warmup and --threads of 0 or more");
 }
 
 } // namespace

@@ -147,10 +147,12 @@ JpegShards EndToEndRequest::shards() const {
     throw Error(ErrorKind::usage, "{} JPEGs for {} frames", pictures, frames)
         .advise("--pictures 1, which is repeated, or as many as --frames");
   if (batch < 1 || frames < 1 || workers < 0 || !std::isfinite(seconds) || seconds <= 0)
-    throw Error(ErrorKind::usage, "--batch and --frames want 1 or more, --workers 0 or more, --seconds more than 0");
-  constexpr int64_t min_text = 16; // the marks of a chat take about ten tokens
+    throw Error(ErrorKind::usage,
+                "expected --batch and --frames of 1 or more, --workers of 0 or more, --seconds above 0");
+  constexpr int64_t min_text = 16; // a chat's own tokens are about ten
   if (text < min_text)
-    throw Error(ErrorKind::usage, "--text wants {} or more, as a chat has marks of its own", min_text);
+    throw Error(ErrorKind::usage, "--text: expected {} or more, as a chat has tokens of its own, got {}", min_text,
+                text);
   return {.pictures = pictures, .text = text, .vocabulary = of.vocabulary()};
 }
 

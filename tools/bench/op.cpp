@@ -386,7 +386,7 @@ nlohmann::ordered_json json_of(const MinimalWork& work) {
 
 OpReport measure_ops(const OpRequest& request, Registry& registry, const Progress& progress) {
   if (request.frames < 0 || request.text < 2)
-    throw Error(ErrorKind::usage, "--frames wants 0 or more, --text 2 or more");
+    throw Error(ErrorKind::usage, "expected --frames of 0 or more, --text of 2 or more");
   for (const std::string& operation : request.operations) (void)form_named(operation);
   for (const std::string& name : request.shapes) (void)parse_shape(name);
   for (const std::string& name : request.configurations) (void)configuration_named(name);

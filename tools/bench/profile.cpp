@@ -249,9 +249,10 @@ class Profile {
 
 ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const Progress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
-    throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
+    throw Error(ErrorKind::usage,
+                "expected --repeat and --warmup of 1 or more, --frames of 0 or more, --text of 2 or more");
   if (!std::isfinite(request.sustained) || request.sustained < 0)
-    throw Error(ErrorKind::usage, "--sustained wants seconds, 0 or more, not {}", request.sustained);
+    throw Error(ErrorKind::usage, "--sustained: expected 0 seconds or more, got {}", request.sustained);
   if (request.with_anatomy && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");

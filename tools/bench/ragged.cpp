@@ -271,7 +271,7 @@ double RaggedReport::Row::fill_of_rows(const Part& part) const {
 
 RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, const Progress& progress) {
   if (request.samples < 1 || request.passes < 2 || request.workers < 0)
-    throw Error(ErrorKind::usage, "--samples wants 1 or more, --passes 2 or more, --workers 0 or more");
+    throw Error(ErrorKind::usage, "expected --samples of 1 or more, --passes of 2 or more, --workers of 0 or more");
   shape_named(request.shape).require_whole_frames();
   for (const std::string& packs : request.packs) (void)pack_named(packs);
   const c10::InferenceMode without_autograd;

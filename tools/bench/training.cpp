@@ -20,7 +20,7 @@ plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, in
   plan.speed = setting.speed;
   plan.model.image_size = image_size;
   if (!setting.kernels.empty())
-    for (auto& [kind, wish] : plan.kernels.preferences) wish = setting.kernels;
+    for (auto& [kind, preferred] : plan.kernels.preferences) preferred = setting.kernels;
   plan::Stage& stage = plan.stages.emplace_back();
   stage.name = "bench";
   plan::Source& source = stage.data.sources.emplace_back();

@@ -45,7 +45,7 @@ int bench_end_to_end(Arguments arguments) {
       "Train on JPEGs in tar shards as `train` does (read, decode, resize, pack, stage, step), beside the steps of\n"
       "the device alone on packs of the same shapes, decoded beforehand, in turns of the same run. The pictures\n"
       "are made first: random and smooth, 640 x 480, with captions of random words. of the device step: the rate\n"
-      "end to end over the device's alone; 95 % is wanted with 64 samples a step and 16 cores on an H100. waiting\n"
+      "end to end over the device's alone; the aim is 95 % with 64 samples a step and 16 cores on an H100. waiting\n"
       "for data: the share of the time for which no pack was ready. Clocks and power are of the second turn.",
       "bench end-to-end --device cuda --batch 64 --workers 15");
   with_training_options(options)
@@ -70,7 +70,7 @@ int bench_end_to_end(Arguments arguments) {
   request.seconds = parsed->number_or("seconds", request.seconds);
   bench::JpegShards shards = request.shards();
   shards.samples = parsed->integer_or("samples", shards.samples);
-  if (shards.samples < 1) throw Error(ErrorKind::usage, "--samples wants 1 or more");
+  if (shards.samples < 1) throw Error(ErrorKind::usage, "--samples: expected 1 or more, got {}", shards.samples);
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);

@@ -232,7 +232,7 @@ std::string label(const AttentionCase& c) {
   if (c.padding_q + c.padding_kv > 0) text += fmt::format(", {} and {} padding rows", c.padding_q, c.padding_kv);
   if (c.rotary_dim > 0) text += fmt::format(", rotary_dim {}", c.rotary_dim);
   if (c.first_position > 0) text += fmt::format(", positions from {}", c.first_position);
-  if (!c.extra_queries.empty()) text += fmt::format(", guests {}", fmt::join(c.extra_queries, " "));
+  if (!c.extra_queries.empty()) text += fmt::format(", extra queries {}", fmt::join(c.extra_queries, " "));
   if (c.window > 0) text += fmt::format(", windows of {}", c.window);
   if (c.dq_only) text += ", d_q alone";
   return text;

@@ -27,7 +27,7 @@ Error usage(std::string what) {
 int64_t within(const cli::ParsedOptions& parsed, const char* name, int64_t least, int64_t most, int64_t fallback) {
   int64_t number = parsed.integer_or(name, fallback);
   if (number < least || number > most)
-    throw usage(fmt::format("--{} wants {} to {}, not {}", name, least, most, number));
+    throw usage(fmt::format("--{}: expected {} to {}, got {}", name, least, most, number));
   return number;
 }
 

@@ -92,7 +92,7 @@ void LivePage::handle(const HttpRequest& request, HttpResponse& response) {
   if (const auto refusal = guard_.check(request)) return refuse(refusal->status, refusal->why);
   if (!options_.password.empty() && !is_same_secret(password_of(request.authorization), options_.password)) {
     response.add_header("WWW-Authenticate", "Basic realm=\"fvlm-engine\"");
-    return refuse(401, "this page wants its password, with any name");
+    return refuse(401, "enter this page's password; any user name will do");
   }
   const bool stops = request.path == "/stop";
   if (request.path != "/" && request.path != "/state" && !stops) return refuse(404, "there is no such path");
