@@ -59,6 +59,11 @@ IMAGE_TALK = [
     {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},
     {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
     {"role": "user", "content": [{"type": "text", "text": "And these?"}, {"type": "image"}, {"type": "image"}]}]
+VIDEO_TALK = [
+    {"role": "system", "content": [{"type": "text", "text": "Look closely."}]},
+    {"role": "user", "content": [{"type": "text", "text": "Like "}, {"type": "image"}, {"type": "text", "text": "?"}, {"type": "video"}]},
+    {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
+    {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "And this?"}]}]
 CONVERSATIONS = [
     turns("Hello"),
     turns("Hello", "Hi!"),
@@ -74,9 +79,13 @@ CONVERSATIONS = [
     [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "reasoning_content": "deep\n"}],
     [{"role": "user", "content": [{"type": "text", "text": "12*12?"}]},
      {"role": "assistant", "content": [{"type": "text", "text": "So "}, {"type": "python", "text": "12*12"},
-                                       {"type": "python_output", "text": "144"}, {"type": "text", "text": "144."}]}]]
+                                       {"type": "python_output", "text": "144"}, {"type": "text", "text": "144."}]}],
+    VIDEO_TALK,
+    turns("Draw it.") + [{"role": "assistant", "content": "", "tool_calls": [CALL, CALL]},
+                         {"role": "tool", "content": [{"type": "image"}, {"type": "text", "text": "drawn"}]},
+                         {"role": "tool", "content": "twice"}]]
 OPTIONS = [{}, {"add_generation_prompt": True}, {"tools": TOOLS}, {"tools": TOOLS, "add_generation_prompt": True},
-           {"enable_thinking": False, "add_generation_prompt": True}, {"date_string": "1 Jan 2020", "tools_in_user_message":
+           {"add_vision_id": True}, {"enable_thinking": False, "add_generation_prompt": True}, {"date_string": "1 Jan 2020", "tools_in_user_message":
            False, "tools": TOOLS}, {"documents": [{"title": "A", "text": "first"}, {"title": "B", "text": "second"}],
                                     "tools": TOOLS, "controls": {"length": "long"}, "add_generation_prompt": True}]
 
