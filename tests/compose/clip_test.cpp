@@ -51,7 +51,7 @@ bool equal(const TensorView& a, const TensorView& b) {
 
 TEST_F(ComposeClip, TrainsAndKeepsWhatItsOutputDoesNotDependOn) {
   VisionConfig clip = config("clip_vision_model", "quick_gelu");
-  clip.vision_feature_layer = -2;
+  clip.vision_feature_layers = {-2};
   clip.vision_feature_select_strategy = "default";
   use(clip);
   use_mean_pool();

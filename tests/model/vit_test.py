@@ -100,6 +100,14 @@ class Encoders(unittest.TestCase):
                     folder = saved(model, vision_feature_layer=layer, vision_feature_select_strategy=strategy)
                     self.check(folder, model, frames, hidden)
 
+    def test_features_of_several_layers_side_by_side(self):
+        for kind, config in ((CLIPVisionModel, CLIPVisionConfig), (SiglipVisionModel, SiglipVisionConfig)):
+            model, frames = make(kind, config(**BASE)), torch.randn(2, 3, 28, 28)
+            for layers in ([-2, 1], [3, 1], [2]):
+                with self.subTest(kind=kind.__name__, layers=layers):
+                    states = model(frames, output_hidden_states=True).hidden_states
+                    self.check(saved(model, vision_feature_layer=layers), model, frames, torch.cat([states[layer] for layer in layers], -1))
+
     def test_siglip(self):
         for changes in ({}, {"vision_use_head": False}, {"hidden_act": "gelu"}):
             with self.subTest(**changes):
@@ -202,7 +210,7 @@ class Encoders(unittest.TestCase):
             ({"hidden_act": "relu"}, ["'hidden_act' = \"relu\"", "quick_gelu"]),
             ({"attention_dropout": 0.1}, ["'attention_dropout' = 0.1"]),
             ({"vision_feature_layer": 4}, ["'vision_feature_layer' = 4", "3 layers"]),
-            ({"vision_feature_layer": [1, 2]}, ["'vision_feature_layer' is [1,2]"]),
+            ({"vision_feature_layer": [1, 4]}, ["'vision_feature_layer' = [1,4]", "3 layers"]),
             ({"vision_feature_select_strategy": "cls"}, ["'vision_feature_select_strategy' = \"cls\""]),
             ({"num_attention_heads": 5}, ["5 heads", "32"])))
 

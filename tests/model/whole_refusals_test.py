@@ -62,9 +62,12 @@ class WrongFolders(unittest.TestCase):
 
     def test_what_is_not_supported_is_named(self):
         self.refused("llava-clip-llama", "'projector_hidden_act' = \"relu\"", config=lambda one: one.update(projector_hidden_act="relu"))
-        said = self.refused("llava-clip-llama", "'vision_feature_layer' is [-2,-1]",
-                            config=lambda one: one.update(vision_feature_layer=[-2, -1]))
-        self.assertEqual(said.count("vision_feature_layer"), 1, said)
+        for layers, written in (([-2, 4], "[-2,4]"), ([], "[]"), ([-4], "[-4]"), ("last", '"last"'), (0, "0")):
+            said = self.refused("llava-clip-llama", f"'vision_feature_layer' = {written} is none of the 3 layers, and no list of some",
+                                config=lambda one: one.update(vision_feature_layer=layers))
+            self.assertEqual(said.count("vision_feature_layer"), 1, said)
+        self.refused("llava-clip-llama", "multi_modal_projector.linear_1.weight",
+                     config=lambda one: one.update(vision_feature_layer=[-2, -1]))
         self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", "'vision_feature_select_strategy' = \"full\"",
                      config=lambda one: one.update(downsample_ratio=0.4, vision_feature_select_strategy="full"))
         self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",

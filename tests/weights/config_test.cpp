@@ -91,7 +91,7 @@ TEST(Config, ClipLargeOf336PixelsHasItsDimensions) {
   EXPECT_EQ(config.layers_used(), 24);
   constexpr uint64_t all = 303507456, post_layernorm = 2 * 1024, layer = 12596224;
   EXPECT_EQ(parameters(layout_of(config)), all - post_layernorm);
-  config.vision_feature_layer = -2;
+  config.vision_feature_layers = {-2};
   EXPECT_EQ(parameters(layout_of(config)), all - post_layernorm - layer);
 }
 
@@ -279,7 +279,8 @@ TEST(Config, WrittenConfigReadsBack) {
             read_vision_config(registers, "c"));
   for (const char* model_type : {"clip_vision_model", "siglip_vision_model", "idefics3_vision", "smolvlm_vision"})
     for (const char* changes : {"{}", R"({"hidden_act": "gelu", "image_size": 98, "patch_size": 14})",
-                                R"({"vision_feature_layer": -2, "initializer_factor": 2, "vision_use_head": false})"}) {
+                                R"({"vision_feature_layer": -2, "initializer_factor": 2, "vision_use_head": false})",
+                                R"({"vision_feature_layer": [-4, 2, -1]})"}) {
       VisionConfig config = read_vision_config(with({{"model_type", model_type}}, changes), "config.json");
       EXPECT_EQ(read_vision_config(config_json(config), "written"), config) << model_type << changes;
     }

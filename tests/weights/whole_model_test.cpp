@@ -82,7 +82,7 @@ TEST_F(WholeFolder, GoesInAndOutWithEqualBytes) {
   import();
   ModelDirectory::open(model()).verify();
   const ModelDescription description = ModelDirectory::open(model()).description();
-  EXPECT_EQ(description.encoder().vision_feature_layer, -2);
+  EXPECT_EQ(description.encoder().vision_feature_layers, std::vector<int64_t>{-2});
   EXPECT_EQ(description.encoder().vision_feature_select_strategy, "default");
   EXPECT_EQ(description.connector()->name(), "mlp");
   EXPECT_EQ(description.decoder(), tiny::decoder_config());

@@ -1,8 +1,11 @@
 #include "model/encoder/vit.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace fvlm::model {
 namespace {
@@ -20,6 +23,25 @@ Value without_class_tokens(Tape& tape, const Value& x, int64_t rows) {
       const at::Tensor to = kept(d_x);
       to.copy_(d.view(to.sizes()));
       in->add(std::move(d_x));
+    });
+  return y;
+}
+
+// The columns of all of them.
+Value side_by_side(Tape& tape, const std::vector<Value>& parts) {
+  std::vector<at::Tensor> columns;
+  for (const Value& part : parts) columns.push_back(part.data);
+  Value y(at::concat(columns, 1), std::ranges::any_of(parts, [&](const Value& part) { return tape.records(part); }));
+  if (y.requires_grad())
+    tape.push([parts, out = y.gradient] {
+      const at::Tensor d = out->take();
+      if (!d.defined()) return;
+      int64_t first = 0;
+      for (const Value& part : parts) {
+        const int64_t width = part.data.size(1);
+        if (part.requires_grad()) part.gradient->add(d.narrow(1, first, width).contiguous());
+        first += width;
+      }
     });
   return y;
 }
@@ -53,7 +75,7 @@ Vit::Vit(const VisionConfig& config, const Traits& traits, Parameters& parameter
   if (traits.input_norm) before_layers_ = norm(traits.input_norm);
   for (int64_t i = 0; i < config.layers_used(); ++i)
     layers_.emplace_back(config, fmt::format("vision.{}{}.", traits.layers, i), traits.layer, parameters);
-  if (traits.output_norm && !config.vision_feature_layer) output_ = norm(traits.output_norm);
+  if (traits.output_norm && config.vision_feature_layers.empty()) output_ = norm(traits.output_norm);
 }
 
 Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
@@ -68,12 +90,16 @@ Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const 
   const Segments segments = drops_class_token_ ? all_rows() : tokens;
   Value x = embedding_(tape, ops, frames);
   if (before_layers_.weight.defined()) x = before_layers_(tape, ops, x);
+  std::vector<Value> features(config_.vision_feature_layers.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto block = [&ops, &layer = layers_[i], segments](Tape& inner, const std::vector<Value>& in) {
       return std::vector<Value>{layer.finish(inner, ops, in[0], layer.attend(inner, ops, in[0], segments))};
     };
     x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
+    for (size_t place = 0; place < features.size(); ++place)
+      if (config_.from_first(config_.vision_feature_layers[place]) == static_cast<int64_t>(i) + 1) features[place] = x;
   }
+  if (features.size() > 1) x = side_by_side(tape, features);
   if (drops_class_token_) x = without_class_tokens(tape, x, rows);
   return output_.weight.defined() ? output_(tape, ops, x) : x;
 }

@@ -21,7 +21,7 @@ class Vit : public Encoder {
   static Traits clip_traits(bool class_token, bool patch_bias, bool output_normed);
   Vit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
 
-  int64_t width() const override { return config_.hidden_size; }
+  int64_t width() const override { return config_.output_width(); }
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
     return fvlm::tokens_per_frame(config_, height, image_width);
   }

@@ -35,13 +35,13 @@ nlohmann::json config_json(const ConnectorConfig& config) {
 
 WeightLayout layout_of(const ConnectorConfig& config, const VisionConfig& vision,
                        const std::vector<DecoderConfig>& decoders) {
-  WeightLayout layout = config->layout(vision.hidden_size, decoders.front().hidden_size);
+  WeightLayout layout = config->layout(vision.output_width(), decoders.front().hidden_size);
   if (decoders.size() > 1 && !config->goes_with_several_decoders())
     throw Error(ErrorKind::data, "the connector {} goes with one decoder, and there are {}", config->kind(),
                 decoders.size())
         .advise("several decoders read the latents of fvlm.byte_latents");
   for (size_t i = 1; i < decoders.size(); ++i)
-    config->append_decoder(layout, plan::decoder_name(i), vision.hidden_size, decoders[i].hidden_size);
+    config->append_decoder(layout, plan::decoder_name(i), vision.output_width(), decoders[i].hidden_size);
   return layout;
 }
 

@@ -59,18 +59,23 @@ struct VisionConfig {
   // Layers whose hidden states the connector reads besides the last one's, by DeepStack: 0 is the first.
   std::vector<int64_t> deepstack_visual_indexes;
 
-  // The output, as a LLaVA's config.json says it. The layer whose hidden states it is: 1 is the first, -1 the last;
-  // none: last_hidden_state. "default" drops the class token, "full" keeps it.
-  std::optional<int64_t> vision_feature_layer;
+  // The output, as a LLaVA's config.json says it. The layers whose hidden states it is, side by side: 1 is the first,
+  // -1 the last; none: last_hidden_state. "default" drops the class token, "full" keeps it.
+  std::vector<int64_t> vision_feature_layers;
   std::string vision_feature_select_strategy = "full";
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
   bool reads_cells() const { return spatial_merge_size > 0; }
+  // The number of a layer that counts from the last one, counted from the first.
+  int64_t from_first(int64_t layer) const { return layer < 0 ? num_hidden_layers + 1 + layer : layer; }
   // Number of layers that the output depends on.
   int64_t layers_used() const {
-    const int64_t layer = vision_feature_layer.value_or(-1);
-    return layer < 0 ? num_hidden_layers + 1 + layer : layer;
+    if (vision_feature_layers.empty()) return num_hidden_layers;
+    int64_t used = 0;
+    for (const int64_t layer : vision_feature_layers) used = std::max(used, from_first(layer));
+    return used;
   }
+  int64_t output_width() const { return hidden_size * std::max<int64_t>(1, std::ssize(vision_feature_layers)); }
   int64_t position_side() const { return std::llround(std::sqrt(static_cast<double>(num_position_embeddings))); }
   int64_t grid() const { return image_size / patch_size; } // position embeddings a side, the CLS one apart
   bool operator==(const VisionConfig&) const = default;

@@ -1,8 +1,29 @@
 #include "model/weights/vit.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 namespace fvlm {
+namespace {
+
+// A layer, or a list of layers.
+void read_feature_layers(ConfigReader& reader, VisionConfig& out) {
+  constexpr const char* key = "vision_feature_layer";
+  if (!reader.has(key)) return;
+  const nlohmann::json& value = reader.content().at(key);
+  for (const auto& one : value.is_array() ? value : nlohmann::json::array({value}))
+    out.vision_feature_layers.push_back(one.is_number_integer() ? one.get<int64_t>() : 0);
+  const auto is_layer = [&](int64_t layer) {
+    return out.from_first(layer) >= 1 && out.from_first(layer) <= out.num_hidden_layers;
+  };
+  if (out.vision_feature_layers.empty() || !std::ranges::all_of(out.vision_feature_layers, is_layer))
+    reader.problems().add("'{}' = {} is none of the {} layers, and no list of some", key, value.dump(),
+                          out.num_hidden_layers);
+}
+
+} // namespace
 
 VisionConfig read_vit(ConfigReader& reader, const VisionConfig& defaults) {
   VisionConfig out = defaults;
@@ -17,8 +38,7 @@ VisionConfig read_vit(ConfigReader& reader, const VisionConfig& defaults) {
   out.hidden_act = reader.text("hidden_act", defaults.hidden_act);
   out.initializer_range = reader.number("initializer_range", defaults.initializer_range, 0, 1e6);
   out.initializer_factor = reader.number("initializer_factor", 1, 0, 1e6);
-  if (reader.has("vision_feature_layer"))
-    out.vision_feature_layer = reader.whole("vision_feature_layer", std::nullopt, -most_layers, most_layers);
+  read_feature_layers(reader, out);
   out.vision_feature_select_strategy = reader.text("vision_feature_select_strategy", "full");
 
   reader.refuse_unless(out.num_channels == 3, "num_channels", "frames have three channels");
@@ -35,9 +55,6 @@ VisionConfig read_vit(ConfigReader& reader, const VisionConfig& defaults) {
                           out.num_attention_heads, out.hidden_size);
   if (out.patch_size > out.image_size)
     reader.problems().add("'patch_size' = {} is more than 'image_size' = {}", out.patch_size, out.image_size);
-  if (out.layers_used() < 1 || out.layers_used() > out.num_hidden_layers)
-    reader.problems().add("'vision_feature_layer' = {} is none of the {} layers", *out.vision_feature_layer,
-                          out.num_hidden_layers);
   return out;
 }
 
@@ -54,7 +71,11 @@ nlohmann::json write_vit(const VisionConfig& config) {
                      {"initializer_range", config.initializer_range},
                      {"initializer_factor", config.initializer_factor},
                      {"attention_dropout", 0.0}};
-  if (config.vision_feature_layer) out["vision_feature_layer"] = *config.vision_feature_layer;
+  const std::vector<int64_t>& layers = config.vision_feature_layers;
+  if (layers.size() == 1)
+    out["vision_feature_layer"] = layers.front();
+  else if (!layers.empty())
+    out["vision_feature_layer"] = layers;
   if (config.vision_feature_select_strategy != "full")
     out["vision_feature_select_strategy"] = config.vision_feature_select_strategy;
   return out;
@@ -100,7 +121,7 @@ WeightLayout vit_layout(const VisionConfig& config, bool class_token, bool outpu
     linear(layer + "mlp.fc1", mlp, width, initializers.up, initializers.mlp_bias);
     linear(layer + "mlp.fc2", width, mlp, initializers.down, initializers.mlp_bias);
   }
-  used = output_normed && !config.vision_feature_layer;
+  used = output_normed && config.vision_feature_layers.empty();
   norm("post_layernorm");
   return out;
 }

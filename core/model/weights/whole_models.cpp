@@ -58,7 +58,8 @@ WholeModelFamily::Configs read_llava(ConfigReader& reader, const LlavaDefaults& 
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", defaults.vision);
   if (!out.vision.contains("model_type")) out.vision["model_type"] = defaults.vision["model_type"];
-  out.vision["vision_feature_layer"] = reader.whole("vision_feature_layer", defaults.layer, -most_layers, most_layers);
+  constexpr const char* layer = "vision_feature_layer"; // or a list of them
+  out.vision[layer] = reader.has(layer) ? reader.content().at(layer) : Json(defaults.layer);
   out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", defaults.strategy);
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = defaults.decoder;

@@ -28,9 +28,10 @@ void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derive
 }
 
 // What no family supports.
-void refuse_unsupported(ConfigReader& config) {
+void refuse_unsupported(ConfigReader& config, const std::string& model_type) {
   config.refuse_unless(config.flag("is_causal", true), "is_causal", "a row attends to itself and those before it");
-  if (config.has("attention_dropout"))
+  // Files of Granite may name the dropout that it was trained with, on which no answer depends.
+  if (config.has("attention_dropout") && model_type != "granite")
     config.refuse_unless(config.number("attention_dropout", 0, 0, 1) == 0, "attention_dropout",
                          "towers are trained without dropout; set it to 0");
   for (const char* key : {"num_experts", "num_local_experts"})
@@ -155,7 +156,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
 
   check_activation(config, out);
-  refuse_unsupported(config);
+  refuse_unsupported(config, model_type);
   check_heads(config, out, derives_head_dim);
   return out;
 }

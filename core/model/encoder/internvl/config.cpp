@@ -89,7 +89,7 @@ WeightLayout layout(const VisionConfig& config) {
     linear(layer + "mlp.fc2", width, mlp);
     add(layer + "lambda_2", {width}, scale);
   }
-  used = !config.vision_feature_layer;
+  used = config.vision_feature_layers.empty();
   if (config.output_norm) norm("layernorm", true);
   return out;
 }
