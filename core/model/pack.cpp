@@ -291,6 +291,15 @@ void require_readable(const at::Tensor& frames, const FrameReader& reader) {
                 reader.tokens_per_frame);
 }
 
+void require_prompt(int64_t rows, int64_t max_prompt_rows) {
+  if (max_prompt_rows > 0 && rows > max_prompt_rows)
+    throw Error(ErrorKind::data,
+                "a prompt of {} rows, all of which attend to each other, exceeds the decoder's sliding window of {}",
+                rows, max_prompt_rows)
+        .advise("shorten its text, or show fewer images; in training let the mix drop it (max_text_tokens, overlong = "
+                "\"drop\")");
+}
+
 void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame) {
   const Placeholders found = Placeholders::in(tokens);
   if (found.fit(frames, rows_per_frame)) return;
@@ -401,6 +410,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
 
   Maps maps(reader);
   for (const Sample& sample : samples) maps.add(sample);
+  for (const int64_t rows : maps.prompt_lengths) require_prompt(rows, reader.max_prompt_rows);
   const at::Device device = options.device();
   const auto filled = [&](std::vector<int64_t> values, int64_t size, int64_t padding) {
     values.resize(static_cast<size_t>(size), padding);

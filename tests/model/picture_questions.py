@@ -22,6 +22,7 @@ except ImportError as error:
 
 logging.disable_progress_bar()
 TOKENS = 8
+LOADING = {}  # further arguments of transformers' from_pretrained()
 PROMPTS = ["Which colour is it?", "<image>Which shape is it?", "Is this <image> a circle?"]
 RECIPE = """
 local fvlm = require "fvlm"
@@ -130,7 +131,7 @@ def answer(model, *options):
 
 
 def loaded(path):
-    return AutoModelForImageTextToText.from_pretrained(folder / path).eval()
+    return AutoModelForImageTextToText.from_pretrained(folder / path, **LOADING).eval()
 
 
 def metrics(name):

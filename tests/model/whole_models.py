@@ -6,15 +6,18 @@ from byte_tokenizer import tokenizer
 from with_transformers import draw, engine, folder as root, run
 
 import torch
-from safetensors.torch import save_file
-from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Gemma3Config, Gemma3TextConfig, GemmaConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig,
-                          LlavaConfig, LlavaNextConfig, LlavaOnevisionConfig, PaliGemmaConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
+                          GraniteConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
+                          LlavaOnevisionConfig, PaliGemmaConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 VOCABULARY, IMAGE = 260, 256
 VISION = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
 TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 2}
+BOUNDS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}  # of Gemma 2
 GRIDS = [[28, 56], [56, 28], [56, 56], [112, 112]]
 SIZES = [[(12, 50), (50, 12)], [(30, 30)], []]  # of each text's images, height and width, where their number of rows depends on it
 LARGE = [(100, 112)]  # in place of the second for LLaVA-OneVision, which shrinks it
@@ -41,9 +44,9 @@ def gemma3(windows, **changes):
     return Gemma3Config(vision_config=SiglipVisionConfig(**VISION, vision_use_head=False), text_config=text, image_token_index=IMAGE, **changes)
 
 
-def paligemma(**changes):
+def paligemma(kind, **changes):
     return PaliGemmaConfig(vision_config=SiglipVisionConfig(**VISION, vision_use_head=False), projection_dim=TEXT["hidden_size"],
-                           text_config=GemmaConfig(**TEXT, head_dim=16, **changes), image_token_index=IMAGE)
+                           text_config=kind(**TEXT, head_dim=16, **changes), image_token_index=IMAGE)
 
 
 MODELS = {
@@ -53,9 +56,15 @@ MODELS = {
     "llava-siglip-llama": llava(SiglipVisionConfig(**VISION), LlamaConfig(**TEXT), vision_feature_select_strategy="full"),
     "llava-siglip-qwen2": llava(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT), vision_feature_layer=1,
                                 vision_feature_select_strategy="full"),
+    "llava-clip-layers": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT), vision_feature_layer=[-2, 1, -2]),
+    "llava-siglip-gemma2": llava(SiglipVisionConfig(**VISION, vision_use_head=False), Gemma2Config(**TEXT, head_dim=16, **BOUNDS),
+                                 vision_feature_select_strategy="full", tie_word_embeddings=True),
     "llava-next-clip-llama": llava_next(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
     "llava-next-siglip-qwen2": llava_next(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT),
                                           vision_feature_select_strategy="full"),
+    "granite-vision": llava_next(SiglipVisionConfig(**VISION), GraniteConfig(**TEXT, embedding_multiplier=12.0, residual_multiplier=0.22,
+                                 attention_multiplier=0.05, logits_scaling=8.0), vision_feature_layer=[-3, 2, -1],
+                                 vision_feature_select_strategy="full", tie_word_embeddings=True),
     "llava-onevision": llava_next(SiglipVisionConfig(**VISION, vision_use_head=False), Qwen2Config(**TEXT | {"max_position_embeddings": 256},
                                   tie_word_embeddings=True), kind=LlavaOnevisionConfig, video_token_index=IMAGE + 1),
     "idefics3": idefics3(Idefics3Config),
@@ -65,8 +74,11 @@ MODELS = {
     "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
     "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
-    "paligemma": paligemma(),
+    "paligemma": paligemma(GemmaConfig),
+    # The prompts of texts_of() fit in a window, and the texts do not.
+    "paligemma2": paligemma(Gemma2Config, query_pre_attn_scalar=9, sliding_window=18, **BOUNDS),
 }
+ATTENTION = {name: {"attn_implementation": "eager"} for name in ("llava-siglip-gemma2", "paligemma2")}  # others bound no scores
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",
          "preprocessor_config.json": '{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28}', "processor_config.json": '{"patch_size": 7}'}
 LLAVA_NEXT_IMAGES = {"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 28}, "crop_size": 28,
@@ -79,7 +91,7 @@ OF_THE_ENCODER = ("preprocessor_config.json", "processor_config.json")
 def make(name):
     """A model of transformers in which every weight matters, saved under NAME, and a model directory of it, NAME.model."""
     torch.manual_seed(1)
-    model = AutoModelForImageTextToText.from_config(MODELS[name]).eval()
+    model = AutoModelForImageTextToText.from_config(MODELS[name], **ATTENTION.get(name, {})).eval()
     draw(model)
     model.save_pretrained(root / name)
     for file, content in FILES.items():
@@ -219,3 +231,28 @@ def part_name(name):
             prefix = ours.replace("connector:", "") if ours else "vision."
             return prefix + name.removeprefix(theirs)
     raise AssertionError(name)
+
+
+class Comparison:
+    def compare(self, name, model):
+        """Logits, loss and every gradient of the batch, of the model directory NAME.model and of transformers' model."""
+        write_batch(name, root / "batch.safetensors")
+        run(engine, "trace", root / f"{name}.model", "--batch", root / "batch.safetensors", "--grads", "--out",
+            root / "trace.safetensors")
+        ours = load_file(root / "trace.safetensors")
+        model.zero_grad()
+        texts, _ = texts_of(name)
+        logits = logits_of(model, name)
+        losses = [F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
+                  for row, text, mask in zip(logits, texts, masks_of(texts))]
+        loss = torch.cat(losses).mean()
+        loss.backward()
+        expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
+        floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
+        expected |= {"loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE]
+                                                                 for row, text in zip(logits, texts)]).detach()}
+        self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
+        for key, right in expected.items():
+            scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
+            off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
+            self.assertLessEqual(off, 1e-5, f"{name}: {key}")

@@ -10,11 +10,10 @@ import unittest
 
 from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root, run
-from whole_models import (FILES, IMAGE, OF_THE_ENCODER, TEXT, VISION, VOCABULARY, frames_of, logits_of, make_models, masks_of, models,
-                          part_name, pixels_for, texts_of, write_batch)
+from whole_models import (ATTENTION, FILES, IMAGE, OF_THE_ENCODER, TEXT, VISION, VOCABULARY, Comparison, frames_of, logits_of, make_models,
+                          models, pixels_for, texts_of, write_batch)
 
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM,
@@ -25,30 +24,11 @@ def setUpModule():
     make_models()
 
 
-class WholeModels(unittest.TestCase):
+class WholeModels(Comparison, unittest.TestCase):
     def test_logits_loss_and_every_gradient(self):
         for name, model in models.items():
             with self.subTest(name):
-                write_batch(name, root / "batch.safetensors")
-                run(engine, "trace", root / f"{name}.model", "--batch", root / "batch.safetensors", "--grads", "--out",
-                    root / "trace.safetensors")
-                ours = load_file(root / "trace.safetensors")
-                model.zero_grad()
-                texts, _ = texts_of(name)
-                logits = logits_of(model, name)
-                losses = [F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
-                          for row, text, mask in zip(logits, texts, masks_of(texts))]
-                loss = torch.cat(losses).mean()
-                loss.backward()
-                expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
-                floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
-                expected |= {"loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE]
-                                                                         for row, text in zip(logits, texts)]).detach()}
-                self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
-                for key, right in expected.items():
-                    scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
-                    off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
-                    self.assertLessEqual(off, 1e-5, f"{name}: {key}")
+                self.compare(name, model)
 
     def check_same(self, source, exported):
         """Equal tensors under equal names, an equal config, and the other files as they were."""
@@ -67,7 +47,7 @@ class WholeModels(unittest.TestCase):
                 out = root / f"{name}.back"
                 run(engine, "export", root / f"{name}.model", "--huggingface", "--out", out)
                 self.check_same(root / name, out)
-                again = AutoModelForImageTextToText.from_pretrained(out).eval()
+                again = AutoModelForImageTextToText.from_pretrained(out, **ATTENTION.get(name, {})).eval()
                 with torch.no_grad():
                     for mine, right in zip(logits_of(again, name), logits_of(model, name)):
                         self.assertTrue(torch.equal(mine, right))
@@ -76,9 +56,9 @@ class WholeModels(unittest.TestCase):
         for name, model in models.items():
             with self.subTest(name):
                 parts = root / f"{name}.model"
-                decoder = AutoModelForCausalLM.from_pretrained(parts / "decoder").eval()
+                decoder = AutoModelForCausalLM.from_pretrained(parts / "decoder", **ATTENTION.get(name, {})).eval()
                 ids = torch.tensor([[40, 41, 42, 43]])
-                if name == "paligemma":  # whose positions begin at 1; of an answer
+                if name.startswith("paligemma"):  # whose positions begin at 1; of an answer
                     torch.testing.assert_close(decoder(ids).logits, model(ids, token_type_ids=torch.ones_like(ids)).logits)
                 else:
                     self.assertTrue(torch.equal(decoder(ids).logits, model(ids).logits))
@@ -195,7 +175,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "smolvlm", "internvl-qwen2", "gemma3", "paligemma"):
+        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "granite-vision", "smolvlm", "internvl-qwen2", "gemma3", "paligemma"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")
