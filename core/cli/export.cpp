@@ -1,7 +1,12 @@
 // fvlm-engine export: writes a model directory or checkpoint as a model directory of another dtype, or as the Hugging
-// Face folder that it was imported from.
+// Face folder that it was imported from, or as GGUF.
+#include "gguf/export.h"
+
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "base/text.h"
 #include "cli/options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -19,10 +24,13 @@ namespace fvlm::cli {
 Options export_options() {
   Options options(
       "export MODEL --out DIR (--dtype bf16|fp16|fp32 | --huggingface |\n"
+      "    --gguf f32|f16|bf16|q8_0|q4_0 [--decoder-only] |\n"
       "    --quantize int8|int4 [--calibrate RECIPE] [--activations int8] [--skip GLOB...]) [--json]",
       "Convert a model directory or checkpoint to a new model directory, every number rounded to the nearest.\n"
       "transformers loads its folders vision and decoder. With --huggingface, write what `import --model` read:\n"
       "one folder of the whole model, which transformers loads.\n"
+      "With --gguf, write what llama.cpp, Ollama and LM Studio run: model.gguf, the decoder with its tokenizer, and\n"
+      "mmproj.gguf, the encoder and the connector.\n"
       "With --quantize, store the weights of linears in few bits, in the format pack-quantized of compressed-tensors:\n"
       "int8 with a scale for each output, int4 with one for each group of up to 128 inputs. Every verb that runs a\n"
       "model reads such a directory, and so does transformers.",
@@ -32,6 +40,8 @@ Options export_options() {
       .value("dtype", "bf16|fp16|fp32",
              "dtype of the weights; with --huggingface or --quantize the default is what they have")
       .flag("huggingface", "write one Hugging Face folder, of the form that the model was imported from")
+      .value("gguf", "f32|f16|bf16|q8_0|q4_0", "write GGUF files whose matrices have this type")
+      .flag("decoder-only", "with --gguf: leave out mmproj.gguf; the model then reads texts alone")
       .value("quantize", "int8|int4", "quantize the weights of linears; embeddings and output heads stay as they are")
       .value("activations", "int8",
              "with --quantize int8: products read activations in 8 bits as well, with a scale for each row")
@@ -52,12 +62,56 @@ Options export_options() {
   return with_plugin_options(options);
 }
 
+namespace {
+
+nlohmann::ordered_json report_json(const gguf::ExportReport& report, const std::string& out) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  for (const auto& each : report.files)
+    files[each.name] = {{"parameters", each.parameters}, {"bytes", each.bytes}, {"tensors", each.tensors}};
+  return {{"folder", out}, {"files", files}, {"overflowed", report.overflowed}};
+}
+
+int export_gguf(const ParsedOptions& parsed) {
+  if (parsed.value("dtype") || parsed.flag("huggingface"))
+    throw Error(ErrorKind::usage, "--gguf excludes --dtype and --huggingface")
+        .advise("the type of the weights is --gguf's value: f32, f16, bf16, q8_0 or q4_0");
+  const std::string out = *parsed.value("out");
+  gguf::ExportRequest request{resolve_model(*parsed.value("MODEL")), out, &gguf::element_type(*parsed.value("gguf")),
+                              parsed.flag("decoder-only")};
+  gguf::ExportReport report;
+  {
+    const InterruptibleWrites interruptible;
+    Progress progress("writing " + out);
+    report = gguf::export_model(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+  }
+  for (const auto& [name, count] : report.overflowed)
+    log_warning("{}: {} of its values overflowed this type and became infinite; use bf16 or f32", name, count);
+  if (parsed.flag("json")) {
+    fmt::print("{}", dump(report_json(report, out)));
+    return 0;
+  }
+  TextTable table({"file", "parameters", "stored as", "size"});
+  for (const auto& each : report.files) {
+    std::vector<std::string> types;
+    for (const auto& [type, count] : each.tensors) types.push_back(type);
+    table.row({each.name, grouped(static_cast<int64_t>(each.parameters)), join(types, ", "), human_bytes(each.bytes)});
+  }
+  fmt::print("{}\n\n{}", out, table.text());
+  return 0;
+}
+
+} // namespace
+
 int run_export(Arguments arguments) {
   auto parsed = export_options().parse(arguments);
   if (!parsed) return 0;
+  if (parsed->value("gguf") && parsed->value("quantize"))
+    throw Error(ErrorKind::usage, "--gguf excludes --quantize").advise("--gguf q8_0 and --gguf q4_0 quantize");
   if (parsed->value("quantize")) return tensor_module().export_quantized(arguments);
   for (const char* name : {"activations", "skip", "calibrate", "calibration-samples", "set", "arg", "device"})
     if (parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --quantize", name);
+  if (parsed->value("gguf")) return export_gguf(*parsed);
+  if (parsed->flag("decoder-only")) throw Error(ErrorKind::usage, "--decoder-only needs --gguf");
   std::string out = *parsed->value("out");
   std::optional<DType> dtype;
   if (const auto word = parsed->value("dtype"))

@@ -214,8 +214,15 @@ std::optional<std::string> named_special_token(const fs::path& folder, const cha
   return std::nullopt;
 }
 
+std::optional<std::string> chat_template_text(const fs::path& folder, const std::string& name) {
+  if (folder.empty()) return std::nullopt;
+  auto found = templates_of(folder);
+  const auto source = found.find(name);
+  return source == found.end() ? std::nullopt : std::optional(std::move(source->second.text));
+}
+
 bool OwnTemplate::is_in(const fs::path& folder, const std::string& name) {
-  return !folder.empty() && templates_of(folder).contains(name);
+  return chat_template_text(folder, name).has_value();
 }
 
 OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks)

@@ -46,6 +46,9 @@ struct ChatText {
 // "bos_token". Nothing where the folder is empty or names none.
 std::optional<std::string> named_special_token(const std::filesystem::path& folder, const char* name);
 
+// The text of a template of the tokenizer's folder. Nothing where it has none of that name.
+std::optional<std::string> chat_template_text(const std::filesystem::path& folder, const std::string& name);
+
 class OwnTemplate {
  public:
   // Whether the folder of a tokenizer has a template of that name. Throws Error(data) for files that are damaged.

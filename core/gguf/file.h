@@ -1,0 +1,53 @@
+// A GGUF file: keys with values, and tensors.
+#pragma once
+#include "gguf/element_type.h"
+#include "model/weights/tensor.h"
+#include "model/weights/transfer.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace fvlm::gguf {
+
+using Value = std::variant<uint32_t, int32_t, float, bool, std::string, std::vector<int32_t>, std::vector<float>,
+                           std::vector<bool>, std::vector<std::string>>;
+
+// Writes numbers of a tensor from the element `first` on.
+using Read = std::function<void(uint64_t first, std::span<float> out)>;
+
+struct Tensor {
+  std::string name;
+  std::vector<int64_t> shape; // row-major, as in safetensors
+  const ElementType* type;
+  Read read;
+
+  int64_t elements() const;
+};
+
+struct File {
+  std::string name; // "model.gguf"
+  std::vector<std::pair<std::string, Value>> keys;
+  std::vector<Tensor> tensors;
+
+  void set(std::string key, Value value) { keys.emplace_back(std::move(key), std::move(value)); }
+  uint64_t tensor_bytes() const;
+  // Whole or not at all. Adds to `overflowed` which tensors have finite numbers that became infinite, and how many.
+  void write(const std::filesystem::path& folder, const std::function<void(uint64_t bytes)>& written,
+             std::map<std::string, uint64_t>& overflowed) const;
+};
+
+// The numbers of a floating tensor, from an element on.
+Read numbers_of(const TensorView& view, uint64_t begin = 0);
+// All of them plus `term`.
+Read shifted(Read read, float term);
+// The rows of each head in the order 0, n/2, 1, n/2+1, ... in place of 0 .. n-1: rotary positions then turn neighbours
+// in place of features half a head apart.
+Read neighbours(const TensorView& view, int64_t heads);
+
+} // namespace fvlm::gguf
