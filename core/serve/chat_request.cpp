@@ -95,8 +95,8 @@ std::vector<std::string> stops_of(const Fields& fields) {
 
 // What clients send that name every field: OpenAI's default.
 bool asks_for_nothing(const Json& value) {
-  return value == Json(false) || value == Json("") || value == Json{{"type", "text"}} ||
-         (value.is_structured() && value.empty());
+  static const std::vector<Json> usual = {false, 0, "", "none", "auto", Json{{"type", "text"}}, Json::array({"text"})};
+  return std::ranges::find(usual, value) != usual.end() || (value.is_structured() && value.empty());
 }
 
 bool asks_for_a_form(const Fields& fields) {
@@ -105,6 +105,21 @@ bool asks_for_a_form(const Fields& fields) {
     const Json* value = fields.find(name);
     return value && !asks_for_nothing(*value);
   });
+}
+
+// What would change an answer. Other fields are ignored.
+void refuse_unsupported(const Fields& fields, bool is_chat) {
+  std::vector<const char*> names{
+      "tools",          "tool_choice",   "functions",    "function_call",  "logit_bias",          "suffix",
+      "stop_token_ids", "bad_words",     "min_tokens",   "ignore_eos",     "modalities",          "audio",
+      "guided_json",    "guided_choice", "guided_regex", "guided_grammar", "chat_template_kwargs"};
+  if (is_chat) names.push_back("echo");
+  for (const std::string name : names)
+    if (const Json* value = fields.find(name.c_str()); value && !asks_for_nothing(*value)) {
+      Error error = wrong(name, "this server does not support it");
+      if (name.starts_with("guided_")) error.advise("structured_outputs takes json and choice");
+      throw error;
+    }
 }
 
 // What both forms have.
@@ -127,15 +142,12 @@ ChatRequest common(const Fields& fields, std::string_view body, const RequestLim
   request.sampling.temperature = fields.number("temperature", 1, 0, 100);
   request.sampling.top_p = fields.number("top_p", 1, 1e-9, 1);
   request.sampling.min_p = fields.number("min_p", 0, 0, 1);
-  request.sampling.top_k = fields.integer("top_k", 0, std::numeric_limits<int32_t>::max()).value_or(0);
+  const auto top_k = fields.integer("top_k", -1, std::numeric_limits<int32_t>::max()); // vLLM has -1 for all
+  request.sampling.top_k = std::max<int64_t>(0, top_k.value_or(0));
   request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
-  std::vector<const char*> unsupported{"tools", "functions", "logit_bias", "suffix"};
-  if (is_chat) unsupported.push_back("echo");
-  for (const char* name : unsupported)
-    if (const Json* value = fields.find(name); value && !asks_for_nothing(*value))
-      throw wrong(name, "this server does not support it");
+  refuse_unsupported(fields, is_chat);
   if (asks_for_a_form(fields)) request.form = answer_form_of(body);
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
     throw wrong("best_of",
@@ -274,7 +286,7 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   const auto top = fields.integer("top_logprobs", 0, 20);
   if (fields.flag("logprobs"))
     request.top_logprobs = top.value_or(0);
-  else if (top)
+  else if (top.value_or(0) > 0)
     throw wrong("top_logprobs", "it goes with \"logprobs\": true");
   const Json* messages = fields.find("messages");
   if (!messages || !messages->is_array() || messages->empty()) throw wrong("messages", "expected a list of messages");

@@ -150,7 +150,10 @@ class Trouble(unittest.TestCase):
             (400, "max_tokens", chat, asked | {"max_tokens": 1 << 62}), (400, "n: expected", chat, asked | {"n": 1000}),
             (400, "top_p", chat, asked | {"top_p": 0}), (400, "stop", chat, asked | {"stop": [""]}),
             (400, "stream: expected true or false", chat, asked | {"stream": "yes"}),
-            (400, "tools: this server does not support it", chat, asked | {"tools": [{}]}),
+            *((400, f"{name}: this server does not support it", chat, asked | {name: value}) for name, value in
+              {"tools": [{}], "tool_choice": "required", "min_tokens": 5, "ignore_eos": True, "stop_token_ids": [3], "bad_words": ["no"], "guided_json": {"type": "object"},
+               "chat_template_kwargs": {"enable_thinking": False}, "modalities": ["text", "audio"]}.items()),
+            (400, "top_logprobs: it goes with", chat, asked | {"top_logprobs": 2}),
             (400, "fetches nothing", chat, part("http://127.0.0.1/x.png")), (400, "fetches nothing", chat, part("file:///etc/passwd")),
             (400, "fetches nothing", chat, part("/etc/passwd")), (400, "with base64", chat, part("data:image/png,abc")),
             (400, "not valid base64", chat, part("data:image/png;base64,$$$")),
@@ -179,7 +182,8 @@ class Trouble(unittest.TestCase):
 
     def test_fields_that_ask_for_nothing_change_nothing(self):
         """Clients that name every field, and those that write a prompt as a list."""
-        usual = {"response_format": {"type": "text"}, "tools": [], "logit_bias": {}, "suffix": "", "echo": False, "best_of": 1, "temperature": 0}
+        usual = {"response_format": {"type": "text"}, "tools": [], "logit_bias": {}, "suffix": "", "echo": False, "best_of": 1, "temperature": 0, "top_k": -1, "tool_choice": "auto", "function_call": "none", "min_tokens": 0, "ignore_eos": False, "modalities": ["text"],
+                 "chat_template_kwargs": {}, "metadata": {"a": "b"}, "user": "me"}
         with Server() as server:
             plain = server.ask(user("Hi"), temperature=0)
             self.assertEqual(server.ask(user("Hi"), **usual), plain)
