@@ -186,10 +186,12 @@ void check_vision(const VisionConfig& vision, const VisionFamily& family, const 
       log_warning(
           "llama.cpp (since May 2025, its pull request 25844 is to mend it) puts the class token of a CLIP behind "
           "the patches, and answers worse about images than this model");
-  } else if (vision.vision_feature_layer && vision.layers_used() != vision.num_hidden_layers) {
+  } else if (vision.layers_used() != vision.num_hidden_layers) {
     problems.add("the connector reads another layer than the last ('vision_feature_layer' is {})",
-                 *vision.vision_feature_layer);
+                 vision.vision_feature_layers.front());
   }
+  if (vision.vision_feature_layers.size() > 1)
+    problems.add("the connector reads several layers ('vision_feature_layer' is a list)");
   if (projector == "idefics3" && (!images.splits_into_tiles || images.edge == 0))
     problems.add("images are not resized to their longest edge and cut into tiles");
   if (images.tile && *images.tile != vision.image_size)
@@ -248,15 +250,19 @@ File vision_file(const ModelDirectory& model, const ElementType& type) {
   const VisionFamily& family = vision_family_of(model);
   const ModelPart& part = description.sole_part(Role::encoder);
   const auto& vision = std::get<VisionConfig>(part.config);
-  const ImageProcessor images = read_image_processor(part.folder.path);
+  const auto images = find_image_processor(part.folder.path);
+  if (!images)
+    throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
+        .at(part.folder.path.string())
+        .advise("copy the file from the folder that the model was downloaded as, or export with --decoder-only");
   Problems problems;
-  check_vision(vision, family, images, problems);
+  check_vision(vision, family, *images, problems);
   problems.raise(part.folder.path.string(), fmt::format("llama.cpp's {} cannot have this; --decoder-only exports the "
                                                         "decoder by itself",
                                                         family.projector));
   const auto* squares = description.connector().as<connector::SquaresOfPatches>();
   File file{"mmproj.gguf", {}, {}};
-  add_vision_keys(file, vision, family, description.decoder(), images, squares ? squares->factor : 1);
+  add_vision_keys(file, vision, family, description.decoder(), *images, squares ? squares->factor : 1);
   file.set("general.name", description.name);
   file.set("general.file_type", type.file_type);
 
