@@ -453,7 +453,7 @@ class Ragged(Bench):
                                   ("64:1088 or more", "--packs", "64:1000"),
                                   ("there is no shape 'tin'", "--shape", "tin"),
                                   ("its frames are the cells of an image", "--shape", "tiny-qwen2-vl"),
-                                  ("--passes 2 or more", "--passes", "1"),
+                                  ("--passes of 2 or more", "--passes", "1"),
                                   ("did you mean '--packs'?", "--pack", "64:1440")):
             self.refused(words, "ragged", *arguments)
 

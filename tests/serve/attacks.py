@@ -132,7 +132,7 @@ BODIES = [
     ("tools", chat(tools=[{"type": "function"}]), 400, "does not support"),
     ("temperature -1", chat(temperature=-1), 400, "temperature"), ("temperature 1e308", chat(temperature=1e308), 400, "temperature"),
     ("temperature as a text", chat(temperature="NaN"), 400, "temperature"), ("top_p 0", chat(top_p=0), 400, "top_p"),
-    ("top_p 2", chat(top_p=2), 400, "top_p"), ("top_k -1", chat(top_k=-1), 400, "top_k"), ("top_k 2^63", chat(top_k=1 << 63), 400, "top_k"),
+    ("top_p 2", chat(top_p=2), 400, "top_p"), ("top_k -2", chat(top_k=-2), 400, "top_k"), ("top_k 2^63", chat(top_k=1 << 63), 400, "top_k"),
     ("min_p -0.1", chat(min_p=-0.1), 400, "min_p"), ("n 0", chat(n=0), 400, "n:"), ("n a billion", chat(n=10**9), 400, "n:"),
     ("max_tokens 0", chat(max_tokens=0), 400, "max_tokens"), ("max_tokens 2^62", chat(max_tokens=1 << 62), 400, "max_tokens"),
     ("max_tokens 1.5", chat(max_tokens=1.5), 400, "max_tokens"), ("seed 2^64", chat(seed=1 << 64), 400, "seed"),
