@@ -1,7 +1,6 @@
 // fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -64,8 +63,7 @@ Json answer_json(const infer::Answer& answer, const std::optional<std::string>& 
 grammar::Grammar json_form_of(const std::string& file) {
   constexpr uint64_t most_bytes = uint64_t{1} << 20;
   try {
-    (void)read_json_object(file, most_bytes); // which is strict
-    return grammar::of_json_schema(nlohmann::ordered_json::parse(read_file(file, most_bytes)));
+    return grammar::of_json_schema(read_file(file, most_bytes), file);
   } catch (Error& error) {
     if (error.where().empty()) error.at(file);
     throw;

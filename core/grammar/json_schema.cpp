@@ -1,6 +1,7 @@
 #include "grammar/json_schema.h"
 
 #include "base/error.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
 
@@ -353,6 +354,11 @@ Grammar of_json_schema(const Json& schema) {
   grammar.define(whole, Compiler(grammar, schema).value({schema, ""}, Grammar::end));
   grammar.check();
   return grammar;
+}
+
+Grammar of_json_schema(std::string_view text, const std::string& where) {
+  (void)parse_json(text, where); // which is strict, and limits the depth
+  return of_json_schema(Json::parse(text));
 }
 
 Grammar of_json_object() {

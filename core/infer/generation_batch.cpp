@@ -250,7 +250,7 @@ std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const
   return tokens;
 }
 
-// The tokens that may not follow are found on the host, and are the same for a whole string of JSON.
+// The tokens that may follow are found on the host, once for each state of the grammar: once for a string of JSON.
 void GenerationBatch::constrain(const Answer& answer, at::Tensor& logits) const {
   if (!answer.prompt.constraint) return;
   std::vector<bool> allowed = answer.prompt.constraint->allowed();

@@ -36,11 +36,8 @@ grammar::Grammar of_structured_outputs(const Ordered& wanted) {
   constexpr const char* expected = R"(expected {"json": a schema} or {"choice": a list of texts})";
   if (!wanted.is_object() || wanted.size() != 1) throw refused("structured_outputs", expected);
   if (const Ordered* const schema = member(wanted, "json")) {
-    if (!schema->is_string()) return grammar::of_json_schema(*schema);
-    const Ordered written = Ordered::parse(schema->get<std::string>(), nullptr, /*allow_exceptions=*/false);
-    if (written.is_discarded())
-      throw refused("structured_outputs", "json: expected a schema, got a text that is no JSON");
-    return grammar::of_json_schema(written);
+    return schema->is_string() ? grammar::of_json_schema(schema->get_ref<const std::string&>(), "")
+                               : grammar::of_json_schema(*schema);
   }
   const Ordered* const choice = member(wanted, "choice");
   if (!choice || !choice->is_array() || choice->empty()) throw refused("structured_outputs", expected);

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 
 namespace fvlm::serve {
@@ -95,8 +96,8 @@ std::vector<std::string> stops_of(const Fields& fields) {
 
 // What clients send that name every field: OpenAI's default.
 bool asks_for_nothing(const Json& value) {
-  static const std::vector<Json> usual = {false, 0, "", "none", "auto", Json{{"type", "text"}}, Json::array({"text"})};
-  return std::ranges::find(usual, value) != usual.end() || (value.is_structured() && value.empty());
+  return value == Json(false) || value == Json("") || value == Json{{"type", "text"}} ||
+         (value.is_structured() && value.empty());
 }
 
 bool asks_for_a_form(const Fields& fields) {
@@ -114,8 +115,16 @@ void refuse_unsupported(const Fields& fields, bool is_chat) {
       "stop_token_ids", "bad_words",     "min_tokens",   "ignore_eos",     "modalities",          "audio",
       "guided_json",    "guided_choice", "guided_regex", "guided_grammar", "chat_template_kwargs"};
   if (is_chat) names.push_back("echo");
+  // What some of them are where nothing is asked for, besides what any field is then.
+  static const std::multimap<std::string, Json> usual = {
+      {"tool_choice", "none"},   {"tool_choice", "auto"}, {"function_call", "none"},
+      {"function_call", "auto"}, {"min_tokens", 0},       {"modalities", Json::array({"text"})}};
+  const auto is_usual = [](const std::string& name, const Json& value) {
+    const auto [first, last] = usual.equal_range(name);
+    return asks_for_nothing(value) || std::any_of(first, last, [&](const auto& own) { return own.second == value; });
+  };
   for (const std::string name : names)
-    if (const Json* value = fields.find(name.c_str()); value && !asks_for_nothing(*value)) {
+    if (const Json* value = fields.find(name.c_str()); value && !is_usual(name, *value)) {
       Error error = wrong(name, "this server does not support it");
       if (name.starts_with("guided_")) error.advise("structured_outputs takes json and choice");
       throw error;

@@ -127,6 +127,7 @@ class Forms(unittest.TestCase):
             with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message.replace("$", r"\$")):
                 self.ask(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
         for message, fields in [("response_format: expected", {"response_format": {"type": "grammar"}}), ("response_format: expected", {"response_format": {"type": "json_schema"}}),
+                                ("structured_outputs: the JSON is nested", {"extra_body": {"structured_outputs": {"json": '{"const": ' + "[" * 200000 + "]" * 200000 + "}"}}}),
                                 ("structured_outputs: expected", {"extra_body": {"structured_outputs": {"regex": "a+"}}}), ("choice: expected texts", {"extra_body": {"structured_outputs": {"choice": [""]}}}),
                                 ("does not go with response_format", {"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"choice": ["a"]}}})]:
             with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message):

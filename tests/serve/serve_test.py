@@ -153,6 +153,7 @@ class Trouble(unittest.TestCase):
             *((400, f"{name}: this server does not support it", chat, asked | {name: value}) for name, value in
               {"tools": [{}], "tool_choice": "required", "min_tokens": 5, "ignore_eos": True, "stop_token_ids": [3], "bad_words": ["no"], "guided_json": {"type": "object"},
                "chat_template_kwargs": {"enable_thinking": False}, "modalities": ["text", "audio"]}.items()),
+            *((400, f"{name}: ", chat, asked | {name: "auto"}) for name in ("suffix", "response_format", "logit_bias")),
             (400, "top_logprobs: it goes with", chat, asked | {"top_logprobs": 2}),
             (400, "fetches nothing", chat, part("http://127.0.0.1/x.png")), (400, "fetches nothing", chat, part("file:///etc/passwd")),
             (400, "fetches nothing", chat, part("/etc/passwd")), (400, "with base64", chat, part("data:image/png,abc")),

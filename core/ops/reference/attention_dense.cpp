@@ -109,7 +109,8 @@ struct Block {
   int64_t q_begin, q_length, kv_begin, kv_length;
 };
 
-// Rows [begin, end), in parts that attend to few rows which no row of theirs sees, and whose scores take little memory.
+// Rows [begin, end), in parts whose scores take little memory, each with the keys that any of its rows attends to and
+// few others.
 template <class Body>
 void each_range(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
   constexpr int64_t max_rows = 1024;
