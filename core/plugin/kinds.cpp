@@ -274,7 +274,7 @@ std::vector<TableOperation> kernels() {
            .op = FVLM_OP_LINEAR,
            .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
                       FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT |
-                      FVLM_BFLOAT16_WEIGHT,
+                      FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS,
            .sizes = "ROWSxINNERxWIDTH",
            .has_inner = true,
            .has_parameters = true},
@@ -449,7 +449,8 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_WITH_OUTPUT, "output"},
                                                           {FVLM_WITH_FP8, "fp8"},
                                                           {FVLM_SWIGLU_INPUT, "swiglu before it"},
-                                                          {FVLM_BFLOAT16_WEIGHT, "bfloat16 weight"}};
+                                                          {FVLM_BFLOAT16_WEIGHT, "bfloat16 weight"},
+                                                          {FVLM_FP8_PAIRS, "pairs of e4m3"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

@@ -316,15 +316,18 @@ double e4m3(double x) {
   return std::nearbyint(x / unit) * unit;
 }
 
-// `numbers`, each row rounded with the least power of two as its scale.
-Tensor rows_in_fp8(const Tensor& numbers) {
+// `numbers`, each row rounded with the least power of two as its scale. The last `pairs` keep what rounding leaves.
+Tensor rows_in_fp8(const Tensor& numbers, int64_t pairs = 0) {
   Tensor rounded = numbers.to(at::kDouble).clone(at::MemoryFormat::Contiguous);
   for (int64_t row = 0; row < rounded.size(0); ++row) {
     double* values = rounded[row].data_ptr<double>();
     double largest = 0x1p-100, scale = 0x1p-110;
     for (int64_t i = 0; i < rounded.size(1); ++i) largest = std::max(largest, std::abs(values[i]));
     while (448 * scale < largest) scale *= 2;
-    for (int64_t i = 0; i < rounded.size(1); ++i) values[i] = e4m3(values[i] / scale) * scale;
+    for (int64_t i = 0; i < rounded.size(1); ++i) {
+      const double scaled = values[i] / scale, first = e4m3(scaled);
+      values[i] = (i < rounded.size(1) - pairs ? first : first + e4m3(scaled - first)) * scale;
+    }
   }
   return rounded;
 }
@@ -345,6 +348,23 @@ TEST_P(Kernels, LinearInFp8) {
   const auto fresh = linear.weight_gradient(d_y, x, true),
              added = linear.weight_gradient(d_y, x, true, {gradient_like(weight), gradient_like(bias)}, true);
   expect_gradient(fresh.weight, added.weight, at::matmul(d_y.to(at::kDouble).t(), x.to(at::kDouble)), "d_weight");
+}
+
+// As frozen weights with adapters behind them are multiplied.
+TEST_P(Kernels, LinearInFp8WithPairs) {
+  constexpr int64_t inner = 37, pairs = 3;
+  const Tensor x = rows_of(1, inner), weight = random({width, inner}, 2, precision.type), d_y = rows_of(5);
+  for (const uint32_t direction : {0u, uint32_t{FVLM_WITH_BACKWARD}}) {
+    auto q = query(direction | FVLM_WITH_FP8 | FVLM_FP8_PAIRS);
+    q.inner = inner, q.pairs = pairs;
+    const Linear linear(backend(), q);
+    if (direction == 0)
+      expect_rounded(linear.forward(x, weight, {}).y, at::matmul(rows_in_fp8(x, pairs), rows_in_fp8(weight, pairs).t()),
+                     "y");
+    else
+      expect_rounded(linear.input_gradient(d_y, weight),
+                     at::matmul(rows_in_fp8(d_y, pairs), rows_in_fp8(weight.t().contiguous(), pairs).t()), "d_x");
+  }
 }
 
 // A row that holds infinity or no number leaves no finite result behind, and the others as they are.

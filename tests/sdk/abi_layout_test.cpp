@@ -47,6 +47,7 @@ VALUE(FVLM_COMPENSATED, 32);
 VALUE(FVLM_WITH_FREQUENCIES, 64);
 VALUE(FVLM_WITH_COLUMN_SUMS, 16);
 VALUE(FVLM_WITH_FP8, 1 << 15);
+VALUE(FVLM_FP8_PAIRS, 1 << 18);
 VALUE(FVLM_ABI_MAJOR, 1);
 VALUE(FVLM_ABI_MINOR, 0);
 VALUE(FVLM_MAX_SAVED, 4);
@@ -140,7 +141,7 @@ FIELD(fvlm_plugin, name, 16, const char*);
 FIELD(fvlm_plugin, version, 24, const char*);
 FIELD(fvlm_plugin, table, 32, const void* (*)(const char*));
 
-SIZE(fvlm_kernels_query, 80);
+SIZE(fvlm_kernels_query, 88);
 FIELD(fvlm_kernels_query, struct_size, 0, uint32_t);
 FIELD(fvlm_kernels_query, op, 4, int32_t);
 FIELD(fvlm_kernels_query, device, 8, fvlm_device);
@@ -155,6 +156,7 @@ FIELD(fvlm_kernels_query, head_dim, 60, int32_t);
 FIELD(fvlm_kernels_query, rotary_dim, 64, int32_t);
 FIELD(fvlm_kernels_query, epsilon, 68, float);
 FIELD(fvlm_kernels_query, rope_theta, 72, float);
+FIELD(fvlm_kernels_query, pairs, 80, int64_t);
 
 SIZE(fvlm_norm_forward, 104);
 FIELD(fvlm_norm_forward, struct_size, 0, uint32_t);

@@ -77,6 +77,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {both_gradients, FVLM_BOTH_GRADIENTS},
                                     {output, FVLM_WITH_OUTPUT},
                                     {fp8, FVLM_WITH_FP8},
+                                    {pairs > 0, FVLM_FP8_PAIRS},
                                     {bfloat16_weight, FVLM_BFLOAT16_WEIGHT},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
@@ -86,6 +87,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   query.rows = rows;
   query.width = columns();
   if (operation.has_inner) query.inner = inner;
+  query.pairs = pairs;
   if (op == FVLM_OP_ROPE || per_head) query.heads = heads, query.head_dim = head_dim;
   if (op == FVLM_OP_ROPE) {
     query.rotary_dim = rotary_dim;
@@ -121,6 +123,7 @@ std::string KernelCase::label() const {
   if (swiglu_input) text += ", swiglu before it";
   if (column_sums) text += ", sums";
   if (fp8) text += ", fp8";
+  if (pairs > 0) text += fmt::format(", {} in pairs", pairs);
   if (bfloat16_weight) text += ", bfloat16 weight";
   if (per_head) text += ", heads apart";
   if (inverse) text += ", inverse";

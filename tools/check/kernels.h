@@ -29,6 +29,7 @@ struct KernelCase {
   bool both_gradients = false;      // linear: d_x is given along with d_weight
   bool output = false;              // swiglu: backward gives y again; linear with swiglu_input: its x
   bool fp8 = false;                 // linear: operands of products are rounded to e4m3
+  int64_t pairs = 0;                // linear: with fp8, how many of the last summed features stand as two numbers
   bool bfloat16_weight = false;     // linear: of a float32 x
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
@@ -50,6 +51,7 @@ struct KernelCase {
   std::string sizes() const; // "12 x 64"
   std::string label() const;
   bool needs_gradient(const std::string& gradient) const;
+  bool gives_input_gradient_alone() const { return swiglu_input || (pairs > 0 && backward && !swiglu); }
 };
 
 std::string op_name(int op); // as its functions are called: "rmsnorm" of rmsnorm_forward

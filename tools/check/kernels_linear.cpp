@@ -48,22 +48,29 @@ Numbers numbers_of(const KernelCase& c) {
   return n;
 }
 
-// Along `contracted`, e4m3 times the least power of two by which the largest magnitude is at most 448.
+// Along `contracted`, e4m3 times the least power of two by which the largest magnitude is at most 448. The last `pairs`
+// are sums of two.
 struct Fp8 {
   at::Tensor values, scale;
 };
-Fp8 scaled_fp8(const at::Tensor& numbers, int64_t contracted) {
+Fp8 scaled_fp8(const at::Tensor& numbers, int64_t contracted, int64_t pairs = 0) {
   const at::Tensor largest = numbers.to(at::kDouble).abs().amax(contracted, true);
   const auto [mantissa, exponent] = at::frexp((largest / 448).clamp_min(0x1p-140));
   const at::Tensor scale = at::exp2((exponent - (mantissa == 0.5).to(at::kInt)).to(at::kDouble));
   const at::Tensor scaled = (numbers.to(at::kDouble) / scale).to(at::kFloat);
-  return {scaled.to(at::kFloat8_e4m3fn).to(at::kDouble), scale};
+  const auto rounded = [](const at::Tensor& each) { return each.to(at::kFloat8_e4m3fn).to(at::kFloat); };
+  const at::Tensor values = rounded(scaled);
+  const auto paired = [&](const at::Tensor& all) {
+    return all.narrow(contracted, all.size(contracted) - pairs, pairs);
+  };
+  paired(values).add_(rounded(paired(scaled) - paired(values)));
+  return {values.to(at::kDouble), scale};
 }
 
-at::Tensor in_fp8(const at::Tensor& numbers, int64_t contracted) {
+at::Tensor in_fp8(const at::Tensor& numbers, int64_t contracted, int64_t pairs) {
   if (numbers.numel() == 0) return numbers;
-  const auto [values, scale] = scaled_fp8(numbers, contracted);
-  return (values * scale).to(numbers.scalar_type());
+  const auto [values, scale] = scaled_fp8(numbers, contracted, pairs);
+  return values * scale;
 }
 
 // Both gradients at once: one scale for the whole sum over rows.
@@ -84,7 +91,7 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   auto x = n.x.to(work), d_y = n.d_y.to(work);
   Results r;
   const auto operand = [&](const at::Tensor& numbers, int64_t contracted) {
-    return c.fp8 ? in_fp8(numbers, contracted).to(work) : numbers.to(work);
+    return c.fp8 ? in_fp8(numbers, contracted, c.pairs).to(work) : numbers.to(work);
   };
   at::Tensor of_forward = operand(n.x, 1);
   if (c.norm)
@@ -118,7 +125,7 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
 Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
-  if (c.swiglu_input) {
+  if (c.gives_input_gradient_alone()) {
     Expectation all{{"d_x", exact.d_x, naive.d_x, c.dtype}};
     if (c.output) all.push_back({"x", exact.x, naive.x, c.dtype});
     return all;
@@ -166,7 +173,7 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &x = bench.input("x", n.x),
           &weight = bench.input("weight", n.weight, c.strided_weight ? Rows::free : Rows::contiguous);
-  if (!c.swiglu_input) run_forward(bench, table.linear_forward, c, n, x, weight, variation.alias);
+  if (!c.gives_input_gradient_alone()) run_forward(bench, table.linear_forward, c, n, x, weight, variation.alias);
   if (!c.backward || c.swiglu || !bench.can_continue()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);
@@ -179,7 +186,7 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
              table.linear_input_gradient,
              fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate,
                                         abi_of(sums), abi_of(of_swiglu)});
-  if (c.frozen || c.swiglu_input || !bench.can_continue()) return bench.finish();
+  if (c.frozen || c.gives_input_gradient_alone() || !bench.can_continue()) return bench.finish();
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;

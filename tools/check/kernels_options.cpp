@@ -151,6 +151,32 @@ Outcome linear_fp8(Context& context) {
   return supported<FVLM_OP_LINEAR>(context, all);
 }
 
+// As frozen weights with adapters behind them are multiplied.
+Outcome linear_fp8_pairs(Context& context) {
+  std::vector<KernelCase> all{{.rows = 33, .width = 48, .inner = 208, .pairs = 16},
+                              {.rows = 300, .width = 392, .inner = 104, .pairs = 8},
+                              {.rows = 129, .width = 2064, .inner = 1072, .pairs = 48},
+                              {.rows = 70, .width = 80, .inner = 4112, .residual = true, .pairs = 16},
+                              {.rows = 130, .width = 64, .inner = 128, .pairs = 32, .magnitude = 3e4},
+                              {.rows = 5, .width = 21, .inner = 43, .pairs = 3},
+                              {.rows = 2100, .width = 208, .inner = 336, .pairs = 16},
+                              {.rows = 0, .pairs = 8}};
+  const size_t count = all.size();
+  for (size_t i = 0; i < count; ++i) {
+    all[i].fp8 = true, all[i].bias = all[i].backward = false;
+    KernelCase other = all[i];
+    other.residual = false, other.backward = other.strided_weight = true;
+    all.push_back(other);
+    other.swiglu_input = true;
+    all.push_back(other);
+    other.output = true;
+    all.push_back(other);
+    other.swiglu_input = other.strided_weight = other.output = false, other.swiglu = true;
+    all.push_back(other);
+  }
+  return supported<FVLM_OP_LINEAR>(context, all);
+}
+
 // The weight gradient of rounded operands comes with d_x.
 Outcome linear_fp8_gradients(Context& context) {
   std::vector<KernelCase> all{{.rows = 48},
@@ -239,6 +265,8 @@ std::vector<Check> kernel_option_checks() {
        "linear_float*,linear_bfloat16,linear_strided_weight"},
       {"linear_fp8", "operands rounded to e4m3, where supports() says so", linear_fp8,
        "linear_float*,linear_bfloat16,linear_accumulates"},
+      {"linear_fp8_pairs", "some of them as sums of two numbers in e4m3, where supports() says so", linear_fp8_pairs,
+       "linear_float*,linear_bfloat16,linear_fp8"},
       {"linear_fp8_gradients", "both gradients of operands rounded to e4m3, where supports() says so",
        linear_fp8_gradients, "linear_float*,linear_bfloat16,linear_fp8"},
       {"linear_bfloat16_weight", "weights of bfloat16 and x of float32, where supports() says so",

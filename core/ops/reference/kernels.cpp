@@ -23,7 +23,7 @@ constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVL
                                    FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
                                    FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
                                    FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
-                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT;
+                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -40,6 +40,7 @@ constexpr OwnOption own_options[] = {
          FVLM_COMPENSATED},
     {FVLM_SWIGLU_INPUT, FVLM_OP_LINEAR,
      ~uint32_t{FVLM_SWIGLU_INPUT | FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT}},
+    {FVLM_FP8_PAIRS, FVLM_OP_LINEAR, FVLM_BOTH_GRADIENTS},
     {FVLM_BFLOAT16_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_FP8}};
 constexpr double quick_gelu_factor = 1.702;
 
@@ -117,15 +118,19 @@ Tensor e4m3(const Tensor& x) {
   return x.to(at::kFloat8_e4m3fn).to(x.scalar_type());
 }
 
-Fp8 rounded_to_fp8(const Tensor& x, int64_t contracted) {
+// The last `pairs` numbers along that dimension keep what rounding leaves of them, rounded in turn.
+Fp8 rounded_to_fp8(const Tensor& x, int64_t contracted, int64_t pairs = 0) {
   if (x.numel() == 0) return {upcast(x), {}};
   const Tensor exact = upcast(x), largest = exact.abs().amax(contracted, true).clamp_min(0x1p-100);
   // The exponent of largest / 448, rounded up: 448 is 1.75 * 2^8.
   const Tensor bits = largest.to(at::kFloat).view(at::kInt);
   const Tensor exponent = bits.bitwise_right_shift(23) - 8 + (bits.bitwise_and(0x7fffff) > 0x600000);
   const Tensor scale = exponent.bitwise_left_shift(23).view(at::kFloat);
-  const Tensor is_finite = largest.isfinite();
-  return {at::where(is_finite, e4m3(exact / scale), exact), at::where(is_finite, scale, 1)};
+  const Tensor is_finite = largest.isfinite(), scaled = exact / scale, values = e4m3(scaled);
+  const int64_t first_pair = x.size(contracted) - pairs;
+  Tensor paired = values.narrow(contracted, first_pair, pairs);
+  paired += e4m3(scaled.narrow(contracted, first_pair, pairs) - paired);
+  return {at::where(is_finite, values, exact), at::where(is_finite, scale, 1)};
 }
 
 // Whether ATen's gelu can write to `out` directly. It leaves a tensor unwritten that is not contiguous (2.11, oneDNN).
@@ -143,6 +148,9 @@ sdk::Support Kernels::supports(const Query& query) {
   for (const OwnOption& own : own_options)
     if ((query.options & own.option) && (query.op != own.op || (query.options & own.excludes)))
       return sdk::refuse("options %#x not supported", query.options);
+  if ((query.options & FVLM_FP8_PAIRS) &&
+      (!(query.options & FVLM_WITH_FP8) || query.pairs < 0 || query.pairs > std::min(query.inner, query.width)))
+    return sdk::refuse("%lld pairs not supported", static_cast<long long>(query.pairs));
   if ((query.options & FVLM_BFLOAT16_WEIGHT) && (query.dtype.code != FVLM_FLOAT || query.dtype.bits != 32))
     return sdk::refuse("a bfloat16 weight of activations in %s not supported", dtype_name(query.dtype).c_str());
   if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
@@ -292,9 +300,14 @@ static void extended_linear(const fvlm_kernels_query& query, const fvlm_linear_f
   store(y, sum);
 }
 
-static void fp8_linear(const fvlm_linear_forward& arguments) {
-  const Tensor x = rounded_to_fp8(torch_tensor(arguments.x), 1).product(), weight = torch_tensor(arguments.weight);
-  Tensor sum = product(x, rounded_to_fp8(weight, 1).product().t(), x.scalar_type());
+static int64_t pairs_of(const Kernels::Query& query) {
+  return query.options & FVLM_FP8_PAIRS ? query.pairs : 0;
+}
+
+static void fp8_linear(int64_t pairs, const fvlm_linear_forward& arguments) {
+  const Tensor x = rounded_to_fp8(torch_tensor(arguments.x), 1, pairs).product(),
+               weight = torch_tensor(arguments.weight);
+  Tensor sum = product(x, rounded_to_fp8(weight, 1, pairs).product().t(), x.scalar_type());
   if (arguments.bias) sum += torch_tensor(arguments.bias);
   if (arguments.residual) sum += torch_tensor(arguments.residual);
   store(torch_tensor(arguments.y), sum);
@@ -302,7 +315,7 @@ static void fp8_linear(const fvlm_linear_forward& arguments) {
 
 void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_linear_forward& arguments) {
   if (query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU)) return extended_linear(query, arguments);
-  if (query.options & FVLM_WITH_FP8) return fp8_linear(arguments);
+  if (query.options & FVLM_WITH_FP8) return fp8_linear(pairs_of(query), arguments);
   const Tensor x = torch_tensor(arguments.x), weight = torch_tensor(arguments.weight).to(x.scalar_type()).t();
   const Tensor bias = torch_tensor(arguments.bias);
   Tensor y = torch_tensor(arguments.y);
@@ -360,8 +373,8 @@ void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const 
     return store(half(d_x, 1), gradients.up);
   }
   if (query.options & FVLM_WITH_FP8) {
-    const Tensor rounded = rounded_to_fp8(d_y, 1).product();
-    store(d_x, product(rounded, rounded_to_fp8(weight, 0).product(), rounded.scalar_type()));
+    const Tensor rounded = rounded_to_fp8(d_y, 1, pairs_of(query)).product();
+    store(d_x, product(rounded, rounded_to_fp8(weight, 0, pairs_of(query)).product(), rounded.scalar_type()));
   } else if (!arguments.pre_activation) {
     store_product(d_x, d_y, weight);
   } else if (gelu_can_write_to(d_x) && !(query.options & FVLM_QUICK_GELU)) {

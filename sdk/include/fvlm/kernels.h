@@ -69,6 +69,8 @@ enum {
                                       multiplied as float32 */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
+  FVLM_FP8_PAIRS = 1u << 18, /* linear with fp8, its input gradient where a backward follows and else, or with swiglu,
+                                its forward: the query's `pairs` is read */
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
 };
 
@@ -85,6 +87,8 @@ typedef struct fvlm_kernels_query {
   int32_t heads, head_dim, rotary_dim; /* rope; the first two also with FVLM_PER_HEAD: width = heads * head_dim */
   float epsilon;                       /* norms; linear with FVLM_WITH_NORM */
   float rope_theta;
+  int64_t pairs; /* with FVLM_FP8_PAIRS: of the features that the product sums over, how many of the last are rounded
+                    to two numbers each */
 } fvlm_kernels_query;
 
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
@@ -186,7 +190,11 @@ typedef struct fvlm_layerscale_backward {
  * columns. The weight gradient rounds nothing without FVLM_BOTH_GRADIENTS, and with it d_y and x by their rows: where
  * row i has the scales a_i and b_i, and c is the largest a_i b_i, but 2^-126 at least, a_i b_i / c times that row of
  * the rounded d_y is rounded to e4m3 again, and c is the scale of the product. Sums are of float32, or of the device's
- * own products of e4m3. */
+ * own products of e4m3.
+ *
+ * With FVLM_FP8_PAIRS, a number of the last features that are summed over (columns of x and of weight; of d_y, and rows
+ * of weight) stands as the sum of two with the scale of its row: itself rounded to e4m3, and what that rounding left,
+ * rounded likewise. So it keeps as many bits as a bfloat16 has, down to 2^-18 of the row's largest. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
