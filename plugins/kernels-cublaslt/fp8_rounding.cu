@@ -43,6 +43,19 @@ __device__ void store_e4m3(std::uint8_t* to, const float (&values)[count], float
   }
 }
 
+// The first numbers of pairs are what the row has at `column` already; this writes them again and what they left.
+template <int count>
+__device__ void store_pairs(const Fp8Rows& out, std::int64_t row, int64_t column, int64_t width,
+                            const float (&values)[count], float factor) {
+  std::uint8_t* const to = out.values + row * out.stride(width) + column;
+  float rests[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) rests[i] = rest_of_e4m3(values[i] * factor);
+  store_e4m3(to + (out.is_weight ? 2 : 1) * out.pairs, values, factor);
+  store_e4m3(to + (out.is_weight ? 1 : 2) * out.pairs, rests, 1);
+  store_e4m3(to + 3 * out.pairs, rests, 1);
+}
+
 // `threads` threads a row, each with up to `packs` packs of eight in registers.
 template <int threads, int packs>
 __global__ void __launch_bounds__(block_threads) round_rows(Rows x, Fp8Rows out, int64_t rows, int64_t width) {
@@ -70,7 +83,8 @@ __global__ void __launch_bounds__(block_threads) round_rows(Rows x, Fp8Rows out,
     const int64_t column = (static_cast<int64_t>(i) * threads + lane) * pack;
     if (column >= width) continue;
     held[i].widen(values);
-    store_e4m3(out.values + row * width + column, values, scale.factor);
+    store_e4m3(out.values + row * out.stride(width) + column, values, scale.factor);
+    if (column >= width - out.pairs) store_pairs(out, row, column, width, values, scale.factor);
   }
   if (lane == 0) out.scales[row] = scale.scale;
 }
@@ -87,7 +101,8 @@ __global__ void __launch_bounds__(block_threads) round_any_row(Rows x, Fp8Rows o
   const RowScale scale(group_max<block_threads>(largest));
   for (int64_t column = threadIdx.x; column < width; column += block_threads) {
     read(from + column, value);
-    store_e4m3(out.values + row * width + column, value, scale.factor);
+    store_e4m3(out.values + row * out.stride(width) + column, value, scale.factor);
+    if (column >= width - out.pairs) store_pairs(out, row, column, width, value, scale.factor);
   }
   if (threadIdx.x == 0) out.scales[row] = scale.scale;
 }
@@ -134,8 +149,7 @@ __device__ inline int spread(int column, int quad) {
 // Each thread converts four rows of a pack of columns and leaves them, transposed, as words in shared memory, from
 // which rows of the result are written.
 template <int pack>
-__global__ void __launch_bounds__(block_threads)
-    round_columns(Rows x, std::uint8_t* out, const float* largest, int64_t rows, int64_t width) {
+__global__ void __launch_bounds__(block_threads) round_columns(Rows x, Fp8Rows out, int64_t rows, int64_t width) {
   constexpr int quads = tile_rows / 4, packs = tile_columns / pack;
   __shared__ std::uint32_t turned[tile_columns][quads];
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * tile_columns,
@@ -151,24 +165,37 @@ __global__ void __launch_bounds__(block_threads)
       if (row + j < rows) read(from + j * x.stride, values[j]);
 #pragma unroll
     for (int j = 0; j < pack; ++j) {
-      const float factor = RowScale(largest[column + j]).factor;
+      const float factor = RowScale(out.scales[column + j]).factor; // it holds the largest magnitudes
       turned[in_column + j][spread(in_column + j, quad)] =
           four_e4m3(values[0][j] * factor, values[1][j] * factor, values[2][j] * factor, values[3][j] * factor);
     }
   }
   __syncthreads();
-  const bool aligned = rows % 4 == 0; // rows of the result
+  const bool aligned = out.stride(rows) % 4 == 0 && rows % 4 == 0; // rows of the result
   for (int i = threadIdx.x; i < tile_columns * quads; i += block_threads) {
     const int in_column = i / quads, quad = i % quads;
     const int64_t row = first_row + quad * 4, column = first_column + in_column;
     if (column >= width || row >= rows) continue;
-    std::uint8_t* to = out + column * rows + row;
+    std::uint8_t* to = out.values + column * out.stride(rows) + row;
     const std::uint32_t word = turned[in_column][spread(in_column, quad)];
     if (aligned)
       *reinterpret_cast<std::uint32_t*>(to) = word;
     else
       for (int j = 0; j < 4 && row + j < rows; ++j) to[j] = static_cast<std::uint8_t>(word >> (8 * j));
   }
+}
+
+// The pairs of eight rows of x, which are those of a column of the result.
+__global__ void __launch_bounds__(block_threads) pair_columns(Rows x, Fp8Rows out, int64_t rows, int64_t width) {
+  constexpr int pack = 8;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x,
+                row = rows - out.pairs + static_cast<int64_t>(blockIdx.y) * pack;
+  if (column >= width) return;
+  float values[pack];
+#pragma unroll
+  for (int i = 0; i < pack; ++i)
+    values[i] = static_cast<float>(static_cast<const BFloat16*>(x.data)[(row + i) * x.stride + column]);
+  store_pairs(out, column, row, rows, values, 1 / out.scales[column]);
 }
 
 __global__ void scales_of_largest(float* scales, int64_t count) {
@@ -186,39 +213,47 @@ void launch_rows(const Device& device, const Shape& s, const Rows& x, const Fp8R
       <<<blocks(s.rows, block_threads / threads), block_threads, 0, device.stream>>>(x, out, s.rows, s.width);
 }
 
-} // namespace
-
-void round_rows_to_fp8(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
-  if (!s.vectorized || s.width > 16384)
-    round_any_row<<<blocks(s.rows, 1), block_threads, 0, device.stream>>>(x, out, s.width);
-  else if (s.width <= 1024)
-    launch_rows<32, 4>(device, s, x, out);
-  else if (s.width <= 2048)
-    launch_rows<32, 8>(device, s, x, out);
-  else if (s.width <= 4096)
-    launch_rows<256, 2>(device, s, x, out);
-  else if (s.width <= 8192)
-    launch_rows<256, 4>(device, s, x, out);
-  else
-    launch_rows<256, 8>(device, s, x, out);
-  sdk::check_cuda(cudaGetLastError(), "launch");
-}
-
-void round_columns_to_fp8(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
-  if (round_strips_of_columns(device, s, x, out)) return;
+void round_tiles_of_columns(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
   sdk::check_cuda(cudaMemsetAsync(out.scales, 0, static_cast<std::size_t>(s.width) * sizeof(float), device.stream),
                   "cudaMemsetAsync");
   const dim3 tiles(blocks(s.width, tile_columns), blocks(s.rows, tile_rows));
   if (s.vectorized) {
     find_largest<8><<<dim3(blocks(s.width, 256), blocks(s.rows, column_rows)), block_threads, 0, device.stream>>>(
         x, out.scales, s.rows, s.width);
-    round_columns<8><<<tiles, block_threads, 0, device.stream>>>(x, out.values, out.scales, s.rows, s.width);
+    round_columns<8><<<tiles, block_threads, 0, device.stream>>>(x, out, s.rows, s.width);
   } else {
     find_largest<1><<<dim3(blocks(s.width, 32), blocks(s.rows, column_rows)), block_threads, 0, device.stream>>>(
         x, out.scales, s.rows, s.width);
-    round_columns<1><<<tiles, block_threads, 0, device.stream>>>(x, out.values, out.scales, s.rows, s.width);
+    round_columns<1><<<tiles, block_threads, 0, device.stream>>>(x, out, s.rows, s.width);
   }
   scales_of_largest<<<blocks(s.width, block_threads), block_threads, 0, device.stream>>>(out.scales, s.width);
+}
+
+} // namespace
+
+void round_rows_to_fp8(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
+  if (!s.vectorized || s.width > 18432)
+    round_any_row<<<blocks(s.rows, 1), block_threads, 0, device.stream>>>(x, out, s.width);
+  else if (s.width <= 1024)
+    launch_rows<32, 4>(device, s, x, out);
+  else if (s.width <= 2304) // with the room of adapters behind 2,048
+    launch_rows<32, 9>(device, s, x, out);
+  else if (s.width <= 4096)
+    launch_rows<256, 2>(device, s, x, out);
+  else if (s.width <= 8192)
+    launch_rows<256, 4>(device, s, x, out);
+  else if (s.width <= 10240)
+    launch_rows<256, 5>(device, s, x, out);
+  else
+    launch_rows<256, 9>(device, s, x, out);
+  sdk::check_cuda(cudaGetLastError(), "launch");
+}
+
+void round_columns_to_fp8(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
+  if (!round_strips_of_columns(device, s, x, out)) round_tiles_of_columns(device, s, x, out);
+  if (out.pairs > 0)
+    pair_columns<<<dim3(blocks(s.width, block_threads), blocks(out.pairs, 8)), block_threads, 0, device.stream>>>(
+        x, out, s.rows, s.width);
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
 

@@ -32,6 +32,12 @@ __device__ inline std::uint32_t four_e4m3(float first, float second, float third
   return two_e4m3(first, second) | static_cast<std::uint32_t>(two_e4m3(third, fourth)) << 16;
 }
 
+// What x leaves when it is rounded.
+__device__ inline float rest_of_e4m3(float x) {
+  return x -
+         __half2float(__half(__nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3)));
+}
+
 template <int count>
 __device__ float largest_of(const float (&values)[count], float largest) {
 #pragma unroll

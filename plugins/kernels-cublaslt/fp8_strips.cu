@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(row_threads) round_strip_of_rows(Rows x, Fp8Ro
   }
 }
 
-constexpr int strip_columns = 32, strip_packs = strip_columns / pack, column_steps = 4;
+constexpr int strip_columns = 32, strip_packs = strip_columns / pack;
 
-// A scale a column. A cluster takes 32 columns, and each thread of its blocks four times four rows of eight.
-template <int threads>
+// A scale a column. A cluster takes 32 columns, and each thread of its blocks `column_steps` times four rows of eight.
+template <int threads, int column_steps>
 __global__ void __launch_bounds__(threads) round_strip_of_columns(Rows x, Fp8Rows out, int64_t rows, int64_t width) {
   constexpr int warps = threads / warp_size, step_quads = threads / strip_packs, step_rows = step_quads * quad_rows;
   __shared__ alignas(16) std::uint32_t turned[strip_columns][step_quads];
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(threads) round_strip_of_columns(Rows x, Fp8Row
       const int to = t / parts, part = t % parts;
       const int64_t row = first_row + i * step_rows + part * 16;
       if (first_column + to < width && row < rows)
-        *reinterpret_cast<uint4*>(out.values + (first_column + to) * rows + row) =
+        *reinterpret_cast<uint4*>(out.values + (first_column + to) * out.stride(rows) + row) =
             *reinterpret_cast<const uint4*>(&turned[to][part * 4 ^ to / pack * pack]);
     }
     __syncthreads();
@@ -172,17 +172,15 @@ bool round_strips_of_rows(const Device& device, const Shape& s, const Rows& x, c
 }
 
 bool round_strips_of_columns(const Device& device, const Shape& s, const Rows& x, const Fp8Rows& out) {
-  constexpr int few = 256, many = 512; // threads
-  const auto cluster = [&](int threads) { return blocks(s.rows, threads / strip_packs * quad_rows * column_steps); };
-  const auto launch = [&](auto kernel, int threads) {
-    launch_clusters(device, kernel, cluster(threads), blocks(s.width, strip_columns), threads, x, out, s.rows, s.width);
+  if (!fits(s) || out.stride(s.rows) % 16 != 0) return false;
+  const auto launch = [&](auto kernel, int threads, int steps) {
+    const unsigned cluster = blocks(s.rows, threads / strip_packs * quad_rows * steps);
+    if (cluster > max_cluster_blocks) return false;
+    launch_clusters(device, kernel, cluster, blocks(s.width, strip_columns), threads, x, out, s.rows, s.width);
+    return true;
   };
-  if (!fits(s) || cluster(many) > max_cluster_blocks) return false;
-  if (cluster(few) <= max_cluster_blocks)
-    launch(round_strip_of_columns<few>, few);
-  else
-    launch(round_strip_of_columns<many>, many);
-  return true;
+  return launch(round_strip_of_columns<256, 4>, 256, 4) || launch(round_strip_of_columns<512, 4>, 512, 4) ||
+         launch(round_strip_of_columns<512, 5>, 512, 5);
 }
 
 } // namespace fvlm::plugins

@@ -348,6 +348,7 @@ void swiglu_gemm_backward(const Device& device, const SwigluGemmShape& shape, co
                 map_of_octets(o.d_gate_up, shape.width, shape),
                 o.y.data ? map_of_octets(o.y, 0, shape) : CUtensorMap{},
                 scales_of(o.scales, shape)};
+  if (scaled && o.y.data) return launch_streamed<hopper::E4m3, SwigluBackward<BFloat16, true, true>, Memory>(device, p);
   if (scaled) return launch_streamed<hopper::E4m3, SwigluBackward<BFloat16, true, false>, Memory>(device, p);
   if (o.y.data) return launch_streamed<BFloat16, SwigluBackward<BFloat16, false, true>, Memory>(device, p);
   launch_streamed<BFloat16, SwigluBackward<BFloat16, false, false>, Memory>(device, p);

@@ -29,8 +29,8 @@ struct SwigluGemmForward {
 void swiglu_gemm_forward(const Device& device, const SwigluGemmShape& shape, const SwigluGemmForward& operands);
 
 // The gradient of gate_up where d_y weight is that of y. d_y [rows, inner], weight [inner, width], or with scales
-// [width, inner], gate_up and d_gate_up [rows, 2 width], which may be the same memory. Without scales it also gives y
-// [rows, width] where that has memory.
+// [width, inner], gate_up and d_gate_up [rows, 2 width], which may be the same memory. It also gives y [rows, width]
+// where that has memory.
 struct SwigluGemmBackward {
   Matrix d_y, weight, gate_up, d_gate_up;
   Matrix y{};

@@ -13,21 +13,21 @@ namespace {
 
 SwigluGemmShape swiglu_shape(const fvlm_kernels_query& query) {
   const bool is_forward = query.options & FVLM_WITH_SWIGLU;
-  return {query.rows, is_forward ? query.inner : query.width, is_forward ? query.width : query.inner};
+  return {query.rows, with_pairs(query, is_forward ? query.inner : query.width),
+          is_forward ? query.width : query.inner};
 }
 
 // SwiGLU or its derivative where a backward follows: many rows.
 Support fits_swiglu(const fvlm_kernels_query& query, bool is_hopper) {
   constexpr std::uint32_t alone = FVLM_WITH_SWIGLU | FVLM_SWIGLU_INPUT;
-  std::uint32_t which = query.options & ~std::uint32_t{FVLM_WITH_BACKWARD | FVLM_WITH_FP8};
-  if ((which & FVLM_SWIGLU_INPUT) && !is_fp8(query)) which &= ~std::uint32_t{FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT};
+  std::uint32_t which = query.options & ~std::uint32_t{FVLM_WITH_BACKWARD | FVLM_WITH_FP8 | FVLM_FP8_PAIRS};
+  if (which & FVLM_SWIGLU_INPUT) which &= ~std::uint32_t{FVLM_STRIDED_WEIGHT | FVLM_WITH_OUTPUT};
   if (!has_backward(query) || (which != FVLM_WITH_SWIGLU && which != FVLM_SWIGLU_INPUT))
     return refuse("SwiGLU with backward together with options %#x is not supported", query.options & ~alone);
   if (!is_hopper) return refuse("SwiGLU with backward needs a GPU of compute capability 9.0");
   if (query.dtype != bfloat16) return refuse("SwiGLU in %s is not supported: expected bfloat16", name_of(query.dtype));
-  if (is_fp8(query) && (query.width % fp8_unit != 0 || query.inner % fp8_unit != 0))
-    return refuse("fp8 from %lld to %lld features is not supported: expected multiples of 16",
-                  static_cast<long long>(query.inner), static_cast<long long>(query.width));
+  if (is_fp8(query))
+    if (Support no = fits_fp8_sizes(query); no.score == 0) return no;
   // Fewer leave most multiprocessors without work, in bf16 before the products are fast enough to make up for it
   // (bench/LOG.md, 2026-11-26 and 27).
   const long long min_rows = is_fp8(query) ? 1024 : 2048;
@@ -96,7 +96,8 @@ void extended_forward(const Device& device, const fvlm_kernels_query& query, con
     round_rows_to_fp8(device, shape_of(query.dtype, query.rows, query.inner, {o.x}), rows_of(o.x), fp8.rows);
     round_rows_to_fp8(device, shape_of(query.dtype, 2 * query.width, query.inner, {o.weight}), rows_of(o.weight),
                       fp8.weight);
-    o.x = {fp8.rows.values, query.inner}, o.weight = {fp8.weight.values, query.inner};
+    const int64_t summed = with_pairs(query, query.inner);
+    o.x = {fp8.rows.values, summed}, o.weight = {fp8.weight.values, summed};
     o.scales = {fp8.rows.scales, fp8.weight.scales};
   }
   swiglu_gemm_forward(device, swiglu_shape(query), o);
@@ -119,7 +120,8 @@ void extended_input_gradient(const Device& device, const fvlm_kernels_query& que
     round_rows_to_fp8(device, shape_of(query.dtype, query.rows, query.width, {o.d_y}), rows_of(o.d_y), fp8.rows);
     round_columns_to_fp8(device, shape_of(query.dtype, query.width, query.inner, {o.weight}), rows_of(o.weight),
                          fp8.weight);
-    o.d_y = {fp8.rows.values, query.width}, o.weight = {fp8.weight.values, query.width};
+    const int64_t summed = with_pairs(query, query.width);
+    o.d_y = {fp8.rows.values, summed}, o.weight = {fp8.weight.values, summed};
     o.scales = {fp8.rows.scales, fp8.weight.scales};
   }
   swiglu_gemm_backward(device, swiglu_shape(query), o);

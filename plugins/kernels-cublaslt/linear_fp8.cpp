@@ -10,11 +10,11 @@ using namespace fvlm::sdk;
 namespace {
 
 MatmulShape forward_product(const fvlm_kernels_query& q) {
-  return {{e4m3, q.dtype, q.rows, q.width, q.inner, false, true}, has_bias(q)};
+  return {{e4m3, q.dtype, q.rows, q.width, with_pairs(q, q.inner), false, true}, has_bias(q)};
 }
 // Hopper multiplies rows by rows: the weight is transposed where it is rounded.
 MatmulShape input_product(const fvlm_kernels_query& q) {
-  return {{e4m3, q.dtype, q.rows, q.inner, q.width, false, true}};
+  return {{e4m3, q.dtype, q.rows, q.inner, with_pairs(q, q.width), false, true}};
 }
 
 // Of transposed operands, as above.
@@ -29,16 +29,32 @@ Matmul require_product(const CublasLt& library, const MatmulShape& shape, std::s
 }
 
 void run(const Fp8Call& on, const Matmul& product, MatmulOperands operands, int64_t inner) {
-  operands.a = {on.scratch.rows.values, inner}, operands.a_scales = on.scratch.rows.scales;
-  operands.b = {on.scratch.weight.values, inner}, operands.b_scales = on.scratch.weight.scales;
+  const int64_t summed = with_pairs(on.query, inner);
+  operands.a = {on.scratch.rows.values, summed}, operands.a_scales = on.scratch.rows.scales;
+  operands.b = {on.scratch.weight.values, summed}, operands.b_scales = on.scratch.weight.scales;
   product.run(on.library, on.call, operands, {static_cast<char*>(on.workspace), on.workspace_size});
 }
 
 } // namespace
 
+Support fits_fp8_sizes(const fvlm_kernels_query& query) {
+  const bool of_inner = pairs_of(query) > 0 && sums_over_inner(query), of_width = pairs_of(query) > 0 && !of_inner;
+  const int64_t inner = of_inner ? with_pairs(query, query.inner) : query.inner,
+                width = of_width ? with_pairs(query, query.width) : query.width;
+  if (width % fp8_unit != 0 || inner % fp8_unit != 0)
+    return refuse("fp8 from %lld to %lld features is not supported: expected multiples of 16",
+                  static_cast<long long>(query.inner), static_cast<long long>(query.width));
+  if (pairs_of(query) % 8 != 0 || pairs_of(query) < 0 || pairs_of(query) > (of_inner ? query.inner : query.width))
+    return refuse("%lld pairs of e4m3 are not supported: expected a multiple of 8",
+                  static_cast<long long>(pairs_of(query)));
+  if (pairs_of(query) > 0 && gives_both_gradients(query))
+    return refuse("pairs of e4m3 together with both gradients are not supported");
+  return accept(200, "e4m3");
+}
+
 Support fits_fp8(const fvlm_kernels_query& query, bool is_hopper) {
   constexpr std::uint32_t allowed = FVLM_WITH_FP8 | FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL |
-                                    FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS;
+                                    FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_FP8_PAIRS;
   if (query.options & ~allowed) return refuse("fp8 together with options %#x is not supported", query.options);
   if (!is_hopper) return refuse("fp8 with a scale for each row needs a GPU of compute capability 9.0");
   if (query.dtype != bfloat16)
@@ -48,20 +64,20 @@ Support fits_fp8(const fvlm_kernels_query& query, bool is_hopper) {
       ((query.options & not_with_both) || !has_backward(query) || query.rows % fp8_unit != 0))
     return refuse("both gradients in fp8 of %lld rows are not supported: expected a multiple of 16 without bias",
                   static_cast<long long>(query.rows));
-  if (query.width % fp8_unit != 0 || query.inner % fp8_unit != 0)
-    return refuse("fp8 from %lld to %lld features is not supported: expected multiples of 16",
-                  static_cast<long long>(query.inner), static_cast<long long>(query.width));
+  if (Support no = fits_fp8_sizes(query); no.score == 0) return no;
   return accept(200, "cuBLASLt %zu, e4m3", cublasLtGetVersion());
 }
 
 Fp8Scratch allocate_fp8(Workspace& workspace, const fvlm_kernels_query& query) {
-  const int64_t widest = has_backward(query) ? std::max(query.width, query.inner) : query.inner;
+  const int64_t inner = with_pairs(query, query.inner), width = with_pairs(query, query.width),
+                widest = has_backward(query) ? std::max(width, inner) : inner;
   const auto take_rows = [&](int64_t count, int64_t rows) {
-    return Fp8Rows{workspace.take<std::uint8_t>(count).data(), workspace.take<float>(rows).data()};
+    return Fp8Rows{workspace.take<std::uint8_t>(count).data(), workspace.take<float>(rows).data(), pairs_of(query)};
   };
   Fp8Scratch scratch{};
   scratch.rows = take_rows(query.rows * widest, query.rows);
-  scratch.weight = take_rows(query.width * query.inner, std::max(query.width, query.inner));
+  scratch.weight = take_rows(std::max(query.width * inner, query.inner * width), std::max(query.width, query.inner));
+  scratch.weight.is_weight = true;
   if (!gives_both_gradients(query)) return scratch;
   scratch.x = take_rows(query.rows * query.inner, query.rows);
   scratch.turned_d_y = workspace.take<std::uint8_t>(query.rows * query.width).data();
@@ -72,7 +88,9 @@ Fp8Scratch allocate_fp8(Workspace& workspace, const fvlm_kernels_query& query) {
 }
 
 void plan_fp8(const CublasLt& library, const fvlm_kernels_query& query, std::size_t workspace, LinearPlan& plan) {
-  plan.fp8_forward = require_product(library, forward_product(query), workspace);
+  const bool has_pairs = pairs_of(query) > 0;
+  if (!has_pairs || sums_over_inner(query))
+    plan.fp8_forward = require_product(library, forward_product(query), workspace);
   if (has_backward(query)) plan.fp8_input = require_product(library, input_product(query), workspace);
   if (gives_both_gradients(query)) plan.fp8_weight = require_product(library, weight_product(query), workspace);
 }

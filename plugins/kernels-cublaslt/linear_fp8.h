@@ -13,6 +13,9 @@ constexpr int64_t fp8_unit = 16; // sides of matrices are multiples of it
 // Whether a linear with FVLM_WITH_FP8 is one that these products compute.
 sdk::Support fits_fp8(const fvlm_kernels_query& query, bool is_hopper);
 
+// The same of its sizes alone.
+sdk::Support fits_fp8_sizes(const fvlm_kernels_query& query);
+
 // Rounded operands: rows of x or of d_y, and those of the weight or of its transpose.
 struct Fp8Scratch {
   Fp8Rows rows, weight;

@@ -23,13 +23,14 @@ struct LinearPlan {
 };
 
 // What a plan depends on.
-using PlanKey = std::tuple<int64_t, int64_t, int64_t, int, int, std::uint32_t, bool>;
+using PlanKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int, int, std::uint32_t, bool>;
 
 inline PlanKey plan_key_of(const fvlm_kernels_query& q, bool deterministic) {
   const std::uint32_t forms = is_exact(q) ? 0 : gelu_forms | FVLM_WITH_GELU;
   return {q.rows,
           q.width,
           q.inner,
+          pairs_of(q),
           q.dtype.code * 256 + q.dtype.bits,
           has_backward(q) ? q.gradient_dtype.bits : 0,
           (is_fp8(q) ? q.options & FVLM_BOTH_GRADIENTS : 0) |

@@ -32,6 +32,17 @@ inline bool gives_both_gradients(const fvlm_kernels_query& query) {
 inline bool is_fp8(const fvlm_kernels_query& query) {
   return query.options & FVLM_WITH_FP8;
 }
+// How many of the last numbers that its product sums over stand as two each; and what a row of those takes.
+inline int64_t pairs_of(const fvlm_kernels_query& query) {
+  return query.options & FVLM_FP8_PAIRS ? query.pairs : 0;
+}
+inline int64_t with_pairs(const fvlm_kernels_query& query, int64_t features) {
+  return features + 3 * pairs_of(query);
+}
+// Whether the call of a query with pairs is the forward.
+inline bool sums_over_inner(const fvlm_kernels_query& query) {
+  return !has_backward(query) || (query.options & FVLM_WITH_SWIGLU);
+}
 // With what only kernels of this plugin do along with a product: those for few rows, or with SwiGLU in training.
 inline bool is_extended(const fvlm_kernels_query& query) {
   return query.options & (FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_SWIGLU_INPUT);

@@ -13,7 +13,7 @@ using namespace fvlm::sdk;
 static constexpr std::uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
     FVLM_COMPENSATED | FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 |
-    FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT | gelu_forms;
+    FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT | FVLM_FP8_PAIRS | gelu_forms;
 
 Support fits(const fvlm_kernels_query& query) {
   if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s is not supported", name_of(query.dtype));
