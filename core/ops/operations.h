@@ -243,8 +243,8 @@ class Operations {
   const std::vector<Query>& queries() const { return queries_; }
 
  private:
-  using KernelKey =
-      std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
+  using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float,
+                               float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>;
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,
@@ -284,8 +284,8 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   static KernelKey key_of(const fvlm_kernels_query& query);
   const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
-  // The operation that computes y and d_x in place of `plain`, which computes d_weight.
-  const Linear& fp8_or_plain(const Linear& plain, const Weight& weight);
+  // The operation that computes y and d_x in place of `plain`, which computes d_weight. `pairs`: as in its query.
+  const Linear& fp8_or_plain(const Linear& plain, const Weight& weight, int64_t pairs = 0);
   // What computes both gradients in fp8 of a linear whose forward is `op`; null: nothing.
   const Linear* fp8_gradients(const Linear& op, const Linear& plain);
   // The weight's gradient by such an operation, and that of the input where it is required.

@@ -193,13 +193,14 @@ at::Tensor Operations::input_memory(const Weight& weight, int64_t rows) {
 
 // What the backward pass of a joined linear reads.
 struct Operations::JoinedPass {
+  Weight weight; // the frozen one
   std::shared_ptr<const AdaptedWeight> adapted;
   JoinedWeight joined;
   const Linear* op_a = nullptr;
   at::Tensor low = {}; // s x A^T
 
-  explicit JoinedPass(const Weight& weight)
-      : adapted(std::make_shared<const AdaptedWeight>(weight)), joined(weight.joined(), weight) {}
+  explicit JoinedPass(const Weight& frozen)
+      : weight(frozen), adapted(std::make_shared<const AdaptedWeight>(frozen)), joined(frozen.joined(), frozen) {}
   at::Tensor wide(const at::Tensor& x) const { return with_columns_behind(x, joined.room); }
   at::Tensor memory(int64_t rows, const at::TensorOptions& options) const { // for y, and for its gradient
     return with_room(rows, joined.rows, joined.room, options);
@@ -216,7 +217,7 @@ bool Operations::records_joined(Tape& tape, const JoinedPass& pass, const Value&
 
 // Writes x A^T behind x and s B behind W.
 void Operations::prepare_joined(JoinedPass& pass, const at::Tensor& x, bool records) {
-  const auto& [adapted, joined, op_a, low] = pass;
+  const auto& [weight, adapted, joined, op_a, low] = pass;
   const int64_t ranks = adapted->a.value().size(0);
   const Layer of_a{adapted->a, {}};
   const at::Tensor behind = pass.wide(x).narrow(1, joined.columns, joined.room), written = behind.narrow(1, 0, ranks);
@@ -233,7 +234,7 @@ void Operations::prepare_joined(JoinedPass& pass, const at::Tensor& x, bool reco
 const Linear& Operations::joined_forward(const JoinedPass& pass, int64_t rows, uint32_t options) {
   auto query = kernels_query(FVLM_OP_LINEAR, options, rows, pass.joined.rows);
   query.inner = pass.joined.columns + pass.joined.room;
-  return kernel<Linear>(query);
+  return fp8_or_plain(kernel<Linear>(query), pass.weight, pass.joined.room);
 }
 
 Value Operations::joined_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
@@ -266,7 +267,7 @@ void Operations::push_joined_gradients(Tape& tape, JoinedPass pass, const Value&
   tape.push([this, pass = std::move(pass), waits_for_data, bias, pass_on = std::move(pass_on),
              input = keeps_input ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient, residual = residual.gradient,
              gradient = out.gradient] {
-    const auto& [adapted, joined, op_a, low] = pass;
+    const auto& [weight, adapted, joined, op_a, low] = pass;
     at::Tensor d_y = gradient->take();
     if (!d_y.defined()) return;
     if (bias.requires_grad()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
@@ -290,7 +291,8 @@ void Operations::push_joined_gradients(Tape& tape, JoinedPass pass, const Value&
     auto query =
         kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_STRIDED_WEIGHT, d_y.size(0), joined.rows + joined.room);
     query.inner = joined.columns;
-    in->add(kernel<Linear>(query).input_gradient(wide_d_y, joined.w_and_a()));
+    const Linear& op = fp8_or_plain(kernel<Linear>(query), weight, joined.room);
+    in->add(op.input_gradient(wide_d_y, joined.w_and_a()));
   });
 }
 
@@ -308,13 +310,13 @@ Value Operations::joined_swiglu_mlp(Tape& tape, Value& x, const Layer& up, const
   if (!tape.records(x.requires_grad() || of_up.adapted->requires_grad())) return {};
   const bool gives_inner = tape.recomputes_cheap_outputs() && of_down.adapted->a.requires_grad();
   const Linear& op_down = joined_forward(of_down, rows, 0);
-  auto forward = kernels_query(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_SWIGLU, rows, of_up.joined.rows / 2);
-  forward.inner = of_up.joined.columns + of_up.joined.room;
-  auto backward = kernels_query(FVLM_OP_LINEAR,
-                                FVLM_WITH_BACKWARD | FVLM_SWIGLU_INPUT | FVLM_STRIDED_WEIGHT |
-                                    option_if(FVLM_WITH_OUTPUT, gives_inner),
-                                rows, of_down.joined.rows + of_down.joined.room);
-  backward.inner = of_down.joined.columns;
+  const uint32_t options = FVLM_WITH_BACKWARD | (op_down.query().options & (FVLM_WITH_FP8 | FVLM_FP8_PAIRS));
+  auto forward = kernels_query(FVLM_OP_LINEAR, options | FVLM_WITH_SWIGLU, rows, of_up.joined.rows / 2);
+  forward.inner = of_up.joined.columns + of_up.joined.room, forward.pairs = of_up.joined.room;
+  auto backward = kernels_query(
+      FVLM_OP_LINEAR, options | FVLM_SWIGLU_INPUT | FVLM_STRIDED_WEIGHT | option_if(FVLM_WITH_OUTPUT, gives_inner),
+      rows, of_down.joined.rows + of_down.joined.room);
+  backward.inner = of_down.joined.columns, backward.pairs = of_down.joined.room;
   const Linear* const with_swiglu = extended(op_down, forward);
   const Linear* const of_swiglu = extended(op_down, backward);
   if (!with_swiglu || !of_swiglu || prefers_swiglu_apart(op_down, rows, forward.width)) return {};
@@ -347,7 +349,7 @@ Value Operations::joined_swiglu_mlp(Tape& tape, Value& x, const Layer& up, const
 }
 
 void Operations::joined_low_gradient(const JoinedPass& pass, const at::Tensor& d_y, const at::Tensor& d_low) {
-  const auto& [adapted, joined, op_a, low] = pass;
+  const auto& [weight, adapted, joined, op_a, low] = pass;
   d_low.narrow(1, low.size(1), joined.room - low.size(1)).zero_();
   for (const auto& part : adapted->parts) {
     const auto columns = [&part](const at::Tensor& of) { return of.narrow(1, part.rank_begin, part.rank); };

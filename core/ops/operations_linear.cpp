@@ -160,10 +160,12 @@ at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x,
 
 // A device's plugin may do without fp8, and the reference would be slower there than the plugin in 16 bits. On a CPU
 // fp8 is there to be tried out, by whoever computes it.
-const Linear& Operations::fp8_or_plain(const Linear& plain, const Weight& weight) {
+const Linear& Operations::fp8_or_plain(const Linear& plain, const Weight& weight, int64_t pairs) {
   if (!options_.fp8 || !weight.allows_fp8()) return plain;
   fvlm_kernels_query query = plain.query();
-  query.options = (query.options & ~uint32_t{FVLM_WITH_COLUMN_SUMS}) | FVLM_WITH_FP8;
+  query.options =
+      (query.options & ~uint32_t{FVLM_WITH_COLUMN_SUMS}) | FVLM_WITH_FP8 | option_if(FVLM_FP8_PAIRS, pairs > 0);
+  query.pairs = pairs;
   if (real_device(options_.device).is_cpu()) return kernel<Linear>(query);
   if (const Linear* in_fp8 = extended(plain, query)) return *in_fp8;
   did_without_fp8_ = true;

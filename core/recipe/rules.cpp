@@ -312,8 +312,10 @@ class Rules {
       reader_.report_at("precision", "\"fp8\" " + what, advice);
     };
     if (plan_.quantization) refuse("together with quantization-aware training is not supported", "use \"bf16\"");
-    if (plan_.model.adapters)
-      refuse("has no effect on weights with adapters, which are multiplied in bf16", "use \"bf16\"");
+    for (const Lora& each : plan_.model.adapters.value_or(std::vector<Lora>{}))
+      if (each.dora || each.dropout > 0)
+        refuse("has no effect on weights with adapters of DoRA, or with dropout, which are multiplied in bf16",
+               "use \"bf16\", or adapters without these");
   }
 
   void check_best_by() {

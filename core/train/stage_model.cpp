@@ -93,12 +93,19 @@ void require_sharded_gradients(const plan::Stage& stage, at::Device device, cons
            "give each rank a GPU of its own, or train with --zero 1");
 }
 
-// Rounding costs what products of small matrices gain: a hint, since what is computed is right at any size.
-void warn_of_small_decoder(const model::Model& model, Registry& registry) {
+// Hints, since what is computed is right. Quantized weights are multiplied as they are, and rounding costs what
+// products of small matrices gain.
+void warn_of_fp8_without_gain(const model::Model& model, Registry& registry) {
   constexpr int64_t enough = 1'000'000'000;
   int64_t count = 0;
-  for (const ops::Parameter& parameter : model.parameters().all())
+  bool quantized = false;
+  for (const ops::Parameter& parameter : model.parameters().all()) {
     if (parameter.name.starts_with("decoder.")) count += parameter.value.numel();
+    quantized = quantized || (parameter.allows_fp8 && !parameter.packed.empty());
+  }
+  constexpr const char* of_quantized =
+      "precision = \"fp8\" has no effect on quantized weights; \"bf16\" computes the same";
+  if (quantized && registry.is_first_occurrence(of_quantized)) log_warning("{}", of_quantized);
   const auto line =
       fmt::format("precision = \"fp8\" is for decoders of a billion parameters and more: with {:.1f} million, "
                   "\"bf16\" is likely as fast, and more accurate",
@@ -121,7 +128,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   made.model->speed = plan.speed;
   made.model->set_recompute(model::Recompute::from_plan(stage.activation_checkpointing.vision),
                             model::Recompute::from_plan(stage.activation_checkpointing.decoder));
-  if (plan.precision == plan::Precision::fp8) warn_of_small_decoder(*made.model, registry);
+  if (plan.precision == plan::Precision::fp8) warn_of_fp8_without_gain(*made.model, registry);
   if (stage.uses(plan::ObjectiveTerm::Reference::live))
     made.frozen.models.reference = make_frozen(plan, device, begin, &made.model->parameters());
   for (size_t term = 0; term < stage.objective.size(); ++term) {

@@ -252,6 +252,29 @@ TEST_F(LoraRun, LearnsOnInt4) {
   EXPECT_EQ(ModelDirectory::open(last("qlora", "instruct")).schemes().size(), 2 * 7U);
 }
 
+// The base has inner layers, which alone multiply in fp8.
+TEST_F(LoraRun, InFp8FollowsBf16) {
+  write_file_atomic(recipe(), small_recipe());
+  change_recipe("width = 16, layers = 2, heads = 2, mlp = 32", "width = 64, layers = 4, heads = 2, mlp = 128");
+  run("wide", {}, {.stage = "align"});
+  base_ = StageFolder(folder("wide") / "align").of(10);
+  describe_adapters(R"(fvlm.lora { rank = 4, targets = "all" })");
+  const auto losses = [&](const std::string& precision) {
+    run(precision,
+        {"precision=" + precision, "log_every=1", "stages.align.optimizer.lr=0.01", "stages.align.samples=320"},
+        {.stage = "align"});
+    std::vector<double> all;
+    for (const auto& line : metrics(folder(precision)))
+      if (line["kind"] == "step") all.push_back(line["loss"]);
+    return all;
+  };
+  const auto exact = losses("bf16"), rounded = losses("fp8");
+  ASSERT_EQ(exact.size(), rounded.size());
+  ASSERT_LT(exact.back(), exact.front() - 0.1) << "there is something to follow";
+  for (size_t step = 0; step < exact.size(); ++step) EXPECT_NEAR(rounded[step], exact[step], 0.03) << step;
+  EXPECT_NE(exact, rounded) << "it computes in bf16";
+}
+
 TEST_F(LoraRun, SaysWhatDoesNotFit) {
   const auto refused = [&](const std::string& lora) {
     return mistake([&] {
@@ -265,8 +288,9 @@ TEST_F(LoraRun, SaysWhatDoesNotFit) {
   EXPECT_THAT(refused("fvlm.lora { rank = 2, parts = { 'connector' } }"), testing::HasSubstr("no part 'connector'"));
   EXPECT_THAT(refused("fvlm.lora { rank = 2, modules_to_save = { 'q_proj' } }"), testing::HasSubstr("is a linear"));
   EXPECT_THAT(refused("{ fvlm.lora { rank = 2 }, fvlm.lora { rank = 4 } }"), testing::HasSubstr("has two adapters"));
-  describe_adapters(adapters);
-  EXPECT_THAT(mistake([&] { resolved({"precision=fp8"}); }), testing::HasSubstr("no effect on weights with adapters"));
+  describe_adapters("fvlm.lora { rank = 2, dora = true }");
+  EXPECT_THAT(mistake([&] { resolved({"precision=fp8"}); }),
+              testing::HasSubstr("no effect on weights with adapters of DoRA"));
 
   describe_adapters(adapters);
   run("lora", {}, {.max_steps = 4});
