@@ -11,7 +11,7 @@ from pathlib import Path
 tokenizer_oracle = Path(sys.argv.pop(2)).resolve()
 sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 from byte_tokenizer import tokenizer
-from with_transformers import draw, engine, folder, run
+from with_transformers import draw, engine, folder, run, save_small_vision
 
 import torch
 
@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Dinov2Config, Dinov2Model, Gemma2Config, Gemma3TextConfig, GemmaConfig,
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma3TextConfig, GemmaConfig,
                           GraniteConfig, LlamaConfig, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 SIZES = {"vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -71,9 +71,7 @@ def make(name, table):
 
 def setUpModule():
     global models
-    torch.manual_seed(1)
-    Dinov2Model(Dinov2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)).save_pretrained(
-        folder / "vision")
+    save_small_vision(folder / "vision")
     models = {name: make(name, MODELS) for name in MODELS}
 
 

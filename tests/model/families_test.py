@@ -7,12 +7,12 @@ import shutil
 import unittest
 
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder, run
+from with_transformers import engine, folder, run, save_small_vision
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig,
+from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, MistralConfig,
                           Gemma2Config, GemmaConfig, Gemma3TextConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
@@ -147,9 +147,7 @@ def make_decoder(name):
 
 def setUpModule():
     global models
-    torch.manual_seed(1)
-    Dinov2Model(Dinov2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)).save_pretrained(
-        folder / "vision")
+    save_small_vision(folder / "vision")
     models = {name: make_decoder(name) for name in MODELS}
     ids = torch.randint(0, VOCABULARY, (sum(LENGTHS),), generator=torch.Generator().manual_seed(4))
     mask = torch.rand(sum(LENGTHS), generator=torch.Generator().manual_seed(5)) < 0.6

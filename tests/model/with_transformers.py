@@ -12,6 +12,7 @@ try:
     import torch
     import PIL
     import safetensors
+    from transformers import Dinov2Config, Dinov2Model
     from transformers.utils import logging
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -39,3 +40,9 @@ def draw(model):
             parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
         else:
             parameter.data += 0.2 * torch.randn_like(parameter)
+
+
+def save_small_vision(out):
+    """A DINOv2 of one layer for images of 28 x 28, the same each time, for decoders that are tried without images."""
+    torch.manual_seed(1)
+    Dinov2Model(Dinov2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)).save_pretrained(out)
